@@ -20,7 +20,7 @@ from optgen.runtime.tensors.real_views import all_plain
 def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups; groups with the same fused lowering share its calls.
 
-    A step is refused before anything is written; the states are then restored.
+    A step that is refused has updated nothing, and its new states are removed.
 
     Args:
         optimizer: the optimizer.

@@ -87,8 +87,8 @@ class Elementwise:
                 f"the lists of {self.rule.name} differ in length or in the shapes of their tensors"
             )
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
-        found = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
-        batch = Batch(hypers, params, params, grads, states, [], [], {}, found, [])
+        keys = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
+        batch = Batch(hypers, params, params, grads, states, [], [], {}, keys, [])
         batch.split_into_parts()
         return batch
 

@@ -36,8 +36,9 @@ def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -
 
     Args:
         kind: the class.
-        named: torch's names of arguments with other names, by the state's key or hyperparameter;
-            several names if torch has an argument per item of a tuple: `betas=("beta1", "beta2")`.
+        named: the name of an argument that torch names otherwise, by the state's key or the
+            hyperparameter; several names if torch has an argument per item of a tuple:
+            `betas=("beta1", "beta2")`.
     """
 
     def fill(declared: F) -> F:

@@ -51,7 +51,7 @@ def with_step_hooks(step: F) -> F:
 
 
 class LightOptimizer(Optimizer):
-    """A torch optimizer whose methods do not import torch._dynamo, as torch's own methods do."""
+    """A torch optimizer whose methods do not import torch._dynamo; torch's own methods do."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
@@ -89,5 +89,5 @@ class LightOptimizer(Optimizer):
         without_dynamo_wrapper(Optimizer.add_param_group)(self, param_group)
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
-        """Return the state dict to give to post hooks and the caller, from that of torch."""
+        """Convert torch's state dict to the one that post hooks and callers get."""
         return packed

@@ -34,7 +34,7 @@ class State:
             raise ValueError("a state may not be called 'step': the runtime counts steps there")
 
     def present(self, group: Mapping[str, object]) -> bool:
-        """Tell whether parameters of this group, of some shape at least, have the state."""
+        """Tell whether parameters of this group can have the state; `suits` asks their shapes."""
         if self.when is None:
             return True
         name = self.when.removeprefix("not ")

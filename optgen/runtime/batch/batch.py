@@ -73,7 +73,7 @@ class Batch:
     def overriding_class(self) -> str:
         """Return the name of a tensor class that may have no memory for a kernel; "" if none."""
         classes = dict.fromkeys(map(type, self.tensors()))
-        return next((found.__name__ for found in classes if not is_plain_class(found)), "")
+        return next((each.__name__ for each in classes if not is_plain_class(each)), "")
 
     def tensors(self) -> Iterator[Tensor]:
         """Return every tensor that a kernel reads or writes."""

@@ -39,8 +39,8 @@ def gather_batches(
     states = States(optimizer.state)
     batches = []
     for group in optimizer.param_groups:
-        members, found = with_gradient(group, given)
-        grads = checked_gradients(optimizer, group, redistribute_gradients(members, found))
+        members, raw_grads = with_gradient(group, given)
+        grads = checked_gradients(optimizer, group, redistribute_gradients(members, raw_grads))
         last = old.get(id(group))
         batch = make_batch(optimizer, group, members, grads, states, last)
         if last is None or not last.is_like(batch):

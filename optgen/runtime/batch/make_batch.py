@@ -144,8 +144,8 @@ def _present(column: list[Any]) -> list[Any]:
 
 def _real_views(column: list[Any]) -> list[Any]:
     """Return states as a lowering sees them; None stays None."""
-    found = iter(reals(_present(column), written=True))
-    return [None if value is None else next(found) for value in column]
+    views = iter(reals(_present(column), written=True))
+    return [None if value is None else next(views) for value in column]
 
 
 def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:

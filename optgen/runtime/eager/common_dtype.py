@@ -76,9 +76,9 @@ def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[l
     for chunk in chunks(columns):
         # Each part of a chunk is one TensorList, or nothing for an empty list.
         lists = [part[0].tensors if part else [] for part in chunk]
-        alike = in_one_dtype(rule, lists)
-        yield alike.columns
-        alike.put_back()
+        converted = in_one_dtype(rule, lists)
+        yield converted.columns
+        converted.put_back()
 
 
 def with_read_lists_in_dtype_of_first(

@@ -15,17 +15,17 @@ def hyper_arguments(rule: Rule, group: Group, functional: bool, lowering: str) -
     gets numbers, with one exception: the for-loop gets a tensor learning rate as a tensor, because
     torch's for-loop computes the step size in the dtype of that tensor.
     """
-    taken: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in zip(rule.hypers, rule.values(group), strict=True):
         if isinstance(value, (tuple, list)):
-            taken[key] = tuple(map(_without_axes if functional else number, value))
+            arguments[key] = tuple(map(_without_axes if functional else number, value))
         elif functional:
-            taken[key] = _without_axes(value)
+            arguments[key] = _without_axes(value)
         elif lowering == "forloop" and key in rule.tensor_hypers and isinstance(value, Tensor):
-            taken[key] = _without_axes(value.detach())
+            arguments[key] = _without_axes(value.detach())
         else:
-            taken[key] = number(value)
-    return taken
+            arguments[key] = number(value)
+    return arguments
 
 
 def _without_axes(value: Any) -> Any:

@@ -50,10 +50,10 @@ def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
 
 def _split_row(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
     """Split the tensors of one parameter into views of at most `size` elements."""
-    given = [tensor for tensor in row if tensor is not None]
-    if any(tensor.is_sparse for tensor in given):
+    present = [tensor for tensor in row if tensor is not None]
+    if any(tensor.is_sparse for tensor in present):
         yield row
-    elif all(tensor.is_contiguous() for tensor in given):
+    elif all(tensor.is_contiguous() for tensor in present):
         columns = [None if tensor is None else tensor.view(-1).split(size) for tensor in row]
         yield from zip_longest(*(column or () for column in columns))
     else:

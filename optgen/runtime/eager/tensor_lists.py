@@ -106,8 +106,8 @@ def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
 
 
 def _call(name: str, *args: Any) -> Sequence[Tensor]:
-    found: Sequence[Tensor] = getattr(torch, f"_foreach_{name}")(*args)
-    return found
+    results: Sequence[Tensor] = getattr(torch, f"_foreach_{name}")(*args)
+    return results
 
 
 def _each(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[Tensor]:

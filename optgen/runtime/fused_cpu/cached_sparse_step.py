@@ -59,8 +59,8 @@ class CachedSparseStep:
         present = any(state.present(group) for state in kernel.rule.states for group in groups)
         if present or kernel.rule.step is not None or not kernel.rule.adds:
             return None
-        found = cls(kernel, update, groups)
-        return found if all(all(map(is_constant, v.hypers)) for v in found._values) else None
+        cached = cls(kernel, update, groups)
+        return cached if all(all(map(is_constant, v.hypers)) for v in cached._values) else None
 
     def run(self, optimizer: Optimized) -> bool:
         """Take a step; or change nothing and return False if the step must be gathered."""
@@ -85,11 +85,11 @@ class CachedSparseStep:
                 values = getter.values(group)
             except KeyError:
                 return False
-            known, size = self._values[index], len(values.params)
-            same = all(map(is_, values.options, known.options))
+            last, size = self._values[index], len(values.params)
+            same = all(map(is_, values.options, last.options))
             if not same or len(group) != getter.keys or size != self._sizes[index]:
                 return False
-            if not all(map(is_, values.hypers, known.hypers)):
+            if not all(map(is_, values.hypers, last.hypers)):
                 if not self._can_step(group) or not all(map(is_constant, values.hypers)):
                     return False
                 self._table.hypers[index] = self._kernel.pack_hypers(

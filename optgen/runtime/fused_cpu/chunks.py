@@ -81,12 +81,12 @@ def check_copies(kernel: Kernel, batches: Sequence[Batch]) -> None:
 
 def _split_by_size(batch: Batch, places: list[int]) -> Iterator[list[int]]:
     """Split places into lists of at most `_ELEMENTS` elements each, or of one larger tensor."""
-    found, elements = list[int](), 0
+    part, elements = list[int](), 0
     for place in places:
         size = batch.params[place].numel()
-        if found and elements + size > _ELEMENTS:
-            yield found
-            found, elements = [], 0
-        found.append(place)
+        if part and elements + size > _ELEMENTS:
+            yield part
+            part, elements = [], 0
+        part.append(place)
         elements += size
-    yield found
+    yield part

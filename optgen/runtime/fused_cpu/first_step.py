@@ -5,7 +5,7 @@ longer than creating the states. Here the C++ reader reads the parameters and gr
 reads one parameter and gradient per dtype only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, compress
 
 from optgen.runtime.batch import flat_partitions
@@ -35,16 +35,19 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
         return []
     reader = tensor_reader.built_reader()  # a missing reader is built along with the kernel
     codes = reader.read_dtypes(lists) if reader else []
-    found = [_batch(optimizer, *each) for each in zip(groups, codes, strict=False) if any(each[1])]
-    return found if _all_are_taken(optimizer, found, takes) else []
+    pairs = zip(groups, codes, strict=False)
+    result = [_batch(optimizer, group, each) for group, each in pairs if any(each)]
+    return result if _all_are_taken(optimizer, result, takes) else []
 
 
-def _all_are_taken(optimizer: Stepping, found: list[Batch], takes: Callable[[Batch], bool]) -> bool:
+def _all_are_taken(
+    optimizer: Stepping, batches: Sequence[Batch], takes: Callable[[Batch], bool]
+) -> bool:
     context = optimizer._context
     # `load_kernel` reads these batches, so that one library is built for all of them.
-    context.batches = {id(batch.group): batch for batch in found}
+    context.batches = {id(batch.group): batch for batch in batches}
     try:
-        return all(map(takes, found))
+        return all(map(takes, batches))
     finally:
         context.batches = {}
 

@@ -39,12 +39,12 @@ def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = Fal
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
-    alike = [kernel for kernel in kernels if kernel.is_sharded == is_sharded]
-    for kernel in reversed(alike):  # each knows the dtypes of all earlier ones
+    earlier = [kernel for kernel in kernels if kernel.is_sharded == is_sharded]
+    for kernel in reversed(earlier):  # each knows the dtypes of all before it
         if not dtype_bits & ~kernel.dtype_bits:
             return kernel
-    for known in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in alike)):
-        dtype_bits |= known
+    for more_bits in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in earlier)):
+        dtype_bits |= more_bits
     key = is_sharded, dtype_bits
     if key not in loaded:
         loaded[key] = _load(owner, module, *key)

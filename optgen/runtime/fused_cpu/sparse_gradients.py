@@ -55,11 +55,11 @@ def library(name: str, source: str) -> Path | None:
 def kernel_function(kernel: Kernel) -> Any | None:
     """Return the compiled function that updates rows; None if the rule has none."""
     if kernel not in _functions:
-        path, found = library(kernel.rule.name, kernel.source), None
+        path, function = library(kernel.rule.name, kernel.source), None
         if path is not None:
-            found = ctypes.CDLL(str(path))["optgen_step_sparse"]
-            found.argtypes, found.restype = (c_void_p, c_void_p, c_void_p), c_int64
-        _functions[kernel] = found
+            function = ctypes.CDLL(str(path))["optgen_step_sparse"]
+            function.argtypes, function.restype = (c_void_p, c_void_p, c_void_p), c_int64
+        _functions[kernel] = function
     return _functions[kernel]
 
 
@@ -97,10 +97,10 @@ def prepare(
     def run() -> None:
         table.set_scale(optimizer)
         arguments = (table.struct, rows, threads.current())
-        wrong = update(*map(ctypes.addressof, arguments))
-        if wrong >= 0:
-            named, count = indices[wrong].tolist()[0], columns["rows"][wrong]
-            raise row_index_error(min(named), max(named), count)
+        invalid = update(*map(ctypes.addressof, arguments))  # the place of a bad gradient, or -1
+        if invalid >= 0:
+            named_rows, count = indices[invalid].tolist()[0], columns["rows"][invalid]
+            raise row_index_error(min(named_rows), max(named_rows), count)
         for batch in batches:
             increment_version(batch.params)
 

@@ -83,11 +83,11 @@ def add_up(partials, count):
 @triton.jit
 def pick_largest(partials, count):
     """Return the largest of `count` partial results."""
-    found = tl.zeros((TERMS,), tl.float64)
+    maxima = tl.zeros((TERMS,), tl.float64)
     for first in range(0, count, TERMS):
         lanes = first + tl.arange(0, TERMS)
-        found = maximum(found, tl.load(partials + lanes, lanes < count, 0.0))
-    return tl.reduce(found, 0, larger)
+        maxima = maximum(maxima, tl.load(partials + lanes, lanes < count, 0.0))
+    return tl.reduce(maxima, 0, larger)
 
 
 @triton.jit

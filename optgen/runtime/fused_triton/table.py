@@ -113,18 +113,18 @@ class Hypers:
 
     def set(self, values: Sequence[Hyper]) -> None:
         """Upload values if any has changed; copy a tensor on the device there, in replays too."""
-        known, slots, tensors = array("d"), [], []
+        numbers, slots, tensors = array("d"), [], []
         for slot, value in zip(self._slots, values, strict=True):
             if isinstance(value, Tensor) and value.device == self.values.device:
                 slots.append(slot)
                 tensors.append(value.detach().reshape(()))
-                known.append(-0.0)  # not 0.0: a later number 0.0 must differ, and be uploaded
+                numbers.append(-0.0)  # not 0.0: a later number 0.0 must differ, and be uploaded
             else:
-                known.append(float(value))
-        # The bytes of a NaN equal themselves, and differ from those of NONE.
-        if known.tobytes() != self._known.tobytes():
-            upload(self.values, known, self._staging)
-            self._known = known
+                numbers.append(float(value))
+        # As bytes, a NaN equals itself, and differs from NONE.
+        if numbers.tobytes() != self._known.tobytes():
+            upload(self.values, numbers, self._staging)
+            self._known = numbers
         if tensors:
             torch._foreach_copy_(slots, tensors)
 

@@ -45,8 +45,8 @@ class Collectives:
 
     def groups(self, *axes: str) -> tuple[ProcessGroup, ...]:
         """Return the groups of ranks over which these axes are sharded; without axes, over all."""
-        taken = axes or AXES
-        return tuple(each.group for each in self.sharded_axes if self._axis_name(each) in taken)
+        names = axes or AXES
+        return tuple(each.group for each in self.sharded_axes if self._axis_name(each) in names)
 
     def gather(self, tensors: Sequence[Tensor]) -> Gather:
         """Ask for the whole matrices that this rank is to compute with.
@@ -58,10 +58,10 @@ class Collectives:
         self._gathered = Gather(tensors, self.whole.shape, matrix_axes)
         return self._gathered
 
-    def scatter(self, made: Sequence[Tensor]) -> Scatter:
-        """Ask for this rank's shards of the results made from the tensors gathered last."""
+    def scatter(self, results: Sequence[Tensor]) -> Scatter:
+        """Ask for this rank's shards of the results computed from the tensors gathered last."""
         assert self._gathered is not None
-        return Scatter(made, self._gathered)
+        return Scatter(results, self._gathered)
 
     def _axis_name(self, axis: ShardedAxis) -> str:
         return AXES[index_in_axes(axis.dim, self.whole.dim())]

@@ -84,8 +84,8 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
         consensus.conclude(True, 0.0)
         raise
     flag = getattr(optimizer, "found_inf", None)
-    own = 0.0 if flag is None else float(flag)
-    failed, differ, overflowed = consensus.conclude(False, own)
+    own_flag = 0.0 if flag is None else float(flag)
+    failed, differ, overflowed = consensus.conclude(False, own_flag)
     if failed:
         raise RuntimeError("another rank could not take this step: the error on that rank says why")
     if differ:
@@ -93,7 +93,7 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
             "ranks that hold shards of the same parameters are about to take different steps: all "
             "need gradients for the same parameters, equal step counts and equal options"
         )
-    if isinstance(flag, Tensor) and overflowed != own:
+    if isinstance(flag, Tensor) and overflowed != own_flag:
         flag.fill_(overflowed)
 
 
@@ -122,12 +122,12 @@ def _numbers(values: Iterable[Any]) -> list[Any]:
     Reading a tensor on a device would wait for the device. The text of a tensor would lack digits,
     and making it would take longer than the step.
     """
-    found = []
+    numbers = []
     for value in values:
         if isinstance(value, (tuple, list)):
-            found.append(_numbers(value))
+            numbers.append(_numbers(value))
         elif not isinstance(value, Tensor):
-            found.append(value)
+            numbers.append(value)
         elif value.is_cpu:
-            found.append(value.tolist())
-    return found
+            numbers.append(value.tolist())
+    return numbers

@@ -77,8 +77,8 @@ def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]
     """Keep torch's load from converting states with a declared dtype to the parameters' dtype."""
     declared = {state.key for state in rule.states if state.dtype is not None}
 
-    def wrap(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
-        return {**given, "state": {k: _wrapped(v, declared) for k, v in given["state"].items()}}
+    def wrap(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
+        return {**packed, "state": {k: _wrapped(v, declared) for k, v in packed["state"].items()}}
 
     if not declared:
         yield

@@ -102,8 +102,8 @@ def _create_state(
                 missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    made = _initial_values(rule, state, group, [params[index] for index in missing], defaults)
-    for index, value in zip(missing, made, strict=True):
+    initial = _initial_values(rule, state, group, [params[index] for index in missing], defaults)
+    for index, value in zip(missing, initial, strict=True):
         dicts[index][state.key] = value
     return [dicts[index] for index in missing]
 
@@ -175,8 +175,8 @@ def _reduced_zeros(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
 
 def dtype_of(state: State) -> torch.dtype | None:
     """Return the declared dtype of a state; None if none is declared."""
-    found: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
-    return found
+    dtype: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
+    return dtype
 
 
 def _init_number(state: State, group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
@@ -202,15 +202,15 @@ def _initial_value(
     differentiable = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
-        made = as_scalar(number, rule, group, param, dtype_of(state))
-        return made.copy_(start) if differentiable else made
+        value = as_scalar(number, rule, group, param, dtype_of(state))
+        return value.copy_(start) if differentiable else value
     if state.shape == "like":
-        made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+        value = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
-        made = _reduced_zeros(state, param, dtype)
+        value = _reduced_zeros(state, param, dtype)
     if differentiable:
-        made = made + (torch.complex(start, start) if made.is_complex() else start).to(dtype)
+        value = value + (torch.complex(start, start) if value.is_complex() else start).to(dtype)
     elif number:
         # A lowering sees a complex state as pairs of reals; each of the two begins with the number.
-        made.fill_(complex(number, number) if made.is_complex() else number)
-    return made
+        value.fill_(complex(number, number) if value.is_complex() else number)
+    return value

@@ -59,11 +59,11 @@ def counts_as_tensors(dicts: list[dict[str, Any]]) -> list[Tensor]:
     Parameters that share a state share the tensor.
     """
     existing = {id(values): values["step"] for values in dicts}
-    made = {
+    tensors = {
         key: torch.tensor(count, dtype=torch.float64, device="cpu")
         for key, count in existing.items()
     }
-    return [made[id(values)] for values in dicts]
+    return [tensors[id(values)] for values in dicts]
 
 
 def store_int_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:

@@ -53,11 +53,11 @@ def memory_version(tensor: Tensor) -> int:
 
 def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
     """Return one list in a list: the specs of all DTensors of these columns; [] if none is one."""
-    found: list[Any] = []
+    specs: list[Any] = []
     for column in columns:
         if classes := _dtensor_classes(column):
-            found += [dtensor_spec(tensor) for tensor in column if type(tensor) in classes]
-    return [found] if found else []
+            specs += [dtensor_spec(tensor) for tensor in column if type(tensor) in classes]
+    return [specs] if specs else []
 
 
 def redistribute_gradients(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:

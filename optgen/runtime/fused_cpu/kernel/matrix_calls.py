@@ -39,8 +39,8 @@ class MatrixCall:
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Apply the op to tensors of one group; return the results."""
         values = (group[name] if name in group else float(name) for name in self.arguments)
-        made: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *values)
-        return made
+        results: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *values)
+        return results
 
 
 def parse_calls(text: str) -> tuple[MatrixCall, ...]:

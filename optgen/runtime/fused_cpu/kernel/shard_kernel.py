@@ -47,12 +47,12 @@ class Shards:
         self._rank_groups: dict[tuple[ProcessGroup, ...], int] = {}
         self._rows = array("q")
         for batch in batches:
-            known: dict[torch.Size, list[int]] = {}
+            row_of_shape: dict[torch.Size, list[int]] = {}
             sharded_axes = _sharded_axes(batch)
             for member in batch.members:
-                if member.shape not in known:
-                    known[member.shape] = self._row(member, sharded_axes)
-                self._rows.extend(known[member.shape])
+                if member.shape not in row_of_shape:
+                    row_of_shape[member.shape] = self._row(member, sharded_axes)
+                self._rows.extend(row_of_shape[member.shape])
         self._counts = array("q", bytes(8 * 2 * len(self._rank_groups)))
         self.struct = _Shards(
             self._rows.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
@@ -76,10 +76,10 @@ class Shards:
         bounds = list(accumulate(self._counts, initial=0))
         memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
         numbers = torch.frombuffer(memory, dtype=torch.float64)
-        wanted = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
+        channels = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
             Partial(numbers[first:end], groups, largest)
-            for (first, end), (groups, largest) in zip(pairwise(bounds), wanted, strict=True)
+            for (first, end), (groups, largest) in zip(pairwise(bounds), channels, strict=True)
             if end > first
         ]
 
@@ -143,11 +143,11 @@ class ShardKernel(Kernel):
             [table.columns[index][source][place] for place in places] for index, places in groups
         ]
         gathered = yield [c.gather(each) for c, each in zip(collectives, shards, strict=True)]
-        made = [
+        computed = [
             call(table.batches[index].group, matrices)
             for (index, _), matrices in zip(groups, gathered, strict=True)
         ]
-        scattered = yield [c.scatter(each) for c, each in zip(collectives, made, strict=True)]
+        scattered = yield [c.scatter(each) for c, each in zip(collectives, computed, strict=True)]
         results: list[dict[int, Tensor]] = [{} for _ in table.batches]
         for (index, places), tensors in zip(groups, scattered, strict=True):
             results[index].update(zip(places, tensors, strict=True))
@@ -160,12 +160,12 @@ def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]
 
     Return the index of a batch and the places in that batch for each group.
     """
-    found: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
         for place in call.suited(columns[0]):
             member = batch.members[place]
-            found.setdefault((index, member.shape, member.dtype), []).append(place)
-    return [(key[0], places) for key, places in found.items()]
+            groups.setdefault((index, member.shape, member.dtype), []).append(place)
+    return [(key[0], places) for key, places in groups.items()]
 
 
 def _collectives(batch: Batch, place: int) -> Collectives:

@@ -253,12 +253,12 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     DTensor's class in the layout.
     """
     words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
-    held = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
+    fields = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
     slots = {
         name: 8 * _only([i for i, word in enumerate(words) if word == id(value)], f"the {name}")
-        for name, value in held.items()
+        for name, value in fields.items()
     }
-    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, held["local"])]
+    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, fields["local"])]
     found = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
     layout.object = 8 * _only(found, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]

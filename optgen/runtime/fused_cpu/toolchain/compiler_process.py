@@ -52,8 +52,9 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
         CompileError: The compiler could not be started, took too long, or was killed.
         OSError: The compiler could not write a file.
     """
-    name, known = shlex.join(command[:1]), (shlex.join(command[:1]), limit())
-    if known in _hung or seconds <= 0:
+    name = shlex.join(command[:1])
+    attempt = name, limit()
+    if attempt in _hung or seconds <= 0:
         raise _too_long(name)
     ends = len(_ends)
     try:
@@ -70,7 +71,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
             printed, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             _end(process)
-            _hung.add(known)
+            _hung.add(attempt)
             raise _too_long(name) from None
         except BaseException:
             _end(process)
