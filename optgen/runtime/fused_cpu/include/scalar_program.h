@@ -74,9 +74,9 @@ struct Program {
         const i64* const shape = table.shape + SHAPE * tensor;
         const double ndim = double(shape[DIMENSIONS]), eps = machine_eps(dtype(0, tensor));
         if (table.shards) {
-            const Shard& of = table.shards->of[tensor];
-            const double numel = double(of.elements);
-            return {numel, ndim, double(of.rows), double(of.columns), eps, of.sharded_axes != 0};
+            const Shard& shard = table.shards->of[tensor];
+            const double numel = double(shard.elements), rows = double(shard.rows);
+            return {numel, ndim, rows, double(shard.columns), eps, shard.sharded_axes != 0};
         }
         return {
             double(table.elements[tensor]), ndim, double(shape[ROWS]), double(shape[COLUMNS]), eps,

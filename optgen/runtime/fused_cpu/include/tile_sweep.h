@@ -47,9 +47,9 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     // Sweeps tiles of whole matrices.
     void sweep_matrices(i64 block) {
         const i64 size = plan.size();
-        const i64 all = rounded_up(plan.batch, plan.tile_height) / plan.tile_height;
-        const i64 first = all * block / plan.blocks * plan.tile_height;
-        const i64 end = min(plan.batch, all * (block + 1) / plan.blocks * plan.tile_height);
+        const i64 tiles = rounded_up(plan.batch, plan.tile_height) / plan.tile_height;
+        const i64 first = tiles * block / plan.blocks * plan.tile_height;
+        const i64 end = min(plan.batch, tiles * (block + 1) / plan.blocks * plan.tile_height);
         for (i64 m = first; m < end; m += plan.tile_height) {
             const i64 n = min(plan.tile_height, end - m);
             sweep_tile({m, m * plan.rows, m * plan.columns, m * size, n, n * plan.rows,
