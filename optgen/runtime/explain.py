@@ -19,7 +19,7 @@ _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
 def explain(optimizer: torch.optim.Optimizer) -> str:
     """Tell which lowering the next step will take, and why.
 
-    The text has a line per parameter group, or several for a group that needs several lowerings.
+    The text has a line per parameter group, or several if one call cannot take the whole group.
     """
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return f"group 0: by hand: {type(optimizer).__name__} has no rule to generate from"

@@ -1,4 +1,7 @@
-"""All private names of torch that the Python runtime uses: a new torch breaks only this file."""
+"""Private names of torch that the runtime uses, in one file, because a new torch may change them.
+
+Used where needed are `torch._foreach_*`, and private attributes of tensors and optimizers.
+"""
 
 import sys
 from collections.abc import Callable, Sequence

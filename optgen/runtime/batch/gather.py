@@ -74,8 +74,8 @@ def roll_back(optimizer: Stepping) -> None:
 def finish(optimizer: Stepping, stepped: bool) -> None:
     """Store integer step counts, and drop all tensors of a step.
 
-    If the step was skipped, also remove the fresh states that it created: the next step must find
-    them missing.
+    If the step was skipped or failed, also remove the fresh states that it created: the next step
+    must find them missing.
     """
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":

@@ -42,8 +42,8 @@ def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
     """Yield the blocks of a tensor, each with the matching blocks of the other tensors.
 
     An axis of size 1 is not split: a block comes with the row values of its rows, and with any
-    single number. The result of a reduction is float64 and would promote the block to float64. So a
-    float64 tensor is converted to float32, unless `param` is float64 too.
+    single number. A reduction to a single number is float64 and would promote the block to float64.
+    So a float64 tensor is converted to float32, unless `param` is float64 too.
 
     Args:
         param: A tensor of any shape.

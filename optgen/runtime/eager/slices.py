@@ -18,7 +18,7 @@ def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor,
 def chunks(
     params: list[Tensor], *lists: list[Tensor], alive: int = 4
 ) -> Iterator[tuple[list[Tensor], ...]]:
-    """Split the lists into chunks with as many elements as a slice; an empty list stays empty.
+    """Split the lists into chunks of no more elements than a slice; an empty list stays empty.
 
     Args:
         params, lists: Lists of equal length, or empty; the tensors of one list have one dtype.

@@ -1,6 +1,6 @@
 """Update batches through Triton kernels.
 
-A step of a bucket takes one launch for the scalars, and one launch per phase for all tensors.
+A step of a bucket takes one launch for the scalars, then one launch for each sweep and each finish.
 Tensors are gathered into buckets once. After that a step compares addresses, uploads the addresses
 that changed, and launches. The device reads all other values in place, including learning rates and
 step counts. Nothing here waits for the device.

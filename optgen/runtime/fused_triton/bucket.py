@@ -1,4 +1,4 @@
-"""Put tensors of one device and equal dtypes into a bucket, which one launch per phase takes."""
+"""Put the tensors of one device with equal dtypes into a bucket; each launch takes all of it."""
 
 from __future__ import annotations
 

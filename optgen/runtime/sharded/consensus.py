@@ -1,8 +1,8 @@
 """Reach a consensus before a sharded step: all ranks take the step, or none does.
 
-If one rank raises an error, a rank that waits for it in a collective waits forever. So before the
-first collective of a step, the ranks run one small all_reduce. In it, each rank tells whether it
-failed, what it is about to do, and whether its gradients overflowed. After that, a step fails on
+If one rank raises an error, a rank that waits for it in a collective waits forever. So before a
+step updates anything, each group of ranks runs one small all_reduce. In it, each rank tells whether
+it failed, what it is about to do, and whether its gradients overflowed. After that, a step fails on
 one rank alone only if the rank's process itself is stopped.
 """
 

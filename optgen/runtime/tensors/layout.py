@@ -64,7 +64,7 @@ def copy_like(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
 
 
 def laid_out_like(tensor: Tensor, param: Tensor) -> Tensor:
-    """Return a tensor itself if its parameter's kernel can go over it, else a copy that it can."""
+    """Return a tensor, or a copy of it if a kernel cannot go over it along with its parameter."""
     if is_row_major(tensor) and is_row_major(param):  # the usual case, tested first
         return tensor
     must_copy = 1 in streams_to_copy((param, tensor))

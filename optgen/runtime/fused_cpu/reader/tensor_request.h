@@ -19,7 +19,7 @@ struct Request {
     Object state;         // the optimizer's state: a dict by parameter
     i64 entries;          // number of entries of the state
     const i64* order;     // [entry of state]: index of its tensor, or -1
-    i64 streams, scalars; // number of streams of the parameter's shape, and of scalar cells
+    i64 streams, scalars; // number of streams that are no scalar cells, and of scalar cells
     const Object* keys;       // [streams + scalars]: keys of a state, from the third stream on
     const char* const* names; // the same keys as C strings
     const unsigned char* axes; // [streams]: an Axes
