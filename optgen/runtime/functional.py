@@ -28,10 +28,10 @@ _IGNORED = ("has_complex", "has_sparse_grad")  # known from the tensors
 
 
 def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -> Callable[[F], F]:
-    """Decorate a function that has a signature and no body: it takes one step by a class's rule.
+    """Decorate a function that has a signature and no body: it then takes a step by a class's rule.
 
-    The first two arguments of the function are the parameters and their gradients. The argument of
-    a list of states has the state's key and an s as its name; that of a hyperparameter has its
+    The first two arguments of the function are the parameters and their gradients. An argument for
+    a list of states has the name of the state's key plus "s"; one for a hyperparameter has that
     name. A hyperparameter without an argument has the default of the class.
 
     Args:
@@ -167,7 +167,7 @@ def _requires_grad(arguments: Arguments) -> bool:
 
 
 def _return_state(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
-    """Give states that the step created or replaced to the caller, in its tensors if possible."""
+    """Put states that the step created or replaced into the caller's lists, or tensors there."""
     for key, column in lists.items():
         value = values.get(key)
         if value is None or not column or value is column[index]:

@@ -120,6 +120,7 @@ class GeneratedOptimizer(LightOptimizer):
         self._create_state(lambda param: param.requires_grad)
 
     def _create_state(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
+        """Create the missing states of the chosen parameters."""
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])

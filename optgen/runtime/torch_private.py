@@ -1,6 +1,6 @@
 """Private names of torch that the runtime uses, in one file, because a new torch may change them.
 
-Used where needed are `torch._foreach_*`, and private attributes of tensors and optimizers.
+Other files use `torch._foreach_*`, and private attributes of tensors and optimizers.
 """
 
 import sys

@@ -80,7 +80,7 @@ class Batch:
         return chain(self.params, self.grads, *self.states, self.steps)
 
     def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
-        """Return the tensors that kernels only read; they write to gradients that are scaled."""
+        """Return the tensors that kernels only read; if `scaled`, they write to gradients."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]
         return chain(*columns, () if scaled else self.grads)

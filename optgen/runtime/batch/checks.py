@@ -56,9 +56,9 @@ def _named_columns(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Ten
 
 
 def _check_gradients(batch: Batch) -> None:
-    """Raise an error for a gradient that differs in shape or device, or of an unsupported dtype.
+    """Raise an error for a gradient that does not fit its parameter, or has no supported dtype.
 
-    `.data` and `resize_` can leave such a gradient; a kernel would read beyond its memory.
+    `.data` and `resize_` can change a gradient's shape; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
     if not _have_shapes(batch.shapes if batch.real else map(_shape, params), grads):

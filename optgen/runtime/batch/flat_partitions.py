@@ -23,7 +23,7 @@ from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
 class OriginalParams(NamedTuple):
-    """The identities and dimensions of the parameters that the user gave to a group."""
+    """The identities and numbers of dimensions of the parameters that the user gave to a group."""
 
     ids: frozenset[int]
     dims: tuple[int, ...]
@@ -70,8 +70,8 @@ def check(optimizer: Optimized, group: Group, original: OriginalParams | None) -
 def _are_pieces(optimizer: Optimized) -> bool:
     """Tell whether all of FSDP's parameters are vectors, thus pieces of a flat parameter.
 
-    With FSDP's NO_SHARD the parameters keep their shapes, and some of them is a matrix. All groups
-    are searched for it, because one group may have vectors only.
+    With FSDP's NO_SHARD the parameters keep their shapes, so one of them at least is a matrix. All
+    groups are searched for it, because one group may have vectors only.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     marked = [param for param in params if flattened_by_fsdp(param)]

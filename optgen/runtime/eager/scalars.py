@@ -50,7 +50,7 @@ def store_one(state: Tensor | TensorList, value: Scalar, capturable: bool) -> Sc
 
 
 def read_one(state: Tensor | TensorList, capturable: bool) -> Scalar:
-    """Return the scalar state of one parameter; as a new tensor for graph capture or autograd."""
+    """Return the scalar state of one parameter: a float; for capture or autograd, a new tensor."""
     if isinstance(state, TensorList):
         return state.vector()
     if capturable or state.requires_grad:
@@ -199,7 +199,7 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
 
 
 def _spread(chosen: Scalar, other: Scalar) -> Scalar:
-    """Return the chosen value; if either is a tensor, as a new one, as torch's `where` does."""
+    """Return what torch's `where` would if it chose this value; a float if both are floats."""
     if not isinstance(other, Tensor):
         return chosen.clone() if isinstance(chosen, Tensor) else chosen
     if not isinstance(chosen, Tensor):

@@ -18,11 +18,11 @@ from optgen.runtime.sharded.driver import Update, run
 def prepare(
     optimizer: Optimized, batches: Sequence[Batch], consensus: Consensus
 ) -> Callable[[], None]:
-    """Create the updates of these batches, note their collectives, and return how to run them.
+    """Note the collectives of these batches' updates; return a function that runs the updates.
 
     The buckets follow from the shapes of whole parameters, so all ranks have the same buckets.
     """
-    rounds: dict[int, list[Update]] = {}  # several if a parameter stands in the group repeatedly
+    rounds: dict[int, list[Update]] = {}  # a parameter that is listed twice steps in two rounds
     for batch in batches:
         rounds.setdefault(batch.dispatch_key.occurrence, []).extend(
             _updates(optimizer, batch, consensus)

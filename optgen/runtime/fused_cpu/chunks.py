@@ -74,7 +74,7 @@ def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
 
 
 def check_copies(kernel: Kernel, batches: Sequence[Batch]) -> None:
-    """Raise the errors about batches now: they are copied when others are already updated."""
+    """Raise errors about these batches before any is updated; they are copied only later."""
     for batch in batches:
         check(kernel, batch)
 

@@ -35,7 +35,10 @@ def load_kernel(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -
 
 
 def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel | str:
-    """Return a kernel that knows these dtypes, and all that it met before; or why there is none."""
+    """Return a kernel that knows these dtypes, or the reason why there is none.
+
+    A new kernel also knows all dtypes of the current step and of earlier kernels.
+    """
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]

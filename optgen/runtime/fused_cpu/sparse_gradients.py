@@ -1,9 +1,10 @@
 """Update the rows that sparse gradients touch; the compiled kernel finds these rows itself.
 
-The kernel sorts the indices and sums the values of equal indices; torch's coalesce is many times
-slower. It updates each row in place, in one pass. So parameters and states must be contiguous, and
-gradients must have one sparse dimension. For all other tensors, Python copies the touched rows,
-and the kernel for dense tensors updates the copies.
+The kernel sorts the indices and sums the values of equal indices, unless the rule only adds
+multiples of the gradient; torch's coalesce is many times slower. It updates each row in place, in
+one pass. So parameters and states must be contiguous, and gradients must have one sparse dimension.
+For all other tensors, Python copies the touched rows, and the kernel for dense tensors updates the
+copies.
 """
 
 import ctypes

@@ -42,7 +42,7 @@ class BucketKey(NamedTuple):
 
 
 class GroupSubset(NamedTuple):
-    """Tensors of one batch that belong to a bucket: the batch's index, and the tensors' in it."""
+    """Tensors of a batch that belong to a bucket: the index of the batch, and theirs in it."""
 
     group: int
     indices: tuple[int, ...]

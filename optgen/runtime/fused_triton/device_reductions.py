@@ -175,7 +175,7 @@ def whole_elements(
 
 @triton.jit
 def add_lines(partials, sums, start, length, stride, count):
-    """Add up `count` partial sums of each of PART rows or columns from `start` on, of `length`."""
+    """Add up `count` partial sums of each of PART rows (or columns), from row `start` on."""
     lanes = start + tl.arange(0, PART)
     total = tl.zeros((PARTS, PART), tl.float64)
     for part in range(0, count, PARTS):

@@ -41,8 +41,8 @@ def create_missing(
     """Create the missing states of parameters; return the `fresh` states of the rule among them.
 
     An eager state begins with a value of the optimizer's `defaults`, which the constructor was
-    given, even if its group has another value or joined later. Any other state begins with a value
-    of its group.
+    given, even if its group has another value, or the parameter joined later. Any other state
+    begins with a value of its group.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without the key, or an old checkpoint holds None. A state counts as fresh because it was

@@ -52,7 +52,7 @@ def memory_version(tensor: Tensor) -> int:
 
 
 def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Return one list in a list: the specs of all DTensors of these columns; [] if none is one."""
+    """Return a list of one list, the specs of all DTensors in these columns; [] if none is one."""
     specs: list[Any] = []
     for column in columns:
         if classes := _dtensor_classes(column):

@@ -33,7 +33,7 @@ class ShardedAxis(NamedTuple):
 
 
 class Sharding(NamedTuple):
-    """The mesh and placements of a sharded parameter; parameters with equal ones step together."""
+    """The mesh and placements of a sharded parameter; equal shardings step together."""
 
     mesh: Any
     placements: tuple[Any, ...]
