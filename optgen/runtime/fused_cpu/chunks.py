@@ -17,8 +17,8 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
-# How many elements are copied at once, except of a larger tensor. From this size on, a second
-# thread makes copying faster.
+# Elements copied at once; a larger tensor is copied alone. From this size on, a second thread makes
+# copying faster.
 _ELEMENTS = 1 << 20
 
 

@@ -26,11 +26,11 @@ TILE_INDEX = tl.constexpr(10)  # the index of its tile among the bucket's tiles
 GROUP_PARTIALS = tl.constexpr(11)  # offset of partial sums that its groups of matrices store
 
 TERMS = tl.constexpr(1024)
-"""How many partial sums of one number are added at once."""
+"""Count of partial sums of one number that are added at once."""
 PART = tl.constexpr(CHUNK)
 """Rows or columns of a large matrix whose partial sums one program adds up."""
 PARTS = tl.constexpr(16)
-"""How many partial sums of every row, or column, are added at once."""
+"""Count of partial sums of every row, or column, that are added at once."""
 
 
 @triton.jit

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """How many matrices, rows and columns a block takes; if several matrices, then whole ones."""
+    """Numbers of matrices, rows and columns of a block; several matrices in a block are whole."""
 
     matrices: int
     rows: int

@@ -28,7 +28,7 @@ LINES = 1024
 
 @dataclass(frozen=True)
 class WorkspaceSpec:
-    """How many numbers the phases of a plan store for each tensor; in a generated module."""
+    """Counts of the numbers that phases store for each tensor; a generated module lists them."""
 
     scalars: int  # single numbers
     by_matrix: bool = False  # whether sweeps go by matrices, in tiles

@@ -19,7 +19,7 @@ struct Max {
     template <class C> static C combine(C a, C b) { return maximum(a, b); }
 };
 
-// How many elements beyond the end of a buffer may be written and read.
+// Number of elements beyond the end of a buffer that may be written and read.
 constexpr i64 PADDING = 64;
 
 // Repeats every number N times. With a constant N, compilers vectorize the loop with shuffles.
