@@ -56,7 +56,8 @@ void repeat_rows_square(const C* __restrict from, i64 matrices, C* __restrict to
             for (int c = 0; c < N; ++c) to[N * (N * m + r) + c] = from[N * m + c];
 }
 
-// Repeats them for matrices of at most W columns. The next row overwrites what was written too far.
+// Repeats the columns' numbers of matrices with at most W columns. The next row overwrites what was
+// written too far.
 template <int W, class C>
 void repeat_rows_narrow(
     const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {

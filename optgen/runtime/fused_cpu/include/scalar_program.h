@@ -107,7 +107,7 @@ struct Program {
                 if (runs == capacity) results.grow(capacity *= 2);
                 results[runs++] = R::program(hypers(t), cells, table.fresh[t], its_sizes);
             }
-            // Of a rule's parts between matrix ops, only the last stores: all need the old values.
+            // Only the last of a rule's parts between matrix ops stores: all need the old values.
             for (int c = 0; c < CELLS; ++c)
                 if (R::LAST_PART && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));
