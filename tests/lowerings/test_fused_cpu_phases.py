@@ -149,4 +149,6 @@ def test_matrix_words_are_named_for_the_runtime() -> None:
     assert (call.target, call.op, call.source) == ("o", "orthogonalize", "u")
     assert call.arguments == ("ns_coefficients", "ns_steps", "eps")
     assert parse_calls("") == ()
+    with pytest.raises(ValueError, match="not a call of a matrix op: 'a = f'"):
+        parse_calls("a = f")
     assert [c.arguments for c in parse_calls("a = f(b, 1, -0.5); c = g(a)")] == [("1", "-0.5"), ()]

@@ -1,4 +1,4 @@
-"""Make step counts and scalar states: 0-dim tensors, or Python ints for steps of some rules."""
+"""Make step counts and scalar states: 0-dim tensors. Some rules store counts as Python ints."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -20,7 +20,7 @@ def as_scalar(
     param: Tensor,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Make a 0-dim tensor on the device for the rule and the group, in this dtype or torch's."""
+    """Make a 0-dim tensor on the device of the parameter's scalars, in this or torch's dtype."""
     dtype = dtype or scalar_dtype(bool(group.get("fused")))
     return torch.full((), value, dtype=dtype, device=scalar_device(rule, group, param))
 
@@ -32,7 +32,7 @@ def as_scalars(
     params: list[Tensor],
     dtype: torch.dtype | None = None,
 ) -> Sequence[Tensor]:
-    """Make such a 0-dim tensor for each of several parameters."""
+    """Make a 0-dim tensor, as `as_scalar` does, for each of several parameters."""
     on_param_device = scalars_on_param_device(rule, group)
     if not params or (on_param_device and len(set(map(_device, params))) > 1):
         return [as_scalar(value, rule, group, param, dtype) for param in params]
@@ -59,11 +59,11 @@ def counts_as_tensors(dicts: list[dict[str, Any]]) -> list[Tensor]:
     Parameters that share a state share the tensor.
     """
     existing = {id(values): values["step"] for values in dicts}
-    made = {
+    tensors = {
         key: torch.tensor(count, dtype=torch.float64, device="cpu")
         for key, count in existing.items()
     }
-    return [made[id(values)] for values in dicts]
+    return [tensors[id(values)] for values in dicts]
 
 
 def store_int_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:
