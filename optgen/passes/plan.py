@@ -169,8 +169,8 @@ def _phases(
             waiting = (e for program in calls[sweep + 1 : sweep + 2] for e in expressions(program))
             taken = {ref.name for expr in waiting for ref in refs(expr)}  # by remaining matrix ops
             stored = pieces.stored[sweep]
-            handed = tuple(name for name in pieces.handed[sweep] if name in taken)
-            streams = streams_of_sweep(algorithm, sweeps[sweep], stored, handed, tuple(called))
+            call_inputs = tuple(name for name in pieces.call_inputs[sweep] if name in taken)
+            streams = streams_of_sweep(algorithm, sweeps[sweep], stored, call_inputs, tuple(called))
             phases.append(Sweep(streams, sweeps[sweep]))
     match phases:
         case [Sweep(_, body)]:  # a single sweep gets every tensor, read or not

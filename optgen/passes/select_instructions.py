@@ -94,7 +94,8 @@ class _Selector(InstructionBuilder):
                 self._local(name, value)
         self.aliases[name] = aliased
         if name not in self.stored:
-            (self.mixed.add if self._is_of_another_type(stmt.value) else self.mixed.discard)(name)
+            is_mixed = self._may_have_another_dtype(stmt.value)
+            (self.mixed.add if is_mixed else self.mixed.discard)(name)
 
     def _changes(self, stmt: Assign, source: str) -> bool:
         """Tell whether a copied tensor is changed in place before the copy's last use."""
@@ -141,7 +142,7 @@ class _Selector(InstructionBuilder):
         if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
             self._overwrite(name, terms)
         elif (weight := self._lerp_weight(own, others)) is not None and not (
-            self._is_of_another_type(Linear((own, *others)))
+            self._may_have_another_dtype(Linear((own, *others)))
         ):
             self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
         else:
@@ -171,7 +172,7 @@ class _Selector(InstructionBuilder):
         condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
         if value != name:
             self._emit("copy", name, name, (value,), inplace=True)
-        self._fill(name, self._inverse(condition) if number is b else condition, number)
+        self._fill(name, self._negated(condition) if number is b else condition, number)
 
     def _leads(self, name: str, value: Expr) -> bool:
         """Tell whether a value starts with an operation on a variable."""
