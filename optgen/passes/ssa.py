@@ -25,7 +25,8 @@ def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:
     the join. Then no version is computed in both arms.
     """
     current = dict.fromkeys(declared_kinds(algorithm), 0)
-    split = algorithm.states if apart else algorithm.factor_states()  # later under new names
+    # `split_live_ranges` renames versions of these states; then copies of them are real statements.
+    split = algorithm.states if apart else algorithm.factor_states()
     conditions = {state.symbol: algorithm.existence(state.symbol) for state in split}
     return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart, conditions)))
 
