@@ -1,8 +1,8 @@
 """Lower to C++: one call updates all tensors of all groups.
 
 Each loop is a template on the storage dtype and on the flags that decide which streams exist. All
-other conditions are uniform over a tensor. They become branches between vectors, or selects where
-the compiler vectorizes. Code that is the same for every rule is in headers, which are in
+other conditions are uniform over a tensor. They become branches, taken once per vector, or selects
+where the compiler vectorizes. Code that is the same for every rule is in headers, which are in
 runtime/fused_cpu/include: elementwise_kernel.h for elementwise rules, phased_kernel.h for rules
 with phases.
 """

@@ -49,18 +49,18 @@ def tiling_strategies(
     steps: Sequence[Step], streams: Mapping[str, Axes], has_axes: bool
 ) -> dict[str, list[Pass]]:
     """Return the passes of each tiling strategy, named and ordered as in tensor_plan.h."""
-    local = PassScheduler(steps, streams, WHOLE_MATRICES)
+    whole = PassScheduler(steps, streams, WHOLE_MATRICES)
     if not has_axes:
-        return {"WHOLE_MATRICES": local.passes()}
+        return {"WHOLE_MATRICES": whole.passes()}
     tall, flat = (
         PassScheduler(steps, streams, WHOLE_ROWS),
         PassScheduler(steps, streams, WHOLE_COLUMNS),
     )
     return {
-        "WHOLE_MATRICES": local.passes(),
+        "WHOLE_MATRICES": whole.passes(),
         "WHOLE_ROWS": tall.passes(),
         "WHOLE_COLUMNS": flat.passes(),
-        "EXACT_MATRICES": local.exact_passes() or local.passes(),
+        "EXACT_MATRICES": whole.exact_passes() or whole.passes(),
         "EXACT_ROWS": tall.exact_passes() or tall.passes(),
         "EXACT_COLUMNS": flat.exact_passes() or flat.passes(),
         "SPLIT": shared_passes(steps, streams),
@@ -83,7 +83,7 @@ class PassScheduler:
         return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
 
     def exact_passes(self) -> list[Pass]:
-        """Return the passes for states stored in the compute dtype; [] if nothing is saved.
+        """Return the passes for states stored in the compute dtype; [] if no pass reads one back.
 
         Row and column states are stored by the first pass that knows them, and later passes read
         them back.
@@ -101,9 +101,9 @@ class PassScheduler:
             writers = [i for i, step in enumerate(steps) if name in step.writes]
             first = min((levels[i] for i in writers), default=0)
             # A step that runs again would read the new value for the old one.
-            again = {i for at, run in enumerate(runs) if at > first for i in run}
+            rerun = {i for at, run in enumerate(runs) if at > first for i in run}
             before = range(max(writers, default=-1) + 1)
-            if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in before):
+            if any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before):
                 return []
         self._defer(levels, runs, kept)
         if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
@@ -135,14 +135,14 @@ class PassScheduler:
         """
         for name in (n for n in self.streams if n not in kept):
             writers = {i for i, step in enumerate(self.steps) if name in step.writes}
-            if not writers or not all(self._is_swept(self.steps[i]) for i in writers):
+            if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
                 continue
             for at, run in enumerate(runs):
                 old = any(i < min(writers) and name in self.steps[i].reads for i in run)
                 if old and at >= max(levels[i] for i in writers):
                     run |= self._needed(levels, at, kept, writers)
 
-    def _is_swept(self, step: Step) -> bool:
+    def _runs_on_tiles(self, step: Step) -> bool:
         """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
         if not step.reduction:
             return step.axes in self.axes
@@ -154,27 +154,27 @@ class PassScheduler:
 
         The result of a reduction over all tiles is known from the next pass on.
         """
-        known: dict[str, tuple[int, int]] = {}  # first pass where finish / tiles know it
+        known: dict[str, tuple[int, int]] = {}  # first pass whose finish, and whose tiles, know it
         levels = []
         for step in self.steps:
-            swept = self._is_swept(step)
+            on_tiles = self._runs_on_tiles(step)
             read = (known.get(n, (0, 0)) for n in (*step.reads, *step.takes))
-            level = max((when[swept] for when in read), default=0)
+            level = max((first[on_tiles] for first in read), default=0)
             levels.append(level)
             for name in (*step.writes, *step.gives):
-                after, later = known.get(name, (0, 0))
-                known[name] = max(after, level), max(later, level + (step.axes not in self.axes))
+                finish, tiles = known.get(name, (0, 0))
+                known[name] = max(finish, level), max(tiles, level + (step.axes not in self.axes))
         return levels
 
     def _first_run_by(self, levels: Sequence[int], at: int) -> set[int]:
-        """Return the swept steps that a pass is the first to run."""
-        swept = (i for i, step in enumerate(self.steps) if self._is_swept(step))
-        return {i for i in swept if levels[i] == at}
+        """Return the steps on tiles that a pass is the first to run; `at` is the pass's index."""
+        on_tiles = (i for i, step in enumerate(self.steps) if self._runs_on_tiles(step))
+        return {i for i in on_tiles if levels[i] == at}
 
     def _needed(
         self, levels: Sequence[int], at: int, kept: Collection[str], wanted: Collection[int]
     ) -> set[int]:
-        """Return the wanted steps, and the swept steps that recompute what they read."""
+        """Return the wanted steps, and the steps on tiles that recompute what they read."""
         steps = self.steps
         needed: set[int] = set()
         waiting = list(wanted)
@@ -196,7 +196,7 @@ class PassScheduler:
         """Return the passes that run these steps; the last to compute a value stores it."""
         steps = self.steps
         finishes = [
-            {i for i, step in enumerate(steps) if levels[i] == at and not self._is_swept(step)}
+            {i for i, step in enumerate(steps) if levels[i] == at and not self._runs_on_tiles(step)}
             for at in range(len(runs))
         ]
         last = {

@@ -88,8 +88,8 @@ class Statements:
 def masks(program: Program) -> frozenset[str]:
     """Return the names that are assigned once, to a truth value per element."""
     times = Counter(a.target.name for a in assigns(program))
-    answers = (a.target.name for a in assigns(program) if _is_truth(a.value))
-    return frozenset(name for name in answers if times[name] == 1)
+    truths = (a.target.name for a in assigns(program) if _is_truth(a.value))
+    return frozenset(name for name in truths if times[name] == 1)
 
 
 def _is_truth(value: Expr) -> bool:

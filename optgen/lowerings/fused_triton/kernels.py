@@ -59,12 +59,12 @@ _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"
 class Kernels:
     """Printer of a plan's phases.
 
-    `addresses` names the rows of the bucket's table in order: addresses, scalar types and fresh
-    flags. The `locals` come last.
+    `table` names the rows of the bucket's table in order: addresses, scalar types and fresh flags.
+    The `locals` come last.
     """
 
     plan: Plan
-    addresses: Sequence[str]
+    table: Sequence[str]
     locals: Sequence[str]
     packed: PackedScalars
     slots: Slots
@@ -77,7 +77,7 @@ class Kernels:
         context: Context = {
             "sort": "sweep",
             "rooms": [s.name for s in streams if s.role == "local" and s.stored],
-            "streams": [self.place(s.name) for s in streams],
+            "streams": [self.stream_context(s.name) for s in streams],
             "small": small,
             "unscales": unscales,
             "loads": [
@@ -121,17 +121,17 @@ class Kernels:
         pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
         masks = [s["mask"] for s in context["small"]]
         text = [*pointers, *masks, *partials]
-        places = needed(tile_addresses(self.slots.counts), text)
+        addresses = needed(tile_addresses(self.slots.counts), text)
         optional = {
             "shapes": self.by_matrix or bool(partials),
-            "values": uses("values", "\n".join([*places, *text])),
+            "values": uses("values", "\n".join([*addresses, *text])),
             "partials": bool(partials),
             "loss_scale": context["unscales"],
         }
         return {
             "partials": partials,
-            "address_lines": [*places, *pointers],
-            "needs_columns": uses("first_column", "\n".join(places)),
+            "address_lines": [*addresses, *pointers],
+            "needs_columns": uses("first_column", "\n".join(addresses)),
             "arguments": [n for n in _SWEEP if optional.get(n, True)],
         }
 
@@ -154,10 +154,10 @@ class Kernels:
             reduction_context(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes
         ]
 
-    def place(self, name: str) -> Context:
+    def stream_context(self, name: str) -> Context:
         """Return the kernel's names for a stream, and its row in the table."""
         state = self.plan.algorithm.state(name)
-        index = self.addresses.index(state.key if state else name)
+        index = self.table.index(state.key if state else name)
         given = f'bucket.local_type("{name}")' if name in self.locals else f"bucket.types[{index}]"
         return {
             "list": variable(plural(name)),

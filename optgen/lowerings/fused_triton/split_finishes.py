@@ -53,19 +53,19 @@ def _split(plan: Plan, finish: Finish) -> Iterator[Phase]:
 def dependents(body: Program, sums: Collection[Ref]) -> set[Ref]:
     """Return the values that depend on these sums.
 
-    Assignments to states whose old values they read are included.
+    An assignment to a state is included if one of these values needs the state's old value.
     """
     late: set[Ref] = set()
-    kept: set[Ref] = set()
+    needed: set[Ref] = set()
     before = -1
     while len(late) > before:
         before = len(late)
         for stmt, conditions in with_conditions(body):
             read = {ref for expr in (stmt.value, *conditions) for ref in reads(expr)}
-            replaced = stmt.target.version and Ref(stmt.target.name) in kept
-            if stmt.target in late or replaced or read & {*late, *sums}:
+            overwrites = stmt.target.version and Ref(stmt.target.name) in needed
+            if stmt.target in late or overwrites or read & {*late, *sums}:
                 late.add(stmt.target)
-                kept |= read
+                needed |= read
     return late
 
 
