@@ -61,7 +61,7 @@ class FinishKernel:
         arguments = [n for n in _ARGUMENTS if n in always or uses(n, whole)]
         flags = self.kernels.flags(whole)
         return {
-            "sort": "finish_matrices" if self._by_matrix else "finish",
+            "kind": "finish_matrices" if self._by_matrix else "finish",
             "states": states,
             "lines": lines or ["return  # nothing reads the sums yet"],
             "arguments": arguments,

@@ -75,7 +75,7 @@ class Kernels:
         streams, small = used_streams(sweep), list(self._small_read(sweep))
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
         context: Context = {
-            "sort": "sweep",
+            "kind": "sweep",
             "rooms": [s.name for s in streams if s.role == "local" and s.stored],
             "streams": [self.stream_context(s.name) for s in streams],
             "small": small,
@@ -140,12 +140,12 @@ class Kernels:
         source, *rest = call.args
         assert isinstance(source, Ref)
         return {
-            "sort": "call",
+            "kind": "call",
             "quote": list(map(comment, call.quote)),
-            "word": call.op,
+            "op": call.op,
             "source": source.name,
             "target": call.target.name,
-            "given": "".join(f"{_of_group(arg)}, " for arg in rest),
+            "op_arguments": "".join(f"{_of_group(arg)}, " for arg in rest),
         }
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:

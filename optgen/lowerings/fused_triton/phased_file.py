@@ -56,7 +56,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     fresh = [state.key for state in plan.fresh()]
     table = [*addresses, *prologue.scalar_types(), *fresh, *names]
     kernels = list(_kernels(plan, Kernels(plan, table, names, packed, slots, tiles)))
-    sweeps = [k for k in kernels if k["sort"] == "sweep"]
+    sweeps = [k for k in kernels if k["kind"] == "sweep"]
     facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
     most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
     most["parts"] = sum(k.get("parts", 0) for k in kernels)
