@@ -164,7 +164,7 @@ class Algorithm:
 
     @property
     def elementwise(self) -> bool:
-        """Tell whether each element is updated without other elements or the parameter's shape."""
+        """Tell whether an element's update needs no other element or property of the parameter."""
         return not self._whole_tensor_ops() and not any(self.factor_states())
 
     @property

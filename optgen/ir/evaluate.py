@@ -29,7 +29,7 @@ def evaluate(
     state: Mapping[str, Any],
     scalar_dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Take one step of one parameter. Nothing is changed in axis.
+    """Take one step of one parameter. Nothing is changed in place.
 
     Args:
         algorithm: the rule.

@@ -76,7 +76,7 @@ def upper_case_name(name: str) -> str:
 
 
 def escaped(name: str, reserved: Collection[str]) -> str:
-    """Return the name, with an underscore appended if it is a reserved name plus 0 or more of them.
+    """Return the name; append an underscore if it is reserved, or reserved plus underscores.
 
     So names that differ stay different: `sum` becomes `sum_`, and `sum_` becomes `sum__`.
     """

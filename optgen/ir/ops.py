@@ -168,7 +168,7 @@ CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PRO
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""How many operands of an op, counted from the first, are conditions."""
+"""The number of operands of an op, counted from the first, that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
     op for op in OPS if op not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)

@@ -156,7 +156,7 @@ class Plan:
         return kind_of(expr, self.kinds.__getitem__)
 
     def coefficients(self) -> Iterator[Ref]:
-        """Yield each scalar that the phases read once, in the order of first use."""
+        """Yield each scalar that the phases read, without repeats, in the order of first use."""
         seen: dict[Ref, None] = {}
         for expr in self.values():
             seen.update((r, None) for r in refs(expr) if self.kinds[r].is_scalar)

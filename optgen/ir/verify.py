@@ -219,7 +219,7 @@ def _check_ops(expr: Expr) -> None:
 def _check_streams(plan: Plan, sweep: Sweep) -> None:
     """Check that a sweep touches its streams in the usual order, and stores what it assigns.
 
-    One of is_cut sweeps may touch fewer streams, and leave the store to a later sweep. Locals
+    One of several sweeps may touch fewer streams, and leave the store to a later sweep. Locals
     come last.
     """
     algorithm, is_cut = plan.algorithm, plan.is_cut

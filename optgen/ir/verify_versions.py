@@ -93,7 +93,7 @@ class Paths:
         return now
 
     def _past_of(self, program: Program, index: int, past: _Past) -> _Past:
-        """Return the past of the statement at an index of a program that has a past itself."""
+        """Return the past of the statement at an index of a program, given the program's past."""
 
         def rerun(path: Assumed) -> Versions:
             key = (id(program), index, frozenset(path.items()))

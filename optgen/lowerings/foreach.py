@@ -36,7 +36,7 @@ from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
 ALIVE = 4
-"""How many lists of temporaries exist at once, if optgen.runtime.eager.slices is told nothing."""
+"""The number of lists of temporaries that optgen.runtime.eager.slices expects by default."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,

@@ -15,7 +15,7 @@ from optgen.passes.split_scalars import Splitter
 
 
 def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
-    """Return an SSA rule without the assignments to p and to states that never change them."""
+    """Return an SSA rule without assignments to p or to a state if none of them changes it."""
     stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     written = {a.target.name for a in assigns(algorithm.rule)}
     unchanged = stored & written - _changed(algorithm, stored)

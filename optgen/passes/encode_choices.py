@@ -10,7 +10,7 @@ from optgen.passes.rewrite import map_expressions
 
 
 def encode_choices(plan: Plan) -> Plan:
-    """Return the plan with choices compared by their index; -1 stands for no choice at all."""
+    """Return the plan with choices compared by their index; -1 stands for any other value."""
     choices = {h.name: h.choices for h in plan.algorithm.hypers if h.type == "choice"}
 
     def index_of(name: str, value: str | None) -> Const:
@@ -20,7 +20,7 @@ def encode_choices(plan: Plan) -> Plan:
     def numbered(expr: Expr) -> Expr:
         match expr:
             case Call("is_none", (Ref(name) as ref,)) if name in choices:
-                return Call("==", (ref, index_of(name, None)), expr.index_of)
+                return Call("==", (ref, index_of(name, None)), expr.place)
             case Call("==" | "!=", (Ref(name) as ref, Const(str() as value))) if name in choices:
                 return replace(expr, args=(ref, index_of(name, value)))
         return rebuild(expr, numbered)

@@ -60,7 +60,10 @@ def _chosen(plan: Plan) -> dict[Ref, Expr]:
 
 
 def _is_worth_it(value: Expr, uses: int) -> bool:
-    """Tell whether to inline a value: a short one, or any inverse, since torch divides as fast."""
+    """Tell whether to inline a value: an inverse, or a short value that is used once.
+
+    torch divides as fast as it multiplies by an inverse.
+    """
     return _is_inverse(value) or (uses == 1 and _is_short(value))
 
 

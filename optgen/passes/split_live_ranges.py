@@ -130,7 +130,7 @@ def _last_version(program: Program, name: str) -> int:
 
 
 def _new_names(algorithm: Algorithm, names: Iterable[str], suffix: str = "") -> list[str]:
-    """Return a free name for each name, built from it with an suffix or a number."""
+    """Return a free name for each name, built from it with a suffix or a number."""
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     found: list[str] = []
     for name in names:

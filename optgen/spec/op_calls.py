@@ -119,8 +119,8 @@ class OpCalls(Expressions):
         if self.scope.kind(value).axes is not Axes.TENSOR:
             message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
             self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
-        is_name = isinstance(numbers_ref, Ref)
-        hyper = self.scope.algorithm.hyper(numbers_ref.name) if is_name else None
+        name_of = numbers_ref.name if isinstance(numbers_ref, Ref) else ""
+        hyper = self.scope.algorithm.hyper(name_of)
         if hyper is None or hyper.type != "tuple" or hyper.size != 3:
             hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315))"
             self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)

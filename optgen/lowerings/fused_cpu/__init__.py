@@ -84,7 +84,7 @@ FUSED_CPU = Lowering(
 
 
 def _plans(algorithm: Algorithm) -> Iterator[Plan]:
-    """Yield a plan for each set of facts; one with rows or columns also in a 1 x 1 variant."""
+    """Yield a plan for each set of facts; with rows or columns, also one for 1 x 1 matrices."""
     for general in plans(algorithm):
         axes = {kind.axes for kind in general.kinds.values()}
         if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:

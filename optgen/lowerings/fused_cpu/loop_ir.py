@@ -19,7 +19,7 @@ class LoopArray:
     stored: bool
     when: str | None = None
     axes: Axes = Axes.TENSOR
-    fewer_axes: bool = False  # than the loop has: it holds one number, or is broadcast to elements
+    fewer_axes: bool = False  # fewer than the loop: one number, or broadcast to elements
     only_summed: bool = False  # stored only for a sum after the loop
     type: str = "C"  # of the array's elements
 

@@ -119,7 +119,7 @@ class FinishKernel:
         ]
 
     def _first_part(self, finish: Finish) -> int:
-        """Return how many partial sums the finishes before a finish store: its own come next."""
+        """Return how many partial sums earlier finishes store. Those of this finish come next."""
         plan = self.kernels.plan
         position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
         earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
