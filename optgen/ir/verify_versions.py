@@ -112,6 +112,7 @@ class Paths:
         starts: Mapping[bool, Versions],
         past: _Past,
     ) -> Versions:
+        """Check a branch; `starts` are the versions at the start of each arm."""
         self.read(stmt.condition, before, path)
         if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
             fail("an if on a tensor", stmt.condition)

@@ -53,6 +53,12 @@ def as_one_phase(algorithm: Algorithm) -> RulePhases:
 
 @dataclass
 class _Cutter:
+    """Cutter of an SSA rule with named reductions.
+
+    `made` has the statements that assign each version, and `final` the last version of the
+    parameter and of each tensor state.
+    """
+
     algorithm: Algorithm
     kinds: Kinds
     depths: Depths
@@ -108,11 +114,13 @@ class _Cutter:
         return filter_assigns(self.rule, belongs)
 
     def _calls(self, depth: int) -> Iterator[Assign]:
+        """Yield the matrix ops whose results are known at a depth."""
         for stmt in assigns(self.rule):
             if self._is_matrix_op(stmt) and self.depths[stmt.target] == depth:
                 yield stmt
 
     def _call_inputs(self, sweep: int) -> tuple[str, ...]:
+        """Return the tensors that the matrix ops after a sweep read."""
         calls = self._calls(sweep + 1) if sweep + 1 < self.sweep_count else ()
         return tuple(dict.fromkeys(ref.name for stmt in calls for ref in self._tensors_read(stmt)))
 

@@ -76,6 +76,8 @@ class _Scope:
 
 @dataclass
 class _Hoister:
+    """Hoister of the scalars of a plan's sweeps."""
+
     plan: Plan
     kinds: dict[Ref, Kind] = field(default_factory=dict)
     outside_branches: list[Assign] = field(default_factory=list)

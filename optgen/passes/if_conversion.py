@@ -43,15 +43,16 @@ def if_convert(plan: Plan) -> Plan:
     `and`, `or` and `not` of possible tensors become `both`, `either` and `opposite`. The `truth` of
     a possible tensor becomes `holds`, which does not read a tensor's value on the host.
     """
-    selector = _Selector(plan, frozenset(_tensors(plan)), dict(plan.kinds))
+    converter = _IfConverter(plan, frozenset(_tensors(plan)), dict(plan.kinds))
 
     def change(program: Program) -> Program:
         return map_expressions(
-            map_values(selector.program(program), selector.with_tensor_logic), selector.with_holds
+            map_values(converter.program(program), converter.with_tensor_logic),
+            converter.with_holds,
         )
 
-    selected = plan.map_programs(change)
-    return replace(selected, kinds=selector.kinds)
+    converted = plan.map_programs(change)
+    return replace(converted, kinds=converter.kinds)
 
 
 def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
@@ -73,7 +74,7 @@ def _tensors(plan: Plan) -> set[Ref]:
 
 
 @dataclass(frozen=True)
-class _Selector:
+class _IfConverter:
     """If-converter of a plan. `tensors` are the names that may be tensors in a captured step."""
 
     plan: Plan
@@ -135,8 +136,10 @@ class _Selector:
 
     def _both_arms(self, stmt: If, origin: If, suffix: str) -> Program:
         """Return both arms in sequence, then a `where` for every name that is read later."""
-        ends = (f"{suffix}_then", f"{suffix}_else")
-        arms = self._branch_free(stmt.then, ends[0]), self._branch_free(stmt.orelse, ends[1])
+        suffixes = (f"{suffix}_then", f"{suffix}_else")
+        arms = [
+            self._branch_free(a, s) for a, s in zip((stmt.then, stmt.orelse), suffixes, strict=True)
+        ]
         rest = tuple(self._rest(origin))
         elsewhere = _names(rest) | self._stored() | {r.name for r in refs(stmt.condition)}
         assigned = [_assigned(arm) for arm in arms]
@@ -157,10 +160,10 @@ class _Selector:
         }
         condition, naming = self._saved_condition(stmt.condition, wanted)
         joins = (
-            Assign(target, Call("where", (condition, *_sides(name, shared, ends))))
+            Assign(target, Call("where", (condition, *_sides(name, shared, suffixes))))
             for name, target in sorted(wanted.items())
         )
-        then, orelse = map(self._suffixed, arms, shared, ends)
+        then, orelse = map(self._suffixed, arms, shared, suffixes)
         return (*naming, *then, *orelse, *joins)
 
     def _suffixed(self, arm: Program, names: set[str], end: str) -> Program:
@@ -248,10 +251,10 @@ def _names(program: Program) -> set[str]:
     return _assigned(program) | names_read(program)
 
 
-def _sides(name: str, shared: tuple[set[str], ...], ends: tuple[str, ...]) -> tuple[Ref, ...]:
+def _sides(name: str, shared: tuple[set[str], ...], suffixes: tuple[str, ...]) -> tuple[Ref, ...]:
     """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
     return tuple(
-        Ref(name + end * (name in assigned)) for assigned, end in zip(shared, ends, strict=True)
+        Ref(name + end * (name in assigned)) for assigned, end in zip(shared, suffixes, strict=True)
     )
 
 

@@ -68,9 +68,9 @@ class PhasedRule:
             "passes": (1, self._passes()),
             "applies": (1, self._applies()),
             "program": (2, self.program.lines()),
-            "counts": (3, self._number_cases()),
-            "runs": (3, self._loop_cases(swept=True)),
-            "axis_runs": (3, self._loop_cases(swept=False)),
+            "number_cases": (3, self._number_cases()),
+            "loop_cases": (3, self._loop_cases(swept=True)),
+            "axis_cases": (3, self._loop_cases(swept=False)),
         }
         return {
             "name": self.name,

@@ -65,6 +65,8 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
 
 @dataclass
 class _Printer:
+    """Printer of a plan's phases."""
+
     plan: Plan
     kinds: Mapping[Ref, Kind]  # kinds before `coefficients_to_factors`
     form: PhaseSyntax
