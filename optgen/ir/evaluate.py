@@ -67,8 +67,8 @@ def evaluate_function(
 ) -> dict[str, Tensor]:
     """Apply a function over lists to one tensor of each list; return the written ones by name."""
     others = {s.key: tensors[s.symbol].double() for s in algorithm.states}
-    given = (tensors[algorithm.param], tensors[algorithm.grad])
-    param, state = evaluate(algorithm, hypers, *given, others)
+    inputs = (tensors[algorithm.param], tensors[algorithm.grad])
+    param, state = evaluate(algorithm, hypers, *inputs, others)
     written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
     return {algorithm.param: param, **written}
 

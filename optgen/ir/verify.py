@@ -104,8 +104,8 @@ class _Phases:
                 case Sweep(streams, body):
                     after = self.paths.run(body, self.memory)
                     self.forms.check(body)
-                    kept = {s.name for s in streams if s.stored}
-                    self.memory |= {n: v for n, v in after.items() if n in kept}
+                    stored = {s.name for s in streams if s.stored}
+                    self.memory |= {n: v for n, v in after.items() if n in stored}
                     self.memory |= {a.target.name: _only(a.target) for a in phase.reductions}
                 case Finish(body):
                     self.paths.run(body, self.memory)

@@ -66,7 +66,7 @@ class _Namer:
 
     kinds: dict[Ref, Kind]
     known: dict[tuple[Expr, Arms], Ref]
-    made: list[Stmt] = field(default_factory=list)
+    made: list[Stmt] = field(default_factory=list)  # statements for the `Finish` before
 
     def program(self, body: Program, arms: Arms) -> Program:
         out: list[Stmt] = []

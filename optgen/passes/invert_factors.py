@@ -64,7 +64,7 @@ class _Inverter:
     plan: Plan
     kinds: dict[Ref, Kind] = field(default_factory=dict)
     known: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)
-    made: list[Assign] = field(default_factory=list)
+    made: list[Assign] = field(default_factory=list)  # statements for the `Finish` before
 
     def __post_init__(self) -> None:
         self.kinds |= self.plan.kinds

@@ -48,7 +48,7 @@ class _Namer:
     taken: set[str]
     declared: set[str]
     joined: set[Ref]  # names that both arms of a branch assign
-    made: list[Assign] = field(default_factory=list)
+    made: list[Assign] = field(default_factory=list)  # new statements before the present one
     results: set[str] = field(default_factory=set)  # names of matrix ops' results
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:

@@ -69,10 +69,10 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
-        made = _planned(named, order, apart=False)
+        made = _planned(named, order, separate=False)
     except (CyclicDependencyError, StaleReadError):
         try:
-            made = _planned(named, order, apart=True)
+            made = _planned(named, order, separate=True)
         except CyclicDependencyError as error:
             if refusal := circular_matrix_op(named.rule):
                 raise refusal from error
@@ -82,17 +82,17 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
 
 
-def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
+def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:
     """Return the plan of a rule that is not yet in SSA form.
 
-    With `apart`, every version but the last of a name gets its own name, and the arms of a branch
-    share none. Some rules need that. The others need fewer tensors without it.
+    With `separate`, every version but the last of a name gets its own name, and the arms of a
+    branch share none. Some rules need that. The others need fewer tensors without it.
 
     Raises:
         CyclicDependencyError: Values of both arms of a branch depend on one another.
         StaleReadError: Sweeps disagree about the value of a name.
     """
-    versioned, kinds, cut, early = _cut(named, order, apart)
+    versioned, kinds, cut, early = _cut(named, order, separate)
     scalars, sweeps = _split(versioned, cut, kinds, early)
     between = (*cut.finishes, *cut.calls)
     scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *between), kinds)
@@ -113,11 +113,11 @@ def _without_self_copies(program: Program) -> Program:
 
 
 def _cut(
-    algorithm: Algorithm, order: Order, apart: bool
+    algorithm: Algorithm, order: Order, separate: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
     """Return the rule in SSA form, its kinds, its phases, and whether they store states early."""
     versioned = split_live_ranges(
-        drop_redundant_stores(name_reductions(to_ssa(algorithm, apart))), tensors=apart
+        drop_redundant_stores(name_reductions(to_ssa(algorithm, separate))), tensors=separate
     )
     kinds = kinds_of(versioned)
     if order == "whole":
@@ -191,28 +191,28 @@ def _trimmed(
     return _without_unused((*sweeps, *programs[count:]), algorithm)
 
 
-def _needed_statements(sweep: Program, kept: Collection[str]) -> Program:
-    """Return a sweep's statements that assign a name to keep or one that is read, or reduce."""
+def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
+    """Return a sweep's statements that assign a stored name or one that is read, or reduce."""
     read = {ref for expr in expressions(sweep) for ref in refs(expr)}
     fewer = filter_assigns(
-        sweep, lambda a: a.target.name in kept or a.target in read or is_reduction(a.value)
+        sweep, lambda a: a.target.name in stored or a.target in read or is_reduction(a.value)
     )
-    return fewer if fewer == sweep else _needed_statements(fewer, kept)
+    return fewer if fewer == sweep else _needed_statements(fewer, stored)
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
     """Return the phases without locals that no phase reads."""
-    kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
+    stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     read = {r for p in programs for e in expressions(p) for r in refs(e)}
     fewer = tuple(
-        filter_assigns(p, lambda a: a.target.name in kept or a.target in read) for p in programs
+        filter_assigns(p, lambda a: a.target.name in stored or a.target in read) for p in programs
     )
     return fewer if fewer == programs else _without_unused(fewer, algorithm)
 
 
 def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
     """Return the scalar program without names that neither it nor a phase reads, recursively."""
-    kept = {s.symbol for s in algorithm.scalar_states()}
+    stored = {s.symbol for s in algorithm.scalar_states()}
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
-    fewer = filter_assigns(scalars, lambda a: a.target.name in kept or a.target in read)
+    fewer = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)
     return scalars if fewer == scalars else used_scalars(fewer, programs, algorithm)

@@ -66,21 +66,21 @@ class LoopPrinter:
 
     def parameters(self) -> list[str]:
         """Return the function's parameters: only those that it reads."""
-        return [*self.given_parameters(), "i64 n", *self.arrays()]
+        return [*self.input_parameters(), "i64 n", *self.arrays()]
 
-    def given_parameters(self) -> list[str]:
+    def input_parameters(self) -> list[str]:
         """Return the parameters that are no arrays."""
-        return [f"{kind} {name}" for name, kind in self._given().items()]
+        return [f"{kind} {name}" for name, kind in self._inputs().items()]
 
-    def arguments(self, at: str, given: str) -> list[str]:
-        """Return a caller's arguments: fields of `given`, arrays of `at`."""
+    def arguments(self, at: str, inputs: str) -> list[str]:
+        """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
         arrays = (f"{at}[{constant(c.name)}]" for c in self.loop.arrays)
-        return [*self.given_arguments(given), "n", *arrays]
+        return [*self.input_arguments(inputs), "n", *arrays]
 
-    def given_arguments(self, given: str) -> list[str]:
+    def input_arguments(self, inputs: str) -> list[str]:
         """Return the arguments that are no arrays."""
         names = {"numbers": "named()"}
-        return [f"{given}{names.get(name, name)}" for name in self._given()]
+        return [f"{inputs}{names.get(name, name)}" for name in self._inputs()]
 
     def constants(self) -> list[str]:
         """Declare the hyperparameters and scalars that the loop reads, in its compute type."""
@@ -150,7 +150,7 @@ class LoopPrinter:
         text = [*self.constants(), *self.body]
         return any(f"{word}." in line or f"({word} " in line for line in text)
 
-    def _given(self) -> dict[str, str]:
+    def _inputs(self) -> dict[str, str]:
         kinds = {
             "hypers": "const Hypers&",
             "scalars": "const Scalars&",
@@ -172,9 +172,9 @@ class LoopPrinter:
         body = flatten(map_values(self.loop.body, _by_reciprocals))
         self._masks = masks(body)
         loaded = frozenset(c.name for c in self.loop.arrays if c.loaded)
-        kept = frozenset(self.loop.summed) | {c.name for c in self.loop.arrays if c.stored}
+        read_later = frozenset(self.loop.summed) | {c.name for c in self.loop.arrays if c.stored}
         return Statements(
-            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept, self._masks
+            "C", lambda a: self._elements(a.value), self._if, body, loaded, read_later, self._masks
         ).lines(self._column)
 
     def _load(self, array: LoopArray) -> str:

@@ -88,16 +88,18 @@ class PassScheduler:
         Row and column states are stored by the first pass that knows them, and later passes read
         them back.
         """
-        kept = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
-        found = self._passes(kept)
-        return found if kept and len(found) > 1 else []
+        read_back = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
+        found = self._passes(read_back)
+        return found if read_back and len(found) > 1 else []
 
-    def _passes(self, kept: Collection[str]) -> list[Pass]:
-        """Return the passes. They recompute states, except those `kept` from an earlier pass."""
+    def _passes(self, read_back: Collection[str]) -> list[Pass]:
+        """Return the passes. They recompute states, except those in `read_back`."""
         steps, levels = self.steps, self._levels()
         passes = range(1 + max(levels))
-        runs = [self._needed(levels, at, kept, self._first_run_by(levels, at)) for at in passes]
-        for name in kept:
+        runs = [
+            self._needed(levels, at, read_back, self._first_run_by(levels, at)) for at in passes
+        ]
+        for name in read_back:
             writers = [i for i, step in enumerate(steps) if name in step.writes]
             first = min((levels[i] for i in writers), default=0)
             # A step that runs again would read the new value for the old one.
@@ -105,7 +107,7 @@ class PassScheduler:
             before = range(max(writers, default=-1) + 1)
             if any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before):
                 return []
-        self._defer(levels, runs, kept)
+        self._defer(levels, runs, read_back)
         if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
             return []
         return self._laid_out(levels, runs)
@@ -126,21 +128,21 @@ class PassScheduler:
         return any(s.reads[0] in elements and not read.isdisjoint(s.writes) for s in complete)
 
     def _defer(
-        self, levels: Sequence[int], runs: Sequence[set[int]], kept: Collection[str]
+        self, levels: Sequence[int], runs: Sequence[set[int]], read_back: Collection[str]
     ) -> None:
         """Add to each pass that reads a stream's old value the steps that compute the new one.
 
         A value is stored by the last pass that computes it. So no earlier pass overwrites the old
         value.
         """
-        for name in (n for n in self.streams if n not in kept):
+        for name in (n for n in self.streams if n not in read_back):
             writers = {i for i, step in enumerate(self.steps) if name in step.writes}
             if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
                 continue
             for at, run in enumerate(runs):
                 old = any(i < min(writers) and name in self.steps[i].reads for i in run)
                 if old and at >= max(levels[i] for i in writers):
-                    run |= self._needed(levels, at, kept, writers)
+                    run |= self._needed(levels, at, read_back, writers)
 
     def _runs_on_tiles(self, step: Step) -> bool:
         """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
@@ -172,7 +174,7 @@ class PassScheduler:
         return {i for i in on_tiles if levels[i] == at}
 
     def _needed(
-        self, levels: Sequence[int], at: int, kept: Collection[str], wanted: Collection[int]
+        self, levels: Sequence[int], at: int, read_back: Collection[str], wanted: Collection[int]
     ) -> set[int]:
         """Return the wanted steps, and the steps on tiles that recompute what they read."""
         steps = self.steps
@@ -188,7 +190,7 @@ class PassScheduler:
                 waiting += [
                     i
                     for i in makers
-                    if steps[i].axes in self.axes and (name not in kept or levels[i] == at)
+                    if steps[i].axes in self.axes and (name not in read_back or levels[i] == at)
                 ]
         return needed
 

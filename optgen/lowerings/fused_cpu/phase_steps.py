@@ -188,19 +188,19 @@ def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
     return read
 
 
-def _inputs(program: Program, given: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
-    """Return a program's inputs, and the names that are given before it or that it assigns."""
+def _inputs(program: Program, known: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
+    """Return a program's inputs, and the names that are known after it on every path."""
     read: dict[str, None] = {}
     for stmt in program:
         first = stmt.value if isinstance(stmt, Assign) else stmt.condition
-        read |= {r.name: None for r in reads(first) if r.name not in given}
+        read |= {r.name: None for r in reads(first) if r.name not in known}
         if isinstance(stmt, Assign):
-            given |= {stmt.target.name}
+            known |= {stmt.target.name}
         else:
-            arms = [_inputs(arm, given) for arm in (stmt.then, stmt.orelse)]
+            arms = [_inputs(arm, known) for arm in (stmt.then, stmt.orelse)]
             read |= arms[0][0] | arms[1][0]
-            given = arms[0][1] & arms[1][1]
-    return read, given
+            known = arms[0][1] & arms[1][1]
+    return read, known
 
 
 def _operand(value: Expr) -> Expr:

@@ -233,9 +233,9 @@ class PhasedRule:
 
     def _numbers(self, step: Step) -> list[str]:
         """Return a function that computes numbers of the whole tensor, in double."""
-        kinds = {**_ARGUMENT_TYPES, "numbers": "Numbers&"}
-        given = [f"{kind} {n}" for n, kind in kinds.items() if n in self._taken(step)]
-        head = listed(f"static void {step.name}(", given, ") {", 4)
+        types = {**_ARGUMENT_TYPES, "numbers": "Numbers&"}
+        parameters = [f"{type_} {n}" for n, type_ in types.items() if n in self._taken(step)]
+        head = listed(f"static void {step.name}(", parameters, ") {", 4)
         return [*head, *indented(self._arithmetic(step)), "}"]
 
     def _arithmetic(self, step: Step) -> list[str]:
@@ -270,8 +270,8 @@ class PhasedRule:
         lines = []
         for step in self._loops():
             if step.axes is Axes.NONE:
-                given = ("named()" if n == "numbers" else n for n in self._taken(step))
-                call = listed(f"return {step.name}(", (f"inputs.{n}" for n in given), ");", 16)
+                fields = ("named()" if n == "numbers" else n for n in self._taken(step))
+                call = listed(f"return {step.name}(", (f"inputs.{n}" for n in fields), ");", 16)
                 lines += switch_case(_step_name(step), call)
         return lines
 

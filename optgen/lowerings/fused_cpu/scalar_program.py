@@ -30,14 +30,14 @@ class ScalarProgram:
 
     def lines(self) -> list[str]:
         """Return the body of the function."""
-        kept = frozenset(ref.name for ref in self.fields)
+        read_later = frozenset(ref.name for ref in self.fields)
         statements = Statements(
             "double",
             self._value,
             lambda condition: f"if ({self._printer(condition)})",
             self._plan.scalars,
             frozenset(self._inputs()),
-            kept,
+            read_later,
         )
         stores = [
             f"cells[{cell}].value = {variable(symbol)};"

@@ -61,15 +61,15 @@ class SweepPrinter(LoopPrinter):
         sums = ["Numbers& sums"] if self._numbers else []
         extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
         totals = (f"{COMPUTE_TYPE}* __restrict {_array(s)}" for s in self._axis_sums())
-        return [*self.given_parameters(), *sums, *extent, *self.arrays(), *totals]
+        return [*self.input_parameters(), *sums, *extent, *self.arrays(), *totals]
 
-    def arguments(self, at: str, given: str) -> list[str]:
-        """Return a caller's arguments: fields of `given`, arrays of `at`."""
-        sums = [f"{given}sums()"] if self._numbers else []
+    def arguments(self, at: str, inputs: str) -> list[str]:
+        """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
+        sums = [f"{inputs}sums()"] if self._numbers else []
         extent = ["rows", "n", "pitch"] if self._by_rows else [self._all]
         names = (*(c.name for c in self.loop.arrays), *(s.name for s in self._axis_sums()))
         arrays = (f"{at}[{constant(name)}]" for name in names)
-        return [*self.given_arguments(given), *sums, *extent, *arrays]
+        return [*self.input_arguments(inputs), *sums, *extent, *arrays]
 
     def stores(self) -> list[str]:
         """Return the statements that write arrays and accumulate sums."""

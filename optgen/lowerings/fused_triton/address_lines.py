@@ -21,12 +21,12 @@ _PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
 def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
     """Return the candidate lines that define names used in the text, or in later such lines."""
     used = "\n".join(text)
-    kept: list[str] = []
+    lines: list[str] = []
     for pattern, line in reversed(candidates):
         if uses(pattern, used):
-            kept.append(_mark_unused(line, used))
+            lines.append(_mark_unused(line, used))
             used += f"\n{line}"
-    return kept[::-1]
+    return lines[::-1]
 
 
 def _mark_unused(line: str, used: str) -> str:

@@ -158,11 +158,11 @@ class Kernels:
         """Return the kernel's names for a stream, and its row in the table."""
         state = self.plan.algorithm.state(name)
         index = self.table.index(state.key if state else name)
-        given = f'bucket.local_type("{name}")' if name in self.locals else f"bucket.types[{index}]"
+        is_local = name in self.locals
         return {
             "list": variable(plural(name)),
             "type": f"{name.upper()}_T",
-            "given_type": given,
+            "launch_type": f'bucket.local_type("{name}")' if is_local else f"bucket.types[{index}]",
             "address": f"(STREAMS + {index})" if index else "STREAMS",
         }
 

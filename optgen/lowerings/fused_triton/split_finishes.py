@@ -82,18 +82,18 @@ def with_conditions(
             yield stmt, conditions
 
 
-def read_before_assigned(program: Program, given: frozenset[str] = frozenset()) -> set[str]:
+def read_before_assigned(program: Program, assigned: frozenset[str] = frozenset()) -> set[str]:
     """Return the names that a block may read before it assigns them."""
     names: set[str] = set()
     for stmt in program:
         if isinstance(stmt, If):
-            names |= {r.name for r in reads(stmt.condition)} - given
-            names |= read_before_assigned(stmt.then, given) | read_before_assigned(
-                stmt.orelse, given
+            names |= {r.name for r in reads(stmt.condition)} - assigned
+            names |= read_before_assigned(stmt.then, assigned) | read_before_assigned(
+                stmt.orelse, assigned
             )
         else:
-            names |= {r.name for r in reads(stmt.value)} - given
-        given |= always_assigned((stmt,))
+            names |= {r.name for r in reads(stmt.value)} - assigned
+        assigned |= always_assigned((stmt,))
     return names
 
 
