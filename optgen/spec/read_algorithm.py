@@ -77,10 +77,10 @@ def read_algorithm(
         check_function(source, algorithm, scope, node)
         check_elementwise(source, algorithm)
     check_gradient(source, algorithm, node)
-    return algorithm if algorithm.is_function else _with_anchors(algorithm, scope)
+    return algorithm if algorithm.is_function else _with_unwritten_states(algorithm, scope)
 
 
-def _with_anchors(algorithm: Algorithm, scope: Scope) -> Algorithm:
+def _with_unwritten_states(algorithm: Algorithm, scope: Scope) -> Algorithm:
     """Return the algorithm with `written` set to False for states that no statement writes."""
     states = (replace(s, written=s.symbol in scope.written) for s in algorithm.states)
     return replace(algorithm, states=tuple(states))
@@ -94,7 +94,7 @@ def _declared(
     signature: Signature,
 ) -> Algorithm:
     """Return the algorithm with everything that the signature and the decorator declare."""
-    given = (
+    declared = (
         _function(source, node)
         if is_elementwise(node)
         else _optimizer(source, node, constants, signature)
@@ -107,7 +107,7 @@ def _declared(
         rule=(),
         source=source.whole,
         place=source.place(node),
-        **given,
+        **declared,
     )
     if not algorithm.doc:
         source.error(node, f"`{node.name}` has no docstring", "describe the rule in one line")

@@ -26,7 +26,7 @@ from optgen.runtime.fused_triton.launch_options import exact
 pytest.importorskip("triton")
 
 X, Y, Z = (Ref(name) for name in "xyz")
-WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category != "fact"]
+WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category != "lookup"]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """
