@@ -56,7 +56,7 @@ def test_every_name_is_there_or_says_what_works() -> None:
                 getattr(optgen.optim, name)
 
 
-def test_a_name_that_torch_has_not_either() -> None:
+def test_a_name_that_torch_lacks_too() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Adamm'"):
         optgen.optim.Adamm  # noqa: B018
 
@@ -70,7 +70,7 @@ def test_a_scheduler_drives_ours() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-def test_dir_shows_what_is_for_people() -> None:
+def test_dir_shows_the_public_names() -> None:
     """Every name of `dir` exists."""
     names = [name for name in dir(optgen) if not name.startswith("__")]
     assert "__version__" in dir(optgen)
