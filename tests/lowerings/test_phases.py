@@ -105,9 +105,9 @@ def compare(
     update = module["_".join((name, *facts))]
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
-    known_to_it = signature(update).parameters
-    asked = [name for name in known_to_it if name.startswith("fresh_")]
-    handed = {name: value for name, value in hypers.items() if name in known_to_it}
+    accepted = signature(update).parameters
+    asked = [name for name in accepted if name.startswith("fresh_")]
+    handed = {name: value for name, value in hypers.items() if name in accepted}
     for step in range(4):
         grads = random()
         fresh = dict.fromkeys(asked, step == 0)

@@ -31,7 +31,7 @@ def through(lowering: str) -> AbstractContextManager[Any]:
 
 
 def made(kind: type[Adam] = Adam, **options: Any) -> Adam:
-    """Return three groups of two parameters; tests spoil the last parameter."""
+    """Return an optimizer of three groups with two parameters; tests spoil the last parameter."""
     torch.manual_seed(0)
     groups = [{"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in "abc"]
     return kind(groups, lr=0.1, **options)

@@ -149,7 +149,7 @@ SURPRISES = [
 @pytest.mark.parametrize(
     ("surprise", "message"), SURPRISES, ids=lambda x: getattr(x, "__name__", "")
 )
-def test_a_surprise_in_memory_is_no_reader(
+def test_without_the_expected_memory_there_is_no_reader(
     surprise: Callable[[Words], Words], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_layout, "_words", surprise(object_layout._words))
@@ -159,7 +159,7 @@ def test_a_surprise_in_memory_is_no_reader(
 
 
 @pytest.mark.parametrize("name", ["grad", "address", "bump_version"])
-def test_a_function_that_does_something_else_is_no_reader(
+def test_a_function_that_does_something_else_is_noticed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, other = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -176,7 +176,7 @@ def test_a_function_that_does_something_else_is_no_reader(
 
 _held = torch.zeros(3)
 _word = ctypes.c_uint64(_held._cdata)
-HELD = ctypes.addressof(_word)
+HELD = ctypes.addressof(_word)  # an at::Tensor: one word with its implementation's address
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -189,7 +189,7 @@ def test_the_default_type_does_not_matter(dtype: torch.dtype) -> None:
         torch.set_default_dtype(before)
 
 
-def test_whatever_memory_held_before_the_same_is_measured() -> None:
+def test_old_bytes_in_memory_do_not_change_the_layout() -> None:
     """Padding keeps old bytes, and counters may be equal by chance."""
     kept, found = [], set()
     for size in range(300):
