@@ -82,7 +82,8 @@ def parameters(
 def train(run: Run, steps: int, start: int = 0, skip_some_gradients: bool = False) -> None:
     """Take steps with gradients that depend on the step only.
 
-    For classes that take a closure, the gradients are those of a loss.
+    For classes that take a closure, the gradients are those of a loss. With
+    `skip_some_gradients`, some parameters have none.
     """
     shapes = [tuple(param.shape) for param in run.params]
     for step in range(start, start + steps):
@@ -92,11 +93,8 @@ def train(run: Run, steps: int, start: int = 0, skip_some_gradients: bool = Fals
             run.optimizer.step(_loss(run.params, skip_some_gradients, -1.0 if up else 1.0))
             continue
         for index, (param, grad) in enumerate(zip(run.params, drawn, strict=True)):
-            param.grad = (
-                None
-                if skip_some_gradients and _absent(step, index)
-                else _gradient(run, param, grad)
-            )
+            absent = skip_some_gradients and _absent(step, index)
+            param.grad = None if absent else _gradient(run, param, grad)
         run.optimizer.step()
 
 

@@ -1,4 +1,4 @@
-"""Train a residual network on digits for two epochs under every class, through every lowering.
+"""Train a residual network on digits with every optimizer class, through every lowering.
 
 The noise is the standard deviation of torch's final losses from three seeds, each with its own
 initial weights and order of images. The test compares our final loss from one of these seeds with
@@ -116,7 +116,11 @@ def test_two_epochs(name: str, lowering: str | None) -> None:
 @inside_interpreter
 @pytest.mark.parametrize("name", [name for name in NAMES if lowerings(name)])
 def test_a_few_steps_through_triton(name: str) -> None:
-    """Muon takes two steps: a last bit of a bfloat16 gradient is 1e-3 of a direction, and grows."""
+    """Muon takes two steps only.
+
+    Newton-Schulz computes in bfloat16, so one different last bit changes an update by 1e-3, and the
+    difference grows from step to step.
+    """
     steps, bound = (2, 5e-3) if name in MATRICES else (3, 1e-4)
     with through("fused_triton"):
         ours = trained(optgen.optim, name, SEEDS[0], limit=steps)

@@ -1,7 +1,6 @@
 """Test the C++ reader: what happens without it, and what it must not depend on."""
 
 import ctypes
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -16,9 +15,6 @@ from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, me
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
-repeat = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
