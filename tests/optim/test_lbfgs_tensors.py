@@ -198,7 +198,7 @@ def test_a_step_into_nan_ends_there() -> None:
 
 
 def test_a_line_search_comes_back_from_an_undefined_point() -> None:
-    """Where the logarithm is not defined, torch's search goes on outwards."""
+    """Torch's search goes on outwards where the logarithm is not defined."""
 
     def barrier(x: Tensor) -> Tensor:
         return (3 * x - x.log()).sum()
