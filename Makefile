@@ -19,7 +19,7 @@ demo: $(VENV)/installed ## train a small network with generated optimizers; tabl
 
 test: check tests ## everything
 
-check: $(VENV)/installed types ## format, lint, types, import law, tiny, generated files, docs
+check: $(VENV)/installed types ## format, lint, types, import law, a tiny rule, generated files, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_import_law.py tests/test_docs.py
@@ -28,8 +28,8 @@ check: $(VENV)/installed types ## format, lint, types, import law, tiny, generat
 tests: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-# SECONDS=, SEED=, PROCESSES= and OUT= choose; what is found is shrunk and written to tests/fuzz/found.
-fuzz: $(VENV)/installed ## rules drawn by lot, in every lowering, for SECONDS=600
+# Options: SECONDS=, SEED=, PROCESSES=, OUT=. Rules that fail are shrunk and written to tests/fuzz/found.
+fuzz: $(VENV)/installed ## random rules, in every lowering, for SECONDS=600
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
 		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
 
@@ -58,7 +58,7 @@ docs: $(VENV)/installed ## links, code blocks and tables of the documentation
 clean: ## what is made here and ignored by git
 	git clean -fdX --quiet
 
-# The CPU build of torch where pip's configuration leads to one, else the plain one.
+# The CPU build of torch if pip's index has one, else the plain build.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt
 	@echo "making $(VENV): torch and the tools, one to a few minutes …"
 	@$(PYTHON) -m venv $(VENV)

@@ -40,7 +40,7 @@ Checks = dict[str, Check]
 
 
 def trajectories(names: Sequence[str]) -> Checks:
-    """Yield checks of every class in every dtype through every lowering."""
+    """Return checks of every class in every dtype through every lowering."""
     return {
         f"{name} {settings or ''} {str(dtype)[6:]} {lowering}": partial(
             trajectory, name, number, dtype, lowering
@@ -53,8 +53,8 @@ def trajectories(names: Sequence[str]) -> Checks:
 
 
 def situations(names: Sequence[str]) -> Checks:
-    """Yield checks of steps in graphs, on streams, with scalers, and so on."""
-    each = {
+    """Return checks of steps in graphs, on streams, with scalers, and so on."""
+    general = {
         "replayed from a graph": graph,
         "with a gradient scaler": scaler,
         "on another stream": another_stream,
@@ -62,8 +62,8 @@ def situations(names: Sequence[str]) -> Checks:
         "resumed by torch from its checkpoint": checkpoint,
         "compiled once": compiled_once,
     }
-    checks = {f"{n} {title}": partial(check, n) for n in names for title, check in each.items()}
-    whole: Checks = {
+    checks = {f"{n} {title}": partial(check, n) for n in names for title, check in general.items()}
+    single: Checks = {
         "SparseAdam": sparse,
         "AdamW with states in float32 for bfloat16": mixed,
         "SGD past 2**31 elements": partial(large, "SGD", (PAST_32_BITS,)),
@@ -71,7 +71,7 @@ def situations(names: Sequence[str]) -> Checks:
         "Adafactor past 2**31 elements": partial(large, "Adafactor", (PAST_32_BITS // 4096, 4096)),
     }
     chosen = {*names, "SparseAdam"}
-    return checks | {title: check for title, check in whole.items() if title.split()[0] in chosen}
+    return checks | {title: check for title, check in single.items() if title.split()[0] in chosen}
 
 
 def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Measured:
@@ -103,7 +103,7 @@ def trained(
     if not lowering:
         params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
     optimizer, oracle = kind(groups(params), **settings_of(name)[number]), Oracle(name, params)
-    ours = generated(name)(groups(params), **settings_of(name)[number])  # whose group says all
+    ours = generated(name)(groups(params), **settings_of(name)[number])  # has all options
     for step in range(STEPS):
         give_gradients(params, dtype, step)
         oracle.step(ours, params)
@@ -141,7 +141,7 @@ def graph(name: str) -> Measured:
 
 
 def scaler(name: str) -> Measured:
-    """Scaled gradients, twice with an infinity among them: those steps are skipped."""
+    """Take steps with scaled gradients. Two of the steps overflow and are skipped."""
     params = parameters(name, torch.float32, torch.float32)
     optimizer, oracle = generated(name)(params, fused=not REHEARSAL), Oracle(name, params)
     grad_scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
@@ -175,7 +175,7 @@ def another_stream(name: str) -> Measured:
 
 
 def many_groups(name: str) -> Measured:
-    """Step the largest number of groups, of a few tensors each, with lr changing at every step."""
+    """Take steps with 20 groups, whose learning rates change at every step."""
     params = parameters(name, torch.float64, torch.float64)
     optimizer, oracle = generated(name)(groups(params, 20)), Oracle(name, params)
     for step in range(4):
@@ -229,7 +229,7 @@ def compiled_once(name: str) -> Measured:
 
 
 def variants_of(name: str) -> Iterator[int]:
-    """Return the number of compiled variants of every kernel of a class."""
+    """Yield the number of compiled variants of every kernel of a class."""
     module = import_module(f"{generated(name).lowerings}.fused_triton")
     for kernel in vars(module).values():
         for cached, *_ in getattr(kernel, "device_caches", {}).values():
@@ -279,4 +279,5 @@ def large(name: str, size: tuple[int, ...]) -> Measured:
             generated(name)([param], lr=0.5).step()
         ends.append((param.detach().min().item(), param.detach().max().item()))
     (low, high), (wanted, _) = ends
-    return max(abs(low - wanted), abs(high - wanted)), 0.0 if wanted != 1.0 else -1.0
+    bound = 0.0 if wanted != 1.0 else -1.0  # fails if the step changed nothing
+    return max(abs(low - wanted), abs(high - wanted)), bound

@@ -98,7 +98,7 @@ def spare_the_compiler() -> None:
     try:
         import sympy  # noqa: F401
     except ImportError:
-        bystander: Any = ModuleType("torch._dynamo")
-        bystander.disable = lambda function, *_, **__: function
-        bystander.graph_break = lambda *_, **__: None
-        sys.modules["torch._dynamo"] = torch._dynamo = bystander
+        stand_in: Any = ModuleType("torch._dynamo")
+        stand_in.disable = lambda function, *_, **__: function
+        stand_in.graph_break = lambda *_, **__: None
+        sys.modules["torch._dynamo"] = torch._dynamo = stand_in

@@ -28,12 +28,12 @@ class Results:
                     self.done[entry["name"]] = entry["result"]
 
     def begin(self, name: str) -> None:
-        """Note what is about to be done."""
+        """Record that a task begins."""
         self.begun = name
         self._write({"name": name})
 
     def add(self, name: str, result: Result) -> None:
-        """Note what came of it."""
+        """Record the result of a task."""
         self.begun = ""
         self.done[name] = result
         self._write({"name": name, "result": result})

@@ -33,7 +33,7 @@ ROUNDS = 2 if REHEARSAL else 9
 ROUND_MS = 1 if REHEARSAL else 60
 """Approximate time for which a variant is measured in a round."""
 REHEARSED = TensorList("rehearsal", "a few small ones", [(6, 5), (7,), (3, 2, 3, 3)])
-RESULTS_OF_REDUCTIONS = {"Adafactor": 6, "Muon": 5}
+LEAST_STREAMS = {"Adafactor": 6, "Muon": 5}
 """Reads and writes of a parameter's size, for rules with several sweeps, or with only row and
 column states."""
 COMPILED = ("2.5e7", "resnet50")
@@ -45,7 +45,7 @@ Make = Callable[[Any], torch.optim.Optimizer]
 
 
 def comparisons(names: Sequence[str], compiled: bool) -> dict[str, Callable[[], Result]]:
-    """Yield a comparison of every class on every list."""
+    """Return a comparison of every class on every list."""
     lists = {"rehearsal": REHEARSED} if REHEARSAL else {name: LISTS[name] for name in FOR_ALL}
     made: dict[str, Callable[[], Result]] = {"memory": memory}
     for key, tensors in lists.items():
@@ -81,7 +81,7 @@ def least_streams(name: str) -> int:
     kind = generated(name)
     group = kind([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
     like = [s for s in kind.rule.states if s.shape == "like" and s.present(group)]
-    return RESULTS_OF_REDUCTIONS.get(name, 3 + 2 * len(like))
+    return LEAST_STREAMS.get(name, 3 + 2 * len(like))
 
 
 def variants(name: str, compiled: bool) -> dict[str, Make]:

@@ -2,7 +2,7 @@
 
 python benchmarks/in_backward.py [LAYERS] [WIDTH]
 
-Each way trains in a separate process. Measured are the bytes by which an iteration grows the
+Each way trains in a separate process. The figures are the bytes by which an iteration grows the
 process at its peak, once parameters and state exist, and the time of an iteration.
 """
 
@@ -34,11 +34,11 @@ TABLES = {"dense gradient": False, "sparse gradient": True, "rows in backward": 
 def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
     """Return an iteration of a stack of layers, and the bytes of its parameters."""
     network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
-    inputs, held = torch.randn(8, width), DENSE[way]
-    if held is None:
+    inputs, bucket_bytes = torch.randn(8, width), DENSE[way]
+    if bucket_bytes is None:
         optimizer = AdamW(network.parameters(), lr=1e-4)
         return _iteration(network, optimizer, inputs), _bytes(network)
-    model = UpdateInBackward(network, AdamW, bucket_bytes=held, lr=1e-4)
+    model = UpdateInBackward(network, AdamW, bucket_bytes=bucket_bytes, lr=1e-4)
     return _iteration(model, model.fused_optimizer, inputs), _bytes(network)
 
 

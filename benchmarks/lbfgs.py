@@ -1,6 +1,6 @@
 """Measure an iteration of LBFGS against torch's: `python benchmarks/lbfgs.py [--threads N]`.
 
-Both classes minimize the same separable quadratic with a full history. Its closure costs two passes
+Both classes minimize the same separable quadratic with a full history. The closure takes two passes
 over memory. Steps alternate between the classes. The table shows the fastest iteration and the
 median of each, in microseconds of wall time, or with `--cpu` of the calling thread's CPU time.
 """
@@ -31,9 +31,9 @@ class Minimization:
         self._param = torch.nn.Parameter(torch.randn(numel, dtype=dtype))
         self._curvature = torch.linspace(0.01, 1, numel, dtype=dtype)
         self._gradient = self._param.grad = torch.empty_like(self._param)
-        endless = {"max_eval": 100, "tolerance_grad": 0, "tolerance_change": -1}
+        never_stop = {"max_eval": 100, "tolerance_grad": 0, "tolerance_change": -1}
         self._optimizer = cls(
-            [self._param], lr=0.05, max_iter=ITERATIONS, history_size=history, **endless
+            [self._param], lr=0.05, max_iter=ITERATIONS, history_size=history, **never_stop
         )
         for _ in range(history // ITERATIONS + 1):
             self.step()
@@ -56,13 +56,13 @@ def row(numel: int, history: int, dtype: torch.dtype, budget: Budget) -> str:
         for label, module in (("optgen", optgen.optim), ("torch", torch.optim))
     }
     found = compare(both, list, budget)
-    (fast, usual), (torch_fast, torch_usual) = (
+    (fast, median), (torch_fast, torch_median) = (
         [found[label][key] / ITERATIONS * 1e3 for key in ("min", "median")] for label in both
     )
     name = str(dtype).removeprefix("torch.")
     return (
-        f"{name:8} {numel:9,} {history:4} {fast:9.0f} {usual:9.0f} {torch_fast:9.0f} "
-        f"{torch_usual:9.0f} {torch_fast / fast:6.2f} {torch_usual / usual:6.2f}"
+        f"{name:8} {numel:9,} {history:4} {fast:9.0f} {median:9.0f} {torch_fast:9.0f} "
+        f"{torch_median:9.0f} {torch_fast / fast:6.2f} {torch_median / median:6.2f}"
     )
 
 

@@ -61,7 +61,7 @@ class Digits:
 
     @classmethod
     def load(cls) -> Digits:
-        """Read them from scikit-learn, scaled to 0 … 1."""
+        """Read the images from scikit-learn, scaled to 0 … 1."""
         images, labels = load_digits(return_X_y=True)
         x = torch.from_numpy(images).float() / 16
         y = torch.from_numpy(labels).long()
@@ -69,7 +69,7 @@ class Digits:
         return cls(x[~held_out], y[~held_out], x[held_out], y[held_out])
 
     def batches(self, epochs: int) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-        """One epoch after the other, in the same order for everyone."""
+        """Yield the batches of each epoch, in the same order for every run."""
         generator = torch.Generator().manual_seed(0)
         for _ in range(epochs):
             order = torch.randperm(len(self.train), generator=generator)
@@ -104,7 +104,7 @@ class Run:
         self.forced = contextlib.nullcontext if theirs else lambda: optgen.use_lowering(how)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """One step; only the optimizer's part is timed."""
+        """Take a step; time only the optimizer's part."""
         self.optimizer.zero_grad()
         functional.cross_entropy(self.model(images), labels).backward()
         with self.forced():
@@ -129,7 +129,7 @@ class Run:
         return statistics.median(self.times) * 1e3
 
 
-def starters(digits: Digits, name: str) -> list[Run]:
+def possible_runs(digits: Digits, name: str) -> list[Run]:
     """Return every way to run an optimizer on this machine, after trying one step."""
     fused = ["torch fused"] if name in FUSED_IN_TORCH else []
     runs = []
@@ -147,7 +147,7 @@ def train_all(digits: Digits, epochs: int) -> list[Run]:
     print(f"{'optimizer':<10} {'lowering':<13} {'loss':>9} {'accuracy':>9} {'ms/step':>8}  speed")
     done: list[Run] = []
     for name in OPTIMIZERS:
-        runs = starters(digits, name)
+        runs = possible_runs(digits, name)
         for batches in digits.batches(epochs):
             for run in runs:
                 for images, labels in batches:

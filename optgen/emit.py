@@ -35,7 +35,10 @@ class ToolchainError(RuntimeError):
 
 @dataclass(frozen=True)
 class Change:
-    """A file that differs from its generated text. `old` None: missing. `new` None: left over."""
+    """A file that differs from its generated text.
+
+    `old` is None for a missing file, `new` for a file to remove.
+    """
 
     path: Path
     old: str | None
@@ -128,8 +131,8 @@ def render(
         base: the algorithm that the spec derives from, or None.
         catalogued: whether the spec is in the catalogue, specs/.
     """
-    whole = (algorithm,) if base is None else (derive(algorithm, base), base)
-    text = environment().get_template(lowering.template).render(lowering.lower(*whole))
+    algorithms = (algorithm,) if base is None else (derive(algorithm, base), base)
+    text = environment().get_template(lowering.template).render(lowering.lower(*algorithms))
     python = lowering.filename.endswith(".py")
     text = _header(algorithm.module, "#" if python else "//", catalogued) + text
     if python:
@@ -154,10 +157,10 @@ def render_all(
     *,
     catalogued: bool = False,
 ) -> dict[str, str]:
-    """Return the text of every file of an algorithm, by path in the folder of its spec file."""
-    within = Path(algorithm.folder).relative_to(algorithm.module)
+    """Return the text of every file of an algorithm, by path in its spec's generated folder."""
+    subfolder = Path(algorithm.folder).relative_to(algorithm.module)
     texts = {
-        str(within / lowering.filename): render(
+        str(subfolder / lowering.filename): render(
             algorithm, lowering, ruff, base, catalogued=catalogued
         )
         for lowering in LOWERINGS

@@ -50,7 +50,7 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
         pickled, and unpickled where neither the file nor the cache exists.
 
     Raises:
-        SpecError: the spec has a mistake; prints with place, caret and hint.
+        SpecError: the spec has a mistake; the message shows the place, a caret and a hint.
         InternalError: a defect of optgen; its cause is chained.
         FileNotFoundError: there is neither a file nor an algorithm of that name.
         TypeError: `spec` is neither a path, a name nor a decorated function.
@@ -140,13 +140,13 @@ def _generate(spec: Spec) -> dict[str, str]:
 
 def _loaded_class(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
     """Return a subclass of a module's generated class that knows its spec."""
-    made = next(
+    generated = next(
         v for v in vars(module).values() if isinstance(v, type) and _is_generated(v, module)
     )
-    kept = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
-    namespace = {name: vars(made)[name] for name in kept if name in vars(made)}
-    adopted = LoadedType(made.__name__, (made,), {**namespace, "spec": spec})
-    return cast("type[LoadedOptimizer]", adopted)
+    copied = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
+    namespace = {name: vars(generated)[name] for name in copied if name in vars(generated)}
+    loaded = LoadedType(generated.__name__, (generated,), {**namespace, "spec": spec})
+    return cast("type[LoadedOptimizer]", loaded)
 
 
 def _is_generated(cls: type, module: ModuleType) -> bool:

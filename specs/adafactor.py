@@ -1,7 +1,7 @@
 """Adafactor, in torch's form.
 
-Unlike the paper, eps1 keeps the estimated second moment from below rather than joining the squared
-gradient, and the step size is never larger than lr.
+Unlike in the paper, eps1 bounds the estimated second moment from below, instead of being added to
+the squared gradient, and the step size is never larger than lr.
 """
 
 from optgen.spec import (
@@ -39,15 +39,15 @@ def Adafactor(
         -0.8,
         le=0,
         error="beta2_decay should be <= 0 but is: {}",
-        about="The power of the step count that the newest squared gradient weighs",
+        about="Power of the step count that is the newest squared gradient's weight",
     ),
     eps=hyper(
         (None, 1e-3),
         ge=0,
         optional=True,
         error="epsilon{number} should be >= 0 but is: {}",
-        about="The least divisor, by default the machine epsilon of the parameter's dtype, and the "
-        "least size of a parameter that steps are relative to",
+        about="The least divisor (by default the machine epsilon of the parameter's dtype), and "
+        "the least root mean square of a parameter, to which steps are relative",
     ),
     d=hyper(
         1.0,

@@ -36,9 +36,9 @@ def Adagrad(
     s=state("sum", init="initial_accumulator_value", eager=True),
     *,
     lr=hyper(1e-2, ge=0, tensor="always"),
-    lr_decay=hyper(0, ge=0, about="How much each step adds to what lr is divided by"),
+    lr_decay=hyper(0, ge=0, about="Number that each step adds to the divisor of lr"),
     weight_decay=hyper(0, ge=0, rows=False),
-    initial_accumulator_value=hyper(0, ge=0, about="What the sum begins with, in every group"),
+    initial_accumulator_value=hyper(0, ge=0, about="Start value of the sum, in every group"),
     eps=hyper(1e-10, ge=0),
 ):
     """Steps that shrink with all gradients a coordinate has seen (Duchi et al., 2011)."""

@@ -47,7 +47,7 @@ def Adam(
     weight_decay=hyper(0, ge=0),
     amsgrad=flag(False),
     decoupled_weight_decay=flag(
-        False, about="Shrink the parameter itself, as AdamW does, not by the gradient"
+        False, about="Shrink the parameter itself, as AdamW does, not through the gradient"
     ),
 ):
     """Adaptive moment estimation (Kingma & Ba, 2015; AMSGrad: Reddi et al., 2018)."""

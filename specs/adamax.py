@@ -40,7 +40,7 @@ def Adamax(
         lt=1,
         about="Decay rates of the running average, and of the largest recent gradient",
     ),
-    eps=hyper(1e-8, ge=0, about="Added to the size of a gradient, so that none divides by 0"),
+    eps=hyper(1e-8, ge=0, about="Added to the size of a gradient, so that no divisor is 0"),
     weight_decay=hyper(0, ge=0),
 ):
     """Adam with the largest recent gradient for a denominator (Kingma & Ba, 2015, Algorithm 2)."""

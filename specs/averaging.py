@@ -10,6 +10,6 @@ def ema(average, param, /, *, decay=hyper(0.999, ge=0, le=1)):
 
 
 @elementwise
-def swa(average, param, /, *, count=hyper(0, tensor="number", about="How many it is the mean of")):
+def swa(average, param, /, *, count=hyper(0, tensor="number", about="Number of averaged values")):
     """Stochastic weight averaging: every value counts the same (Izmailov et al., 2018)."""
     average = lerp(average, param, 1 / (count + 1))

@@ -57,8 +57,8 @@ def Muon(
         "match_rms_adamw",
         "spectral_unclamped",
         error="Adjust learning rate function {} is not supported",
-        about="How a step grows with a matrix: with the root of its rows over its columns, but no "
-        "less than 1 ('original', and None), as large as AdamW's, or with that root alone",
+        about="How a step is scaled: by the root of rows over columns, but at least 1 ('original' "
+        "and None), to the size of AdamW's steps, or by that root alone",
     ),
 ):
     """Momentum made orthogonal, for the matrices of hidden layers (Jordan et al., 2024)."""

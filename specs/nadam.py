@@ -44,7 +44,7 @@ def NAdam(
     weight_decay=hyper(0, ge=0),
     momentum_decay=hyper(4e-3, ge=0, about="How fast the momentum approaches its final value"),
     decoupled_weight_decay=flag(
-        False, about="Shrink the parameter itself, as AdamW does, not by the gradient"
+        False, about="Shrink the parameter itself, as AdamW does, not through the gradient"
     ),
 ):
     """Adam with Nesterov momentum on a decaying schedule (Dozat, 2016, Algorithm 2)."""

@@ -40,7 +40,7 @@ def RAdam(
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
     decoupled_weight_decay=flag(
-        False, about="Shrink the parameter itself, as AdamW does, not by the gradient"
+        False, about="Shrink the parameter itself, as AdamW does, not through the gradient"
     ),
 ):
     """Adam with a rectified adaptive learning rate (Liu et al., 2020, Algorithm 2)."""

@@ -33,7 +33,7 @@ def Rprop(
     *,
     lr=hyper(1e-2, ge=0, tensor="number", about="Size of the first step of every element"),
     etas=hyper(
-        (0.5, 1.2), about="Factors of the step size when the gradient's sign turns, and stays"
+        (0.5, 1.2), about="Factors of the step size if the gradient's sign changes, and if not"
     ),
     step_sizes=hyper((1e-6, 50), about="Least and largest size of a step"),
 ):
@@ -47,5 +47,5 @@ def Rprop(
     factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
     s = clamp(s * factor, s_min, s_max)
 
-    g_prev = where(turned, 0, g)  # no step where the sign changed, none to compare with
+    g_prev = where(turned, 0, g)  # no step where the sign changed, and no sign for the next
     p = p - sign(g_prev) * s

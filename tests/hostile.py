@@ -1,4 +1,7 @@
-"""Texts that would do harm if they ran as code, and specs that hold such a text everywhere."""
+"""Texts that would do harm if they ran as code, or that are hard to quote or to lay out.
+
+Also specs that hold such a text everywhere.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,11 @@ TEXTS = {
 
 
 def hostile(text: str) -> str:
-    """Return a spec with the text in every field that takes a text, and in every quote."""
-    told = text.replace("{", "{{").replace("}", "}}")
+    """Return a spec with the text in every field that takes a text, and in statements.
+
+    Generated code quotes the statements as comments.
+    """
+    escaped = text.replace("{", "{{").replace("}", "}}")
     return f"""from optgen.spec import *
 
 TEXT = {text!r}
@@ -69,14 +75,14 @@ def Hostile(
     p, g, t, /,
     m=state("exp_avg"),
     *,
-    lr=hyper(0.5, ge=0, error={told + "{}"!r}, about={text!r}),
-    betas=hyper((0.5, 0.25), ge=0, error={told + "{index}{number}{}"!r}, about=TEXT),
+    lr=hyper(0.5, ge=0, error={escaped + "{}"!r}, about={text!r}),
+    betas=hyper((0.5, 0.25), ge=0, error={escaped + "{index}{number}{}"!r}, about=TEXT),
     bent=flag(False, about={text!r}),
-    mode=choice({text!r}, "other", None, error={told + "{}"!r}, about={text!r}),
+    mode=choice({text!r}, "other", None, error={escaped + "{}"!r}, about={text!r}),
 ):
     {"Doc. " + text!r}
-    require(lr < 100, {told!r})
-    require(ndim(p) < 3, {told + "{shape}"!r})
+    require(lr < 100, {escaped!r})
+    require(ndim(p) < 3, {escaped + "{shape}"!r})
     beta, gamma = betas
     chosen = mode == {text!r}
     if chosen:
@@ -91,13 +97,13 @@ def Hostile(
 
 def hostile_function(text: str) -> str:
     """Return a function over lists with the text in every field that takes a text."""
-    told = text.replace("{", "{{").replace("}", "}}")
+    escaped = text.replace("{", "{{").replace("}", "}}")
     return f"""from optgen.spec import *
 
 
 @elementwise
-def hostile(average, param, /, *, decay=hyper(0.5, ge=0, error={told + "{}"!r}, about={text!r})):
+def hostile(average, param, /, *, decay=hyper(0.5, ge=0, error={escaped + "{}"!r}, about={text!r})):
     {"Doc. " + text!r}
-    require(decay < 100, {told!r})
+    require(decay < 100, {escaped!r})
     average = lerp(average, param, 1 - decay)
 """

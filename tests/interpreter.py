@@ -20,17 +20,21 @@ from unittest import mock
 import pytest
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the process with the interpreter")
-outside = pytest.mark.skipif(INTERPRETED, reason="this is the process with the interpreter")
+inside_interpreter = pytest.mark.skipif(
+    not INTERPRETED, reason="runs in the process with the interpreter"
+)
+outside_interpreter = pytest.mark.skipif(
+    INTERPRETED, reason="this is the process with the interpreter"
+)
 
 _ROOT = Path(__file__).parents[1]
 _HEAVY = ["pytest", "sympy", "triton", "torch.testing._internal.common_optimizers"]
 
 
 def run_inside(file: str, chosen: str = "") -> str:
-    """Run the tests of a file that are marked `inside`, or only the chosen ones; fail if any fails.
+    """Run the tests of a file that are marked `inside_interpreter`, and that `-k chosen` selects.
 
-    Return pytest's summary.
+    Fail if any of them fails. Return pytest's summary.
     """
     loaded = "ignore::pytest.PytestAssertRewriteWarning"  # one of the preloaded modules is a plugin
     arguments = ["-q", "-p", "no:cacheprovider", "-W", loaded, "-k", chosen, file]

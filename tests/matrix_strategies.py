@@ -1,4 +1,4 @@
-"""Random specs that look at parameters as a whole: reductions, rows, columns, late numbers."""
+"""Random specs that look at whole parameters: reductions and their numbers, rows, columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MATRIX_FOOTER = """    r = r * beta1 + 0.125 * row_mean(g)
 
 @dataclass
 class MatrixWriter(Writer):
-    """Writes a rule for matrices; `lates` are numbers that a reduction has made."""
+    """Writes a rule for matrices; `lates` are the names of numbers that a reduction has made."""
 
     lates: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=lambda: ["r"])
@@ -109,7 +109,10 @@ class MatrixWriter(Writer):
 
 @st.composite
 def word_specs(draw: Callable[..., object]) -> str:
-    """Return a spec file with a matrix op between two groups of statements that share no names."""
+    """Return a spec file with a matrix op between two groups of statements.
+
+    The second group does not read the locals of the first.
+    """
     before, after = MatrixWriter(draw), MatrixWriter(draw)
     lines = before.statement("    ")
     lines.append(f"    o = orthogonalize({before.tensor(2)}, poly, 2, 0.01)")

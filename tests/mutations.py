@@ -72,8 +72,8 @@ def _token(text: str, chance: random.Random) -> str:
     tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type in kinds]
     token = chance.choice(tokens)
     lines = text.split("\n")
-    (row, start), (last, end) = token.start, token.end
-    if row != last:
+    (row, start), (last_row, end) = token.start, token.end
+    if row != last_row:
         return text
     other = chance.choice(tokens).string
     new = chance.choice(
@@ -87,7 +87,7 @@ def _token(text: str, chance: random.Random) -> str:
 def _node(text: str, chance: random.Random) -> str:
     """Return the text with one expression of a rule replaced, or wrapped in another expression."""
     tree = ast.parse(text)
-    places = list(_places(tree))
+    places = list(_expressions(tree))
     owner, name, index, node = chance.choice(places)
     match chance.randrange(3):
         case 0:
@@ -104,8 +104,8 @@ def _node(text: str, chance: random.Random) -> str:
     return _imported(ast.unparse(ast.fix_missing_locations(tree)))
 
 
-def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.expr]]:
-    """Return the places of the expressions that the rules of a file read."""
+def _expressions(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.expr]]:
+    """Yield the expressions that the rules of a file read: owner, its field, index, expression."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for top in (stmt for function in functions for stmt in function.body[1:]):
         for owner in ast.walk(top):
@@ -151,7 +151,7 @@ def _statement(text: str, chance: random.Random) -> str:
 
 
 def _imported(text: str) -> str:
-    """Import every name that is used; without the import every edit would end in the same error."""
+    """Return the text with an import of all ops; most edits would otherwise end in one error."""
     return text.replace(
         "from optgen.spec import", "from optgen.spec import *\nfrom optgen.spec import", 1
     )

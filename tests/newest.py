@@ -18,7 +18,7 @@ adagrad_makes_missing_state = pytest.mark.skipif(
 )
 
 TENSOR_RATES = {"Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop", "SGD"}
-"""Classes whose functional form accepts a tensor learning rate; annotated so since torch 2.14."""
+"""Classes whose functional form accepts a tensor learning rate; torch annotates it since 2.14."""
 
 
 def is_refused_by_newer_only(name: str, kwargs: dict[str, Any]) -> bool:

@@ -27,36 +27,36 @@ def step_in_parts(
         columns: The lists, parameters first. They receive the results.
     """
     whole = columns[0][0]
-    cuts = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
-    gone = {"row": whole.dim() - 1, "col": whole.dim() - 2}
-    cut = [shape != "scalar" and gone.get(shape) != axis for shape in shapes]
+    shardings = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
+    reduced = {"row": whole.dim() - 1, "col": whole.dim() - 2}  # the axis that has size 1
+    sharded = [shape != "scalar" and reduced.get(shape) != axis for shape in shapes]
     parts = [
         [
-            [_part(tensor, own if along else None).clone() for tensor in column]
-            for column, along in zip(columns, cut, strict=True)
+            [_part(tensor, own if is_sharded else None).clone() for tensor in column]
+            for column, is_sharded in zip(columns, sharded, strict=True)
         ]
-        for own in cuts
+        for own in shardings
     ]
     updates = [
         update(*lists, **given, collectives=Collectives(whole, (own,)))
-        for lists, own in zip(parts, cuts, strict=True)
+        for lists, own in zip(parts, shardings, strict=True)
     ]
     # None: no communication is needed
-    _together([update for update in updates if update is not None])
-    for column, along, *found in zip(columns, cut, *parts, strict=True):
+    _run_together([update for update in updates if update is not None])
+    for column, is_sharded, *found in zip(columns, sharded, *parts, strict=True):
         for tensor, *held in zip(column, *found, strict=True):
-            if not along:
+            if not is_sharded:
                 torch.testing.assert_close(held[1:], held[:1], rtol=0, atol=0, equal_nan=True)
-            tensor.copy_(torch.cat(held, axis) if along else held[0])
+            tensor.copy_(torch.cat(held, axis) if is_sharded else held[0])
 
 
-def _part(tensor: Tensor, cut: ShardedAxis | None) -> Tensor:
-    if cut is None:
+def _part(tensor: Tensor, own: ShardedAxis | None) -> Tensor:
+    if own is None:
         return tensor
-    return tensor.split(cut.sizes(tensor.shape[cut.dim]), cut.dim)[cut.rank]
+    return tensor.split(own.sizes(tensor.shape[own.dim]), own.dim)[own.rank]
 
 
-def _together(updates: list[Any]) -> None:
+def _run_together(updates: list[Any]) -> None:
     answers: list[Any] = [None] * len(updates)
     while updates:
         asked = [_resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
@@ -84,10 +84,10 @@ def _answers(asked: list[Any]) -> list[Any]:
             [],
         ]
     if isinstance(first, Scatter):
-        cuts = [request.gathered.sharded_axes for request in asked]
-        if not cuts[0]:
+        axes = [request.gathered.sharded_axes for request in asked]
+        if not axes[0]:
             return [request.made for request in asked]
-        return [[_part(matrix, own) for matrix in first.made] for (own,) in cuts]
+        return [[_part(matrix, own) for matrix in first.made] for (own,) in axes]
     for together in zip(*asked, strict=True):
         _complete(list(together))
     return [None] * len(asked)

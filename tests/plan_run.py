@@ -114,6 +114,7 @@ class _Run:
             self.values[name] = self.value(stmt.value)
 
     def value(self, expr: Expr, rounded: str = "") -> Any:
+        """Return a value; ops with the scalar state `rounded` compute in the state's dtype."""
         match expr:
             case Const(value):
                 return number(value)

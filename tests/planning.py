@@ -20,9 +20,9 @@ RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elemen
 """Elementwise specs that have a rule of their own; each has one sweep."""
 
 _MORE = Path(__file__).parent / "specs"
-CUT = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
-CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py")))}
-"""Rules with reductions or matrix ops: the catalogue's, and others that exercise the language."""
+WITH_PHASES = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
+WITH_PHASES |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py")))}
+"""Rules with reductions or matrix ops, which have phases: the catalogue's and tests/specs."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
     "plan": plan,

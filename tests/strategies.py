@@ -1,7 +1,7 @@
 """Random specs, as an author might write them, and inputs to run them on.
 
 A spec is drawn as text, so that the reader is tested too. Values stay moderate: operands of roots
-are not negative, divisors keep away from zero, conditions on tensors compare with a constant.
+are not negative, and divisors keep away from zero.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_header(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "generated")))
-def test_reads_like_a_colleagues(path: Path) -> None:
+def test_reads_as_if_written_by_hand(path: Path) -> None:
     """No lint exemptions, no numbered temporaries, no path of the machine that built the files."""
     text = path.read_text(encoding="utf-8")
 

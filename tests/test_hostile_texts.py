@@ -61,8 +61,8 @@ class _Blank(ast.NodeTransformer):
 
 
 @functools.cache
-def done_by(name: str, text: str) -> str:
-    """Return the syntax tree of a generated file, without its texts and comments."""
+def code_of(name: str, text: str) -> str:
+    """Return the code of a generated file: Python as a tree without texts, C++ without comments."""
     if name.endswith(".py"):
         return ast.dump(_Blank().visit(ast.parse(text)))
     found = compiler.find()
@@ -84,7 +84,7 @@ def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bo
         assert found.keys() == expected.keys()
         for name, text in found.items():
             if formatted or name.endswith(".py"):
-                assert done_by(name, text) == done_by(name, expected[name]), name
+                assert code_of(name, text) == code_of(name, expected[name]), name
 
 
 @pytest.mark.parametrize("case", TEXTS)
@@ -158,7 +158,7 @@ def test_a_text_over_lines_is_quoted_in_one() -> None:
 
     expected, found = rendered(hostile(PLAIN), True), rendered(body, True)
     for name, text in found.items():
-        assert done_by(name, text) == done_by(name, expected[name])
+        assert code_of(name, text) == code_of(name, expected[name])
 
 
 def test_latex_of_a_choice_has_no_commands() -> None:

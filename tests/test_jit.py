@@ -57,7 +57,7 @@ def heavy(tmp_path: Path) -> Path:
 
 
 def trained(cls: type[torch.optim.Optimizer], steps: int = 3) -> torch.Tensor:
-    """Return parameters after a few steps along gradients of one."""
+    """Return a parameter after a few steps with gradients of one."""
     parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
     made = cls([parameter], lr=0.1)
     for _ in range(steps):
@@ -137,7 +137,7 @@ def test_the_text_is_what_build_writes(heavy: Path, tmp_path: Path) -> None:
 
 
 class NoAddition(TorchFunctionMode):
-    """Fails at `p = p - lr * b`: what could be refused before is not what is tested here."""
+    """Raises an error at the addition of `p = p - lr * b`, in the middle of a step."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -105,13 +105,13 @@ def test_a_damaged_text_is_written_anew(folder: Path, ran: Path, name: str, dama
 def test_bytecode_is_not_read(folder: Path, ran: Path) -> None:
     """Python would accept this bytecode: it has the time and the size of its source."""
     for path in list(folder.glob("*.py")):
-        text, facts = path.read_text(), path.stat()
+        text, stat = path.read_text(), path.stat()
         for optimize in (-1, 1, 2):
             path.write_text(EVIL.ljust(len(text.encode()), "#"))
-            os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+            os.utime(path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
             py_compile.compile(str(path), optimize=optimize)
         path.write_text(text)
-        os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+        os.utime(path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
 
     loads_and_steps(folder)
 
@@ -149,7 +149,7 @@ def test_a_link_is_not_followed(folder: Path, ran: Path, tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
-def test_an_inner_folder_that_others_may_write_to(folder: Path, mode: int) -> None:
+def test_an_inner_folder_that_others_may_write_to_is_not_read(folder: Path, mode: int) -> None:
     for inner in (folder, folder.parent):
         inner.chmod(mode)
         assert read_texts(folder) is None
@@ -158,7 +158,7 @@ def test_an_inner_folder_that_others_may_write_to(folder: Path, mode: int) -> No
         assert read_texts(folder)
 
 
-def test_an_inner_folder_that_is_a_link(folder: Path, tmp_path: Path) -> None:
+def test_an_inner_folder_that_is_a_link_is_not_read(folder: Path, tmp_path: Path) -> None:
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
 
@@ -166,7 +166,7 @@ def test_an_inner_folder_that_is_a_link(folder: Path, tmp_path: Path) -> None:
     loads_and_steps(folder)
 
 
-def test_a_name_that_is_a_folder(folder: Path) -> None:
+def test_a_folder_in_place_of_a_text(folder: Path) -> None:
     """If a text cannot be written anew, optgen writes the texts to another folder."""
     (folder / "forloop.py").unlink()
     (folder / "forloop.py").mkdir()

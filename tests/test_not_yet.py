@@ -23,7 +23,7 @@ ERRORS = re.findall(r"^\| `([^|]+)` \| (.*?) \|$", PAGE, re.MULTILINE)
 
 def spec_of(written: str) -> str:
     """Return a spec that holds the code of a table row, and is valid without this code."""
-    heads, before, states, statement, below = [], "p, g", 'm=state("exp_avg")', "m = m + g", ""
+    heads, inputs, states, statement, below = [], "p, g", 'm=state("exp_avg")', "m = m + g", ""
     if written.startswith(("import ", "from ")):
         heads.append(written)
     elif written.startswith("@"):
@@ -31,7 +31,7 @@ def spec_of(written: str) -> str:
     elif "=state(" in written:
         states = f"{states}, {written}"
     elif re.fullmatch(r"[a-z](, [a-z])+", written):
-        before = written
+        inputs = written
     else:
         statement = f"{written}\n    m = m + g"
     if written.startswith("s = "):
@@ -42,7 +42,7 @@ def spec_of(written: str) -> str:
         [
             *heads,
             '\n\n@optimizer(paper="https://arxiv.org/abs/0000.00000")',
-            f"def Rule({before}, /, {states}, *, lr=hyper(1e-3)):",
+            f"def Rule({inputs}, /, {states}, *, lr=hyper(1e-3)):",
             '    """A rule."""',
             f"    {statement}",
             "    p = p - lr * m",
@@ -62,7 +62,7 @@ def file_of(block: str) -> str:
 
 
 @pytest.mark.parametrize(("written", "message"), ERRORS, ids=[row[0] for row in ERRORS])
-def test_an_error_is_what_is_said(written: str, message: str, tmp_path: Path) -> None:
+def test_an_error_is_what_the_page_says(written: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "rule.py"
     path.write_text(spec_of(written), encoding="utf-8")
 

@@ -44,11 +44,12 @@ class Adafactor(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
-        beta2_decay (float): The power of the step count that the newest squared gradient weighs, at
-            most 0; :math:`\tau` in the rule. Default: -0.8.
-        eps (tuple[float or None, float]): The least divisor, by default the machine epsilon of the
-            parameter's dtype, and the least size of a parameter that steps are relative to, each at
-            least 0; :math:`(\epsilon_1, \epsilon_2)` in the rule. Default: (None, 1e-3).
+        beta2_decay (float): Power of the step count that is the newest squared gradient's weight,
+            at most 0; :math:`\tau` in the rule. Default: -0.8.
+        eps (tuple[float or None, float]): The least divisor (by default the machine epsilon of the
+            parameter's dtype), and the least root mean square of a parameter, to which steps are
+            relative, each at least 0; :math:`(\epsilon_1, \epsilon_2)` in the rule. Default: (None,
+            1e-3).
         d (float): The root mean square above which an update is scaled down, at least 1; :math:`d`
             in the rule. Default: 1.0.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.

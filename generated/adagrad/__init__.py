@@ -26,10 +26,10 @@ class Adagrad(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
-        lr_decay (float): How much each step adds to what lr is divided by, at least 0; :math:`\eta`
+        lr_decay (float): Number that each step adds to the divisor of lr, at least 0; :math:`\eta`
             in the rule. Default: 0.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.
-        initial_accumulator_value (float): What the sum begins with, in every group, at least 0.
+        initial_accumulator_value (float): Start value of the sum, in every group, at least 0.
             Default: 0.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-10.

@@ -50,7 +50,7 @@ class Adam(GeneratedOptimizer):
         differentiable (bool): Let autograd follow the step. Default: False.
         fused (bool or None): Require the fused kernel (True) or never use it (False); None uses it
             where it can run and no other implementation is requested. Default: None.
-        decoupled_weight_decay (bool): Shrink the parameter itself, as AdamW does, not by the
+        decoupled_weight_decay (bool): Shrink the parameter itself, as AdamW does, not through the
             gradient. Default: False.
 
     Raises:

@@ -29,7 +29,7 @@ class Adamax(GeneratedOptimizer):
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-3.
         betas (tuple[float, float]): Decay rates of the running average, and of the largest recent
             gradient, each in [0, 1); :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.999).
-        eps (float): Added to the size of a gradient, so that none divides by 0, at least 0;
+        eps (float): Added to the size of a gradient, so that no divisor is 0, at least 0;
             :math:`\epsilon` in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time

@@ -49,10 +49,9 @@ class Muon(GeneratedOptimizer):
             Default: 1e-7.
         ns_steps (float): How many Newton-Schulz iterations to take, below 100; :math:`k` in the
             rule. Default: 5.
-        adjust_lr_fn (str or None): How a step grows with a matrix: with the root of its rows over
-            its columns, but no less than 1 ('original', and None), as large as AdamW's, or with
-            that root alone: one of None, 'original', 'match_rms_adamw', 'spectral_unclamped'.
-            Default: None.
+        adjust_lr_fn (str or None): How a step is scaled: by the root of rows over columns, but at
+            least 1 ('original' and None), to the size of AdamW's steps, or by that root alone: one
+            of None, 'original', 'match_rms_adamw', 'spectral_unclamped'. Default: None.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.

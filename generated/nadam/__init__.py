@@ -44,7 +44,7 @@ class NAdam(GeneratedOptimizer):
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.
         momentum_decay (float): How fast the momentum approaches its final value, at least 0;
             :math:`\psi` in the rule. Default: 4e-3.
-        decoupled_weight_decay (bool): Shrink the parameter itself, as AdamW does, not by the
+        decoupled_weight_decay (bool): Shrink the parameter itself, as AdamW does, not through the
             gradient. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.

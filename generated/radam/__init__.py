@@ -44,7 +44,7 @@ class RAdam(GeneratedOptimizer):
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.
-        decoupled_weight_decay (bool): Shrink the parameter itself, as AdamW does, not by the
+        decoupled_weight_decay (bool): Shrink the parameter itself, as AdamW does, not through the
             gradient. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.

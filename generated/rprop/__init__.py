@@ -28,8 +28,8 @@ class Rprop(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
         lr (float or Tensor): Size of the first step of every element, at least 0. Default: 1e-2.
-        etas (tuple[float, float]): Factors of the step size when the gradient's sign turns, and
-            stays; :math:`(\eta^-, \eta^+)` in the rule. Default: (0.5, 1.2).
+        etas (tuple[float, float]): Factors of the step size if the gradient's sign changes, and if
+            not; :math:`(\eta^-, \eta^+)` in the rule. Default: (0.5, 1.2).
         step_sizes (tuple[float, float]): Least and largest size of a step; :math:`(s^{\min},
             s^{\max})` in the rule. Default: (1e-6, 50).
         capturable (bool): Let a CUDA graph capture the step. Default: False.

@@ -32,13 +32,13 @@ def ask(
         start_new_session=True,
     ) as child:
         try:
-            answer, problem = child.communicate(timeout=limit)
+            output, errors = child.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             _end(child)
             return None
     if child.returncode:
-        raise RuntimeError(f"{module} failed on {request}:\n{problem}")
-    return json.loads(answer.splitlines()[-1])
+        raise RuntimeError(f"{module} failed on {request}:\n{errors}")
+    return json.loads(output.splitlines()[-1])
 
 
 def answer(function: Callable[..., Any]) -> None:

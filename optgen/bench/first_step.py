@@ -61,8 +61,8 @@ def _summary(processes: Iterator[dict[str, float]]) -> dict[str, float]:
     """Return the medians over several processes, and the fastest and slowest first step."""
     found = list(processes)
     firsts = [each["first"] for each in found]
-    middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
-    return middle | {"first_min": min(firsts), "first_max": max(firsts)}
+    medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
+    return medians | {"first_min": min(firsts), "first_max": max(firsts)}
 
 
 def measured(
@@ -70,19 +70,20 @@ def measured(
 ) -> dict[str, float]:
     """Return the milliseconds of one form of a class. Runs in a separate process."""
     torch.set_num_threads(threads)
-    tensors, kind = TensorList("", "", [tuple(each) for each in shapes]), getattr(torch, dtype)
-    found, optimizer = _first(name, title, tensors, kind)
-    found["states"] = _milliseconds(partial(_like, optimizer))
+    tensors = TensorList("", "", [tuple(each) for each in shapes])
+    torch_dtype = getattr(torch, dtype)
+    found, optimizer = _first(name, title, tensors, torch_dtype)
+    found["states"] = _milliseconds(partial(_allocate_states, optimizer))
     found["plain"] = min(_milliseconds(optimizer.step) for _ in range(6))
     del optimizer  # free it now, not while the next one is measured
-    return found | {"again": _first(name, title, tensors, kind)[0]["first"]}
+    return found | {"again": _first(name, title, tensors, torch_dtype)[0]["first"]}
 
 
 def _first(
-    name: str, title: str, tensors: TensorList, kind: torch.dtype
+    name: str, title: str, tensors: TensorList, torch_dtype: torch.dtype
 ) -> tuple[dict[str, float], torch.optim.Optimizer]:
-    params = parameters(tensors, kind)
-    for param, gradient in zip(params, gradients(tensors, kind), strict=True):
+    params = parameters(tensors, torch_dtype)
+    for param, gradient in zip(params, gradients(tensors, torch_dtype), strict=True):
         param.grad = gradient
     gc.collect()  # else the first collection after importing torch falls into the measured time
     begin = time.perf_counter()
@@ -91,8 +92,8 @@ def _first(
     return {"first": (time.perf_counter() - begin) * 1e3}, optimizer
 
 
-def _like(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Allocate tensors like an optimizer's states, while the states still hold their memory."""
+def _allocate_states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Allocate tensors like an optimizer's states, beside these, which keep their memory."""
     states = (value for values in optimizer.state.values() for value in values.values())
     return list(map(torch.zeros_like, filter(torch.is_tensor, states)))
 

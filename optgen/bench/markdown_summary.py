@@ -44,12 +44,12 @@ def markdown(results: Results) -> str:
 def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
     if not figures:
         return None
-    ours, theirs = figures[OURS]["median"], (fastest(figures), ratio(figures, DEFAULT))
+    ours, ratios = figures[OURS]["median"], (fastest(figures), ratio(figures, DEFAULT))
     return (
         f"{cell.name}, {LISTS[cell.tensors].title}, {cell.dtype}",
         f"{_digits(ours)} ms",
         f"{ratio(figures, LIMIT) or 0:.0%}",
-        *(f"{_digits(ours * (times or 0))} ms" for times in theirs),
+        *(f"{_digits(ours * (times or 0))} ms" for times in ratios),
     )
 
 
@@ -59,15 +59,15 @@ def _digits(value: float) -> str:
 
 def _points(results: Results) -> Iterator[str]:
     count = len(VECTOR_CLASSES) * len(MEAN)
-    whole = f"{count} of {count}"
+    complete = f"{count} of {count}"  # the label of a mean if no figure is missing
     means = [mean(faster(VECTOR_CLASSES, MEAN, form), count)(results) for form in (None, DEFAULT)]
-    if all(whole in each for each in means):
-        best, usual = (each[whole] for each in means)
+    if all(complete in each for each in means):
+        best, default = (each[complete] for each in means)
         lists = ", ".join(LISTS[name].title for name in MEAN)
         yield (
             f"On {len(VECTOR_CLASSES)} algorithms and three lists of tensors ({lists}), torch's "
             f"fastest form takes {best:.1f} times as long as optgen, and torch's default form "
-            f"{usual:.1f} times as long (geometric means)."
+            f"{default:.1f} times as long (geometric means)."
         )
     if first := results.get(_FIRST):
         yield (

@@ -1,11 +1,11 @@
 """Measure step times of several variants, so that their ratios are reliable.
 
 All variants run in one process, in a new order each round. A sample is one *cold* step, with
-gradients at new addresses and other data in the caches, followed by steps repeated for 20 ms (or
-one step if it takes longer). In each round every variant takes a sample, until it has used its
-share of the time, so fast variants are sampled more often. The speed of a loop over cached data
-depends on the memory pages of its tensors, by up to a sixth. So variants whose data fits into the
-caches are created anew several times.
+gradients at new addresses and other data in the caches, followed by steps repeated for 20 ms (one
+step if it takes longer, none if it takes 0.2 s). In each round every variant takes a sample, until
+it has used its share of the time, so fast variants are sampled more often. The speed of a loop over
+cached data varies by up to a sixth with the memory pages of its tensors. So variants whose data
+fits into the caches are created anew several times.
 """
 
 import random
@@ -25,9 +25,9 @@ from optgen.bench.variants import Variant
 Figures = dict[str, float]
 """Milliseconds of a step: `median` and `min` if repeated, `cold` and `cold_min`; `samples`."""
 
-_LONG = 0.02
+_LONG = 0.02  # seconds for which a sample repeats the step
 _ENDLESS = 0.2  # such a step exceeds every cache, so repeated steps are as slow as a cold one
-_CACHES = 64 << 20
+_CACHES = 64 << 20  # bytes of other data that replace the contents of the caches
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Budget:
     clock: Callable[[], float] = time.perf_counter
 
     def up_to(self, draw: int, draws: int) -> "Budget":
-        """Return the budget up to and with a draw, including seconds that earlier draws left."""
+        """Return the budget up to the end of a draw, with the seconds that earlier draws left."""
         return replace(
             self,
             seconds=self.seconds * draw / draws,
@@ -79,18 +79,18 @@ def compare_redrawn(
     draws: int,
 ) -> dict[str, Figures]:
     """Return the figures of variants that `draw` creates anew, `draws` times."""
-    fill = torch.zeros(_CACHES, dtype=torch.uint8)
+    other_data = torch.zeros(_CACHES, dtype=torch.uint8)
     samples: defaultdict[str, _Samples] = defaultdict(_Samples)
     for number in range(1, draws + 1):
-        variants = draw()  # while the last ones still exist, so that the memory is another
-        _measure(variants, renew, fill, samples, budget.up_to(number, draws))
+        variants = draw()  # before the last ones are freed, so that the addresses are new
+        _measure(variants, renew, other_data, samples, budget.up_to(number, draws))
     return {title: samples[title].figures() for title in variants}
 
 
 def _measure(
     variants: Mapping[str, Variant],
     renew: Callable[[], Sequence[Tensor]],
-    fill: Tensor,
+    other_data: Tensor,
     samples: dict[str, _Samples],
     budget: Budget,
 ) -> None:
@@ -101,10 +101,10 @@ def _measure(
     share = budget.seconds / len(variants)
     for turn in range(budget.most):
         left = [t for t in variants if turn < budget.least or samples[t].spent < share]
-        gradients = renew()  # while the last ones still exist, so that the memory is another
+        gradients = renew()  # before the last ones are freed, so that the addresses are new
         for title in random.sample(left, len(left)):
             variants[title].take(gradients)
-            fill.add_(1)
+            other_data.add_(1)
             _sample(variants[title].step, samples[title], budget.clock)
 
 

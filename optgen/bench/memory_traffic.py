@@ -19,7 +19,7 @@ class Access:
     key: str
     stored: bool = False
     shape: str = "like"  # "like" the parameter, or one number per "row" or "col"
-    when: str | None = None  # the group value that it depends on
+    when: str | None = None  # the group value that must be true for the access
 
     def shape_for(self, param: Tensor) -> list[int]:
         """Return the shape of the tensor for a parameter."""

@@ -36,15 +36,15 @@ def peaks(cell: Cell) -> Figures:
 def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
     """Return the peak of the first steps of each form. Runs in a separate process."""
     torch.set_num_threads(threads)
-    taken, kind = suited(name, LISTS[tensors]), getattr(torch, dtype)
+    taken, torch_dtype = suited(name, LISTS[tensors]), getattr(torch, dtype)
     figures: Figures = {}
-    for title in forms(name, kind):  # `forms` takes steps, so everything is loaded
-        stepper = Stepper(name, title, taken, kind)
-        stepper.take(gradients(taken, kind))
+    for title in forms(name, torch_dtype):  # `forms` takes steps, so everything is loaded
+        stepper = Stepper(name, title, taken, torch_dtype)
+        stepper.take(gradients(taken, torch_dtype))
         if isinstance(stepper.optimizer, GeneratedOptimizer):
             stepper.optimizer.init_state()
-        had = _state_bytes(stepper)
-        found = peak(stepper.step, _STEPS) - (_state_bytes(stepper) - had)
+        before = _state_bytes(stepper)
+        found = peak(stepper.step, _STEPS) - (_state_bytes(stepper) - before)
         params = sum(param.nbytes for param in stepper.params)
         figures[title] = {"bytes": found, "of_params": found / params}
     return figures

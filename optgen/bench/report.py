@@ -11,11 +11,11 @@ _STEPS = ("class", "tensors", "type", "threads", "ms", "cold ms", "of limit")
 
 def line(cell: Cell, figures: Figures) -> str:
     """Return the line for a cell of any part of the benchmark."""
-    return f"{cell}: " + (_step(figures) if cell.part == "step" else _every(figures))
+    return f"{cell}: " + (_step(figures) if cell.part == "step" else _all_figures(figures))
 
 
 def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
-    """Yield the table of steps: our times, then the ratios of torch and of our other lowerings."""
+    """Yield a header, then rows of our times and the ratios of torch and of our other lowerings."""
     others = [title for title in UNFUSED if any(title in each for each in results.values())]
     has_torch = any(fastest(each) for cell, each in results.items() if cell.part == "step")
     yield (*_STEPS, *(("torch's fastest", "torch's default") if has_torch else ()), *others)
@@ -77,7 +77,7 @@ def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"
 
 
-def _every(figures: Figures) -> str:
+def _all_figures(figures: Figures) -> str:
     return " | ".join(f"{title} {_pairs(of)}" for title, of in figures.items())
 
 

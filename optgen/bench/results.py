@@ -70,8 +70,8 @@ def merge(path: Path, found: Mapping[Cell, Figures]) -> Results:
 
 def describe_machine() -> dict[str, Any]:
     """Return what figures depend on: processor, load, and versions."""
-    names = Path("/proc/cpuinfo")
-    lines = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
     return {
         "processor": model or platform.processor(),

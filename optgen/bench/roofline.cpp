@@ -12,7 +12,8 @@ constexpr int MOST = 6; // streams in one loop; the same as in roofline.py
 
 // Streams of one size that a sweep reads together; the first `stored` of them are written back.
 struct Sweep {
-    i64 words, first, elements; // 32-bit words of a stream; first element and size of its parameter
+    i64 words; // 32-bit words of a stream
+    i64 first, elements; // of its parameter; `first` counts from the start of the list
     i64 read, stored;
     u32* at[MOST];
 };
@@ -32,32 +33,34 @@ struct Threads {
     int (*team)();
 };
 
+// Reads all streams, and writes the first STORED back: `seen & zero` is 0, so no value changes.
 template <int STORED, int... K, class... Stream>
 u32 loop(i64 n, u32 zero, std::integer_sequence<int, K...>, Stream* __restrict... at) {
-    u32 sum = 0;
+    u32 all_seen = 0;
     for (i64 i = 0; i < n; ++i) {
         const u32 seen = (at[i] | ...);
-        if constexpr (STORED == 0) sum |= seen;
+        if constexpr (STORED == 0) all_seen |= seen;
         ((K < STORED ? void(at[i] ^= seen & zero) : void()), ...);
     }
-    return sum;
+    return all_seen;
 }
 
 template <int STORED, int... K>
-u32 spread(const Sweep& s, i64 low, i64 n, u32 zero, std::integer_sequence<int, K...> places) {
+u32 loop_from(const Sweep& s, i64 low, i64 n, u32 zero, std::integer_sequence<int, K...> places) {
     return loop<STORED>(n, zero, places, (s.at[K] + low)...);
 }
 
 template <int READ, int STORED>
-u32 streams(const Sweep& s, i64 low, i64 n, u32 zero) {
-    return spread<STORED>(s, low, n, zero, std::make_integer_sequence<int, READ>());
+u32 loop_over(const Sweep& s, i64 low, i64 n, u32 zero) {
+    return loop_from<STORED>(s, low, n, zero, std::make_integer_sequence<int, READ>());
 }
 
-using Streams = u32 (*)(const Sweep&, i64, i64, u32);
+using Loop = u32 (*)(const Sweep&, i64, i64, u32);
 
+// Returns the loop for this many streams, of which `stored` are written back.
 template <int... I>
-Streams variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
-    static constexpr Streams variants[] = {streams<1 + I / (MOST + 1), I % (MOST + 1)>...};
+Loop variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
+    static constexpr Loop variants[] = {loop_over<1 + I / (MOST + 1), I % (MOST + 1)>...};
     return variants[(read - 1) * (MOST + 1) + stored];
 }
 

@@ -39,7 +39,7 @@ class Roofline:
     """Loop that reads and writes what a step of an optimizer must, and changes no value."""
 
     def __init__(self, traffics: Sequence[Traffic], optimizer: torch.optim.Optimizer) -> None:
-        self._passing: dict[tuple[int, str, str], Tensor] = {}
+        self._temporaries: dict[tuple[int, str, str], Tensor] = {}
         self._grads: list[tuple[_Sweep, int, Tensor]] = []
         params = [(p, group) for group in optimizer.param_groups for p in group["params"]]
         found: list[_Sweep] = []
@@ -96,9 +96,9 @@ class Roofline:
             found: Tensor = state[access.key]
             return found
         key = (id(param), access.key, access.shape)
-        if key not in self._passing:
-            self._passing[key] = param.new_zeros(access.shape_for(param))
-        return self._passing[key]
+        if key not in self._temporaries:
+            self._temporaries[key] = param.new_zeros(access.shape_for(param))
+        return self._temporaries[key]
 
     def _point_at_table(self, made: list[_Sweep]) -> None:
         """Point `_grads` at the structures in the array, which are copies of those made."""

@@ -20,7 +20,7 @@ from optgen.bench.variants import OURS, Stepper, Variant, forms, renewal, suited
 
 TrafficOf = Callable[[str], Sequence[Traffic] | None]
 ONE_GROUP = f"{OURS}, one group"
-_CACHED = 4 << 20  # bytes of parameters: caches hold what a step reads
+_CACHED = 4 << 20  # up to so many bytes of parameters, caches hold all that a step reads
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Suite:
 
     traffic: TrafficOf
     budget: Budget
-    unfused: bool = False  # our for-loop and foreach too
+    unfused: bool = False  # whether to measure our for-loop and foreach too
     compile_limit: float = 180.0  # seconds
 
     def run(self, cell: Cell) -> Figures:

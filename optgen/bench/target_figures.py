@@ -16,7 +16,7 @@ Measure = Callable[[Figures], float | None]
 def steps(
     measure: Measure, names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
 ) -> Extract:
-    """Return an extract of one figure from the steps of classes on lists, on one thread."""
+    """Return a function that extracts one figure of each step on one thread."""
 
     def extract(results: Results) -> Values:
         cells = (Cell("step", name, tensors, dtype) for tensors in lists for name in names)
@@ -27,7 +27,7 @@ def steps(
 
 
 def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -> Extract:
-    """Return an extract of one figure from all cells of another part of the benchmark."""
+    """Return a function that extracts one figure of each cell of another part."""
 
     def extract(results: Results) -> Values:
         cells = sorted(cell for cell in results if cell.part == name and cell.name in names)
@@ -37,19 +37,19 @@ def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -
 
 
 def of_limit(names: Sequence[str], lists: Sequence[str], dtype: str = "float32") -> Extract:
-    """Return an extract of the fraction of the memory limit that steps reach."""
+    """Return a function that extracts the fraction of the memory limit that steps reach."""
     return steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
 
 
 def faster(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
-    """Return an extract of torch's time over ours, in its fastest form or in a given form."""
+    """Return a function that extracts torch's time, in its fastest or a given form, over ours."""
     if form is None:
         return steps(fastest, names, lists)
     return steps(lambda figures: ratio(figures, form), names, lists)
 
 
 def mean(several: Extract, count: int) -> Extract:
-    """Return an extract of the geometric mean of `count` figures."""
+    """Return a function that extracts the geometric mean of some figures, labelled "n of count"."""
 
     def extract(results: Results) -> Values:
         values = several(results).values()

@@ -24,7 +24,7 @@ def targets(*, converts_bfloat16: bool) -> tuple[Target, ...]:
     return (
         *_float32(),
         *_phases(),
-        *(_converted() if converts_bfloat16 else _unconverted()),
+        *(_bfloat16_in_hardware() if converts_bfloat16 else _bfloat16_in_software()),
         *_many_tensors(),
         *_around_steps(),
     )
@@ -49,7 +49,7 @@ def _phases() -> Iterator[Target]:
     yield Target("phases: times faster than torch, ResNet-50", faster(FACTORED, ["resnet50"]), 12)
 
 
-def _converted() -> Iterator[Target]:
+def _bfloat16_in_hardware() -> Iterator[Target]:
     yield _bfloat16("2.5e7", ELEMENTWISE, 0.9)
     bounds = {("SGD", "ASGD"): 0.8, ("Adamax",): 0.65, ("AdamW", "RAdam", "NAdam", "Rprop"): 0.5}
     for names, least in bounds.items():
@@ -58,7 +58,7 @@ def _converted() -> Iterator[Target]:
     yield _bfloat16("1e6", rest, 0.42)
 
 
-def _unconverted() -> Iterator[Target]:
+def _bfloat16_in_software() -> Iterator[Target]:
     yield _bfloat16("2.5e7", ELEMENTWISE, 0.9)
     yield _bfloat16("1e6", ELEMENTWISE, 0.3)
 
@@ -92,7 +92,7 @@ def _around_steps() -> Iterator[Target]:
         "first step, warm: ms over a plain one", part("first step", _warm, VECTOR_CLASSES), most=10
     )
     title = "first step, warm: ms over a plain one and memory for states"
-    yield Target(title, part("first step", _warm_but_memory, VECTOR_CLASSES), most=10)
+    yield Target(title, part("first step", _warm_without_memory, VECTOR_CLASSES), most=10)
     yield Target("beside a busy process, times alone", part("busy", _busy, VECTOR_CLASSES), most=3)
     yield Target("peak extra memory: MB", part("memory", _megabytes, ELEMENTWISE), most=1)
     yield Target("peak, with column sums: MB", part("memory", _megabytes, FACTORED), most=16)
@@ -111,7 +111,7 @@ def _warm(figures: Figures) -> float:
     return float(figures[WARM]["first"] - figures[WARM]["plain"])
 
 
-def _warm_but_memory(figures: Figures) -> float:
+def _warm_without_memory(figures: Figures) -> float:
     return _warm(figures) - float(figures[WARM]["states"])
 
 

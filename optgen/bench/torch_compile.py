@@ -21,7 +21,7 @@ COMPILED = "torch.compile"
 
 
 def compiled(cell: Cell, limit: float) -> Figures:
-    """Return seconds of the first two steps and times of later steps, or the limit exceeded."""
+    """Return seconds of the first two steps and times of later ones, or the limit if exceeded."""
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
@@ -32,14 +32,14 @@ def compiled(cell: Cell, limit: float) -> Figures:
 def measured(name: str, tensors: str, dtype: str, threads: int) -> Mapping[str, Any]:
     """Build, then compare. Runs in a separate process."""
     torch.set_num_threads(threads)
-    taken, kind = suited(name, LISTS[tensors]), getattr(torch, dtype)
-    both = {OURS: Stepper(name, OURS, taken, kind)}
-    theirs = both[COMPILED] = Stepper(name, FOREACH, taken, kind)
+    taken, torch_dtype = suited(name, LISTS[tensors]), getattr(torch, dtype)
+    both = {OURS: Stepper(name, OURS, taken, torch_dtype)}
+    theirs = both[COMPILED] = Stepper(name, FOREACH, taken, torch_dtype)
     for stepper in both.values():
-        stepper.take(gradients(taken, kind))
+        stepper.take(gradients(taken, torch_dtype))
     theirs.step = torch.compile(theirs.optimizer.step)
     seconds = [_seconds(theirs), _seconds(theirs)]  # SGD compiles again once it has momentum
-    figures: Figures = compare(both, renewal(taken, kind), Budget())
+    figures: Figures = compare(both, renewal(taken, torch_dtype), Budget())
     figures[COMPILED] |= {"first_s": seconds[0], "second_s": seconds[1]}
     return figures
 

@@ -26,7 +26,7 @@ UNFUSED: dict[str, dict[str, Any]] = {
     "optgen for-loop": {"foreach": False},
     "optgen foreach": {"foreach": True},
 }
-_DRAWN = 1 << 18
+_DRAWN = 1 << 18  # random numbers; larger tensors repeat them
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 
 
@@ -93,6 +93,7 @@ def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
     """Make an optimizer of a class in one of its forms."""
     kind: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
     flags = (FORMS | UNFUSED)[title]
+    # A class without the argument is an error if the flag is True: it lacks this form.
     options = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
     settings = SETTINGS.get(name, {})
     options |= {key: value for key, value in settings.items() if key in _arguments(kind)}
@@ -141,7 +142,7 @@ def _noise(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tenso
     """Yield random tensors. Large ones repeat their values, because drawing all takes seconds."""
     drawn = torch.randn(_DRAWN, generator=torch.Generator().manual_seed(seed)).to(dtype).repeat(2)
     for number, shape in enumerate(tensors.shapes):
-        count, first = prod(shape), number * 251 % _DRAWN
+        count, first = prod(shape), number * 251 % _DRAWN  # each begins at another number
         some = drawn[first : first + min(count, _DRAWN)]
         yield some.repeat(-(-count // _DRAWN))[:count].view(shape)
 

@@ -123,7 +123,7 @@ def show(
         ),
     ] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the rule in LaTeX.")] = False,
-    ir: Annotated[bool, typer.Option("--ir", help="Print what the compiler reads.")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="Print the algorithm and its plan.")] = False,
 ) -> None:
     """Print an optimizer: its spec, LaTeX, IR, or a file.
 

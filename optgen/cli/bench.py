@@ -56,7 +56,7 @@ class Request:
         setting = ([self.dtype], [self.threads])
         found = list(select_cells.chosen("step", names, self.lists, limited, *setting))
         if self.compiled:
-            catalogued = [name for name in names if name not in OWN]  # others are not loaded there
+            catalogued = [name for name in names if name not in OWN]  # the only ones it knows
             found += select_cells.chosen("compile", catalogued, [_COMPILED], limited, *setting)
         return found
 
@@ -79,8 +79,8 @@ def run(request: Request, json: Path | None, plot: Path | None) -> None:
         typer.echo(f"results: {json}")
     if plot:
         drawn = draw(measured, plot, request.dtype, request.threads)
-        there_are = f"no picture: it shows steps beside torch's, on the lists {', '.join(PANELS)}"
-        typer.echo(f"picture: {plot}" if drawn else there_are)
+        no_picture = f"no picture: it shows steps beside torch's, on the lists {', '.join(PANELS)}"
+        typer.echo(f"picture: {plot}" if drawn else no_picture)
 
 
 def measure(suite: Suite, chosen: Sequence[Cell]) -> Results:

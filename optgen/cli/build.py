@@ -27,7 +27,7 @@ from optgen.spec.read_spec import read_specs
 
 @dataclass(frozen=True)
 class Targets:
-    """Spec files and their output folder. If `whole`, the folder holds nothing else."""
+    """Spec files and their output folder. If `whole`, files of other specs are removed."""
 
     specs: tuple[Path, ...]
     out: Path
@@ -74,7 +74,7 @@ def write(wanted: Targets) -> None:
 
 
 def compare(wanted: Targets, *, diff: bool) -> int:
-    """Print the stale files, or their diffs; return their number."""
+    """Print the stale files, or their diffs, and orphaned folders; return how many there are."""
     found = _changes(wanted)
     for change in found:
         path = str(shorten(change.path))
@@ -96,10 +96,10 @@ def compare(wanted: Targets, *, diff: bool) -> int:
 def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     """Read and generate specs without writing anything.
 
-    Yields a line for each correct algorithm, the first error of each wrong file, and at the end
-    an error if two files do not go together.
+    Yield a line for each correct algorithm, the first error of each wrong file, and at the end an
+    error if two files do not go together.
     """
-    right = []
+    correct = []
     for path in dict.fromkeys(spec_path(name) for name in names):
         try:
             algorithms = _read([path])
@@ -108,11 +108,11 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
         except (SpecError, InternalError) as error:
             yield error
             continue
-        right.append(path)
+        correct.append(path)
         for algorithm in algorithms:
             yield f"{algorithm.name}: ok ({_summary(algorithm)})"
     try:
-        _read(right)
+        _read(correct)
     except SpecError as error:
         yield error
 
@@ -160,12 +160,12 @@ def _orphans(wanted: Targets) -> list[Path]:
     if wanted.whole or not wanted.out.is_dir():
         return []
     given = {path.stem for path in wanted.specs}
-    beside = {path.resolve().parent for path in wanted.specs}
+    spec_folders = {path.resolve().parent for path in wanted.specs}
     return [
         folder
         for folder in sorted(wanted.out.iterdir())
         if folder.is_dir() and folder.name not in given
-        if not any((specs / f"{folder.name}.py").is_file() for specs in beside)
+        if not any((specs / f"{folder.name}.py").is_file() for specs in spec_folders)
         if any(True for _ in emit.leftovers(folder))
     ]
 

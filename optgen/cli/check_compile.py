@@ -42,10 +42,10 @@ def _build(algorithm: Algorithm) -> None:
     sources = {source: dtype_variants.bits_of_dtypes([torch.float32])}
     if shard_kernel.MACRO in source:
         sources[f"#define {shard_kernel.MACRO}\n{source}"] = dtype_variants.ALL
-    with ThreadPoolExecutor(1) as beside:
-        for text, types in [*sources.items(), (source, dtype_variants.ALL)]:
-            swept = sweep_library.start_build(beside, text, types)
+    with ThreadPoolExecutor(1) as executor:
+        for text, dtypes in [*sources.items(), (source, dtype_variants.ALL)]:
+            wait_for_sweeps = sweep_library.start_build(executor, text, dtypes)
             dtype_variants.library(
-                algorithm.module, text, types, dtype_variants.matrix_op_dtypes(text)
+                algorithm.module, text, dtypes, dtype_variants.matrix_op_dtypes(text)
             )
-            swept()
+            wait_for_sweeps()

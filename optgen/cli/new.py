@@ -31,8 +31,8 @@ def {title}(
     p = p - lr * m / (1 - beta**t)
 '''
 
-# In a checkout, pyproject.toml tells ruff about the declarations.
-_UNCONFIGURED = "# ruff: noqa: B008 (a declaration is read and never run)\n"
+# For files outside of a checkout; in one, pyproject.toml has this exception.
+_NOQA = "# ruff: noqa: B008 (a declaration is read and never run)\n"
 
 
 def write(name: str) -> Path:
@@ -45,5 +45,5 @@ def write(name: str) -> Path:
         raise typer.BadParameter(f"{path} exists; choose another name")
     title = "".join(part.capitalize() for part in name.split("_"))
     text = _SKELETON.format(title=title)
-    write_atomically(path, text if checkout else _UNCONFIGURED + text)
+    write_atomically(path, text if checkout else _NOQA + text)
     return path

@@ -64,9 +64,9 @@ def _factors(plan: Plan, sweep: Sweep) -> Iterator[Access]:
     read = (ref for expr in expressions(sweep.body) for ref in reads(expr))
     axes = {ref.name: plan.kinds[ref].axes for ref in read if ref.name not in made}
     keys = {state.symbol: state.key for state in plan.algorithm.factor_states()}
-    for name, its in axes.items():
-        if its in _SHAPES:
-            yield Access(keys.get(name, name), shape=_SHAPES[its])
+    for name, axis in axes.items():
+        if axis in _SHAPES:
+            yield Access(keys.get(name, name), shape=_SHAPES[axis])
 
 
 def _updated(plan: Plan, finish: Finish) -> Iterator[Access]:

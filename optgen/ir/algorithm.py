@@ -27,7 +27,7 @@ class Bounds:
     lt: float | None = None
 
     def admits(self, value: float) -> bool:
-        """Tell whether a number lies in the range. NaN does not."""
+        """Tell whether a number lies in the range. NaN does only if there are no bounds."""
         return (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
@@ -131,8 +131,11 @@ class Algorithm:
     * `param`, `grad`, `step`: the rule's names for the parameter, its gradient and the number of
       steps taken (None: the rule counts no steps).
     * `counter`: the type of the step count in a checkpoint, a 0-dim tensor or an int.
+    * `base`: the algorithm whose rule this is, with other defaults; None for a rule of its own.
     * `keywords`, `group`: the order of arguments and of group keys, if not the spec's own.
       Arguments after "*" in `keywords` are keyword-only.
+    * `gradient`: "dense"; "rows", if sparse gradients work too; or "sparse_only".
+    * `sparse_hint`: the end of the error about a gradient that is wrongly sparse or dense.
     * `scalar_device`: the device of the step count and of scalar states in a group that is neither
       fused nor capturable: "cpu", or "param" for the parameter's device.
     * `lists`: the lists that a function (`@elementwise`) takes, in the author's order; () for an
@@ -164,20 +167,20 @@ class Algorithm:
 
     @property
     def elementwise(self) -> bool:
-        """Tell whether each element of a parameter is updated without reading other elements."""
-        return not self._whole_words() and not any(self.factor_states())
+        """Tell whether an element's update needs no other element or property of the parameter."""
+        return not self._whole_tensor_ops() and not any(self.factor_states())
 
     @property
     def by_row(self) -> bool:
         """Tell whether each row of a parameter is updated without reading other rows."""
-        return self._whole_words() <= BY_ROW
+        return self._whole_tensor_ops() <= BY_ROW
 
     def matrix_ops(self) -> set[str]:
         """Return the matrix ops in the rule."""
-        return self._whole_words() & set(MATRIX_OPS)
+        return self._whole_tensor_ops() & set(MATRIX_OPS)
 
-    def _whole_words(self) -> set[str]:
-        """Return the ops in the rule that need more of a parameter than one element."""
+    def _whole_tensor_ops(self) -> set[str]:
+        """Return the ops in the rule that depend on more of a parameter than one element."""
         whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
         return {node.op for node in nodes if isinstance(node, Call) and node.op in whole}
@@ -189,12 +192,12 @@ class Algorithm:
 
     @property
     def stem(self) -> str:
-        """The name of its kernels: the module's, but a function has its own name."""
+        """The name of its kernels: the function's own name, or the module's for an optimizer."""
         return self.name if self.is_function else self.module
 
     @property
     def folder(self) -> str:
-        """The folder of its generated files. A function has a folder inside that of its file."""
+        """The folder of its generated files: the module's, or for a function one inside it."""
         return f"{self.module}/{self.name}" if self.is_function else self.module
 
     @property

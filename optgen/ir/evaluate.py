@@ -48,17 +48,17 @@ def evaluate(
         algorithm.grad: grad.detach().double(),
     }
     values |= {name: _number(value) for name, value in hypers.items()}
-    kept = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
-    for entry in kept:
-        old = state.get(entry.key)
-        found = _initial(algorithm, entry, values, scalar_dtype) if old is None else old
-        values[entry.symbol] = found if entry.shape == "scalar" else found.double()
-    fresh = {s.symbol for s in kept if state.get(s.key) is None}
+    existing = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
+    for s in existing:
+        old = state.get(s.key)
+        value = _initial(algorithm, s, values, scalar_dtype) if old is None else old
+        values[s.symbol] = value if s.shape == "scalar" else value.double()
+    fresh = {s.symbol for s in existing if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = _number(step)
     _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
-    new_state = {s.key: _stored(s, values[s.symbol]) for s in kept}
+    new_state = {s.key: _stored(s, values[s.symbol]) for s in existing}
     return values[algorithm.param], ({"step": step} if algorithm.step else {}) | new_state
 
 
@@ -67,8 +67,8 @@ def evaluate_function(
 ) -> dict[str, Tensor]:
     """Apply a function over lists to one tensor of each list; return the written ones by name."""
     others = {s.key: tensors[s.symbol].double() for s in algorithm.states}
-    given = (tensors[algorithm.param], tensors[algorithm.grad])
-    param, state = evaluate(algorithm, hypers, *given, others)
+    inputs = (tensors[algorithm.param], tensors[algorithm.grad])
+    param, state = evaluate(algorithm, hypers, *inputs, others)
     written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
     return {algorithm.param: param, **written}
 
@@ -81,7 +81,7 @@ def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
 
 
 def facts_of(param: Tensor) -> dict[str, bool | float]:
-    """Return the properties of a parameter by their ops' names. Missing sizes are 1."""
+    """Return the properties of a parameter, by op. A size that the parameter lacks is 1."""
     sizes = (1, 1, *param.shape)
     return {
         "factored": param.ndim > 1,
@@ -94,6 +94,7 @@ def facts_of(param: Tensor) -> dict[str, bool | float]:
 
 
 def _number(value: Any) -> Any:
+    """Convert numbers and bools, also those in a tuple, to 0-dim tensors; keep None and strings."""
     if isinstance(value, tuple | list):
         return tuple(_number(v) for v in value)
     if value is None or isinstance(value, str):
@@ -125,9 +126,9 @@ def _initial(
 
 
 def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
-    """Return the dtype of a scalar state: the one it declares, or the default."""
-    found: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else usual
-    return found
+    """Return the dtype of a scalar state: the one it declares, or else the usual one."""
+    dtype: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else usual
+    return dtype
 
 
 def _stored(state: State, value: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ def _stored(state: State, value: Tensor) -> Tensor:
 
 @dataclass
 class _Step:
-    """One step of one parameter: the values of names so far."""
+    """Run the statements of one step of one parameter; `values` holds every name's value so far."""
 
     algorithm: Algorithm
     values: Values
@@ -168,7 +169,7 @@ class _Step:
             case Const(value):
                 return _number(value)
             case Ref(name):
-                return _in(torch.float64, self.values[name])
+                return _as_dtype(torch.float64, self.values[name])
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
             case Call(op, _) if op in self.facts:
@@ -183,7 +184,7 @@ class _Step:
             case Call("and" | "or" as op, (a, b)):
                 left = self.value(a)
                 decided = left.ndim == 0 and bool(left) is (op == "or")
-                right = self.undecided(op, b) if decided else self.value(b)
+                right = self.neutral(op, b) if decided else self.value(b)
                 return OPS[op].meaning(left, right)
             case Call("==" | "!=" as op, (a, b)) if _is_choice(self.values, a, b):
                 return torch.tensor(OPS[op].meaning(*(self.value(e) for e in (a, b))))
@@ -192,16 +193,16 @@ class _Step:
                 if rounded is not None and any(r.name == rounded.symbol for r in refs(expr)):
                     # torch computes with a 0-dim tensor, and with results of it, in its dtype.
                     dtype = dtype_of(rounded, self.dtype)
-                    result = OPS[op].meaning(*(_in(dtype, o) for o in operands))
-                    return _in(torch.float64, result)
+                    result = OPS[op].meaning(*(_as_dtype(dtype, o) for o in operands))
+                    return _as_dtype(torch.float64, result)
                 return OPS[op].meaning(*operands)
             case Linear():
                 raise TypeError(
                     "a linear form belongs to a plan, but the evaluator runs algorithms"
                 )
 
-    def undecided(self, op: str, expr: Expr) -> Tensor:
-        """Return the neutral operand of and/or, in the shape that an expression would have."""
+    def neutral(self, op: str, expr: Expr) -> Tensor:
+        """Return the neutral operand of and/or, in the shape of the operand that is skipped."""
         param: Tensor = self.values[self.algorithm.param]
 
         def kind(ref: Ref) -> Kind:
@@ -216,31 +217,31 @@ def _axes(value: Any, param: Tensor) -> Axes:
     if not isinstance(getattr(value, "shape", None), torch.Size) or value.ndim == 0:
         return Axes.NONE
     found = Axes.MATRIX
-    for axes, place in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
-        if value.ndim >= -place and value.shape[place] == param.shape[place]:
-            found = Axes(found | axes)
+    for bits, axis in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
+        if value.ndim >= -axis and value.shape[axis] == param.shape[axis]:
+            found = Axes(found | bits)
     return found
 
 
 def _shape(axes: Axes, param: Tensor) -> torch.Size:
-    """Return the shape of a value with these axes."""
+    """Return the shape of a value that varies along these axes of a parameter."""
     if axes is Axes.NONE:
         return torch.Size()
     sizes = list(param.shape)
-    for one, place in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
-        if len(sizes) >= -place and axes & one != one:
-            sizes[place] = 1
+    for bits, axis in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
+        if len(sizes) >= -axis and axes & bits != bits:
+            sizes[axis] = 1
     return torch.Size(sizes)
 
 
-def _in(dtype: torch.dtype, value: Any) -> Any:
+def _as_dtype(dtype: torch.dtype, value: Any) -> Any:
     """Convert floating-point values to a dtype; return bools, choices and tuples unchanged."""
-    is_floating = getattr(value, "is_floating_point", None)  # also of objects that act as tensors
+    is_floating = getattr(value, "is_floating_point", None)  # objects that act as tensors have it
     return value.to(dtype) if is_floating and is_floating() else value
 
 
 def _is_choice(values: Values, *operands: Expr) -> bool:
-    """Tell whether a comparison is between strings or None, not numbers."""
+    """Tell whether an operand of a comparison is a string or None, not a number."""
     return any(
         isinstance(e, Const | Ref)
         and isinstance(e.value if isinstance(e, Const) else values[e.name], str | None)

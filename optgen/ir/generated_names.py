@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Collection, Iterable
+from itertools import count
 
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 
@@ -63,7 +64,7 @@ PYTHON = frozenset(
 
 
 def plural(name: str) -> str:
-    """Return the name of a list of such values."""
+    """Return the name of a list of values, given the name of one of them."""
     several = f"{name}s"
     return f"{name}_list" if name.endswith("s") or keyword.iskeyword(several) else several
 
@@ -75,7 +76,7 @@ def upper_case_name(name: str) -> str:
 
 
 def escaped(name: str, reserved: Collection[str]) -> str:
-    """Return the name, with an underscore appended if it is reserved, or reserved plus underscores.
+    """Return the name; append an underscore if it is reserved, or reserved plus underscores.
 
     So names that differ stay different: `sum` becomes `sum_`, and `sum_` becomes `sum__`.
     """
@@ -83,15 +84,15 @@ def escaped(name: str, reserved: Collection[str]) -> str:
 
 
 def derived_names(name: str) -> frozenset[str]:
-    """Return the names that printers derive from a variable, for its list, old value and type."""
-    sides = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
+    """Return the names that printers derive from a variable, as for its list, old value or type."""
+    values = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
     own = (
         plural(name),
         f"old_{name}",
         f"fresh_{name}",
         upper_case_name(name),
         f"{name.upper()}_T",
-        *sides,
+        *values,
         f"{name}_block",
         plural(f"{name}_block"),
     )
@@ -103,8 +104,16 @@ def is_free(name: str, others: Iterable[str]) -> bool:
     names = set(others)
     if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(names | PYTHON):
         return False
-    return not any(name in derived_names(other) or _meet(name, other) for other in names)
+    return not any(name in derived_names(other) or _derive_same(name, other) for other in names)
 
 
-def _meet(name: str, other: str) -> bool:
+def free_name(wanted: str, others: Iterable[str]) -> str:
+    """Return the wanted name if it is free beside the others, else with the first free number."""
+    taken = set(others)
+    numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
+    return next(name for name in numbered if is_free(name, taken))
+
+
+def _derive_same(name: str, other: str) -> bool:
+    """Tell whether printers derive some name from both variables."""
     return not derived_names(name).isdisjoint(derived_names(other))

@@ -77,7 +77,7 @@ Expr: TypeAlias = Const | Ref | Call | Linear
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """An assignment. `quote` holds the statements of the spec that it comes from."""
+    """An assignment. `quote` holds the text of the spec's statements that it comes from."""
 
     target: Ref
     value: Expr

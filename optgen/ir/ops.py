@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 OpCategory = Literal[
-    "arithmetic", "comparison", "logic", "function", "fact", "reduction", "property", "matrix"
+    "arithmetic", "comparison", "logic", "function", "lookup", "reduction", "property", "matrix"
 ]
 
 
@@ -57,15 +57,15 @@ def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
     return y.mT if tall else y
 
 
-def _row(name: str) -> str:
+def _row_latex(name: str) -> str:
     return rf"\operatorname{{{{{name}}}}}_{{{{\rightarrow}}}}({{0}})"
 
 
-def _col(name: str) -> str:
+def _col_latex(name: str) -> str:
     return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({{0}})"
 
 
-_ROWS = (
+_TABLE = (
     OpInfo("+", 2, "arithmetic", lambda a, b: a + b, "{0} + {1}"),
     OpInfo("-", 2, "arithmetic", lambda a, b: a - b, "{0} - {1}"),
     OpInfo("*", 2, "arithmetic", lambda a, b: a * b, "{0} {1}"),
@@ -105,28 +105,29 @@ _ROWS = (
     ),
     OpInfo("clamp", 3, "function", _clamp, r"\operatorname{{clamp}}({0}, {1}, {2})"),
     OpInfo("lerp", 3, "function", _lerp, r"\operatorname{{lerp}}({0}, {1}, {2})"),
-    # Facts are not computed: the runtime knows them, and the evaluator receives them.
-    OpInfo("truth", 1, "fact", lambda x: x != 0, "{0}"),
-    OpInfo("item", 2, "fact", lambda values, i: values[i], "{0}_{{{1}}}"),
-    OpInfo("is_none", 1, "fact", lambda x: x is None, r"{0} = \varnothing"),
-    OpInfo("copy", 1, "fact", lambda x: x.clone(), "{0}"),
-    OpInfo("fresh", 1, "fact", lambda x: x, r"{0} \text{{ is new}}"),
-    # Properties of the parameter are known before a step begins, and not computed either.
+    # A lookup computes no new number: it returns or tests a value that is known already.
+    OpInfo("truth", 1, "lookup", lambda x: x != 0, "{0}"),
+    OpInfo("item", 2, "lookup", lambda values, i: values[i], "{0}_{{{1}}}"),
+    OpInfo("is_none", 1, "lookup", lambda x: x is None, r"{0} = \varnothing"),
+    OpInfo("copy", 1, "lookup", lambda x: x.clone(), "{0}"),
+    OpInfo("fresh", 1, "lookup", lambda x: x, r"{0} \text{{ is new}}"),
+    # Properties of the parameter are known before a step begins. As for `fresh`, the evaluator
+    # receives their values, and these meanings never run.
     OpInfo("factored", 1, "property", lambda x: x, r"\dim {0} > 1"),
     OpInfo("ndim", 1, "property", lambda x: x, r"\dim {0}"),
     OpInfo("numel", 1, "property", lambda x: x, r"\left|{0}\right|"),
     OpInfo("rows", 1, "property", lambda x: x, r"\operatorname{{rows}}({0})"),
     OpInfo("cols", 1, "property", lambda x: x, r"\operatorname{{cols}}({0})"),
     OpInfo("machine_eps", 1, "property", lambda x: x, r"\varepsilon_{{\text{{mach}}}}({0})"),
-    # A reduction of rows keeps the last axis with size 1, one of columns the last axis but one.
-    OpInfo("row_sum", 1, "reduction", lambda x: x.sum(-1, keepdim=True), _row("sum")),
-    OpInfo("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col("sum")),
-    OpInfo("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row("mean")),
-    OpInfo("col_mean", 1, "reduction", lambda x: x.mean(-2, keepdim=True), _col("mean")),
-    OpInfo("row_norm", 1, "reduction", lambda x: (x * x).sum(-1, True).sqrt(), _row("norm")),
-    OpInfo("col_norm", 1, "reduction", lambda x: (x * x).sum(-2, True).sqrt(), _col("norm")),
-    OpInfo("row_rms", 1, "reduction", lambda x: (x * x).mean(-1, True).sqrt(), _row("rms")),
-    OpInfo("col_rms", 1, "reduction", lambda x: (x * x).mean(-2, True).sqrt(), _col("rms")),
+    # The result of a reduction by row has size 1 in the last axis, by column in the last but one.
+    OpInfo("row_sum", 1, "reduction", lambda x: x.sum(-1, keepdim=True), _row_latex("sum")),
+    OpInfo("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col_latex("sum")),
+    OpInfo("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row_latex("mean")),
+    OpInfo("col_mean", 1, "reduction", lambda x: x.mean(-2, keepdim=True), _col_latex("mean")),
+    OpInfo("row_norm", 1, "reduction", lambda x: (x * x).sum(-1, True).sqrt(), _row_latex("norm")),
+    OpInfo("col_norm", 1, "reduction", lambda x: (x * x).sum(-2, True).sqrt(), _col_latex("norm")),
+    OpInfo("row_rms", 1, "reduction", lambda x: (x * x).mean(-1, True).sqrt(), _row_latex("rms")),
+    OpInfo("col_rms", 1, "reduction", lambda x: (x * x).mean(-2, True).sqrt(), _col_latex("rms")),
     OpInfo("sum", 1, "reduction", lambda x: x.sum(), r"\operatorname{{sum}}({0})"),
     OpInfo("mean", 1, "reduction", lambda x: x.mean(), r"\operatorname{{mean}}({0})"),
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
@@ -142,15 +143,15 @@ _ROWS = (
     ),
 )
 
-OPS: dict[str, OpInfo] = {op.name: op for op in _ROWS}
-FUNCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "function")
+OPS: dict[str, OpInfo] = {op.name: op for op in _TABLE}
+FUNCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "function")
 """Functions that work element by element."""
 
-PROPERTIES: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "property")
+PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "property")
 FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
-REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
-MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
+REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
+MATRIX_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "matrix")
 BY_ROW: frozenset[str] = frozenset(
     ("row_sum", "row_mean", "row_norm", "row_rms", "cols", "machine_eps")
 )
@@ -167,10 +168,10 @@ CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PRO
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""The number of leading operands of an op that are conditions."""
+"""The number of operands of an op, counted from the first, that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
-    w for w in OPS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)
+    op for op in OPS if op not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)
 )
 """Ops that every lowering prints inside a sweep: they work element by element."""
 
@@ -194,8 +195,8 @@ PRECEDENCE = {
 }
 """Precedence of operators, as in Python; names and calls bind tightest, at `ATOM`.
 
-In Python `%` binds as tightly as `*`. Here it binds less, so that `-(a % b)` keeps its
-parentheses.
+In Python `%` binds as tightly as `*`. Here it binds less tightly, so that it is always printed in
+parentheses inside a product or a negation.
 """
 
 ATOM = 10

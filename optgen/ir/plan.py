@@ -2,10 +2,10 @@
 
 `scalars` computes every number that a sweep needs, once per parameter and in float64, from the
 step count, the hyperparameters and the scalar states. A `Sweep` is one pass over memory. In its
-body, tensor values are `Linear` forms, whose coefficients are numbers, named scalars or their
-negations, and other ops on such forms. An elementwise rule is one sweep. A reduction ends a phase:
-a sweep accumulates the sum, and a `Finish` computes what the next sweep reads. A matrix op ends a
-phase too, as a `MatrixCall`.
+body, tensor values are `Linear` forms and other ops on such forms. The coefficients of a form are
+numbers, named scalars or their negations. An elementwise rule is one sweep. A reduction ends a
+phase: a sweep accumulates the sum, and a `Finish` computes what the next sweep reads. A matrix op
+ends a phase too, as a `MatrixCall`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Finish:
 
     It reads reductions, scalars, properties of the parameter, and row and column states. It
     assigns row and column states, which it also stores, and what later phases read. A reduction
-    of rows or columns is a statement of its own.
+    of row or column values (`mean(row_var)`) is a statement of its own.
     """
 
     body: Program
@@ -155,14 +155,17 @@ class Plan:
         return kind_of(expr, self.kinds.__getitem__)
 
     def coefficients(self) -> Iterator[Ref]:
-        """Yield each name of the scalar program that the phases read, in order."""
+        """Yield each scalar that the phases read, without repeats, in the order of first use."""
         seen: dict[Ref, None] = {}
         for expr in self.values():
             seen.update((r, None) for r in reads(expr) if self.kinds[r].is_scalar)
         return iter(seen)
 
     def fresh(self) -> tuple[State, ...]:
-        """Return the states that the rule asks `fresh` of; under these facts some may not exist."""
+        """Return the states that the rule asks `fresh` of.
+
+        A dummy stands for a state that does not exist under these facts.
+        """
         known = {state.key: state for state in self.algorithm.states}
         return tuple(known.get(key, State(key, key)) for key in self.fresh_keys)
 
@@ -198,7 +201,7 @@ def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def streams_of(algorithm: Algorithm, body: Program) -> tuple[Stream, ...]:
-    """Return parameter, gradient and tensor states, in the order that every lowering uses."""
+    """Return the streams of an elementwise sweep, in the order that every lowering uses."""
     stored = {a.target.name for a in assigns(body)}
     states = (Stream(s.symbol, "state", s.symbol in stored, s) for s in algorithm.tensor_states())
     return (Stream(algorithm.param, "param", True), Stream(algorithm.grad, "grad", False), *states)
@@ -208,8 +211,8 @@ def streams_of_sweep(
     algorithm: Algorithm,
     body: Program,
     stored: Collection[str],
-    handed: tuple[str, ...] = (),
-    called: tuple[str, ...] = (),
+    call_inputs: tuple[str, ...] = (),
+    call_results: tuple[str, ...] = (),
 ) -> tuple[Stream, ...]:
     """Return the streams that one of several sweeps touches, in the usual order.
 
@@ -217,14 +220,14 @@ def streams_of_sweep(
         algorithm: the algorithm.
         body: the program of the sweep.
         stored: the names that the sweep stores.
-        handed: the inputs of matrix ops that the sweep stores; they come after the states.
-        called: the results of matrix ops; those that the sweep reads come last.
+        call_inputs: inputs of matrix ops, which the sweep stores; they come after the states.
+        call_results: results of matrix ops; those that the sweep reads come last.
     """
     written = {a.target.name for a in assigns(body)}
     read = {r.name for e in expressions(body) for r in reads(e)} | written
     every = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
     return (
         *(s for s in every if s.name in read or s.stored),
-        *(Stream(name, "local", True) for name in handed),
-        *(Stream(name, "local", False) for name in called if name in read),
+        *(Stream(name, "local", True) for name in call_inputs),
+        *(Stream(name, "local", False) for name in call_results if name in read),
     )

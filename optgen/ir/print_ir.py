@@ -88,6 +88,7 @@ def _negative(value: object) -> bool:
 
 
 def _inside(expr: Expr, level: int) -> str:
+    """Return the text of an operand, in parentheses if it binds less tightly than a level."""
     text, own = _text(expr)
     return text if own >= level else f"({text})"
 

@@ -1,6 +1,7 @@
 """Infer the kind of every value: the stage at which it is known, and its axes.
 
-The kind of a result is the latest stage and the union of the axes of its operands.
+The kind of a result is the latest stage and the union of the axes of its operands. Only a
+reduction, a property or a test for None differs.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _STATE_KINDS = {
     "col": Kind(Stage.DEVICE, Axes.COLUMN),
     "scalar": PARAM,
 }
-_REDUCED = {
+_KEPT_AXES = {
     name: Axes.ROW if name.startswith("row_") else Axes.COLUMN if name.startswith("col_") else 0
     for name in REDUCTIONS
 }
@@ -106,8 +107,8 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
             return PARAM
         case Call(op, _) if op in PROPERTIES:
             return PARAM
-        case Call(op, (arg,)) if op in _REDUCED:
-            return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _REDUCED[op]))
+        case Call(op, (arg,)) if op in _KEPT_AXES:
+            return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _KEPT_AXES[op]))
         case Call("truth" | "is_none", (Ref() | Call("item") as operand,)) if (
             kind_of(operand, kinds).stage <= Stage.GROUP
         ):

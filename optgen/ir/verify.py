@@ -49,7 +49,7 @@ def verify_algorithm(algorithm: Algorithm) -> None:
     _learn_kinds(algorithm.rule, kinds)
     _check_axes(algorithm, kinds)
     for expr in expressions(algorithm.rule):
-        _check_words(expr)
+        _check_ops(expr)
         if any(isinstance(e, Linear) for e in walk(expr)):
             fail("a linear form belongs to a plan", expr)
     declared = dict.fromkeys(declared_kinds(algorithm), _INPUT)
@@ -64,7 +64,7 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     """
     kinds = dict(plan.kinds)
     for expr in (*expressions(plan.scalars), *plan.values()):
-        _check_words(expr)
+        _check_ops(expr)
     for stmt in assigns(plan.scalars):
         if not kind_of(stmt.value, kinds.__getitem__).is_scalar:
             fail("a tensor in the scalar program", stmt.value)
@@ -78,7 +78,7 @@ _INPUT = frozenset((0,))  # the version of a declared name before the rule
 
 
 def _only(ref: Ref) -> frozenset[int]:
-    """Return the only version that a variable holds after `ref` was written."""
+    """Return `ref`'s version: the only one that its variable holds after it was written."""
     return frozenset((ref.version,))
 
 
@@ -104,8 +104,8 @@ class _Phases:
                 case Sweep(streams, body):
                     after = self.paths.run(body, self.memory)
                     self.forms.check(body)
-                    kept = {s.name for s in streams if s.stored}
-                    self.memory |= {n: v for n, v in after.items() if n in kept}
+                    stored = {s.name for s in streams if s.stored}
+                    self.memory |= {n: v for n, v in after.items() if n in stored}
                     self.memory |= {a.target.name: _only(a.target) for a in phase.reductions}
                 case Finish(body):
                     self.paths.run(body, self.memory)
@@ -180,7 +180,7 @@ class _Forms:
 
 
 def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
-    """Check that a name keeps its axes in all versions, and that no reduction is without effect."""
+    """Check that a declared name keeps its axes, and that every reduction has an axis to reduce."""
     declared = declared_kinds(algorithm)
     for stmt in assigns(algorithm.rule):
         known = declared.get(stmt.target.name)
@@ -191,11 +191,11 @@ def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
             (argument,) = node.args
             axes = kind_of(argument, lambda ref: kinds.get(ref, STATIC)).axes
             if axes is kind_of(node, lambda ref: kinds.get(ref, STATIC)).axes:
-                fail("a reduction of nothing", node)
+                fail("a reduction without an axis to reduce", node)
 
 
 def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
-    """Add the kinds of the names that a program assigns to `kinds`."""
+    """Add to `kinds` the kinds of the names that a program assigns."""
     for stmt in program:
         if isinstance(stmt, Assign):
             kind = kind_of(stmt.value, lambda ref: kinds.get(ref, STATIC))
@@ -206,7 +206,7 @@ def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
             _learn_kinds(stmt.orelse, kinds)
 
 
-def _check_words(expr: Expr) -> None:
+def _check_ops(expr: Expr) -> None:
     for node in walk(expr):
         if isinstance(node, Call):
             op = OPS.get(node.op)
@@ -222,14 +222,14 @@ def _check_streams(plan: Plan, sweep: Sweep) -> None:
     One of several sweeps may touch fewer streams, and leave the store to a later sweep. Locals
     come last.
     """
-    algorithm, several = plan.algorithm, plan.is_cut
+    algorithm, is_cut = plan.algorithm, plan.is_cut
     names = [s.name for s in sweep.streams if s.role != "local"]
     expected = [algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.tensor_states())]
-    if names != ([n for n in expected if n in names] if several else expected):
+    if names != ([n for n in expected if n in names] if is_cut else expected):
         raise VerifyError(f"the streams are {names}, not {expected}")
     written = {a.target.name for a in assigns(sweep.body)} - {algorithm.grad}
     stored = {s.name for s in sweep.streams if s.stored}
-    if not stored <= written if several else stored != written & set(names):
+    if not stored <= written if is_cut else stored != written & set(names):
         raise VerifyError(f"stored are {sorted(stored)}, assigned {sorted(written)}")
 
 

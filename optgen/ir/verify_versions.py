@@ -15,6 +15,7 @@ from optgen.ir.value_kinds import Kind, kind_of
 Versions = dict[str, frozenset[int]]
 """Versions that a variable holds. After a copy to the next version, it holds both."""
 Assumed = Mapping[Expr, bool]
+"""A path: the conditions known on it, and whether each of them holds."""
 
 
 class VerifyError(Exception):
@@ -27,9 +28,12 @@ class StaleReadError(VerifyError):
 
 @dataclass(frozen=True)
 class _Past:
-    """The programs that ran before a statement; `again` reruns them with more known conditions."""
+    """The programs that ran before a statement; `rerun` runs them again on a narrower path.
 
-    again: Callable[[Assumed], Versions]
+    `conditions` are those of all their branches.
+    """
+
+    rerun: Callable[[Assumed], Versions]
     conditions: frozenset[Expr]
 
 
@@ -37,15 +41,16 @@ class _Past:
 class Paths:
     """Walk over every path of a program, with the current version of each name.
 
-    With `copies`, both arms of a branch end in the same version of a name. A plan leaves such
-    copies out, so without `copies` a version that is not in `written` is the one before.
+    With `copies`, both arms of a branch end in the same version of a name, if need be by a copy.
+    A plan leaves these copies out. So without `copies`, a version that nothing writes (that is not
+    in `written`) stands for the version before it.
     """
 
     kinds: Mapping[Ref, Kind]
     written: set[Ref]
     copies: bool = False
     found: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
-    """Versions found so far, by place and path."""
+    """Versions found so far, by position in a program and path."""
 
     def run(
         self,
@@ -68,35 +73,35 @@ class Paths:
         """
         now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
         past = past or _Past(lambda path: dict(before), frozenset())
-        for place, stmt in enumerate(program[:stop]):
+        for index, stmt in enumerate(program[:stop]):
             if isinstance(stmt, Assign):
                 self.read(stmt.value, now, path)
-                for other, there in done:
-                    again = other.target == stmt.target and other.value != stmt.value
-                    if again and not _exclude(path, there):
+                for other, other_path in done:
+                    differs = other.target == stmt.target and other.value != stmt.value
+                    if differs and not _exclude_each_other(path, other_path):
                         fail("assigned two values on one path", stmt.target)
                 now[stmt.target.name] = _held_after(stmt, now)
                 done.append((stmt, path))
             else:
                 stmt = _positive(stmt)
-                here = self._here(program, place, past)
+                before_stmt = self._past_of(program, index, past)
                 starts = {True: now, False: now}
-                if stmt.condition in here.conditions and stmt.condition not in path:
-                    for holds in starts:  # an earlier branch on the same condition went this way
-                        starts[holds] = here.again({**path, stmt.condition: holds})
-                now = self._branch(stmt, now, path, done, starts, here)
+                if stmt.condition in before_stmt.conditions and stmt.condition not in path:
+                    for holds in starts:  # an earlier branch on this condition took the same arm
+                        starts[holds] = before_stmt.rerun({**path, stmt.condition: holds})
+                now = self._branch(stmt, now, path, done, starts, before_stmt)
         return now
 
-    def _here(self, program: Program, place: int, past: _Past) -> _Past:
-        """Return the past of the statement at an index of a program."""
+    def _past_of(self, program: Program, index: int, past: _Past) -> _Past:
+        """Return the past of the statement at an index of a program, given the program's past."""
 
-        def again(path: Assumed) -> Versions:
-            key = (id(program), place, frozenset(path.items()))
+        def rerun(path: Assumed) -> Versions:
+            key = (id(program), index, frozenset(path.items()))
             if key not in self.found:
-                self.found[key] = self.run(program, past.again(path), path, past=past, stop=place)
+                self.found[key] = self.run(program, past.rerun(path), path, past=past, stop=index)
             return self.found[key]
 
-        return _Past(again, past.conditions | set(_conditions(program[:place])))
+        return _Past(rerun, past.conditions | set(_conditions(program[:index])))
 
     def _branch(
         self,
@@ -107,6 +112,7 @@ class Paths:
         starts: Mapping[bool, Versions],
         past: _Past,
     ) -> Versions:
+        """Check a branch; `starts` are the versions at the start of each arm."""
         self.read(stmt.condition, before, path)
         if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
             fail("an if on a tensor", stmt.condition)
@@ -161,16 +167,19 @@ class Paths:
 
 @dataclass
 class SweepPaths(Paths):
-    """Paths of a sweep. The scalar program ran before it, under the same conditions."""
+    """Walk over the paths of a sweep or a finish, after the scalar program on the same path.
 
-    before: Paths = field(default_factory=lambda: Paths({}, set()))
+    `inputs` are the versions before the scalar program, whose paths `scalar_paths` walks over.
+    """
+
+    scalar_paths: Paths = field(default_factory=lambda: Paths({}, set()))
     scalars: Program = ()
-    given: Versions = field(default_factory=dict)
+    inputs: Versions = field(default_factory=dict)
 
     def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
         """Check one name. A scalar must have the version that the scalar program leaves."""
         if ref in self.kinds and self.kinds[ref].is_scalar:
-            self.before.read_ref(ref, self._scalars_on(path), path)
+            self.scalar_paths.read_ref(ref, self._scalars_on(path), path)
         else:
             super().read_ref(ref, now, path)
 
@@ -178,7 +187,7 @@ class SweepPaths(Paths):
         """Return the versions after the scalar program on a path."""
         key = ("scalars", frozenset(path.items()))
         if key not in self.found:
-            self.found[key] = self.before.run(self.scalars, self.given, path)
+            self.found[key] = self.scalar_paths.run(self.scalars, self.inputs, path)
         return self.found[key]
 
 
@@ -191,7 +200,7 @@ def _conditions(program: Program) -> Iterator[Expr]:
 
 
 def _positive(stmt: If) -> If:
-    """Return a branch on `not x` as a branch on `x`: paths compare conditions."""
+    """Return a branch on `not x` as a branch on `x`, so that paths can compare conditions."""
     match stmt.condition:
         case Call("not", (inner,)):
             return replace(stmt, condition=inner, then=stmt.orelse, orelse=stmt.then)
@@ -207,9 +216,10 @@ def _held_after(stmt: Assign, now: Versions) -> frozenset[int]:
 
 
 def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
-    """Return the versions after a taken arm.
+    """Return the versions after a branch of which one arm is dead on this path.
 
-    A variable that only the dead arm assigns also holds the dead arm's last version, the join's.
+    A variable that the taken arm leaves alone also holds the last version of the dead arm:
+    statements after the branch read it by that version.
     """
     joined = {a.target.name: frozenset((a.target.version,)) for a in assigns(dead)}
     return {
@@ -218,7 +228,7 @@ def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
     }
 
 
-def _exclude(path: Assumed, other: Assumed) -> bool:
+def _exclude_each_other(path: Assumed, other: Assumed) -> bool:
     """Tell whether no run can take both paths."""
     return any(other.get(condition) is (not holds) for condition, holds in path.items())
 

@@ -27,16 +27,16 @@ def apply_optimizer_in_backward(
 
     Args:
         optimizer_class: Makes an optimizer from a list of one parameter.
-        params: The parameters. Call `fully_shard` before, and `DistributedDataParallel` after; the
-            latter then takes the steps itself, for which torch's optimizers need an accelerator.
+        params: The parameters. Call `fully_shard` before, and `DistributedDataParallel` after. The
+            latter then takes the steps itself; torch's optimizers need an accelerator for that.
         optimizer_kwargs: Further arguments of the class.
         register_hook: Whether the backward pass takes the steps. Default: True. False leaves the
             steps to an engine.
     """
     for param in params:
         optimizer = optimizer_class([param], **optimizer_kwargs)
-        known = mark(param, optimizer, optimizer_class, optimizer_kwargs)
-        if register_hook and not known:
+        marked_before = mark(param, optimizer, optimizer_class, optimizer_kwargs)
+        if register_hook and not marked_before:
             register_update_hook(param, _step_all)
 
 

@@ -19,17 +19,17 @@ _MARKS = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
 
 
 def mark(
-    param: Any, optimizer: HasStep, kind: Callable[..., Optimizer], options: dict[str, Any]
+    param: Any, optimizer: HasStep, made_by: Callable[..., Optimizer], options: dict[str, Any]
 ) -> bool:
-    """Record on a parameter that a backward pass updates it; return whether one already did."""
-    known = hasattr(param, "_in_backward_optimizers")
-    if not known:
+    """Record on a parameter that backward passes update it; return whether it was marked before."""
+    marked_before = hasattr(param, "_in_backward_optimizers")
+    if not marked_before:
         for name in _MARKS:
             setattr(param, name, [])
     param._in_backward_optimizers.append(optimizer)
-    param._optimizer_classes.append(kind)
+    param._optimizer_classes.append(made_by)
     param._optimizer_kwargs.append(options)
-    return known
+    return marked_before
 
 
 def unmark(param: Tensor) -> None:

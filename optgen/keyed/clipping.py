@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 use_64bit_grad_norm: bool = False
-"""If True, all optimizers of this module accumulate norms in float64 from the first element."""
+"""If True, add up the elements of each gradient, not only their norms, in float64."""
 
 
 @unique
@@ -48,11 +48,11 @@ class GradientClippingOptimizer(OptimizerWrapper):
             parameter that is no DTensor counts as unsharded.
         param_to_pgs (dict): For plain tensors that are shards: the process groups over which each
             is sharded. All ranks of such a group must have such parameters.
-        track_grad_norm (bool): Whether to compute `last_total_grad_norm` without clipping by norm.
+        track_grad_norm (bool): Whether to compute `last_total_grad_norm` if not clipping by norm.
 
     Raises:
-        ValueError: `norm_type` is not above 0; or the optimizer updates in the backward pass, when
-            not all gradients are known.
+        ValueError: `norm_type` is not above 0; or the optimizer is to clip or to track the
+            norm, but updates in the backward pass, when not all gradients are known.
     """
 
     def __init__(
@@ -74,16 +74,17 @@ class GradientClippingOptimizer(OptimizerWrapper):
         self._last_total_grad_norm: Tensor | None = None
         if not self._norm_type > 0:
             raise ValueError(f"Invalid norm_type value: {norm_type}; it must be above 0, or inf")
-        self._check_gradients_last()
+        self._check_not_updated_in_backward()
 
-    def _check_gradients_last(self) -> None:
+    def _check_not_updated_in_backward(self) -> None:
         if self._clipping is GradientClipping.NONE and not self._needs_norm:
             return
         if updates_in_backward(self._optimizer):
             raise ValueError(
                 "The optimizer updates parameters in the backward pass, before all gradients are "
-                "known: there is no norm of all, and nothing left to clip in a step. Clip the "
-                "optimizers of the other parameters, or by value: UpdateInBackward(clip_value=…)"
+                "known: there is no norm of all, and nothing left to clip in a step. Wrap "
+                "the optimizers of the other parameters instead, or clip by value in the backward "
+                "pass: UpdateInBackward(clip_value=…)"
             )
 
     @with_step_hooks
@@ -104,8 +105,8 @@ class GradientClippingOptimizer(OptimizerWrapper):
     def last_total_grad_norm(self) -> Tensor | None:
         """The norm of all gradients in the last step, before clipping; a 0-dim tensor.
 
-        None before the first step, if no rank can have a gradient, and if clipping is not by norm
-        and `track_grad_norm` is False.
+        None before the first step; if there is no gradient and no parameter is sharded; if a
+        parameter is on the meta device; or if neither clipping nor `track_grad_norm` needs it.
         """
         return self._last_total_grad_norm
 
@@ -153,5 +154,5 @@ class GradientClippingOptimizer(OptimizerWrapper):
         return Gradients(self._params(), self._param_to_pgs)
 
     def _params(self) -> Iterable[Tensor]:
-        """Return each parameter once, in the groups' order. Engines may replace parameters."""
+        """Return each parameter once, in the groups' order; anew, as engines may replace them."""
         return dict.fromkeys(p for group in self.param_groups for p in group["params"])

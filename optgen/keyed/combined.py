@@ -120,7 +120,7 @@ class CombinedOptimizer(KeyedOptimizer):
             optimizer.post_load_state_dict()
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Create the state of all members. The names are combined ones."""
+        """Create the state of all members. `sparse_grad_parameter_names` are combined names."""
         sparse = sparse_grad_parameter_names or set()
         for key, optimizer in self._optims:
             names = {n for n in optimizer.params if self.prepend_opt_key(n, key) in sparse}
@@ -134,8 +134,8 @@ class CombinedOptimizer(KeyedOptimizer):
 
     def scratch_buffers(self) -> tuple[Tensor, ...]:
         """Return the scratch buffers of all members."""
-        having = [each for _, each in self._optims if hasattr(each, "scratch_buffers")]
-        return tuple(buffer for each in having for buffer in each.scratch_buffers())
+        with_buffers = [each for _, each in self._optims if hasattr(each, "scratch_buffers")]
+        return tuple(buffer for each in with_buffers for buffer in each.scratch_buffers())
 
     def set_optimizer_step(self, step: int) -> None:
         """Call `set_optimizer_step` of the members that have it."""

@@ -14,7 +14,7 @@ from optgen.runtime.state.create import create_missing
 
 
 def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
-    """Set gradients to zeros where required; those of the named parameters are sparse and empty."""
+    """Set the gradients of trainable parameters to zeros; the named ones are sparse and empty."""
     for name, param in params.items():
         if param.requires_grad:
             zeros = torch.zeros_like(param)
@@ -40,13 +40,13 @@ def _rule(optimizer: Optimizer) -> Rule | None:
     """
     kind = type(optimizer)
     if not issubclass(kind, GeneratedOptimizer):
-        if kind is not getattr(torch.optim, kind.__name__, None) or _sparse(optimizer):
+        if kind is not getattr(torch.optim, kind.__name__, None) or _has_sparse_grad(optimizer):
             return None
         kind = getattr(optgen.optim, kind.__name__, kind)
     return kind.rule if issubclass(kind, GeneratedOptimizer) else None
 
 
-def _sparse(optimizer: Optimizer) -> bool:
+def _has_sparse_grad(optimizer: Optimizer) -> bool:
     grads = (param.grad for group in optimizer.param_groups for param in group["params"])
     return any(grad is not None and grad.is_sparse for grad in grads)
 
@@ -105,10 +105,10 @@ def _copied(group: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 def _put_back(group: dict[str, Any], values: dict[str, tuple[Any, Any]]) -> None:
     for key in [key for key in group if key not in values]:
         del group[key]
-    for key, (value, held) in values.items():
+    for key, (value, copy) in values.items():
         group[key] = value
-        if held is not None:
-            value.copy_(held)
+        if copy is not None:
+            value.copy_(copy)
 
 
 def _restart(values: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def call_when_reduced(engine: DistributedDataParallel, arrived: Callable[[Tensor
     """
     group = engine.process_group
 
-    def reduce(_, bucket):  # type: ignore[no-untyped-def]  # the engine reads annotations
+    def reduce(_, bucket):  # type: ignore[no-untyped-def]  # the engine checks annotations
         buffer = bucket.buffer().div_(group.size())
         distributed.all_reduce(buffer, group=group)
         for param, grad in zip(bucket.parameters(), bucket.gradients(), strict=True):

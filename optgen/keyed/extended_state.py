@@ -15,12 +15,12 @@ class ExtendedState(State):
     created there.
     """
 
-    def __init__(self, state: State, apart: State) -> None:
+    def __init__(self, state: State, of_wrappers: State) -> None:
         self._state = state
-        self._apart = apart
+        self._of_wrappers = of_wrappers
 
     def _holder(self, key: Any) -> State:
-        return self._apart if key in self._apart else self._state
+        return self._of_wrappers if key in self._of_wrappers else self._state
 
     def __getitem__(self, key: Tensor) -> Any:
         return self._holder(key)[key]
@@ -33,10 +33,10 @@ class ExtendedState(State):
 
     def __iter__(self) -> Iterator[Tensor]:
         yield from self._state
-        yield from self._apart
+        yield from self._of_wrappers
 
     def __len__(self) -> int:
-        return len(self._state) + len(self._apart)
+        return len(self._state) + len(self._of_wrappers)
 
     def __repr__(self) -> str:
         return repr(dict(self))

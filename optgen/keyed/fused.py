@@ -63,10 +63,10 @@ def fused_optimizer_of(module: nn.Module) -> CombinedOptimizer:
     Args:
         module: The root. If it is a `FusedOptimizerModule` itself, it has no key.
     """
-    return CombinedOptimizer(list(_found(module, "", set())))
+    return CombinedOptimizer(list(_fused_optimizers(module, "", set())))
 
 
-def _found(
+def _fused_optimizers(
     module: nn.Module, path: str, seen: set[nn.Module]
 ) -> Iterator[tuple[str, KeyedOptimizer]]:
     if module in seen:
@@ -76,7 +76,7 @@ def _found(
         yield path, module.fused_optimizer
         return
     for name, child in module.named_children():
-        yield from _found(child, f"{path}.{name}" if path else name, seen)
+        yield from _fused_optimizers(child, f"{path}.{name}" if path else name, seen)
 
 
 def updates_in_backward(optimizer: Optimizer) -> bool:

@@ -19,8 +19,8 @@ from optgen.runtime.torch_private import group_tensors, is_plain_class
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-Groups = tuple["ProcessGroup", ...]
-ParamGroups = Mapping[Tensor, Sequence["ProcessGroup"]]
+ProcessGroups = tuple["ProcessGroup", ...]
+ParamToGroups = Mapping[Tensor, Sequence["ProcessGroup"]]
 
 
 class Gradients:
@@ -35,14 +35,14 @@ class Gradients:
             DTensor knows its groups. Default: there are none.
     """
 
-    def __init__(self, params: Iterable[Tensor], param_to_pgs: ParamGroups | None = None) -> None:
-        self.parts: dict[Groups, list[Tensor]] = {}
-        self._devices: dict[Groups, torch.device] = {}
+    def __init__(self, params: Iterable[Tensor], param_to_pgs: ParamToGroups | None = None) -> None:
+        self.parts: dict[ProcessGroups, list[Tensor]] = {}
+        self._devices: dict[ProcessGroups, torch.device] = {}
         known = param_to_pgs or {}
         for param in params:
             groups = tuple(known.get(param, ())) if known else ()
             if not groups and not is_plain_class(type(param)):
-                groups = _groups(param)
+                groups = _process_groups(param)
             part = self.parts.setdefault(groups, [])  # also on a rank without gradients
             self._devices.setdefault(groups, param.device)
             if param.grad is not None:
@@ -67,13 +67,13 @@ class Gradients:
 
         Args:
             norm_type: The p of the norm, above 0; or inf.
-            in_double: Whether to accumulate in float64 from the first element.
+            in_double: Whether to add up the elements of each gradient in float64, too.
         """
         largest = norm_type == torch.inf
         ordered = self._ordered()
         found = {groups: _power(part, norm_type, in_double) for groups, part in ordered}
         found = {groups: power.to(self._devices[groups]) for groups, power in found.items()}
-        if any(found):
+        if any(found):  # some gradients are sharded
             from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
             batched_all_reduce(
@@ -101,13 +101,13 @@ class Gradients:
             torch._foreach_clamp_min_(tensors, -limit)
             torch._foreach_clamp_max_(tensors, limit)
 
-    def _ordered(self) -> list[tuple[Groups, list[Tensor]]]:
+    def _ordered(self) -> list[tuple[ProcessGroups, list[Tensor]]]:
         """Return gradients by groups, sorted by group names, because ranks may differ in order."""
         return sorted(self.parts.items(), key=lambda item: [g.group_name for g in item[0]])
 
 
-def _groups(param: Tensor) -> Groups:
-    """The groups over whose ranks a parameter, and so its gradient, is spread."""
+def _process_groups(param: Tensor) -> ProcessGroups:
+    """Return the groups over whose ranks a parameter, and so its gradient, is sharded."""
     sharding = sharding_of(param)
     return () if sharding is None else tuple(axis.group for axis in sharding.sharded_axes())
 

@@ -24,7 +24,7 @@ class Bucket:
     def __init__(self, optimizer: Optimizer, group: Group, clip_value: float | None) -> None:
         self.optimizer = optimizer
         self.params: list[Tensor] = optimizer.param_groups[0]["params"]
-        self.waiting = 0  # gradients that are ready
+        self.waiting = 0  # gradients that are ready but not used yet
         self._group = group  # the public group, which schedulers change
         self._clip_value = clip_value
 
@@ -97,12 +97,12 @@ class InBackwardOptimizer(FusedOptimizer):
     ) -> None:
         options = dict(hyper or {})
         given = list(params.values()) if groups is None else [dict(group) for group in groups]
-        whole = optimizer_class(given, **options)
-        super().__init__(params, whole.state, whole.param_groups)
-        self.defaults.update(whole.defaults)
-        self._made_of = (optimizer_class, options)
+        public = optimizer_class(given, **options)  # has the state and the groups, never steps
+        super().__init__(params, public.state, public.param_groups)
+        self.defaults.update(public.defaults)
+        self._class_and_options = (optimizer_class, options)
         self._arrived: set[Tensor] = set()  # since the last step
-        self._ends_known = False  # whether the current backward pass will call _finish
+        self._finish_queued = False  # whether the current backward pass will call _finish
         self._check_groups()
         self._buckets = [
             self._bucket(chosen, group, clip_value)
@@ -120,7 +120,7 @@ class InBackwardOptimizer(FusedOptimizer):
             raise ValueError("The groups have parameters that are not the module's, or are frozen")
 
     def _bucket(self, params: list[Tensor], group: Group, clip_value: float | None) -> Bucket:
-        kind, options = self._made_of
+        kind, options = self._class_and_options
         optimizer = kind(params, **options)
         optimizer.state = self.state
         return Bucket(optimizer, group, clip_value)
@@ -142,14 +142,14 @@ class InBackwardOptimizer(FusedOptimizer):
             if param in handlers:  # else another optimizer updates it
                 handlers[param].step()
 
-        around = [] if module is None else list(ddp_modules(module))
-        reduced = {param for engine in around for param in engine.parameters()}
-        for engine in around:
+        engines = [] if module is None else list(ddp_modules(module))
+        reduced = {param for engine in engines for param in engine.parameters()}
+        for engine in engines:
             call_when_reduced(engine, arrive)
         for param, handler in handlers.items():
             if param not in reduced:
                 unmark(param)
-                mark(param, handler, *self._made_of)
+                mark(param, handler, *self._class_and_options)
                 register_update_hook(param, arrive)
 
     def record(self, name: str, param: Tensor) -> None:
@@ -166,13 +166,13 @@ class InBackwardOptimizer(FusedOptimizer):
                 "gradients, use an optimizer that steps after the passes"
             )
         self._arrived.add(param)
-        if not self._ends_known:
-            self._ends_known = True
+        if not self._finish_queued:
+            self._finish_queued = True
             after_backward(self._finish)
 
     def _finish(self) -> None:
         """Update the buckets that still wait for gradients, which this pass did not compute."""
-        self._ends_known = False
+        self._finish_queued = False
         for bucket in self._buckets:
             if bucket.waiting:
                 bucket.update()
@@ -199,7 +199,7 @@ class InBackwardOptimizer(FusedOptimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin an iteration; drop the gradients that an interrupted backward pass has left."""
         self._arrived.clear()
-        self._ends_known = False
+        self._finish_queued = False
         for bucket in self._buckets:
             bucket.free()
 

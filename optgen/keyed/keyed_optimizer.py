@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.keyed.create_state import create_by_step, zero_gradients
 from optgen.keyed.extended_state import ExtendedState
-from optgen.keyed.load_state import Load, group_names, named, stateful
+from optgen.keyed.load_state import Load, group_names, names_by_param, stateful
 from optgen.keyed.load_tensors import path_text
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 
@@ -38,8 +38,8 @@ class KeyedOptimizer(LightOptimizer):
     """
 
     params: Mapping[str, Tensor]
-    _own_params: dict[str, Tensor]  # of wrappers around this optimizer, with state beside its own
-    _own_state: dict[Tensor, Any]
+    _wrapper_params: dict[str, Tensor]  # those that wrappers around this optimizer add
+    _wrapper_state: dict[Tensor, Any]
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class KeyedOptimizer(LightOptimizer):
         torch's constructor would make groups, and accepts tensors only. `__setstate__` does the
         rest of its work: it sets up the hooks, and the `step` that runs them.
         """
-        super().__setstate__({"_own_params": {}, "_own_state": {}, **attributes})
+        super().__setstate__({"_wrapper_params": {}, "_wrapper_state": {}, **attributes})
 
     @with_step_hooks
     def step(self, closure: Any = None) -> Any:
@@ -98,7 +98,7 @@ class KeyedOptimizer(LightOptimizer):
         return packed
 
     def _pack(self) -> dict[str, Any]:
-        names = named(self._all_params())
+        names = names_by_param(self._all_params())
         state = {}
         for param, values in self._all_state().items():
             if param not in names:
@@ -129,29 +129,29 @@ class KeyedOptimizer(LightOptimizer):
             replaced = before(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
         self._load(state_dict)
-        self._loaded()
+        self._after_load()
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
     def _load(self, state_dict: Mapping[str, Any]) -> None:
-        names = named(self._all_params())
+        names = names_by_param(self._all_params())
         load = Load()
         if "state" not in state_dict:
             raise KeyError(
                 "state: a keyed optimizer loads what its state_dict() returned, but this has "
                 f"{path_text(tuple(state_dict))}"
             )
-        load.state(self._all_state(), names, state_dict["state"])
+        load.check_state(self._all_state(), names, state_dict["state"])
         if self.defaults[SAVE]:
             if "param_groups" not in state_dict:
                 raise KeyError(
                     "param_groups: the state to load was saved without them; save it after "
                     "save_param_groups(True), or load it after save_param_groups(False)"
                 )
-            load.groups(self.param_groups, names, state_dict["param_groups"])
+            load.check_groups(self.param_groups, names, state_dict["param_groups"])
         load.write()
 
-    def _loaded(self) -> None:
+    def _after_load(self) -> None:
         self.post_load_state_dict()
 
     def post_load_state_dict(self) -> None:
@@ -202,14 +202,14 @@ class KeyedOptimizer(LightOptimizer):
         """
         if name in self._all_params():
             raise ValueError(f"Duplicate param key {name}")
-        self._own_params[name] = param
-        return self._own_state
+        self._wrapper_params[name] = param
+        return self._wrapper_state
 
     def _all_params(self) -> Mapping[str, Tensor]:
-        return {**self.params, **self._own_params} if self._own_params else self.params
+        return {**self.params, **self._wrapper_params} if self._wrapper_params else self.params
 
     def _all_state(self) -> MutableMapping[Tensor, Any]:
-        return ExtendedState(self.state, self._own_state) if self._own_state else self.state
+        return ExtendedState(self.state, self._wrapper_state) if self._wrapper_state else self.state
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes to copy or pickle.
@@ -217,8 +217,8 @@ class KeyedOptimizer(LightOptimizer):
         Hooks are left out, as in copies of torch's optimizers. So is the `step` that torch's
         schedulers set on an instance, because it would call the original's.
         """
-        left = ("step", *(name for name in vars(self) if name.endswith("_hooks")))
-        return {name: value for name, value in vars(self).items() if name not in left}
+        left_out = ("step", *(name for name in vars(self) if name.endswith("_hooks")))
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
 
 def check_names(params: object) -> None:
@@ -240,7 +240,7 @@ def check_keyed(optimizer: object) -> None:
 
 
 def _content(values: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the entries of a state, those with a `state_dict` method as its result."""
+    """Return the entries of a state; one with a `state_dict` method is replaced by its result."""
     result = {}
     for key, value in values.items():
         if isinstance(value, dict):

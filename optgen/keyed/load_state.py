@@ -18,7 +18,7 @@ def stateful(value: object, method: str) -> bool:
     return callable(getattr(value, method, None))
 
 
-def named(params: Mapping[str, Tensor]) -> dict[Tensor, str]:
+def names_by_param(params: Mapping[str, Tensor]) -> dict[Tensor, str]:
     """Return the name of each parameter; if it has several, the last."""
     return {param: name for name, param in params.items()}
 
@@ -44,7 +44,7 @@ class Load:
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
         self._objects: list[tuple[Any, Any]] = []  # with a load_state_dict of their own
 
-    def state(
+    def check_state(
         self,
         current: Mapping[Tensor, Any],
         names: Mapping[Tensor, str],
@@ -89,7 +89,7 @@ class Load:
         else:
             self._values.append((holder, key, deepcopy(new)))
 
-    def groups(self, current: Groups, names: Mapping[Tensor, str], new: Groups) -> None:
+    def check_groups(self, current: Groups, names: Mapping[Tensor, str], new: Groups) -> None:
         """Check all groups, and collect the writes. The names of its parameters identify a group.
 
         Raises:
@@ -114,7 +114,7 @@ class Load:
                 self._values.append((group, key, deepcopy(new[key])))
 
     def write(self) -> None:
-        """Write everything. Objects load first, because they can fail; then they are restored."""
+        """Write everything. Objects load first: if one fails, those before it are restored."""
         self._load_objects()
         with torch.no_grad():
             for copy in self._tensors:

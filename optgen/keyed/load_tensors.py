@@ -27,7 +27,7 @@ class TensorCopy:
             self._take_axes()
         elif self.target.shape != self.source.shape:
             self.target.resize_(self.source.shape)
-        self.target.copy_(self.source)  # not into an alias: a sparse alias has its own memory
+        self.target.copy_(self.source)  # not into detach(): a sparse alias has its own memory
 
     def _take_axes(self) -> None:
         """Make as many axes sparse as the source has; copying does not."""
@@ -67,7 +67,7 @@ def copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
     if is_sharded_tensor(current):
         olds = [shard.tensor for shard in current.local_shards()]
         news = [shard.tensor for shard in new.local_shards()]
-        return _shards(olds, news, path, fixed=False)
+        return _shards(olds, news, path, fixed_shape=False)
     if is_dtensor(current):
         return _of_dtensors(current, new, path)
     return [_pair(current, new, path)]
@@ -81,7 +81,7 @@ def _of_dtensors(current: Any, new: Any, path: Path) -> list[TensorCopy]:
         raise Refused(f"Different kind: DTensor of {kinds} for the path of {path_text(path)}")
     if wrapped[0]:
         return _shards(old.local_shards(), local.local_shards(), path)
-    _equal("shape", current.shape, new.shape, path)
+    _require_equal("shape", current.shape, new.shape, path)
     old_mesh, new_mesh = current.device_mesh, new.device_mesh
     if current.placements != new.placements or not torch.equal(old_mesh.mesh, new_mesh.mesh):
         raise ValueError(
@@ -93,25 +93,25 @@ def _of_dtensors(current: Any, new: Any, path: Path) -> list[TensorCopy]:
 
 
 def _shards(
-    olds: Sequence[Tensor], news: Sequence[Tensor], path: Path, fixed: bool = True
+    olds: Sequence[Tensor], news: Sequence[Tensor], path: Path, fixed_shape: bool = True
 ) -> list[TensorCopy]:
     if len(olds) != len(news):
         counts = f"{len(olds)} vs {len(news)}"
         raise ValueError(f"Different number of shards {counts} for the path of {path_text(path)}")
-    return [_pair(old, new, path, fixed) for old, new in zip(olds, news, strict=True)]
+    return [_pair(old, new, path, fixed_shape) for old, new in zip(olds, news, strict=True)]
 
 
-def _pair(current: Tensor, new: Tensor, path: Path, fixed: bool = True) -> TensorCopy:
-    if fixed:
-        _equal("shape", current.shape, new.shape, path)
+def _pair(current: Tensor, new: Tensor, path: Path, fixed_shape: bool = True) -> TensorCopy:
+    if fixed_shape:
+        _require_equal("shape", current.shape, new.shape, path)
     if new.is_sparse and not current.is_sparse:  # torch's SGD has sparse momentum, ours has not
         new = new.to_dense()
-    _equal("layout", current.layout, new.layout, path)
+    _require_equal("layout", current.layout, new.layout, path)
     if new.is_complex() and not current.is_complex():
-        _equal("dtype", current.dtype, new.dtype, path)
+        _require_equal("dtype", current.dtype, new.dtype, path)
     return TensorCopy(current, new)
 
 
-def _equal(what: str, current: object, new: object, path: Path) -> None:
+def _require_equal(what: str, current: object, new: object, path: Path) -> None:
     if current != new:
         raise ValueError(f"Different {what}: {current} vs {new} for the path of {path_text(path)}")

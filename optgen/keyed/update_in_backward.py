@@ -94,7 +94,7 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
         if changed:
             raise RuntimeError(
                 f"{changed[0]} is another parameter than when UpdateInBackward was made, and would "
-                "not be updated: make it after what exchanges parameters, such as fully_shard"
+                "not be updated: make it after calls that replace parameters, such as fully_shard"
             )
         self._checked = True
 

@@ -111,8 +111,8 @@ def _check(stage: WarmupStage) -> None:
 def _filled(stage: WarmupStage) -> WarmupStage:
     if stage.decay_iters > 0:
         return stage
-    unset = 1 if stage.policy is WarmupPolicy.STEP else stage.max_iters
-    return replace(stage, decay_iters=unset)
+    default = 1 if stage.policy is WarmupPolicy.STEP else stage.max_iters
+    return replace(stage, decay_iters=default)
 
 
 def _linear(stage: WarmupStage, i: int) -> float:
@@ -128,12 +128,12 @@ def _step(stage: WarmupStage, i: int) -> float:
 
 
 def _cosine(stage: WarmupStage, i: int) -> float:
-    turned = math.pi * (i % stage.sgdr_period) / stage.sgdr_period
-    return stage.value + (1.0 - stage.value) * (0.5 * (1 + math.cos(turned)))
+    angle = math.pi * (i % stage.sgdr_period) / stage.sgdr_period
+    return stage.value + (1.0 - stage.value) * (0.5 * (1 + math.cos(angle)))
 
 
 def _interpolate(stage: WarmupStage, i: int) -> float:
-    start, end = stage.start_interpolating_iters or 0, stage.end_value or 0.0  # checked to be there
+    start, end = stage.start_interpolating_iters or 0, stage.end_value or 0.0  # _check found both
     share = max(0, i - start) / (stage.max_iters - start)
     return stage.value + (end - stage.value) * share
 

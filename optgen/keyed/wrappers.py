@@ -105,7 +105,7 @@ class OptimizerWrapper(WrapperBase):
     """
 
     _optimizer: KeyedOptimizer
-    _passes_on = True
+    _passes_on = True  # whether post_load_state_dict calls that of the wrapped optimizer
 
     def __init__(self, optimizer: KeyedOptimizer) -> None:
         check_keyed(optimizer)
@@ -135,7 +135,7 @@ class OptimizerWrapper(WrapperBase):
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         self._optimizer.load_state_dict(state_dict)
 
-    def _loaded(self) -> None:
+    def _after_load(self) -> None:
         self._passes_on = False  # the wrapped optimizer has been called already
         try:
             self.post_load_state_dict()

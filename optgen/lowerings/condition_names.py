@@ -8,7 +8,7 @@ from itertools import count
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Ref
 
-_SPOKEN = {
+_WORDS = {
     "+": "plus",
     "-": "minus",
     "*": "times",
@@ -30,27 +30,27 @@ _LONGEST = 32  # characters of a name
 
 def candidate_names(*conditions: Expr) -> Iterator[str]:
     """Yield candidate names: each condition in words if short enough, then condition1, 2, ..."""
-    for name in map(_spoken, conditions):
+    for name in map(_in_words, conditions):
         if len(name) <= _LONGEST and name.isidentifier():
             yield name
     yield from (f"condition{n}" for n in count(1))
 
 
-def _spoken(expr: Expr) -> str:
+def _in_words(expr: Expr) -> str:
     match expr:
         case Const(value):
             return str(value).replace("-", "minus_").replace(".", "_")
         case Ref(name):
             return name
         case Call(word, (a,)):
-            return f"{_SPOKEN.get(word, word)}_{_spoken(a)}"
+            return f"{_WORDS.get(word, word)}_{_in_words(a)}"
         case Call(word, args):
-            return f"_{_SPOKEN.get(word, word)}_".join(map(_spoken, args))
+            return f"_{_WORDS.get(word, word)}_".join(map(_in_words, args))
     raise TypeError(f"not a condition: {expr!r}")
 
 
 def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
-    """Tell whether a condition is false in most steps: options are off, a state is fresh once."""
+    """Tell whether a condition is mostly false: a flag that is off by default, or `fresh`."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             hyper = hypers.get(name)

@@ -35,9 +35,8 @@ from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
-ALIVE = (
-    4  # lists of temporaries that optgen.runtime.eager.slices reckons with, unless told otherwise
-)
+ALIVE = 4
+"""The number of lists of temporaries that optgen.runtime.eager.slices expects by default."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,
@@ -49,7 +48,7 @@ _PASSES: tuple[PlanPass, ...] = (
 
 
 def lower(algorithm: Algorithm) -> Context:
-    """Return the variables of templates/foreach.py.jinja: one function per kind of parameter."""
+    """Return the variables of templates/foreach.py.jinja: the functions of each plan."""
     made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
     functions = []
     for plan in made:

@@ -43,11 +43,11 @@ from optgen.passes.specialize_shape import Facts, fact_combinations
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
-_TEXT = PythonPrinter({}, {"sum": "total"})
+_PRINTER = PythonPrinter({}, {"sum": "total"})
 
 
 def lower(algorithm: Algorithm) -> Context:
-    """Return the variables of templates/forloop.py.jinja: both forms per kind of parameter."""
+    """Return the variables of templates/forloop.py.jinja: both forms for each set of facts."""
 
     def planned(facts: Facts, order: Order) -> Plan:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
@@ -75,7 +75,7 @@ def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
     program = _typed(plan)
     opening = [*_reads(plan), *scalar_lines(plan, ONE_PARAM, names_read(program))]
-    lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])
+    lines = parted(opening, statements(program, _PRINTER, _line), [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),
@@ -105,7 +105,7 @@ def _line(stmt: Assign) -> str:
     match stmt.value:
         case Call(word, _) as call if word in MATRIX_OPS:
             return f"{stmt.target.name} = {matrix_call(call)}"
-    return f"{stmt.target.name} = {_TEXT.text(stmt.value)}"
+    return f"{stmt.target.name} = {_PRINTER.text(stmt.value)}"
 
 
 def _reads(plan: Plan) -> Iterator[str]:
@@ -116,6 +116,7 @@ def _reads(plan: Plan) -> Iterator[str]:
 
 
 def _writes(plan: Plan) -> Iterator[str]:
+    """Yield the lines that copy new values to the tensors of the lists."""
     for stream in _streams(plan):
         if stream.stored:
             is_number = stream.state is not None and stream.state.on_device

@@ -18,15 +18,15 @@ from optgen.passes.rename import rename
 
 def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the template's variables: arguments in the author's order, lists in the rule's."""
-    given = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
+    plural_names = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
     hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
-    lists = {name: given[name] for name in algorithm.lists}
+    lists = {name: plural_names[name] for name in algorithm.lists}
     return {
         "algorithm": algorithm,
         "docstring": docstring(function_docstring(algorithm, lists, hypers)),
         "rule": rule_of(algorithm),
         "lists": list(lists.values()),
-        "columns": list(given.values()),
+        "columns": list(plural_names.values()),
         "hypers": hypers,
         "checks": checks(algorithm, None),
     }

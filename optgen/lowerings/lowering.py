@@ -1,15 +1,13 @@
-"""Base type of lowerings: a function that lowers an algorithm, a template and a file name."""
+"""Define a lowering: a function that lowers an algorithm, a template and a file name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
-from optgen.passes.plan import plan
 
 Context = Mapping[str, Any]
 PlanPass = Callable[[Plan], Plan]
@@ -35,14 +33,3 @@ class Lowering:
         if self.of == "rule":
             return algorithm.base is None
         return algorithm.is_function is (self.of == "function")
-
-
-def planned(
-    passes: tuple[PlanPass, ...], context: Callable[[Plan], Context]
-) -> Callable[[Algorithm], Context]:
-    """Return a `lower` that plans an algorithm, runs passes on the plan, and prints the result."""
-
-    def lower(algorithm: Algorithm) -> Context:
-        return context(reduce(lambda done, change: change(done), passes, plan(algorithm)))
-
-    return lower

@@ -8,7 +8,7 @@ from typing import NoReturn
 import torch.optim
 from torch.optim import Optimizer
 
-from optgen.optim import _functional as _functional  # torch's is there without an import of its own
+from optgen.optim import _functional as _functional  # available like torch's, without importing it
 from optgen.optim import functional, lr_scheduler, swa_utils
 from optgen.optim._adafactor import Adafactor
 from optgen.optim._muon import Muon

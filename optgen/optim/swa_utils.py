@@ -36,7 +36,7 @@ __all__ = [
 SWALR.__module__ = __name__
 
 Count = Tensor | int
-Rows = list[tuple[Tensor, Tensor]]
+Pairs = list[tuple[Tensor, Tensor]]
 MultiAvgFn = Callable[[Any, Any, Any], None]
 _device = attrgetter("device")
 
@@ -54,7 +54,7 @@ class _Update:
         with suppress(UnfitError):
             self._in_one_sweep(averaged, current, num_averaged)
             return
-        fit, others = _apart(averaged, current)
+        fit, others = _split_by_fit(averaged, current)
         self._by_torch(others, num_averaged)
         self._in_one_sweep([mean for mean, _ in fit], [tensor for _, tensor in fit], num_averaged)
 
@@ -66,27 +66,27 @@ class _Update:
         else:
             ema(averaged, current, decay=self.decay)
 
-    def _by_torch(self, rows: Rows, num_averaged: Count) -> None:
+    def _by_torch(self, pairs: Pairs, num_averaged: Count) -> None:
         """Update the means of tensors that our rules do not accept, by torch's function."""
         one = get_swa_avg_fn() if self.decay is None else get_ema_avg_fn(self.decay)
         with torch.no_grad():
-            for mean, tensor in rows:
+            for mean, tensor in pairs:
                 mean.copy_(one(mean, tensor, num_averaged))
 
 
-def _apart(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Rows, Rows]:
+def _split_by_fit(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Pairs, Pairs]:
     """Split pairs of tensors into those that our rules accept, and the others."""
-    rows: tuple[Rows, Rows] = ([], [])
+    pairs: tuple[Pairs, Pairs] = ([], [])  # by whether there is an obstacle
     known: dict[Any, bool] = {}
-    for row in zip(averaged, current, strict=True):
-        kind = tuple((type(tensor), tensor.dtype) for tensor in row)
-        if kind not in known or not all_plain(row):
-            known[kind] = bool(obstacle([[tensor] for tensor in row]))
-        rows[known[kind]].append(row)
-    return rows
+    for pair in zip(averaged, current, strict=True):
+        kind = tuple((type(tensor), tensor.dtype) for tensor in pair)
+        if kind not in known or not all_plain(pair):
+            known[kind] = bool(obstacle([[tensor] for tensor in pair]))
+        pairs[known[kind]].append(pair)
+    return pairs
 
 
-_all_the_same = _Update()
+_equal_weights = _Update()
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
@@ -104,7 +104,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
 
 def get_swa_multi_avg_fn() -> MultiAvgFn:
     """Return a function that updates lists of equally weighted means."""
-    return _all_the_same
+    return _equal_weights
 
 
 class AveragedModel(_torch.AveragedModel):
@@ -133,8 +133,8 @@ class AveragedModel(_torch.AveragedModel):
             _copy(means, tensors)
         elif self.avg_fn is not None and self.multi_avg_fn is None:
             self._average_each(means, tensors)
-        elif isinstance(update := self.multi_avg_fn or _all_the_same, _Update):
-            update(means, _beside(means, tensors), self.n_averaged)
+        elif isinstance(update := self.multi_avg_fn or _equal_weights, _Update):
+            update(means, _moved_to(means, tensors), self.n_averaged)
         else:
             self._average_lists(update, means, tensors)
         if not self.use_buffers:
@@ -162,18 +162,18 @@ class AveragedModel(_torch.AveragedModel):
         self, update: MultiAvgFn, means: list[Tensor], tensors: list[Tensor]
     ) -> None:
         """Update by the caller's function for lists of one device and dtype."""
-        given = [tensor.detach() for tensor in _beside(means, tensors)]
+        given = [tensor.detach() for tensor in _moved_to(means, tensors)]
         groups = group_tensors([[mean.detach() for mean in means], given])
         for (device, _), (ours, theirs) in groups.items():
             update(ours, theirs, self.n_averaged.to(device))
 
 
-def _beside(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
-    """Move tensors to the devices of their means."""
+def _moved_to(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
+    """Return tensors on the devices of their means."""
     devices = list(map(_device, means))
     if devices == list(map(_device, tensors)):
         return tensors
-    return [tensor.detach().to(place) for tensor, place in zip(tensors, devices, strict=True)]
+    return [tensor.detach().to(device) for tensor, device in zip(tensors, devices, strict=True)]
 
 
 @torch.no_grad()

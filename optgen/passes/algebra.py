@@ -22,8 +22,8 @@ _FUNCTIONS = {
 def to_sympy(expr: Expr) -> sympy.Expr:
     """Convert a scalar expression to SymPy.
 
-    An expression that SymPy cannot express becomes a symbol. Symbols are real. Numbers become exact
-    fractions of the decimal text in the spec.
+    An expression that SymPy cannot express becomes a symbol, which is real if it stands for a name
+    or a call. Numbers become exact fractions of the decimal text in the spec.
     """
     match expr:
         case Const(bool() | str() | None as value):

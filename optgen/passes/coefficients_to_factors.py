@@ -20,35 +20,36 @@ _AS_A_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)
 
 def coefficients_to_factors(plan: Plan) -> Plan:
     """Return the plan with reduced numbers as factors of their terms."""
-    late = {
+    reduced = {
         ref
         for ref, kind in plan.kinds.items()
         if kind.axes is Axes.NONE and kind.stage is Stage.DEVICE
     }
 
-    def spread(expr: Expr) -> Expr:
-        expr = rebuild(expr, spread)
+    def move(expr: Expr) -> Expr:
+        expr = rebuild(expr, move)
         if isinstance(expr, Linear):
-            return replace(expr, terms=tuple(map(_spread_term, expr.terms)))
+            return replace(expr, terms=tuple(map(move_in_term, expr.terms)))
         return expr
 
-    def _spread_term(term: Term) -> Term:
+    def move_in_term(term: Term) -> Term:
         minus, bare = unsigned(term.coefficient)
         parts = list(_multiplied(bare))
-        numbers = [part for part in parts if part in late]
+        numbers = [part for part in parts if part in reduced]  # the parts that become factors
         if not numbers:
             return term
         rest: Expr = ONE
         for part in parts:
-            rest = rest if part in late else multiply(rest, part)
+            rest = rest if part in reduced else multiply(rest, part)
         coefficient = negate(rest) if minus else rest
         return Term(coefficient, (*term.factors, *numbers), term.divisors)
 
-    kinds = {**plan.kinds, **dict.fromkeys(late, _AS_A_TENSOR)}
-    return replace(plan.map_sweeps(lambda body: map_values(body, spread)), kinds=kinds)
+    kinds = {**plan.kinds, **dict.fromkeys(reduced, _AS_A_TENSOR)}
+    return replace(plan.map_sweeps(lambda body: map_values(body, move)), kinds=kinds)
 
 
 def _multiplied(expr: Expr) -> Iterator[Expr]:
+    """Yield the operands of a product, including those of products inside it."""
     match expr:
         case Call("*", (a, b)):
             yield from _multiplied(a)

@@ -1,7 +1,7 @@
-"""Copy scalars that a phase reads and that the scalar program or a phase overwrites before.
+"""Copy each scalar of which a phase reads a value that the scalar program or a phase overwrites.
 
-The scalar program runs to its end before the first phase. Without the copy a phase would read the
-later value.
+The scalar program runs to its end before the first phase. Without the copy the phase would read
+the later value.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def copy_overwritten_scalars(
     if not copies:
         return scalars, programs
     inputs = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
-    kept = tuple(_with_copies(scalars, copies))
+    copied = tuple(_with_copies(scalars, copies))
     renamed = (map_expressions(p, lambda expr: read_instead(expr, copies)) for p in programs)
-    return (*inputs, *kept), tuple(renamed)
+    return (*inputs, *copied), tuple(renamed)
 
 
 def _overwritten(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> Iterator[Ref]:
     """Yield scalars that a phase reads and the scalar program overwrites, in reading order."""
-    writes = [a.target for a in assigns(scalars) if not _keeps_value(a)]
+    writes = [a.target for a in assigns(scalars) if not _only_copies(a)]
     writes += [a.target for p in programs for a in assigns(p) if not kinds[a.target].is_tensor]
     last = {ref: position for position, ref in enumerate(writes)}
     for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e)):
@@ -54,7 +54,8 @@ def _overwritten(
             yield ref
 
 
-def _keeps_value(stmt: Assign) -> bool:
+def _only_copies(stmt: Assign) -> bool:
+    """Tell whether a statement copies a name to its next version."""
     return isinstance(stmt.value, Ref) and stmt.value.name == stmt.target.name
 
 
@@ -64,7 +65,7 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
         if isinstance(stmt, Assign):
             yield stmt
             if stmt.target in copies:
-                yield Assign(copies[stmt.target], stmt.value if _keeps_value(stmt) else stmt.target)
+                yield Assign(copies[stmt.target], stmt.value if _only_copies(stmt) else stmt.target)
             continue
         yield replace(
             stmt,

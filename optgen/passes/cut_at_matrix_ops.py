@@ -19,7 +19,7 @@ from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 
 
 def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[RulePhases, bool]:
-    """Return the phases of an SSA rule with named reductions, and whether they store early.
+    """Return the phases of an SSA rule with named reductions, and whether they store states early.
 
     If states are stored late, a later sweep recomputes them, and for that it may need a number that
     the matrix op needed too. In that case the rule is cut again with states stored early.
@@ -28,33 +28,36 @@ def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[
         RuleError: The same number, row or column is needed before a matrix op and after it.
     """
     try:
-        return _uncrossed(algorithm, kinds, early), early
+        return _cut_uncrossed(algorithm, kinds, early), early
     except RuleError:
         if early:
             raise
-        return _uncrossed(algorithm, kinds, True), True
+        return _cut_uncrossed(algorithm, kinds, True), True
 
 
-def _uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> RulePhases:
-    """Cut the rule, and delay the small values that cross a matrix op until none does."""
+def _cut_uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> RulePhases:
+    """Cut the rule. While some small values cross a matrix op, delay them and cut it again."""
     rule = _Rule(algorithm, kinds)
     floors: dict[Ref, int] = {}
     while True:
         depths = depths_of(algorithm, kinds, floors)
-        pieces = cut_into_phases(algorithm, kinds, depths, early)
-        later = rule.floors(pieces, depths)
+        phases = cut_into_phases(algorithm, kinds, depths, early)
+        later = rule.floors(phases, depths)
         if not later:
-            return pieces
+            return phases
         floors |= later
 
 
 class _Rule:
-    """Data dependencies of an SSA rule. A statement also depends on its branch conditions."""
+    """Data dependencies of an SSA rule: what each name is computed from.
+
+    A statement also depends on the conditions of the branches around it.
+    """
 
     def __init__(self, algorithm: Algorithm, kinds: Kinds) -> None:
         self.kinds = kinds
         self.read: dict[Ref, set[Ref]] = {}
-        self._enter(algorithm.rule, ())
+        self._add_reads(algorithm.rule, ())
         self.reductions: dict[Ref, Assign] = {}
         self.calls: dict[Ref, Assign] = {}
         for stmt in assigns(algorithm.rule):
@@ -63,37 +66,37 @@ class _Rule:
                 made[stmt.target] = stmt
         self.makers = {a.target: a for a in reversed(tuple(assigns(algorithm.rule)))}
 
-    def _enter(self, program: Program, conditions: tuple[Expr, ...]) -> None:
+    def _add_reads(self, program: Program, conditions: tuple[Expr, ...]) -> None:
         for stmt in program:
             if isinstance(stmt, Assign):
                 read = (r for expr in (*conditions, stmt.value) for r in reads(expr))
                 self.read.setdefault(stmt.target, set()).update(read)
             else:
-                self._enter(stmt.then, (*conditions, stmt.condition))
-                self._enter(stmt.orelse, (*conditions, stmt.condition))
+                self._add_reads(stmt.then, (*conditions, stmt.condition))
+                self._add_reads(stmt.orelse, (*conditions, stmt.condition))
 
-    def floors(self, pieces: RulePhases, depths: Depths) -> Mapping[Ref, int]:
-        """Return the least depth of each value that must be computed after a matrix op."""
+    def floors(self, phases: RulePhases, depths: Depths) -> Mapping[Ref, int]:
+        """Return the least depth of each value that must be computed later, after a matrix op."""
         found: dict[Ref, int] = {}
-        for depth, calls in enumerate(pieces.calls):
+        for depth, calls in enumerate(phases.calls):
             for call in calls:
-                for ref in self._crossing(pieces, depths, depth):
-                    for root, least in self._made_later(ref, depth).items():
+                for ref in self._crossing(phases, depths, depth):
+                    for root, least in self._delayed(ref, depth).items():
                         self._check(root, call)
                         found[root] = max(least, found.get(root, 0))
         return found
 
-    def _crossing(self, pieces: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
+    def _crossing(self, phases: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
         """Yield small values that are made before a matrix op of this depth and read after it."""
-        programs = (*pieces.sweeps[depth:], *pieces.finishes[depth:])
+        programs = (*phases.sweeps[depth:], *phases.finishes[depth:])
         read = dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e))
         for ref in read:
-            made = depths[ref] < depth or (depths[ref] == depth and ref in self.reductions)
-            if made and ref in self.read and self._is_small(ref):
+            is_before = depths[ref] < depth or (depths[ref] == depth and ref in self.reductions)
+            if is_before and ref in self.read and self._is_small(ref):
                 yield ref
 
-    def _made_later(self, ref: Ref, depth: int) -> dict[Ref, int]:
-        """Return new least depths: of the reductions behind a small value, else of the value."""
+    def _delayed(self, ref: Ref, depth: int) -> dict[Ref, int]:
+        """Return the new least depth of the reductions that a small value needs, else of itself."""
         roots = [r for r in self._upstream(ref, small=True) if r in self.reductions]
         return dict.fromkeys(roots, depth + 1) if roots else {ref: depth}
 
@@ -117,11 +120,11 @@ class _Rule:
         found: set[Ref] = set()
         waiting = [ref]
         while waiting:
-            one = waiting.pop()
-            if one not in found and not (small and not self._is_small(one)):
-                found.add(one)
-                if not (small and one in self.reductions):
-                    waiting += self.read.get(one, ())
+            current = waiting.pop()
+            if current not in found and not (small and not self._is_small(current)):
+                found.add(current)
+                if not (small and current in self.reductions):
+                    waiting += self.read.get(current, ())
         return found
 
     def _is_small(self, ref: Ref) -> bool:

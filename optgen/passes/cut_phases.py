@@ -25,14 +25,14 @@ class RulePhases:
 
     A sweep's entry in `finishes` computes the small values that are known before the sweep, and its
     entry in `calls` holds the matrix ops whose results the sweep waits for. `stored` holds the
-    tensors that a sweep stores, and `handed` the locals that it stores for the matrix ops after it.
+    parameter and states that it stores, `call_inputs` the inputs of the next sweep's matrix ops.
     """
 
     sweeps: tuple[Program, ...]
     finishes: tuple[Program, ...]
     calls: tuple[tuple[Assign, ...], ...]
     stored: tuple[frozenset[str], ...]
-    handed: tuple[tuple[str, ...], ...]
+    call_inputs: tuple[tuple[str, ...], ...]
 
     @property
     def is_whole(self) -> bool:
@@ -47,12 +47,18 @@ def cut_into_phases(algorithm: Algorithm, kinds: Kinds, depths: Depths, early: b
 
 def as_one_phase(algorithm: Algorithm) -> RulePhases:
     """Return the whole rule as one sweep."""
-    kept = {algorithm.param, *(s.symbol for s in algorithm.tensor_states())}
-    return RulePhases((algorithm.rule,), ((),), ((),), (frozenset(kept),), ((),))
+    stored = {algorithm.param, *(s.symbol for s in algorithm.tensor_states())}
+    return RulePhases((algorithm.rule,), ((),), ((),), (frozenset(stored),), ((),))
 
 
 @dataclass
 class _Cutter:
+    """Cutter of an SSA rule with named reductions.
+
+    `made` has the statements that assign each version, and `final` the last version of the
+    parameter and of each tensor state.
+    """
+
     algorithm: Algorithm
     kinds: Kinds
     depths: Depths
@@ -62,35 +68,36 @@ class _Cutter:
         self.rule = self.algorithm.rule
         for stmt in assigns(self.rule):
             self.made.setdefault(stmt.target, []).append(stmt)
-        self.last = 1 + max(self.depths[stmt.target] for stmt in assigns(self.rule))
+        self.sweep_count = 1 + max(self.depths[stmt.target] for stmt in assigns(self.rule))
+        self.all_sweeps = range(self.sweep_count)
         self.final = {
             ref.name: ref
             for ref in sorted(self.made, key=lambda ref: ref.version)
-            if ref.name in self._kept()
+            if ref.name in self._stored_names()
         }
 
-    def _kept(self) -> set[str]:
+    def _stored_names(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
     def cut(self, early: bool) -> RulePhases:
         stored = self._stored_early() if early else self._stored_late({})
-        known = [self._stored_before(stored, sweep) for sweep in range(self.last)]
+        known = [self._stored_before(stored, sweep) for sweep in self.all_sweeps]
         needed = [
-            self._needed(self._roots(sweep, stored), known[sweep]) for sweep in range(self.last)
+            self._needed(self._roots(sweep, stored), known[sweep]) for sweep in self.all_sweeps
         ]
         return RulePhases(
-            tuple(self._sweep(sweep, needed[sweep] - known[sweep]) for sweep in range(self.last)),
-            tuple(self._finish(depth) for depth in range(self.last)),
-            tuple(tuple(self._calls(sweep)) for sweep in range(self.last)),
-            tuple(frozenset(n for n, at in stored.items() if at == t) for t in range(self.last)),
-            tuple(self._handed(sweep) for sweep in range(self.last)),
+            tuple(self._sweep(sweep, needed[sweep] - known[sweep]) for sweep in self.all_sweeps),
+            tuple(self._finish(depth) for depth in self.all_sweeps),
+            tuple(tuple(self._calls(sweep)) for sweep in self.all_sweeps),
+            tuple(frozenset(n for n, at in stored.items() if at == t) for t in self.all_sweeps),
+            tuple(self._call_inputs(sweep) for sweep in self.all_sweeps),
         )
 
     def _sweep(self, sweep: int, needed: set[Ref]) -> Program:
         """Return the statements of one sweep: its tensors, and the reductions it can make."""
 
         def belongs(stmt: Assign) -> bool:
-            if self._is_made_between(stmt):
+            if self._needs_sweep(stmt):
                 return self._is_reduction(stmt) and self.depths[stmt.target] == sweep + 1
             return stmt.target in needed and self._is_tensor(stmt.target)
 
@@ -102,24 +109,26 @@ class _Cutter:
         def belongs(stmt: Assign) -> bool:
             kind = self.kinds[stmt.target]
             small = kind.axes is not Axes.TENSOR and kind.stage is Stage.DEVICE
-            return small and not self._is_made_between(stmt) and self.depths[stmt.target] == depth
+            return small and not self._needs_sweep(stmt) and self.depths[stmt.target] == depth
 
         return filter_assigns(self.rule, belongs)
 
     def _calls(self, depth: int) -> Iterator[Assign]:
+        """Yield the matrix ops whose results are known at a depth."""
         for stmt in assigns(self.rule):
-            if self._is_matrix_word(stmt) and self.depths[stmt.target] == depth:
+            if self._is_matrix_op(stmt) and self.depths[stmt.target] == depth:
                 yield stmt
 
-    def _handed(self, sweep: int) -> tuple[str, ...]:
-        calls = self._calls(sweep + 1) if sweep + 1 < self.last else ()
+    def _call_inputs(self, sweep: int) -> tuple[str, ...]:
+        """Return the tensors that the matrix ops after a sweep read."""
+        calls = self._calls(sweep + 1) if sweep + 1 < self.sweep_count else ()
         return tuple(dict.fromkeys(ref.name for stmt in calls for ref in self._tensors_read(stmt)))
 
     def _roots(self, sweep: int, stored: Mapping[str, int]) -> set[Ref]:
         """Return the tensors that a sweep stores, reduces or passes to a matrix op."""
         roots = {self.final[name] for name, at in stored.items() if at == sweep}
         for stmt in assigns(self.rule):
-            if self._is_made_between(stmt) and self.depths[stmt.target] == sweep + 1:
+            if self._needs_sweep(stmt) and self.depths[stmt.target] == sweep + 1:
                 roots |= set(self._tensors_read(stmt))
         return roots
 
@@ -140,15 +149,19 @@ class _Cutter:
         """Yield the tensors that a statement reads."""
         return (ref for ref in reads(stmt.value) if self._is_tensor(ref))
 
-    def _stored_late(self, given: Mapping[str, int]) -> dict[str, int]:
+    def _stored_late(self, chosen: Mapping[str, int]) -> dict[str, int]:
         """Return the sweep that stores each name: the last that needs its old value."""
-        stored = dict(given)
-        for sweep in reversed(range(self.last)):
-            while fresh := self._storable(sweep, stored):
-                stored |= dict.fromkeys(fresh, sweep)
+        stored = dict(chosen)
+        for sweep in reversed(self.all_sweeps):
+            while names := self._storable(sweep, stored):
+                stored |= dict.fromkeys(names, sweep)
         return stored
 
     def _storable(self, sweep: int, stored: Mapping[str, int]) -> set[str]:
+        """Return the names not stored by a later sweep that this sweep must store.
+
+        It is the first that knows their new value, or the last that needs their old one.
+        """
         roots = self._roots(sweep, stored)
         needed = self._needed(
             roots, self._stored_before(stored, sweep) | self._matrix_results(sweep)
@@ -171,7 +184,7 @@ class _Cutter:
             late = {
                 name
                 for name, at in soon.items()
-                for sweep in range(at + 1, self.last)
+                for sweep in range(at + 1, self.sweep_count)
                 if Ref(name)
                 in self._needed(self._roots(sweep, stored), self._stored_before(stored, sweep))
             }
@@ -187,14 +200,14 @@ class _Cutter:
     def _matrix_results(self, sweep: int) -> set[Ref]:
         return {s.target for depth in range(sweep + 1) for s in self._calls(depth)}
 
-    def _is_made_between(self, stmt: Assign) -> bool:
+    def _needs_sweep(self, stmt: Assign) -> bool:
         return needs_sweep(stmt.value, self.kinds)
 
-    def _is_matrix_word(self, stmt: Assign) -> bool:
-        return self._is_made_between(stmt) and self._is_tensor(stmt.target)
+    def _is_matrix_op(self, stmt: Assign) -> bool:
+        return self._needs_sweep(stmt) and self._is_tensor(stmt.target)
 
     def _is_reduction(self, stmt: Assign) -> bool:
-        return self._is_made_between(stmt) and not self._is_tensor(stmt.target)
+        return self._needs_sweep(stmt) and not self._is_tensor(stmt.target)
 
     def _is_tensor(self, ref: Ref) -> bool:
         return self.kinds[ref].axes is Axes.TENSOR

@@ -10,7 +10,7 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
     """Return the definition of every scalar that has exactly one.
 
     Several branches may repeat the same definition. A name that only one side of a branch assigns
-    has two definitions, because the other side keeps the old value.
+    has two definitions if it had a value before, which the other side keeps.
     """
     found: dict[Ref, Expr] = {}
     several: set[Ref] = set()
@@ -19,12 +19,12 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
             several.add(stmt.target)
         found[stmt.target] = stmt.value
     always = _on_every_path(plan.scalars)
-    before = {state.symbol for state in plan.algorithm.scalar_states()}
+    states = {state.symbol for state in plan.algorithm.scalar_states()}
     names = [ref.name for ref in found]
     several |= {
         ref
         for ref in found.keys() - always
-        if ref.name in before or names.count(ref.name) > 1  # the other side keeps the old value
+        if ref.name in states or names.count(ref.name) > 1  # the name had a value before
     }
     return {ref: value for ref, value in found.items() if ref not in several}
 

@@ -17,7 +17,7 @@ from optgen.passes.name_reductions import ends_phase
 
 
 class CyclicDependencyError(Exception):
-    """Cyclic dependency between values: each arm of a branch computes one from the other."""
+    """Cyclic dependency: one arm of a branch computes a from b, and the other arm b from a."""
 
 
 Depths = Mapping[Ref, int]
@@ -28,19 +28,19 @@ def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
     """Return the kind of every name that an SSA rule reads or writes."""
     declared = declared_kinds(algorithm)
     kinds = {Ref(name): kind for name, kind in declared.items()}
-    kept = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
-    _learn(algorithm.rule, kinds, {name: declared[name] for name in kept})
+    stored = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
+    _add_kinds(algorithm.rule, kinds, {name: declared[name] for name in stored})
     return kinds
 
 
-def _learn(program: Program, kinds: dict[Ref, Kind], kept: Mapping[str, Kind]) -> None:
+def _add_kinds(program: Program, kinds: dict[Ref, Kind], stored: Mapping[str, Kind]) -> None:
     for stmt in program:
         if not isinstance(stmt, Assign):
-            _learn(stmt.then, kinds, kept)
-            _learn(stmt.orelse, kinds, kept)
+            _add_kinds(stmt.then, kinds, stored)
+            _add_kinds(stmt.orelse, kinds, stored)
             continue
         kind = kind_of(stmt.value, kinds.__getitem__)
-        for known in (kinds.get(stmt.target), kept.get(stmt.target.name)):
+        for known in (kinds.get(stmt.target), stored.get(stmt.target.name)):
             kind = kind.join(known) if known else kind
         kinds[stmt.target] = kind
 
@@ -63,8 +63,8 @@ def depths_of(
         if max(depths.values(), default=0) > len(kinds):
             raise CyclicDependencyError
         before = dict(depths)
-        unread = {state.symbol: 0 for state in algorithm.finish_states()}
-        _DepthFinder(kinds, floors or {}, depths, unread).rise(algorithm.rule, 0)
+        last_read = {state.symbol: 0 for state in algorithm.finish_states()}
+        _DepthFinder(kinds, floors or {}, depths, last_read).find(algorithm.rule, 0)
     return depths
 
 
@@ -81,16 +81,16 @@ class _DepthFinder:
     depths: dict[Ref, int]
     last_read: dict[str, int]
 
-    def rise(self, program: Program, least: int) -> None:
+    def find(self, program: Program, least: int) -> None:
         """Find the depths of a program under branches that are known at depth `least`."""
         for stmt in program:
             if isinstance(stmt, Assign):
                 self._assign(stmt, least)
                 continue
             inside = max(least, highest(reads(stmt.condition), self.depths))
-            self._note(stmt.condition, inside)
-            self.rise(stmt.then, inside)
-            self.rise(stmt.orelse, inside)
+            self._note_reads(stmt.condition, inside)
+            self.find(stmt.then, inside)
+            self.find(stmt.orelse, inside)
 
     def _assign(self, stmt: Assign, least: int) -> None:
         read, name = highest(reads(stmt.value), self.depths), stmt.target.name
@@ -99,9 +99,9 @@ class _DepthFinder:
         floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
         self.depths[stmt.target] = max(least, depth, *floors)
         if self.kinds[stmt.target].axes is not Axes.TENSOR:
-            self._note(stmt.value, self.depths[stmt.target])
+            self._note_reads(stmt.value, self.depths[stmt.target])
 
-    def _note(self, value: Expr, depth: int) -> None:
+    def _note_reads(self, value: Expr, depth: int) -> None:
         for ref in reads(value):
             if ref.name in self.last_read:
                 self.last_read[ref.name] = max(self.last_read[ref.name], depth)

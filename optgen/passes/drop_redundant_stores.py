@@ -15,26 +15,26 @@ from optgen.passes.split_scalars import Splitter
 
 
 def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
-    """Return an SSA rule without assignments to p or to states that change nothing."""
-    kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
+    """Return an SSA rule without assignments to p or to a state if none of them changes it."""
+    stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     written = {a.target.name for a in assigns(algorithm.rule)}
-    idle = kept & written - _changed(algorithm, kept)
-    if not idle:
+    unchanged = stored & written - _changed(algorithm, stored)
+    if not unchanged:
         return algorithm
-    rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in idle)
+    rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in unchanged)
     return replace(
         algorithm,
-        rule=rename_program(rule, lambda r: replace(r, version=0) if r.name in idle else r),
+        rule=rename_program(rule, lambda r: replace(r, version=0) if r.name in unchanged else r),
     )
 
 
-def _changed(algorithm: Algorithm, kept: Collection[str]) -> set[str]:
-    """Return the names that get a different value which is read or is their last."""
+def _changed(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
+    """Return the names with an assignment of another value that is read or is the last one."""
     programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
-    every = (algorithm.rule, *programs)
-    read = {ref for program in every for expr in expressions(program) for ref in refs(expr)}
+    everything = (algorithm.rule, *programs)
+    read = {ref for program in everything for expr in expressions(program) for ref in refs(expr)}
     last = {a.target.name: a.target for a in assigns(algorithm.rule)}
-    needed, copies = {*read, *last.values()}, _copies(algorithm.rule, kept)
+    needed, copies = {*read, *last.values()}, _copies(algorithm.rule, stored)
     return {
         a.target.name
         for program in programs
@@ -43,11 +43,11 @@ def _changed(algorithm: Algorithm, kept: Collection[str]) -> set[str]:
     }
 
 
-def _copies(program: Program, kept: Collection[str]) -> dict[Ref, Ref]:
-    """Return the locals that are copies of one name and nothing else, each with that name."""
+def _copies(program: Program, stored: Collection[str]) -> dict[Ref, Ref]:
+    """Return the local variables that are copies of one name on every path, with that name."""
     times = Counter(a.target for a in assigns(program))
     pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
-    return {to: source for to, source in pairs if source and to.name not in kept}
+    return {to: source for to, source in pairs if source and to.name not in stored}
 
 
 def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:

@@ -10,19 +10,19 @@ from optgen.passes.rewrite import map_expressions
 
 
 def encode_choices(plan: Plan) -> Plan:
-    """Return the plan with every comparison of a choice comparing the choice's index."""
+    """Return the plan with choices compared by their index; -1 stands for any other value."""
     choices = {h.name: h.choices for h in plan.algorithm.hypers if h.type == "choice"}
 
-    def place(name: str, value: str | None) -> Const:
+    def index_of(name: str, value: str | None) -> Const:
         known = choices[name]
         return Const(known.index(value) if value in known else -1)
 
     def numbered(expr: Expr) -> Expr:
         match expr:
             case Call("is_none", (Ref(name) as ref,)) if name in choices:
-                return Call("==", (ref, place(name, None)), expr.place)
+                return Call("==", (ref, index_of(name, None)), expr.place)
             case Call("==" | "!=", (Ref(name) as ref, Const(str() as value))) if name in choices:
-                return replace(expr, args=(ref, place(name, value)))
+                return replace(expr, args=(ref, index_of(name, value)))
         return rebuild(expr, numbered)
 
     if not choices:

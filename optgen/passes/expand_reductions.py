@@ -17,10 +17,10 @@ from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
     """Return an algorithm, SSA or not, that has no reductions but these four."""
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
-    return replace(algorithm, rule=_program(algorithm, algorithm.rule, kinds))
+    return replace(algorithm, rule=_expanded_program(algorithm, algorithm.rule, kinds))
 
 
-def _program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> Program:
+def _expanded_program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> Program:
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -28,7 +28,7 @@ def _program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> 
             out.append(replace(stmt, value=_expanded(algorithm, stmt.value, kinds)))
         else:
             condition = _expanded(algorithm, stmt.condition, kinds)
-            arms = [_program(algorithm, arm, kinds) for arm in (stmt.then, stmt.orelse)]
+            arms = [_expanded_program(algorithm, arm, kinds) for arm in (stmt.then, stmt.orelse)]
             out.append(replace(stmt, condition=condition, then=arms[0], orelse=arms[1]))
     return tuple(out)
 
@@ -54,7 +54,7 @@ def _size(word: str, param: Ref) -> Expr:
     return Call(word, (param,))
 
 
-def _total(x: Expr, word: str = "sum") -> Expr:
+def _sum_of_squares(x: Expr, word: str = "sum") -> Expr:
     return Call(word, (Call("**", (x, Const(2))),))
 
 
@@ -65,11 +65,11 @@ def _root(x: Expr) -> Expr:
 _EXPANDED: dict[str, Callable[[Expr, Expr, Ref], Expr]] = {
     "row_mean": lambda x, _, p: Call("/", (Call("row_sum", (x,)), _size("cols", p))),
     "col_mean": lambda x, _, p: Call("/", (Call("col_sum", (x,)), _size("rows", p))),
-    "row_norm": lambda x, _, p: _root(_total(x, "row_sum")),
-    "col_norm": lambda x, _, p: _root(_total(x, "col_sum")),
-    "row_rms": lambda x, _, p: _root(Call("/", (_total(x, "row_sum"), _size("cols", p)))),
-    "col_rms": lambda x, _, p: _root(Call("/", (_total(x, "col_sum"), _size("rows", p)))),
+    "row_norm": lambda x, _, p: _root(_sum_of_squares(x, "row_sum")),
+    "col_norm": lambda x, _, p: _root(_sum_of_squares(x, "col_sum")),
+    "row_rms": lambda x, _, p: _root(Call("/", (_sum_of_squares(x, "row_sum"), _size("cols", p)))),
+    "col_rms": lambda x, _, p: _root(Call("/", (_sum_of_squares(x, "col_sum"), _size("rows", p)))),
     "mean": lambda x, count, _: Call("/", (Call("sum", (x,)), count)),
-    "norm": lambda x, _count, _: _root(_total(x)),
-    "rms": lambda x, count, _: _root(Call("/", (_total(x), count))),
+    "norm": lambda x, _count, _: _root(_sum_of_squares(x)),
+    "rms": lambda x, count, _: _root(Call("/", (_sum_of_squares(x), count))),
 }

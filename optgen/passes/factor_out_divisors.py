@@ -12,24 +12,26 @@ from optgen.passes.scalar_arithmetic import negate, unsigned
 
 def factor_out_divisors(plan: Plan) -> Plan:
     """Return the plan with terms over equal divisors added before they are divided."""
-    return plan.map_sweeps(lambda body: map_values(body, _share))
+    return plan.map_sweeps(lambda body: map_values(body, _factored_out))
 
 
-def _share(expr: Expr) -> Expr:
-    expr = rebuild(expr, _share)
+def _factored_out(expr: Expr) -> Expr:
+    expr = rebuild(expr, _factored_out)
     if not isinstance(expr, Linear):
         return expr
-    together: dict[tuple[Expr, ...], list[Term]] = {}
+    by_divisors: dict[tuple[Expr, ...], list[Term]] = {}
     for number, term in enumerate(expr.terms):
         key = term.divisors or (Const(number),)  # terms without divisors stay apart
-        together.setdefault(key, []).append(term)
-    return replace(expr, terms=tuple(map(_one, together.values())))
+        by_divisors.setdefault(key, []).append(term)
+    return replace(expr, terms=tuple(map(_over_common_divisors, by_divisors.values())))
 
 
-def _one(terms: list[Term]) -> Term:
-    """Return the sum of terms over equal divisors; a minus that all have is factored out."""
+def _over_common_divisors(terms: list[Term]) -> Term:
+    """Return the sum of terms with equal divisors; if all are negative, put the minus in front."""
     if len(terms) == 1:
         return terms[0]
     minus = all(unsigned(t.coefficient)[0] for t in terms)
-    above = tuple(Term(negate(t.coefficient) if minus else t.coefficient, t.factors) for t in terms)
-    return Term(Const(-1 if minus else 1), (Linear(above),), terms[0].divisors)
+    numerators = tuple(
+        Term(negate(t.coefficient) if minus else t.coefficient, t.factors) for t in terms
+    )
+    return Term(Const(-1 if minus else 1), (Linear(numerators),), terms[0].divisors)

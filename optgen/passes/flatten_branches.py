@@ -52,11 +52,12 @@ class BranchFlattener:
             if plain:
                 yield replace(outer, condition=condition, then=tuple(plain), orelse=())
                 plain = []
-            yield from self._both(outer, condition, stmt)
+            yield from self._inner_branch(outer, condition, stmt)
         if plain:
             yield replace(outer, condition=condition, then=tuple(plain), orelse=())
 
-    def _both(self, outer: If, condition: Expr, inner: If) -> Iterator[If]:
+    def _inner_branch(self, outer: If, condition: Expr, inner: If) -> Iterator[If]:
+        """Yield a branch of an outer arm under both conditions."""
         if self.settled(inner.condition):
             arms = (tuple(self._under(outer, condition, a)) for a in (inner.then, inner.orelse))
             then, orelse = arms

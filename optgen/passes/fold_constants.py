@@ -14,17 +14,17 @@ from optgen.passes.preserve_axes import preserve_axes
 def fold_constants(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with its expressions folded and its unreachable arms dropped."""
     kinds = declared_kinds(algorithm)
-    kept = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
-    folder = _Folder(kinds, {name: kinds[name] for name in kept})
+    stored = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
+    folder = _Folder(kinds, {name: kinds[name] for name in stored})
     return replace(algorithm, rule=folder.program(algorithm.rule))
 
 
 class _Folder:
     """Constant folder that tracks the kind of every name, statement by statement."""
 
-    def __init__(self, kinds: dict[str, Kind], kept: dict[str, Kind]) -> None:
+    def __init__(self, kinds: dict[str, Kind], stored: dict[str, Kind]) -> None:
         self.kinds = dict(kinds)
-        self.kept = kept  # kinds of p and of states: storing a number fills the tensor
+        self.stored = stored  # kinds of p and of states: they stay tensors if assigned a number
 
     def program(self, program: Program) -> Program:
         out: list[Stmt] = []
@@ -32,7 +32,7 @@ class _Folder:
             if isinstance(stmt, Assign):
                 out.append(replace(stmt, value=self.folded(stmt.value)))
                 name, kind = stmt.target.name, kind_of(stmt.value, self.kind)
-                self.kinds[name] = kind.join(self.kept.get(name, kind))
+                self.kinds[name] = kind.join(self.stored.get(name, kind))
                 continue
             condition = fold(stmt.condition)
             if is_truth(condition):
@@ -46,9 +46,9 @@ class _Folder:
         """Return both arms folded, and join the kinds that a name gets in either arm."""
         before = dict(self.kinds)
         then = self.program(then)
-        made, self.kinds = self.kinds, before
+        after_then, self.kinds = self.kinds, before
         orelse = self.program(orelse)
-        for name, kind in made.items():
+        for name, kind in after_then.items():
             self.kinds[name] = kind.join(self.kinds.get(name, kind))
         return then, orelse
 

@@ -22,26 +22,26 @@ def fold_denominators(plan: Plan) -> Plan:
     multiplies numbers.
     """
 
-    def is_early(term: Term) -> bool:
+    def has_scalar(term: Term) -> bool:
         return kind_of(term.coefficient, plan.kinds.__getitem__).is_scalar
 
     def fold(expr: Expr) -> Expr:
         expr = rebuild(expr, fold)
         if isinstance(expr, Linear):
-            terms = (_fold_term(t, is_early) if is_early(t) else t for t in expr.terms)
+            terms = (_fold_term(t, has_scalar) if has_scalar(t) else t for t in expr.terms)
             return replace(expr, terms=tuple(terms))
         return expr
 
     return plan.map_sweeps(lambda body: map_values(body, fold))
 
 
-def _fold_term(term: Term, is_early: Callable[[Term], bool]) -> Term:
+def _fold_term(term: Term, has_scalar: Callable[[Term], bool]) -> Term:
     coefficient = term.coefficient
     divisors: list[Expr] = []
     for divisor in term.divisors:
         match divisor:
             case Linear((Term(Call("/", (Const(1), scale))) as first, *others)) if all(
-                map(is_early, others)
+                map(has_scalar, others)
             ):
                 rest = (replace(t, coefficient=multiply(t.coefficient, scale)) for t in others)
                 divisors.append(replace(divisor, terms=(replace(first, coefficient=ONE), *rest)))

@@ -1,4 +1,4 @@
-"""Fold constants and double negations in one expression. Printers rely on this."""
+"""Fold constants and double negations in one expression. Printers expect folded expressions."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
 
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
     Const,
@@ -31,6 +30,7 @@ from optgen.passes.name_reductions import ends_phase
 from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, unsigned
 
 Arms = tuple[tuple[Expr, bool], ...]
+"""The branches around a statement: for each its condition, and whether the arm is `then`."""
 
 
 def hoist_between_sweeps(plan: Plan) -> Plan:
@@ -66,7 +66,7 @@ class _Namer:
 
     kinds: dict[Ref, Kind]
     known: dict[tuple[Expr, Arms], Ref]
-    made: list[Stmt] = field(default_factory=list)
+    made: list[Stmt] = field(default_factory=list)  # statements for the `Finish` before
 
     def program(self, body: Program, arms: Arms) -> Program:
         out: list[Stmt] = []
@@ -102,8 +102,8 @@ class _Namer:
         def term(t: Term, outermost: bool) -> Term:
             coefficient = t.coefficient
             if self._is_late(coefficient):
-                stepped = outermost and target == "param"
-                coefficient = named(coefficient, "step_size" if stepped else f"{target}_scale")
+                is_step = outermost and target == "param"
+                coefficient = named(coefficient, "step_size" if is_step else f"{target}_scale")
             factors, divisors = self._grouped(t, small, named)
             return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
 
@@ -116,20 +116,20 @@ class _Namer:
     ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
         """Return a term's factors and divisors, with its rows and its columns merged."""
         parts: dict[str, list[tuple[Expr, bool]]] = {}
-        for expr, above in _parts(term):
+        for expr, multiplies in _parts(term):
             if small(expr):
-                parts.setdefault(_AXES[self._kind(expr).axes], []).append((expr, above))
+                parts.setdefault(_NAMES[self._kind(expr).axes], []).append((expr, multiplies))
         per_matrix = parts.pop("matrix_factor", [])
         if per_matrix:  # goes into the row or column factor, if there is one
-            home = next((n for n in ("row_factor", "col_factor") if n in parts), "matrix_factor")
-            parts[home] = [*parts.get(home, []), *per_matrix]
+            name = next((n for n in ("row_factor", "col_factor") if n in parts), "matrix_factor")
+            parts[name] = [*parts.get(name, []), *per_matrix]
         factors = [e for e in term.factors if not small(e)]
         for name in sorted(parts, reverse=True):
             factors.append(named(_product(parts[name]), name))
         return tuple(factors), tuple(e for e in term.divisors if not small(e))
 
     def _is_late(self, expr: Expr) -> bool:
-        """Tell whether a value is known only after a reduction, or is a row or a column."""
+        """Tell whether a value depends on a reduction or on a row, column or tensor."""
         return self._kind(expr).stage is Stage.DEVICE
 
     def _kind(self, expr: Expr) -> Kind:
@@ -139,16 +139,14 @@ class _Namer:
         expr = _plain(expr)
         if (expr, arms) in self.known:
             return self.known[expr, arms]
-        taken = {ref.name for ref in self.kinds}
-        numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
-        ref = Ref(next(n for n in numbered if is_free(n, taken)))
+        ref = Ref(free_name(wanted, {ref.name for ref in self.kinds}))
         self.kinds[ref] = self._kind(expr)
         self.known[expr, arms] = ref
         self.made.append(_under(arms, Assign(ref, expr, stmt.quote)))
         return ref
 
 
-_AXES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
+_NAMES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
 
 
 def _plain(expr: Expr) -> Expr:
@@ -158,20 +156,21 @@ def _plain(expr: Expr) -> Expr:
     total: Expr = Const(0)
     for term in expr.terms:
         parts = ((term.coefficient, True), *_parts(term))
-        total = add(total, _product((_plain(e), above) for e, above in parts))
+        total = add(total, _product((_plain(e), multiplies) for e, multiplies in parts))
     return total
 
 
 def _parts(term: Term) -> Iterator[tuple[Expr, bool]]:
+    """Yield each factor and divisor of a term, and whether it multiplies."""
     yield from ((factor, True) for factor in term.factors)
     yield from ((divisor, False) for divisor in term.divisors)
 
 
 def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
-    """Return a product of factors over divisors as plain arithmetic."""
+    """Return a product of factors and divisors as plain arithmetic."""
     product: Expr = ONE
-    for expr, above in parts:
-        product = (multiply if above else divide)(product, expr)
+    for expr, multiplies in parts:
+        product = (multiply if multiplies else divide)(product, expr)
     return product
 
 

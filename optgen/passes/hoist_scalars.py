@@ -51,8 +51,8 @@ def hoist_scalars(plan: Plan) -> Plan:
             scope.added.clear()
             phase = replace(phase, body=body)
         phases.append(phase)
-    for position, stmt in enumerate(hoister.first):
-        scalars = _after_operands(stmt, scalars, hoister.first[:position])
+    for position, stmt in enumerate(hoister.outside_branches):
+        scalars = _after_operands(stmt, scalars, hoister.outside_branches[:position])
     return replace(plan, scalars=scalars, phases=tuple(phases), kinds=hoister.kinds)
 
 
@@ -76,15 +76,19 @@ class _Scope:
 
 @dataclass
 class _Hoister:
+    """Hoister of the scalars of a plan's sweeps."""
+
     plan: Plan
     kinds: dict[Ref, Kind] = field(default_factory=dict)
-    first: list[Assign] = field(default_factory=list)
+    outside_branches: list[Assign] = field(default_factory=list)
+    """Statements that can always be evaluated. `hoist_scalars` inserts them."""
 
     def __post_init__(self) -> None:
         self.kinds |= self.plan.kinds
         self.taken = {r.name for r in self.kinds}
-        self.given: dict[str, list[tuple[tuple[tuple[Expr, bool], ...], Expr]]] = {}
-        self.inside = {
+        # name -> the arms and the expression of each use
+        self.uses_of_name: dict[str, list[tuple[tuple[tuple[Expr, bool], ...], Expr]]] = {}
+        self.assigned_in_branches = {
             a.target for stmt in self.plan.scalars if isinstance(stmt, If) for a in assigns((stmt,))
         }
         self.optional = {h.name for h in self.plan.algorithm.hypers if h.optional}
@@ -104,7 +108,10 @@ class _Hoister:
                 continue
             index, twin = _twin(stmt, new_scalars)
             late: set[Ref] = set()
-            if index is not None:  # its arms may read names given so far
+            if index is not None:
+                # Move the new statements before the branch, so that its arms can read their names,
+                # unless they themselves read what the branch assigns. The arms do not know names
+                # from after the branch (`late`).
                 early = _with_operands(scope.added, new_scalars[index + 1 :])
                 if not _read(early) & {a.target for a in assigns((twin,))}:
                     new_scalars = [s for s in new_scalars if all(s is not e for e in early)]
@@ -137,9 +144,9 @@ class _Hoister:
         def inner(expr: Expr) -> Expr:
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
-            if self._kind(expr).is_tensor or _is_truth(expr):
+            if self._kind(expr).is_tensor or _is_comparison_or_logic(expr):
                 return rebuild(expr, inner)
-            return expr if _is_condition(expr) else named(expr, _inner_hints(Term(expr)))
+            return expr if _is_atomic_condition(expr) else named(expr, _inner_hints(Term(expr)))
 
         def term(t: Term, hints: tuple[str, ...]) -> Term:
             factors, divisors = tuple(map(inner, t.factors)), tuple(map(inner, t.divisors))
@@ -158,22 +165,23 @@ class _Hoister:
 
     def _name(self, expr: Expr, hints: tuple[str, ...], scope: _Scope) -> Ref:
         """Name a scalar and its nameable parts, and add their statements in the right place."""
-        parts = rebuild(expr, lambda e: self._part(e, scope))
-        own = scalar_name(parts)
+        value = rebuild(expr, lambda e: self._with_named_parts(e, scope))
+        own = scalar_name(value)
         always_defined = self._is_always_defined(expr)
         ref = Ref(
-            self._free((own,) if own else hints, parts, _Scope() if always_defined else scope)
+            self._free((own,) if own else hints, value, _Scope() if always_defined else scope)
         )
         self.kinds[ref] = self._kind(expr)
         if always_defined:
-            self.first.append(Assign(ref, parts))
+            self.outside_branches.append(Assign(ref, value))
             self.known[expr] = ref
         else:
-            scope.added.append(Assign(ref, parts))
+            scope.added.append(Assign(ref, value))
             scope.known[expr] = ref
         return ref
 
-    def _part(self, expr: Expr, scope: _Scope) -> Expr:
+    def _with_named_parts(self, expr: Expr, scope: _Scope) -> Expr:
+        """Return an expression with its nameable parts, or the whole, replaced by names."""
         if isinstance(expr, Const | Ref):
             return expr
         known = self._known(expr, scope)
@@ -181,32 +189,35 @@ class _Hoister:
             return known
         if scalar_name(expr):
             return self._name(expr, (), scope)
-        return rebuild(expr, lambda e: self._part(e, scope))
+        return rebuild(expr, lambda e: self._with_named_parts(e, scope))
 
     def _is_always_defined(self, expr: Expr) -> bool:
         """Tell whether a scalar can be evaluated for all inputs, outside of every branch."""
         plain = all(not isinstance(e, Call) or e.op in _ALWAYS_DEFINED for e in walk(expr))
-        return plain and not any(r in self.inside or r.name in self.optional for r in refs(expr))
+        unsafe = (r in self.assigned_in_branches or r.name in self.optional for r in refs(expr))
+        return plain and not any(unsafe)
 
     def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
         """Return the first hint that is free here. Opposite arms may share a name."""
         numbered = (f"{hints[-1]}{n}" for n in itertools.count(2))
         name = next(n for n in itertools.chain(hints, numbered) if self._is_free(n, expr, scope))
-        self.given.setdefault(name, []).append((scope.arms, expr))
+        self.uses_of_name.setdefault(name, []).append((scope.arms, expr))
         return name
 
     def _is_free(self, name: str, expr: Expr, scope: _Scope) -> bool:
         if not is_free(name, self.taken):
             return False
-        return all(e == expr or scope.excludes(arms) for arms, e in self.given.get(name, ()))
+        uses = self.uses_of_name.get(name, ())
+        return all(other == expr or scope.excludes(arms) for arms, other in uses)
 
 
-def _is_truth(expr: Expr) -> bool:
-    """Tell whether an expression is a truth value. Only numbers get names."""
+def _is_comparison_or_logic(expr: Expr) -> bool:
+    """Tell whether an expression is a condition that may contain numbers, which get names."""
     return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
 
 
-def _is_condition(expr: Expr) -> bool:
+def _is_atomic_condition(expr: Expr) -> bool:
+    """Tell whether an expression is a condition without numbers in it that need a name."""
     return isinstance(expr, Call) and expr.op in ("truth", "is_none", "fresh")
 
 
@@ -252,9 +263,10 @@ def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
 
 
 def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Program:
-    """Return the program with a statement inserted right after its operands.
+    """Return the program with a statement inserted after its operands.
 
-    The statements that unpack one tuple stay together.
+    It also goes after statements of `earlier` and tuple unpackings that follow the operands. So
+    hoisted statements keep their order, and the unpackings of one tuple stay together.
     """
     needed = set(refs(stmt.value))
     index = 0

@@ -38,20 +38,21 @@ _SPELT = {"and": "both", "or": "either", "not": "opposite"}
 
 
 def if_convert(plan: Plan) -> Plan:
-    """Return the plan with every such branch in both forms, chosen by `capturable`.
+    """Return the plan with each branch on possible tensors in both forms, chosen by `capturable`.
 
     `and`, `or` and `not` of possible tensors become `both`, `either` and `opposite`. The `truth` of
     a possible tensor becomes `holds`, which does not read a tensor's value on the host.
     """
-    selector = _Selector(plan, frozenset(_tensors(plan)), dict(plan.kinds))
+    converter = _IfConverter(plan, frozenset(_tensors(plan)), dict(plan.kinds))
 
     def change(program: Program) -> Program:
         return map_expressions(
-            map_values(selector.program(program), selector.connected), selector.asked
+            map_values(converter.program(program), converter.with_tensor_logic),
+            converter.with_holds,
         )
 
-    selected = plan.map_programs(change)
-    return replace(selected, kinds=selector.kinds)
+    converted = plan.map_programs(change)
+    return replace(converted, kinds=converter.kinds)
 
 
 def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
@@ -73,7 +74,7 @@ def _tensors(plan: Plan) -> set[Ref]:
 
 
 @dataclass(frozen=True)
-class _Selector:
+class _IfConverter:
     """If-converter of a plan. `tensors` are the names that may be tensors in a captured step."""
 
     plan: Plan
@@ -85,66 +86,70 @@ class _Selector:
         return tuple(
             stmt
             if isinstance(stmt, Assign)
-            else If(CAPTURABLE, self._chosen((stmt,)), (stmt,))
+            else If(CAPTURABLE, self._branch_free((stmt,)), (stmt,))
             if any(map(self._may_be_tensor, _atoms(stmt.condition)))
             else replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
             for stmt in program
         )
 
-    def connected(self, expr: Expr) -> Expr:
+    def with_tensor_logic(self, expr: Expr) -> Expr:
         """Return a value with logic ops that also work on tensors."""
         return use_tensor_logic(expr, self._may_be_tensor)
 
-    def asked(self, expr: Expr) -> Expr:
+    def with_holds(self, expr: Expr) -> Expr:
         """Return an expression with `holds` for the `truth` of possible tensors."""
         match expr:
             case Call("truth", (Ref() as ref,)) if ref in self.tensors:
                 return Call("holds", (ref,))
-        return rebuild(expr, self.asked)
+        return rebuild(expr, self.with_holds)
 
     def _may_be_tensor(self, condition: Expr) -> bool:
         for atom in _atoms(condition):
-            fact = isinstance(atom, Call) and OPS[atom.op].category == "fact"
-            if not fact and not self.tensors.isdisjoint(refs(atom)):
+            is_lookup = isinstance(atom, Call) and OPS[atom.op].category == "lookup"
+            if not is_lookup and not self.tensors.isdisjoint(refs(atom)):
                 return True
         return False
 
-    def _chosen(self, program: Program, arm: str = "") -> Program:
-        """Return a program without branches on possible tensors; new names end in `arm`."""
+    def _branch_free(self, program: Program, suffix: str = "") -> Program:
+        """Return a program without branches on possible tensors; new names end in the suffix."""
         parts = (
-            (stmt,) if isinstance(stmt, Assign) else self._choice(stmt, stmt, arm)
+            (stmt,) if isinstance(stmt, Assign) else self._branch_free_if(stmt, stmt, suffix)
             for stmt in program
         )
         return tuple(stmt for part in parts for stmt in part)
 
-    def _choice(self, stmt: If, origin: If, arm: str) -> Program:
+    def _branch_free_if(self, stmt: If, origin: If, suffix: str) -> Program:
         """Convert one branch; `origin` is the plan's statement that the branch was split from."""
         known = next((a for a in _atoms(stmt.condition) if not self._may_be_tensor(a)), None)
         if known is None:
-            return self._both_arms(stmt, origin, arm)
+            return self._both_arms(stmt, origin, suffix)
         arms = []
         for answer in (True, False):
-            condition = _given(stmt.condition, known, answer)
+            condition = _simplified(stmt.condition, known, answer)
             if isinstance(condition, Const):
-                arms.append(self._chosen(stmt.then if condition.value else stmt.orelse, arm))
+                taken = stmt.then if condition.value else stmt.orelse
+                arms.append(self._branch_free(taken, suffix))
             else:
-                arms.append(self._choice(replace(stmt, condition=condition), origin, arm))
+                rest = replace(stmt, condition=condition)
+                arms.append(self._branch_free_if(rest, origin, suffix))
         return (replace(stmt, condition=known, then=arms[0], orelse=arms[1]),) if any(arms) else ()
 
-    def _both_arms(self, stmt: If, origin: If, arm: str) -> Program:
+    def _both_arms(self, stmt: If, origin: If, suffix: str) -> Program:
         """Return both arms in sequence, then a `where` for every name that is read later."""
-        ends = (f"{arm}_then", f"{arm}_else")
-        arms = self._chosen(stmt.then, ends[0]), self._chosen(stmt.orelse, ends[1])
+        suffixes = (f"{suffix}_then", f"{suffix}_else")
+        arms = [
+            self._branch_free(a, s) for a, s in zip((stmt.then, stmt.orelse), suffixes, strict=True)
+        ]
         rest = tuple(self._rest(origin))
         elsewhere = _names(rest) | self._stored() | {r.name for r in refs(stmt.condition)}
-        given = [_assigned(arm) for arm in arms]
-        shared = tuple(
+        assigned = [_assigned(arm) for arm in arms]
+        shared = tuple(  # for each arm, the assigned names that also mean something outside of it
             {
                 n
                 for n in own & (elsewhere | _names(other))
-                if n in set.intersection(*given) or self._had_a_value(n)
+                if n in set.intersection(*assigned) or self._had_a_value(n)
             }
-            for own, other in zip(given, reversed(arms), strict=True)
+            for own, other in zip(assigned, reversed(arms), strict=True)
         )
         read = {r for e in expressions(rest) for r in refs(e)}
         wanted = {
@@ -153,12 +158,12 @@ class _Selector:
             for a in assigns(arm)
             if a.target.name in names and (a.target in read or a.target.name in self._stored())
         }
-        condition, naming = self._kept(stmt.condition, wanted)
+        condition, naming = self._saved_condition(stmt.condition, wanted)
         joins = (
-            Assign(target, Call("where", (condition, *_sides(name, shared, ends))))
+            Assign(target, Call("where", (condition, *_sides(name, shared, suffixes))))
             for name, target in sorted(wanted.items())
         )
-        then, orelse = map(self._suffixed, arms, shared, ends)
+        then, orelse = map(self._suffixed, arms, shared, suffixes)
         return (*naming, *then, *orelse, *joins)
 
     def _suffixed(self, arm: Program, names: set[str], end: str) -> Program:
@@ -179,7 +184,7 @@ class _Selector:
         """Tell whether a name has an earlier value that an arm may leave unchanged."""
         return len({ref for ref in self.plan.kinds if ref.name == name}) > 1
 
-    def _kept(self, condition: Expr, assigned: dict[str, Ref]) -> tuple[Expr, Program]:
+    def _saved_condition(self, condition: Expr, assigned: dict[str, Ref]) -> tuple[Expr, Program]:
         """Return the condition, saved under a new name if the selects change what it reads."""
         if assigned.keys().isdisjoint(r.name for r in refs(condition)):
             return condition, ()
@@ -211,23 +216,23 @@ def _atoms(condition: Expr) -> Iterator[Expr]:
         yield condition
 
 
-def _given(condition: Expr, atom: Expr, answer: bool) -> Expr:
+def _simplified(condition: Expr, atom: Expr, answer: bool) -> Expr:
     """Return a condition simplified by the known answer of one of its atoms."""
     if condition == atom:
         return Const(answer)
     if not (isinstance(condition, Call) and OPS[condition.op].category == "logic"):
         return condition
-    args = [_given(arg, atom, answer) for arg in condition.args]
+    args = [_simplified(arg, atom, answer) for arg in condition.args]
     if condition.op == "not":
         (arg,) = args
         return Const(not arg.value) if isinstance(arg, Const) else Call("not", (arg,))
     decided = condition.op == "or"
     if Const(decided) in args:
         return Const(decided)
-    left = [arg for arg in args if not isinstance(arg, Const)]
-    if len(left) == len(args):
+    unknown = [arg for arg in args if not isinstance(arg, Const)]
+    if len(unknown) == len(args):
         return replace(condition, args=tuple(args))
-    return left[0] if left else Const(not decided)
+    return unknown[0] if unknown else Const(not decided)
 
 
 def _without(program: Program, gone: Stmt) -> Program:
@@ -246,12 +251,13 @@ def _names(program: Program) -> set[str]:
     return _assigned(program) | names_read(program)
 
 
-def _sides(name: str, shared: tuple[set[str], ...], ends: tuple[str, ...]) -> tuple[Ref, ...]:
+def _sides(name: str, shared: tuple[set[str], ...], suffixes: tuple[str, ...]) -> tuple[Ref, ...]:
     """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
     return tuple(
-        Ref(name + end * (name in assigned)) for assigned, end in zip(shared, ends, strict=True)
+        Ref(name + end * (name in assigned)) for assigned, end in zip(shared, suffixes, strict=True)
     )
 
 
 def _assigned(program: Program) -> set[str]:
+    """Return every name that a program assigns."""
     return {a.target.name for a in assigns(program)}

@@ -44,23 +44,26 @@ def inline_scalars(plan: Plan) -> Plan:
 
 def _chosen(plan: Plan) -> dict[Ref, Expr]:
     uses = Counter(r for e in (*plan.values(), *expressions(plan.scalars)) for r in refs(e))
-    own = {a.target for a in assigns(plan.scalars) if not a.quote}
+    generated = {a.target for a in assigns(plan.scalars) if not a.quote}
     states = {s.symbol for s in plan.algorithm.states}
     last = {a.target.name: a.target for a in assigns(plan.scalars)}
 
-    def lasts(value: Expr) -> bool:
+    def keeps_value(value: Expr) -> bool:
         return all(last.get(ref.name, ref) == ref for ref in refs(value))
 
     return {
         ref: value
         for ref, value in definitions(plan).items()
-        if ref in own and ref.name not in states and lasts(value)
+        if ref in generated and ref.name not in states and keeps_value(value)
         if _is_worth_it(value, uses[ref])
     }
 
 
 def _is_worth_it(value: Expr, uses: int) -> bool:
-    """Tell whether to inline a value. torch divides as fast as it multiplies: inverses always."""
+    """Tell whether to inline a value: an inverse, or a short value that is used once.
+
+    torch divides as fast as it multiplies by an inverse.
+    """
     return _is_inverse(value) or (uses == 1 and _is_short(value))
 
 

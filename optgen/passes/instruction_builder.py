@@ -28,7 +28,8 @@ class InstructionBuilder:
     """Builder of the operations of one statement. A repeated subexpression is computed once.
 
     `stored` holds the names of the streams that a step changes. `owned` holds the names of tensors
-    that the generated code allocates, so it may overwrite them.
+    that the generated code allocates, so it may overwrite them. `made` maps each expression of the
+    statement that some variable holds to this variable, and `shared` has those that occur twice.
     """
 
     plan: Plan
@@ -37,8 +38,8 @@ class InstructionBuilder:
     steps: list[Step] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
-    given: set[str] = field(default_factory=set)  # to temporaries, some of which come later
-    mixed: set[str] = field(default_factory=set)  # dtype may differ from the param's
+    temporaries: set[str] = field(default_factory=set)  # their names; some are not computed yet
+    mixed: set[str] = field(default_factory=set)  # names whose dtype may differ from the param's
 
     def __post_init__(self) -> None:
         self.stored = {s.name for s in self.sweep.streams if s.stored}
@@ -49,7 +50,7 @@ class InstructionBuilder:
 
     def _begin(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
-        self.steps, self.made, self.shared, self.given = [], {}, set(), set()
+        self.steps, self.made, self.shared, self.temporaries = [], {}, set(), set()
         seen: set[Expr] = set()
 
         def look(expr: Expr) -> None:
@@ -80,9 +81,9 @@ class InstructionBuilder:
 
     def _sum(self, terms: tuple[Term, ...], name: str) -> str:
         """Compute a sum, starting with a tensor. A sum of numbers alone fills a new tensor."""
-        first, *others = sorted(terms, key=_is_a_number)
-        source = name if _is_a_number(first) else self._leading(first, name)
-        if _is_a_number(first):
+        first, *others = sorted(terms, key=_has_no_tensor)
+        source = name if _has_no_tensor(first) else self._leading(first, name)
+        if _has_no_tensor(first):
             self._emit("full_like", name, self.sweep.streams[0].name, (first.coefficient,))
         for term in others:
             self._accumulate(name, term, self._operands(term), source)
@@ -100,8 +101,8 @@ class InstructionBuilder:
             self._scale(name, term.coefficient, source)
         return name
 
-    def _first(self, expr: Expr, name: str) -> str:
-        """Return an operation's first operand, built into its result's variable unless shared."""
+    def _first_operand(self, expr: Expr, name: str) -> str:
+        """Return an operation's first operand, built into the result's variable unless shared."""
         return self._materialise(expr, self._temporary("operand") if expr in self.shared else name)
 
     def _unscaled(self, term: Term, name: str) -> str:
@@ -109,7 +110,7 @@ class InstructionBuilder:
         if not term.factors:
             self._emit("reciprocal", name, self._materialise_divisors(term))
             return name
-        source = self._first(term.factors[0], name)
+        source = self._first_operand(term.factors[0], name)
         for factor in term.factors[1:]:
             self._emit("mul", name, source, (self._operand(factor),))
             source = name
@@ -119,6 +120,7 @@ class InstructionBuilder:
         return source
 
     def _scale(self, name: str, coefficient: Expr, source: str | None = None) -> None:
+        """Multiply a tensor by a coefficient, or divide it if the coefficient is an inverse."""
         match coefficient:
             case Const(1):
                 return
@@ -177,10 +179,10 @@ class InstructionBuilder:
         match call.op:
             case "maximum" | "minimum":
                 tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
-                self._extreme(call.op, name, self._first(tensor, name), other)
+                self._extreme(call.op, name, self._first_operand(tensor, name), other)
             case "clamp":
                 tensor = first if self._is_tensor(first) else _filled(first)
-                self._extreme("maximum", name, self._first(tensor, name), others[0])
+                self._extreme("maximum", name, self._first_operand(tensor, name), others[0])
                 self._extreme("minimum", name, name, others[1])
             case "where":
                 self._where(name, first, *others)
@@ -188,20 +190,20 @@ class InstructionBuilder:
                 self._atan2(name, first, *others)
             case word if word in _MIRRORED and not self._is_tensor(first):
                 self._opaque_op(Call(_MIRRORED[word], (*others, first)), name)
-            case "lerp" if self._is_of_another_type(call):
+            case "lerp" if self._may_have_another_dtype(call):
                 self._materialise(lerp_terms(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
                 self._opaque_op(Call("lerp", (start, end, call.args[2])), name)
             case _:
-                made = self._is_tensor(first)
-                source: Operand = self._first(first, name) if made else first
-                self._emit(call.op, name, source, self._eithers(others))
+                is_tensor = self._is_tensor(first)
+                source: Operand = self._first_operand(first, name) if is_tensor else first
+                self._emit(call.op, name, source, self._tensors_or_scalars(others))
 
     def _atan2(self, name: str, y: Expr, x: Expr) -> None:
         """Build an `atan2` of a tensor and a number. torch takes the number only as a tensor."""
         tensor, number = (y, x) if self._is_tensor(y) else (x, y)
-        source = self._first(tensor, name)
+        source = self._first_operand(tensor, name)
         typed = self._temporary("operand")
         self._emit("new_full", typed, source, (number,))
         first, second = (source, typed) if tensor is y else (typed, source)
@@ -209,14 +211,14 @@ class InstructionBuilder:
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Build a `where`. If one side is a number, fill it into the other side's new tensor."""
-        condition = self._either(mask, "condition")
+        condition = self._tensor_or_scalar(mask, "condition")
         if self._fills(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
             made = self._materialise(tensor, name)
             if made == name and self._has_room(name, (condition,)):
-                self._fill(name, self._inverse(condition) if number is b else condition, number)
+                self._fill(name, self._negated(condition) if number is b else condition, number)
                 return
-        values = self._eithers((a, b), "value")
+        values = self._tensors_or_scalars((a, b), "value")
         if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where makes float32
             typed = self._temporary("value")
             self._emit("new_full", typed, self.sweep.streams[0].name, values[:1])
@@ -228,9 +230,10 @@ class InstructionBuilder:
         return self._is_tensor(mask) and self._is_tensor(a) != self._is_tensor(b)
 
     def _fill(self, name: str, condition: Operand, number: Expr) -> None:
+        """Overwrite a tensor with a number where a condition holds."""
         self._emit("masked_fill", name, name, (condition, number), inplace=True)
 
-    def _inverse(self, condition: Operand) -> str:
+    def _negated(self, condition: Operand) -> str:
         inverse = self._temporary("condition")
         self._emit("not", inverse, condition)
         return inverse
@@ -242,21 +245,22 @@ class InstructionBuilder:
         else:
             self._emit("clamp_min" if word == "maximum" else "clamp_max", name, source, (bound,))
 
-    def _eithers(self, exprs: Iterable[Expr], name: str = "") -> tuple[Operand, ...]:
-        return tuple(self._either(expr, name) for expr in exprs)
+    def _tensors_or_scalars(self, exprs: Iterable[Expr], name: str = "") -> tuple[Operand, ...]:
+        return tuple(self._tensor_or_scalar(expr, name) for expr in exprs)
 
-    def _either(self, expr: Expr, name: str) -> Operand:
+    def _tensor_or_scalar(self, expr: Expr, name: str) -> Operand:
         return self._operand(expr, name) if self._is_tensor(expr) else expr
 
-    def _is_of_another_type(self, expr: Expr) -> bool:
-        """Tell whether a value may have another dtype than the parameter.
+    def _may_have_another_dtype(self, expr: Expr) -> bool:
+        """Tell whether operands of a value may have another dtype than the parameter.
 
         torch's lerp needs operands of one dtype. Results of reductions, and values computed from
         them, may be wider than the parameter. The result of a matrix op may be narrower.
         """
-        small = (r for r in refs(expr) if self.plan.kinds[r].stage is Stage.DEVICE)
+        tensors = (r for r in refs(expr) if self.plan.kinds[r].stage is Stage.DEVICE)
         return any(
-            ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR for ref in small
+            ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR
+            for ref in tensors
         )
 
     def _is_tensor(self, expr: Expr) -> bool:
@@ -281,8 +285,8 @@ class InstructionBuilder:
     def _temporary(self, name: str) -> str:
         """Return a name that neither the rule nor another temporary of this statement uses."""
         numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
-        free = next(n for n in numbered if n not in self.given and is_free(n, self.names))
-        self.given.add(free)
+        free = next(n for n in numbered if n not in self.temporaries and is_free(n, self.names))
+        self.temporaries.add(free)
         return free
 
     def _emit(
@@ -303,7 +307,7 @@ class InstructionBuilder:
             self.owned.add(target)
 
 
-def _is_a_number(term: Term) -> bool:
+def _has_no_tensor(term: Term) -> bool:
     return not term.factors and not term.divisors
 
 

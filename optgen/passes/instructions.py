@@ -35,7 +35,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Reduction of one block, accumulated into `target`; `squared` reduces the squares."""
+    """Reduction of one block of a tensor, accumulated into `target`; `squared` reduces squares."""
 
     function: str
     target: str
@@ -93,6 +93,6 @@ def live_tensors(program: tuple[Instruction, ...], known: Collection[str]) -> li
     `known` are names that exist before the program.
     """
     always = tuple(instruction for instruction in program if isinstance(instruction, Ops))
-    others = [s.target for ops in always for s in ops.steps if isinstance(s, Alias)]
-    sure = {*known, *new_tensors(always), *others}
-    return [name for name in dict.fromkeys((*new_tensors(program), *others)) if name in sure]
+    aliases = [s.target for ops in always for s in ops.steps if isinstance(s, Alias)]
+    defined = {*known, *new_tensors(always), *aliases}
+    return [name for name in dict.fromkeys((*new_tensors(program), *aliases)) if name in defined]

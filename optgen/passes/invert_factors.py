@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import count
 
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -65,7 +64,7 @@ class _Inverter:
     plan: Plan
     kinds: dict[Ref, Kind] = field(default_factory=dict)
     known: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)
-    made: list[Assign] = field(default_factory=list)
+    made: list[Assign] = field(default_factory=list)  # statements for the `Finish` before
 
     def __post_init__(self) -> None:
         self.kinds |= self.plan.kinds
@@ -98,7 +97,7 @@ class _Inverter:
 
     def _inverted(self, term: Term) -> Term:
         for divisor in term.divisors:
-            if self._is_of_rows_and_columns(divisor) and self._can_be_parted(divisor):
+            if self._is_of_rows_and_columns(divisor) and self._can_be_inverted(divisor):
                 rest = tuple(d for d in term.divisors if d is not divisor)
                 factors = (*term.factors, *_factors(self._power(divisor, _INVERSE)))
                 return self._inverted(replace(term, factors=factors, divisors=rest))
@@ -108,8 +107,8 @@ class _Inverter:
         axes = {self._kind(node).axes for node in walk(expr) if isinstance(node, Ref)}
         return Axes.TENSOR not in axes and not axes.isdisjoint({Axes.ROW, Axes.COLUMN})
 
-    def _can_be_parted(self, expr: Expr) -> bool:
-        """Tell whether an expression is roots, products and bounds of nonnegative values."""
+    def _can_be_inverted(self, expr: Expr) -> bool:
+        """Tell whether an expression has only roots, products and bounds of nonnegative values."""
         if not is_not_negative(expr, self.ranges):
             return False
         if self._kind(expr).is_scalar:
@@ -118,12 +117,13 @@ class _Inverter:
             case Ref():
                 return expr not in self.branched
             case Call("sqrt" | "maximum" | "minimum", args):
-                return all(map(self._can_be_parted, args))
+                return all(map(self._can_be_inverted, args))
             case Linear((Term(coefficient, factors, divisors),)):
-                return all(map(self._can_be_parted, (coefficient, *factors, *divisors)))
+                return all(map(self._can_be_inverted, (coefficient, *factors, *divisors)))
         return False
 
     def _power(self, expr: Expr, power: Fraction) -> Expr:
+        """Return a power of an expression, as a product of powers of its rows and columns."""
         if self._kind(expr).is_scalar:
             return self._number(expr, power)
         match expr:
@@ -136,14 +136,14 @@ class _Inverter:
                 sides = self._power(a, power), self._power(b, power)
                 return Call(word if power > 0 else other[word], sides)
             case Linear((Term(coefficient, factors, divisors),)):
-                above = [self._power(f, power) for f in factors]
-                above += [self._power(d, -power) for d in divisors]
+                powers = [self._power(f, power) for f in factors]
+                powers += [self._power(d, -power) for d in divisors]
                 scale = self._number(coefficient, power)
-                return Linear((Term(scale, tuple(f for a in above for f in _factors(a)), ()),))
+                return Linear((Term(scale, tuple(f for p in powers for f in _factors(p)), ()),))
         raise TypeError(f"not a product of rows and columns: {expr!r}")
 
     def _number(self, expr: Expr, power: Fraction) -> Expr:
-        """Return the power of a scalar that is known before the loop."""
+        """Return the power of a scalar, which the scalar program can compute before the sweep."""
         match expr:
             case Const(1):
                 return expr
@@ -157,9 +157,7 @@ class _Inverter:
             return ref
         if (ref, power) not in self.known:
             wanted = f"{ref.name}_{_NAMES.get(power, 'power')}"
-            taken = {other.name for other in self.kinds}
-            names = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
-            made = Ref(next(name for name in names if is_free(name, taken)))
+            made = Ref(free_name(wanted, {other.name for other in self.kinds}))
             self.kinds[made] = self.kinds[ref]
             self.known[ref, power] = made
             self.made.append(Assign(made, _plain_power(ref, power), self.quote))
@@ -170,7 +168,7 @@ class _Inverter:
 
 
 def _factors(expr: Expr) -> Iterator[Expr]:
-    """Yield the factors of a product."""
+    """Yield the factors of a product, or the expression itself if it is none."""
     match expr:
         case Linear((Term(Const(1), factors, ()),)):
             yield from factors

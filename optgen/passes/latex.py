@@ -46,7 +46,7 @@ _NEGATED = {
     "fresh": (r"{0} \text{{ is not new}}", 4),
     "factored": (r"\dim {0} \le 1", 4),
 }
-_FACTS = {
+_WITHOUT_TIME = {
     "truth": (r"{0} \ne 0", 4),
     "is_none": (OPS["is_none"].latex, 4),
     "fresh": (OPS["fresh"].latex, 4),
@@ -82,7 +82,7 @@ class _Typesetter:
     def lines(self) -> Iterator[str]:
         if not self.algorithm.is_function:
             yield self._gradient()
-        rule = _fold(self.algorithm.rule, self.algorithm)
+        rule = _without_decided(self.algorithm.rule, self.algorithm)
         yield from self._program(rule, 0, frozenset((self.algorithm.param,)))
 
     def _gradient(self) -> str:
@@ -157,9 +157,9 @@ class _Typesetter:
             case Call("item", (Ref(values), Const(int() as index))):
                 return self.symbols.item(values, index), _ATOM
             case Call("not", (Call(word, args),)) if word in _NEGATED:
-                return self._fact(*_NEGATED[word], args)
-            case Call(word, args) if word in _FACTS:
-                return self._fact(*_FACTS[word], args)
+                return self._without_time(*_NEGATED[word], args)
+            case Call(word, args) if word in _WITHOUT_TIME:
+                return self._without_time(*_WITHOUT_TIME[word], args)
             case Call(word, args):
                 level, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
                 texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
@@ -168,12 +168,12 @@ class _Typesetter:
                 return _short_power(OPS[word].latex.format(*texts)), level
         raise TypeError(f"cannot typeset {type(expr).__name__}: {expr!r}")
 
-    def _fact(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
+    def _without_time(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
         """Typeset a predicate. A state in a predicate has no time index."""
-        timeless = [isinstance(a, Ref) and a.name in self.timed for a in args]
+        drops_time = [isinstance(a, Ref) and a.name in self.timed for a in args]
         names = [
-            self.symbols.at(a.name) if apart and isinstance(a, Ref) else self._text(a, 5)
-            for a, apart in zip(args, timeless, strict=True)
+            self.symbols.at(a.name) if drops and isinstance(a, Ref) else self._text(a, 5)
+            for a, drops in zip(args, drops_time, strict=True)
         ]
         return latex.format(*names), level
 
@@ -188,7 +188,7 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     if value is None:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
-        return rf"\text{{{_plain(str(value))}}}", _ATOM
+        return rf"\text{{{_escaped(str(value))}}}", _ATOM
     level = 5 if value < 0 else _ATOM
     mantissa, _, exponent = f"{value!r}".partition("e")
     if not exponent:
@@ -199,7 +199,7 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     return rf"{mantissa} \cdot {power}", min(level, 6)
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return a text with the characters escaped that start a LaTeX command."""
     return " ".join(text.translate(_SIGNS).split())
 
@@ -210,14 +210,14 @@ def _short_power(text: str) -> str:
     return f"{head}^{last[1]}" if head and len(last) == 3 and last[0] == "{" else text
 
 
-def _fold(program: Program, algorithm: Algorithm) -> Program:
+def _without_decided(program: Program, algorithm: Algorithm) -> Program:
     """Return the program without the branches that fixed hyperparameters decide."""
     out: list[Assign | If] = []
     for stmt in program:
         if isinstance(stmt, Assign):
             out.append(stmt)
             continue
-        then, orelse = _fold(stmt.then, algorithm), _fold(stmt.orelse, algorithm)
+        then, orelse = (_without_decided(arm, algorithm) for arm in (stmt.then, stmt.orelse))
         holds = _decided(stmt.condition, algorithm)
         if holds is not None:
             out += then if holds else orelse

@@ -120,19 +120,19 @@ class Symbols:
 
     def _clash(self, name: str, letter: Letter, other: str) -> bool:
         """Tell whether two names would look alike. Hyperparameters have no time index."""
-        theirs = self._letters[other]
-        if theirs.ahead:
+        taken = self._letters[other]
+        if taken.ahead:
             return False
         with_time = not self.algorithm.hyper(name) and not self.algorithm.hyper(other)
-        return letter.at() == theirs.at() or (with_time and letter.at("t") == theirs.at("t"))
+        return letter.at() == taken.at() or (with_time and letter.at("t") == taken.at("t"))
 
     def _candidates(self, name: str) -> Iterator[Letter]:
         base = name.removesuffix("_next")
         if base != name and base in [self.algorithm.param, *self._states()]:
             yield replace(next(self._candidates(base)), above=r"\text{next}")
-        elif self._is_given(name):
+        elif self._is_conventional(name):
             yield read_letter(_CUSTOM[name])
-        elif name.endswith("_t") and self._is_given(name[:-2]):
+        elif name.endswith("_t") and self._is_conventional(name[:-2]):
             yield read_letter(f"{_CUSTOM[name[:-2]]}_t")
         elif name in self._unpacked.values() and name.rstrip("0123456789") in _CUSTOM:
             head = name.rstrip("0123456789")
@@ -143,8 +143,8 @@ class Symbols:
     def _states(self) -> Iterator[str]:
         return (state.symbol for state in self.algorithm.states)
 
-    def _is_given(self, name: str) -> bool:
-        """Tell whether a name is a conventional one, not the author's own choice."""
+    def _is_conventional(self, name: str) -> bool:
+        """Tell whether a name is p or a hyperparameter for which torch's docs have a letter."""
         declared = name == self.algorithm.param or self.algorithm.hyper(name) is not None
         return declared and name in _CUSTOM
 

@@ -28,25 +28,26 @@ def use_lerp_form(plan: Plan) -> Plan:
             return replace(stmt, then=changed(stmt.then), orelse=changed(stmt.orelse))
         if stmt.target.name not in stored:
             return stmt
-        return replace(stmt, value=_blended(stmt.target.name, stmt.value, known))
+        return replace(stmt, value=_in_lerp_form(stmt.target.name, stmt.value, known))
 
     return plan.map_sweeps(changed)
 
 
-def _blended(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
+def _in_lerp_form(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
     match value:
         case Linear((Term(_, (Ref(),), ()) as first, Term(_, (Ref(),), ()) as second)):
             pass
         case _:
             return value
-    own, other = (first, second) if _is(name, first) else (second, first)
-    kept, weight = (expand_definitions(t.coefficient, known) for t in (own, other))
-    if not _is(name, own) or not sums_to_one(kept, weight):
+    own, other = (first, second) if _is_of(name, first) else (second, first)
+    own_weight, other_weight = (expand_definitions(t.coefficient, known) for t in (own, other))
+    if not _is_of(name, own) or not sums_to_one(own_weight, other_weight):
         return value
     difference = Linear((Term(ONE, other.factors), Term(Const(-1), own.factors)))
     return replace(value, terms=(Term(ONE, own.factors), Term(other.coefficient, (difference,))))
 
 
-def _is(name: str, term: Term) -> bool:
+def _is_of(name: str, term: Term) -> bool:
+    """Tell whether a term with one factor is a multiple of a name."""
     (factor,) = term.factors
     return isinstance(factor, Ref) and factor.name == name

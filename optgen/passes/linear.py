@@ -1,4 +1,4 @@
-"""Linear forms: tensor expressions as sums of terms `coefficient * tensors / tensors`.
+"""Convert tensor expressions to linear forms: sums of terms `coefficient * tensors / tensors`.
 
 All ops but + - * / and squares are opaque. Like terms are collected, so `p - lr * w * p` becomes
 `(1 - lr * w) * p`. A scalar is moved out of a square root only if it is provably nonnegative.
@@ -77,13 +77,13 @@ class Linearizer:
         )
 
     def _quotient(self, a: Terms, b: Terms) -> Terms:
-        below = _single(b)
+        divisor = _single(b)
         return tuple(
             replace(
                 t,
-                coefficient=divide(t.coefficient, below.coefficient),
-                factors=(*t.factors, *below.divisors),
-                divisors=(*t.divisors, *below.factors),
+                coefficient=divide(t.coefficient, divisor.coefficient),
+                factors=(*t.factors, *divisor.divisors),
+                divisors=(*t.divisors, *divisor.factors),
             )
             for t in a
         )
@@ -138,6 +138,6 @@ def lerp_terms(lerp: Call, is_tensor: Callable[[Expr], bool]) -> Linear:
     """Return a lerp as a sum of terms: start + weight * (end - start)."""
     start, end, weight = lerp.args
     first, last = (Term(ONE, (e,)) if is_tensor(e) else Term(e) for e in (start, end))
-    way = Linear((last, replace(first, coefficient=negate(first.coefficient))))
-    step = Term(ONE, (weight, way)) if is_tensor(weight) else Term(weight, (way,))
+    difference = Linear((last, replace(first, coefficient=negate(first.coefficient))))
+    step = Term(ONE, (weight, difference)) if is_tensor(weight) else Term(weight, (difference,))
     return Linear((first, step))

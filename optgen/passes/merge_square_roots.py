@@ -1,7 +1,7 @@
 """Merge square roots: sqrt(a) / sqrt(b) becomes sqrt(a / b), with one root and one rounding less.
 
-Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. The
-quotient overflows before its root does: in float32 with Adadelta's eps, for gradients above 1e16.
+Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. a / b may
+overflow although its root would not: in float32 with Adadelta's eps, for gradients above 1e16.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ def merge_square_roots(plan: Plan) -> Plan:
     """Return the plan with every root over a root replaced by the root of the quotient."""
     ranges = proven_ranges(plan.algorithm)
 
-    def joined(expr: Expr) -> Expr:
-        expr = rebuild(expr, joined)
+    def merged(expr: Expr) -> Expr:
+        expr = rebuild(expr, merged)
         if isinstance(expr, Linear):
-            return replace(expr, terms=tuple(_joined(term, ranges) for term in expr.terms))
+            return replace(expr, terms=tuple(_merged(term, ranges) for term in expr.terms))
         return expr
 
-    return plan.map_sweeps(lambda body: map_values(body, joined))
+    return plan.map_sweeps(lambda body: map_values(body, merged))
 
 
-def _joined(term: Term, ranges: Ranges) -> Term:
+def _merged(term: Term, ranges: Ranges) -> Term:
     factors, divisors = list(term.factors), list(term.divisors)
-    above = [place for place, f in enumerate(factors) if _is_real_root(f, ranges)]
-    below = [divisor for divisor in divisors if _is_real_root(divisor, ranges)]
-    for place, divisor in zip(above, below, strict=False):
-        factors[place] = _over(factors[place], divisor)
+    roots = [index for index, f in enumerate(factors) if _is_real_root(f, ranges)]
+    divisor_roots = [divisor for divisor in divisors if _is_real_root(divisor, ranges)]
+    for index, divisor in zip(roots, divisor_roots, strict=False):
+        factors[index] = _over(factors[index], divisor)
         divisors.remove(divisor)
     return replace(term, factors=tuple(factors), divisors=tuple(divisors))
 
@@ -44,6 +44,7 @@ def _is_real_root(expr: Expr, ranges: Ranges) -> bool:
 
 
 def _over(root: Expr, divisor: Expr) -> Expr:
+    """Return the quotient of two roots as one root."""
     assert isinstance(root, Call)
     assert isinstance(divisor, Call)
     return replace(root, args=(Linear((Term(ONE, root.args, divisor.args),)),))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, assigns, rebuild
 from optgen.ir.value_kinds import declared_kinds
 from optgen.passes.rewrite import map_expressions
 
 
 def name_items(algorithm: Algorithm) -> Algorithm:
-    """Return a rule, not yet in SSA form, with named items. Elementwise rules have no `Finish`."""
+    """Return a rule, not yet in SSA form, with named items; an elementwise rule stays as it is."""
     if algorithm.elementwise:
         return algorithm
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
@@ -25,9 +24,7 @@ def name_items(algorithm: Algorithm) -> Algorithm:
                 return expr
             case Call("item", (Ref(values), Const(index))):
                 if expr not in names:
-                    wanted = f"{values}_{index}"
-                    numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
-                    names[expr] = Ref(next(n for n in numbered if is_free(n, taken)))
+                    names[expr] = Ref(free_name(f"{values}_{index}", taken))
                     taken.add(names[expr].name)
                 return names[expr]
         return rebuild(expr, named)

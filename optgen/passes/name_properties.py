@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, rebuild
 from optgen.ir.ops import OPS, PROPERTIES
 from optgen.ir.value_kinds import declared_kinds
 
 
 def name_properties(algorithm: Algorithm) -> Algorithm:
-    """Return a rule, not yet in SSA form, that assigns these names before its first statement."""
+    """Return a rule, not yet in SSA form, that names these properties in its first statements."""
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     names: dict[str, Assign] = {}
 
@@ -21,9 +20,7 @@ def name_properties(algorithm: Algorithm) -> Algorithm:
         if not isinstance(expr, Call) or expr.op not in PROPERTIES:
             return rebuild(expr, named)
         if expr.op not in names:
-            wanted = f"param_{expr.op}"
-            numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
-            target = Ref(next(n for n in numbered if is_free(n, taken)))
+            target = Ref(free_name(f"param_{expr.op}", taken))
             taken.add(target.name)
             names[expr.op] = Assign(target, expr)
         return names[expr.op].target

@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.generated_names import is_free
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, assigns, rebuild
 from optgen.ir.ops import OPS
 from optgen.ir.value_kinds import declared_kinds
 
 
 def name_reductions(algorithm: Algorithm) -> Algorithm:
-    """Return an SSA rule in which each of these ops is the whole value of a statement."""
+    """Return an SSA rule in which each reduction or matrix op is the whole value of a statement."""
     declared = set(declared_kinds(algorithm))
     taken = {a.target.name for a in assigns(algorithm.rule)} | declared
     times = Counter(a.target for a in assigns(algorithm.rule))
@@ -49,7 +48,7 @@ class _Namer:
     taken: set[str]
     declared: set[str]
     joined: set[Ref]  # names that both arms of a branch assign
-    made: list[Assign] = field(default_factory=list)
+    made: list[Assign] = field(default_factory=list)  # new statements before the present one
     results: set[str] = field(default_factory=set)  # names of matrix ops' results
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
@@ -58,7 +57,7 @@ class _Namer:
         for stmt in program:
             self.made = []
             if isinstance(stmt, Assign):
-                value = self._outer(stmt.value, known)
+                value = self._statement_value(stmt.value, known)
                 # A sweep or matrix op must be the only one that assigns its result.
                 shared = stmt.target in self.joined or stmt.target.name in self.declared
                 if ends_phase(value) and shared:
@@ -70,41 +69,42 @@ class _Namer:
                 if ends_phase(value):
                     known[value] = stmt.target
                 continue
-            condition = self._inner(stmt.condition, known)
+            condition = self._with_named_ops(stmt.condition, known)
             out += [replace(made, place=stmt.place) for made in self.made]
             then, orelse = (self.program(a, dict(known)) for a in (stmt.then, stmt.orelse))
             out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
         return tuple(out)
 
-    def _outer(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
-        """Rewrite a statement's value. A reduction may stay its value unless already known."""
+    def _statement_value(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
+        """Rewrite a statement's value. A reduction stays the value unless its result has a name."""
         if is_matrix_op(value):
             inner = self._matrix_op(value, known)
         else:
-            inner = rebuild(self._called(value, known), lambda child: self._reduced(child, known))
+            value = self._with_named_matrix_ops(value, known)
+            inner = rebuild(value, lambda child: self._with_named_reductions(child, known))
         return known.get(inner, inner) if ends_phase(inner) else inner
 
-    def _inner(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
-        return self._reduced(self._called(expr, known), known)
+    def _with_named_ops(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+        return self._with_named_reductions(self._with_named_matrix_ops(expr, known), known)
 
-    def _called(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+    def _with_named_matrix_ops(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         """Name the matrix ops of an expression. They come first, before its reductions."""
         if not is_matrix_op(expr):
-            return rebuild(expr, lambda child: self._called(child, known))
+            return rebuild(expr, lambda child: self._with_named_matrix_ops(child, known))
         return self._named(self._matrix_op(expr, known), known)
 
-    def _reduced(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
-        expr = rebuild(expr, lambda child: self._reduced(child, known))
+    def _with_named_reductions(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+        expr = rebuild(expr, lambda child: self._with_named_reductions(child, known))
         return self._named(expr, known) if ends_phase(expr) else expr
 
     def _matrix_op(self, op: Expr, known: dict[Expr, Ref]) -> Expr:
         """Return a matrix op of a local; any other operand is assigned to a local first."""
-        op = rebuild(op, lambda child: self._inner(child, known))
+        op = rebuild(op, lambda child: self._with_named_ops(child, known))
         assert isinstance(op, Call)
         first, *rest = op.args
         # A sweep lies between two matrix ops. It stores the first one's result for the second.
         if not isinstance(first, Ref) or first.name in self.declared | self.results:
-            local = Ref(self._free(_spoken(first) + "_matrix"))
+            local = Ref(self._free(_described(first) + "_matrix"))
             self.made.append(Assign(local, first))
             op = replace(op, args=(local, *rest))
         if op not in known:
@@ -121,24 +121,23 @@ class _Namer:
 
     def _name(self, expr: Expr) -> str:
         assert isinstance(expr, Call)
-        return self._free(f"{_spoken(expr.args[0])}_{expr.op}")
+        return self._free(f"{_described(expr.args[0])}_{expr.op}")
 
     def _free(self, wanted: str) -> str:
-        numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
-        name = next(n for n in numbered if is_free(n, self.taken))
+        name = free_name(wanted, self.taken)
         self.taken.add(name)
         return name
 
 
-def _spoken(expr: Expr) -> str:
+def _described(expr: Expr) -> str:
     """Return a part of a name that describes an expression: grad_sq, row_var, update."""
     match expr:
         case Ref(name):
             return name
         case Call("*", (a, b)) if a == b:
-            return f"{_spoken(a)}_sq"
+            return f"{_described(a)}_sq"
         case Call("**", (a, Const(2))):
-            return f"{_spoken(a)}_sq"
+            return f"{_described(a)}_sq"
         case Call(word, _) if word.isidentifier():
             return word
     return next(_names(expr), "value")

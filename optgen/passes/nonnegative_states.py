@@ -14,10 +14,10 @@ def proven_ranges(algorithm: Algorithm) -> Ranges:
     candidate states to be nonnegative, drops those that a step may make negative, and repeats until
     none is dropped.
     """
-    assumed = {s.symbol for s in algorithm.states if _begins_above(s, algorithm)}
+    assumed = {s.symbol for s in algorithm.states if _begins_nonnegative(s, algorithm)}
     while True:
-        ranges = _walked(algorithm, assumed)
-        kept = {
+        ranges = _ranges_assuming(algorithm, assumed)
+        still_proven = {
             name
             for name in assumed
             if all(
@@ -26,18 +26,18 @@ def proven_ranges(algorithm: Algorithm) -> Ranges:
                 if stmt.target.name == name
             )
         }
-        if kept == assumed:
+        if still_proven == assumed:
             return ranges
-        assumed = kept
+        assumed = still_proven
 
 
-def _begins_above(state: State, algorithm: Algorithm) -> bool:
+def _begins_nonnegative(state: State, algorithm: Algorithm) -> bool:
     if isinstance(state.init, str):
         return declared_ranges(algorithm).get(Ref(state.init), Range()).low >= 0
     return state.init >= 0
 
 
-def _walked(algorithm: Algorithm, assumed: set[str]) -> dict[Ref, Range]:
+def _ranges_assuming(algorithm: Algorithm, assumed: set[str]) -> dict[Ref, Range]:
     ranges = declared_ranges(algorithm) | {Ref(name): NOT_NEGATIVE for name in assumed}
 
     def walk(program: Program) -> None:

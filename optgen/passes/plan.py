@@ -69,10 +69,10 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
-        made = _planned(named, order, apart=False)
+        made = _planned(named, order, separate=False)
     except (CyclicDependencyError, StaleReadError):
         try:
-            made = _planned(named, order, apart=True)
+            made = _planned(named, order, separate=True)
         except CyclicDependencyError as error:
             if refusal := circular_matrix_op(named.rule):
                 raise refusal from error
@@ -82,28 +82,28 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
 
 
-def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
+def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:
     """Return the plan of a rule that is not yet in SSA form.
 
-    With `apart`, every version but the last of a name gets its own name, and the arms of a branch
-    share none. Some rules need that. The others need fewer tensors without it.
+    With `separate`, every version but the last of a name gets its own name, and the arms of a
+    branch share none. Some rules need that. The others need fewer tensors without it.
 
     Raises:
         CyclicDependencyError: Values of both arms of a branch depend on one another.
         StaleReadError: Sweeps disagree about the value of a name.
     """
-    versioned, kinds, pieces, early = _cut(named, order, apart)
-    scalars, sweeps = _split(versioned, pieces, kinds, early)
-    between = (*pieces.finishes, *pieces.calls)
+    versioned, kinds, cut, early = _cut(named, order, separate)
+    scalars, sweeps = _split(versioned, cut, kinds, early)
+    between = (*cut.finishes, *cut.calls)
     scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *between), kinds)
     programs = _without_unused(programs, versioned)
-    programs = programs if pieces.is_whole else _trimmed(programs, pieces, versioned)
+    programs = programs if cut.is_whole else _trimmed(programs, cut, versioned)
     scalars = _without_self_copies(used_scalars(scalars, programs, versioned))
-    complete = Plan(versioned, scalars, _phases(versioned, pieces, programs), kinds)
+    complete = Plan(versioned, scalars, _phases(versioned, cut, programs), kinds)
     if complete.is_cut:  # `verify_plan` raises where sweeps disagree about a state
         verify_plan(hoist_between_sweeps(complete), hoisted=False)
     fewer = tuple(map(_without_self_copies, programs))
-    made = replace(complete, phases=_phases(versioned, pieces, fewer))
+    made = replace(complete, phases=_phases(versioned, cut, fewer))
     return made if order == "whole" else hoist_between_sweeps(made)
 
 
@@ -113,11 +113,11 @@ def _without_self_copies(program: Program) -> Program:
 
 
 def _cut(
-    algorithm: Algorithm, order: Order, apart: bool
+    algorithm: Algorithm, order: Order, separate: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
-    """Return the rule in SSA form, its kinds, its phases, and whether they store early."""
+    """Return the rule in SSA form, its kinds, its phases, and whether they store states early."""
     versioned = split_live_ranges(
-        drop_redundant_stores(name_reductions(to_ssa(algorithm, apart))), tensors=apart
+        drop_redundant_stores(name_reductions(to_ssa(algorithm, separate))), tensors=separate
     )
     kinds = kinds_of(versioned)
     if order == "whole":
@@ -126,51 +126,51 @@ def _cut(
 
 
 def _split(
-    algorithm: Algorithm, pieces: RulePhases, kinds: dict[Ref, Kind], early: bool
+    algorithm: Algorithm, cut: RulePhases, kinds: dict[Ref, Kind], early: bool
 ) -> tuple[Program, tuple[Program, ...]]:
     """Return the scalar program, and each sweep's tensor statements in linear form."""
-    if pieces.is_whole:
+    if cut.is_whole:
         scalars, body = Splitter(algorithm, kinds).split(algorithm.rule)
         return scalars, (body,)
     numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
     splitter = Splitter(replace(algorithm, rule=numbers), kinds)
     scalars, _ = splitter.split(numbers)
     sweeps: list[Program] = []
-    called = (a.value for call in pieces.calls for a in assigns(call))
-    held = frozenset(ref for word in called for ref in refs(word))  # matrix ops take names
-    for sweep in pieces.sweeps:
-        one = replace(algorithm, rule=sweep)
-        sweeps.append(Splitter(one, kinds, dict(splitter.ranges), held=held).split(sweep)[1])
+    ops = (a.value for call in cut.calls for a in assigns(call))
+    held = frozenset(ref for op in ops for ref in refs(op))  # matrix ops take names
+    for sweep in cut.sweeps:
+        only = replace(algorithm, rule=sweep)
+        sweeps.append(Splitter(only, kinds, dict(splitter.ranges), held=held).split(sweep)[1])
         if early:
             held |= {a.target for a in assigns(sweeps[-1])}
     return scalars, tuple(sweeps)
 
 
 def _phases(
-    algorithm: Algorithm, pieces: RulePhases, programs: Sequence[Program]
+    algorithm: Algorithm, cut: RulePhases, programs: Sequence[Program]
 ) -> tuple[Phase, ...]:
     """Return the phases in order: for each sweep its matrix ops, its `Finish`, and the sweep.
 
     Empty phases are left out. A `Finish` reads no small value from before the matrix ops of its
     sweep: see `cut_at_matrix_ops`.
     """
-    count = len(pieces.sweeps)
+    count = len(cut.sweeps)
     sweeps, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
-    called: dict[str, None] = {}
+    results: dict[str, None] = {}  # names of the results of matrix ops so far
     phases: list[Phase] = []
     for sweep in range(count):
         for stmt in assigns(calls[sweep]):
             assert isinstance(stmt.value, Call)
             phases.append(MatrixCall(stmt.target, stmt.value.op, stmt.value.args, stmt.quote))
-            called[stmt.target.name] = None
+            results[stmt.target.name] = None
         if finishes[sweep]:
             phases.append(Finish(finishes[sweep]))
         if sweeps[sweep]:
             waiting = (e for program in calls[sweep + 1 : sweep + 2] for e in expressions(program))
-            taken = {ref.name for expr in waiting for ref in refs(expr)}  # by remaining matrix ops
-            stored = pieces.stored[sweep]
-            handed = tuple(name for name in pieces.handed[sweep] if name in taken)
-            streams = streams_of_sweep(algorithm, sweeps[sweep], stored, handed, tuple(called))
+            taken = {ref.name for expr in waiting for ref in refs(expr)}  # by the next matrix ops
+            stored = cut.stored[sweep]
+            inputs = tuple(name for name in cut.call_inputs[sweep] if name in taken)
+            streams = streams_of_sweep(algorithm, sweeps[sweep], stored, inputs, tuple(results))
             phases.append(Sweep(streams, sweeps[sweep]))
     match phases:
         case [Sweep(_, body)]:  # a single sweep gets every tensor, read or not
@@ -179,39 +179,40 @@ def _phases(
 
 
 def _trimmed(
-    programs: tuple[Program, ...], pieces: RulePhases, algorithm: Algorithm
+    programs: tuple[Program, ...], cut: RulePhases, algorithm: Algorithm
 ) -> tuple[Program, ...]:
     """Return the phases without dead code: a sweep keeps what it reads, reduces or stores."""
-    count = len(pieces.sweeps)
+    count = len(cut.sweeps)
     calls = programs[2 * count :]
     taken = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
     sweeps = (
-        _needed_statements(p, {*s, *taken}) for p, s in zip(programs, pieces.stored, strict=False)
+        _needed_statements(p, {*s, *taken}) for p, s in zip(programs, cut.stored, strict=False)
     )
     return _without_unused((*sweeps, *programs[count:]), algorithm)
 
 
-def _needed_statements(sweep: Program, kept: Collection[str]) -> Program:
+def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
+    """Return a sweep's statements that assign a stored name or one that is read, or reduce."""
     read = {ref for expr in expressions(sweep) for ref in refs(expr)}
     fewer = filter_assigns(
-        sweep, lambda a: a.target.name in kept or a.target in read or is_reduction(a.value)
+        sweep, lambda a: a.target.name in stored or a.target in read or is_reduction(a.value)
     )
-    return fewer if fewer == sweep else _needed_statements(fewer, kept)
+    return fewer if fewer == sweep else _needed_statements(fewer, stored)
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
     """Return the phases without locals that no phase reads."""
-    kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
+    stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     read = {r for p in programs for e in expressions(p) for r in refs(e)}
     fewer = tuple(
-        filter_assigns(p, lambda a: a.target.name in kept or a.target in read) for p in programs
+        filter_assigns(p, lambda a: a.target.name in stored or a.target in read) for p in programs
     )
     return fewer if fewer == programs else _without_unused(fewer, algorithm)
 
 
 def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
     """Return the scalar program without names that neither it nor a phase reads, recursively."""
-    kept = {s.symbol for s in algorithm.scalar_states()}
+    stored = {s.symbol for s in algorithm.scalar_states()}
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
-    fewer = filter_assigns(scalars, lambda a: a.target.name in kept or a.target in read)
+    fewer = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)
     return scalars if fewer == scalars else used_scalars(fewer, programs, algorithm)

@@ -18,24 +18,24 @@ from optgen.passes.fold_expression import fold
 
 
 def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
-    """Return an equal value whose axes survive folding; so do its reductions' operands."""
+    """Return an equal value that keeps its axes when folded, as do its reductions' operands."""
 
-    def kept(expr: Expr) -> Expr:
+    def preserved(expr: Expr) -> Expr:
         axes = kind_of(expr, kinds).axes
         if kind_of(fold(expr), kinds).axes == axes:
             return expr
-        sources = dict.fromkeys(_with_axes(expr, kinds))
+        sources = dict.fromkeys(_sources_of_axes(expr, kinds))
         if _is_condition(expr):
-            return _condition(expr, _compared("<", sources, expr.place))
+            return _condition_with_axes(expr, _compared("<", sources, expr.place))
         return Call("where", (_compared("==", sources, expr.place), expr, expr), expr.place)
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
         if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS):
-            return replace(expr, args=(kept(expr.args[0]), *expr.args[1:]))
+            return replace(expr, args=(preserved(expr.args[0]), *expr.args[1:]))
         return expr
 
-    return kept(inside(value))
+    return preserved(inside(value))
 
 
 def _is_condition(expr: Expr) -> bool:
@@ -48,14 +48,14 @@ def _compared(comparison: str, values: Iterable[Expr], place: Place) -> Expr:
     return reduce(lambda a, b: Call("and", (a, b), place), compared)
 
 
-def _condition(expr: Expr, never: Expr) -> Expr:
-    """Return an equal condition with the axes of one that never holds."""
+def _condition_with_axes(expr: Expr, never: Expr) -> Expr:
+    """Return an equal condition with the axes of `never`, a condition that never holds."""
     if fold(expr) == Const(True):
         return Call("not", (never,), expr.place)
     return Call("or", (expr, never), expr.place)
 
 
-def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
+def _sources_of_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
     """Yield the names and reductions that give an expression its axes."""
     if kind_of(expr, kinds).axes is Axes.NONE:
         return  # a property of a tensor, such as rows(p), has no axes
@@ -63,4 +63,4 @@ def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
         yield expr
         return
     for child in children(expr):
-        yield from _with_axes(child, kinds)
+        yield from _sources_of_axes(child, kinds)

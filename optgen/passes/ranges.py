@@ -1,6 +1,6 @@
-"""Interval arithmetic, starting from the bounds of the hyperparameters.
+"""Compute ranges of values by interval arithmetic, from the bounds of the hyperparameters.
 
-It proves which values are nonnegative and may be moved out of a square root, and which scalar
+This proves which values are nonnegative and may be moved out of a square root, and which scalar
 operators cannot raise in Python.
 """
 
@@ -96,7 +96,7 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
 
 
 def _below_zero(low: float) -> float:
-    """Return a lower bound that is negative where the value may be -0.0.
+    """Return a lower bound that is negative if the value may be -0.0: for 0, return -1.
 
     The root and the reciprocal of -0.0 are not those of a number that is not negative.
     """

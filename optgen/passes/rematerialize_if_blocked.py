@@ -18,14 +18,15 @@ BLOCKED = Ref("blocked")
 
 def rematerialize_if_blocked(plan: Plan) -> Plan:
     """Return the plan with recomputed locals inside a branch on `blocked`."""
-    kept = {plan.algorithm.param, plan.algorithm.grad, *(s.symbol for s in plan.algorithm.states)}
+    declared = {plan.algorithm.param, plan.algorithm.grad}
+    declared |= {s.symbol for s in plan.algorithm.states}
     available: dict[str, Ref] = {}  # name -> version that its variable holds
     phases: list[Phase] = []
     for phase in plan.phases:
         if isinstance(phase, Sweep):
             phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
             made = {a.target.name: a.target for a in assigns(phase.body)}
-            available |= {name: ref for name, ref in made.items() if name not in kept}
+            available |= {name: ref for name, ref in made.items() if name not in declared}
             if not phase.body:
                 continue
         phases.append(phase)
@@ -41,7 +42,7 @@ def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
     reads_rest = any(ref in made_by_rest for expr in expressions(recomputed) for ref in refs(expr))
     if not recomputed:
         return rest
-    if reads_rest:
+    if reads_rest:  # then the branch cannot come first, and the whole sweep is computed again
         return filter_assigns(sweep.body, lambda a: a.target in needed_alone)
     return (If(BLOCKED, recomputed), *rest)
 

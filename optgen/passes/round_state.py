@@ -16,7 +16,7 @@ from optgen.ir.ops import CONDITIONS
 ROUNDED = "rounded"
 """Op that rounds to the state's dtype. Only printers of compiled languages meet it."""
 
-_WHOLE = 256  # every dtype has all integers up to here
+_LARGEST_EXACT = 256  # every dtype has all integers up to here
 
 
 def round_state(value: Expr, state: str) -> Expr:
@@ -51,5 +51,5 @@ def _is_exact(expr: Expr, state: str) -> bool:
         case Ref(name):
             return name == state
         case Const(int() as value):
-            return abs(value) <= _WHOLE
+            return abs(value) <= _LARGEST_EXACT
     return False

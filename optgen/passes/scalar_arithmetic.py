@@ -1,4 +1,4 @@
-"""Symbolic arithmetic on scalar expressions, the coefficients of the linear form.
+"""Add, multiply and divide scalar expressions, the coefficients of linear forms, symbolically.
 
 A product or quotient is kept as one fraction, with its sign in front and the author's order.
 """
@@ -46,16 +46,16 @@ def multiply(a: Expr, b: Expr) -> Expr:
     """Return a * b as one fraction."""
     minus_a, a = unsigned(a)
     minus_b, b = unsigned(b)
-    (above_a, below_a), (above_b, below_b) = _fraction(a), _fraction(b)
-    product = _over(_product(above_a, above_b), _product(below_a, below_b))
+    (numer_a, denom_a), (numer_b, denom_b) = _fraction(a), _fraction(b)
+    product = _over(_product(numer_a, numer_b), _product(denom_a, denom_b))
     return negate(product) if minus_a != minus_b else product
 
 
 def divide(a: Expr, b: Expr) -> Expr:
     """Return a / b as one fraction."""
     minus, b = unsigned(b)
-    above, below = _fraction(b)
-    result = multiply(a, _over(below, above))
+    numer, denom = _fraction(b)
+    result = multiply(a, _over(denom, numer))
     return negate(result) if minus else result
 
 
@@ -73,8 +73,8 @@ def add(a: Expr, b: Expr) -> Expr:
 
 def root(a: Expr) -> Expr:
     """Return the square root of a provably nonnegative fraction, as a fraction of roots."""
-    above, below = _fraction(a)
-    return _over(_root(above), _root(below))
+    numer, denom = _fraction(a)
+    return _over(_root(numer), _root(denom))
 
 
 def _root(a: Expr) -> Expr:
@@ -83,8 +83,8 @@ def _root(a: Expr) -> Expr:
 
 def _fraction(a: Expr) -> tuple[Expr, Expr]:
     match a:
-        case Call("/", (above, below)):
-            return above, below
+        case Call("/", (numer, denom)):
+            return numer, denom
         case _:
             return a, ONE
 
@@ -102,10 +102,10 @@ def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
     return Const(operation(a.value, b.value), a.place)
 
 
-def _over(above: Expr, below: Expr) -> Expr:
-    match above, below:
-        case _, _ if is_number(below, 1):
-            return above
+def _over(numer: Expr, denom: Expr) -> Expr:
+    match numer, denom:
+        case _, _ if is_number(denom, 1):
+            return numer
         case Const(int() | float() as a), Const(int() | float() as b) if b == 0:
-            return Const(evaluate_numbers("/", (a, b)), above.place)
-    return Call("/", (above, below))
+            return Const(evaluate_numbers("/", (a, b)), numer.place)
+    return Call("/", (numer, denom))

@@ -21,8 +21,8 @@ def scalar_name(expr: Expr) -> str:
             return f"{inside}_sqrt" if inside else ""
         case Call("/", (Const(1), Call(word, (Ref(),)))) if OPS[word].category == "property":
             return f"inverse_{word}"
-        case Call("/", (Const(1), below)):
-            inside = below.name if isinstance(below, Ref) else scalar_name(below)
+        case Call("/", (Const(1), denom)):
+            inside = denom.name if isinstance(denom, Ref) else scalar_name(denom)
             return f"inverse_{inside}" if inside else ""
         case _:
             return ""

@@ -30,12 +30,13 @@ Forms = Mapping[str, Form]
 
 def is_scatter_add(algorithm: Algorithm) -> bool:
     """Tell whether a rule only adds multiples of a sparse gradient to its parameter."""
-    kept = any(state.rows for state in algorithm.tensor_states())
-    if algorithm.gradient == "dense" or not algorithm.elementwise or kept:
+    has_row_states = any(state.rows for state in algorithm.tensor_states())
+    if algorithm.gradient == "dense" or not algorithm.elementwise or has_row_states:
         return False
     flags = {state.when for state in algorithm.states if not state.rows}
     if None in flags:  # a state that always exists needs dense gradients
         return False
+    # conditions that are false whenever the rule reads a sparse gradient
     untrue = {flag for flag in flags if flag} | {h.name for h in algorithm.hypers if not h.rows}
     forms = {state.symbol: Form.OTHER for state in algorithm.tensor_states()}
     forms |= {algorithm.param: Form.PARAM, algorithm.grad: Form.GRADIENT}
@@ -44,7 +45,7 @@ def is_scatter_add(algorithm: Algorithm) -> bool:
 
 
 def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
-    """Return the forms of all names after a program, if the conditions in `untrue` are false."""
+    """Return the forms of all names after a program whose conditions in `untrue` are false."""
     now = dict(forms)
     for stmt in program:
         if isinstance(stmt, Assign):

@@ -44,7 +44,7 @@ class _Selector(InstructionBuilder):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.known = definitions(self.plan)
-        self.handed = {call.args[0] for call in self.plan.calls}  # operands of matrix ops
+        self.matrix_inputs = {call.args[0] for call in self.plan.calls}
 
     def program(self, body: Program) -> Iterator[Instruction]:
         for stmt in body:
@@ -80,7 +80,7 @@ class _Selector(InstructionBuilder):
                 self._emit("clone", name, source)
             case Call(word, (reduced,)) if is_reduction(stmt.value):
                 self._reduce(word, name, reduced)
-            case Linear((Term(Const(1), (Ref(source),), ()),)) if self._changes(stmt, source):
+            case Linear((Term(Const(1), (Ref(source),), ()),)) if self._is_changed(stmt, source):
                 self._emit("clone", name, source)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
                 self.steps.append(Alias(name, source))
@@ -94,20 +94,21 @@ class _Selector(InstructionBuilder):
                 self._local(name, value)
         self.aliases[name] = aliased
         if name not in self.stored:
-            (self.mixed.add if self._is_of_another_type(stmt.value) else self.mixed.discard)(name)
+            is_mixed = self._may_have_another_dtype(stmt.value)
+            (self.mixed.add if is_mixed else self.mixed.discard)(name)
 
-    def _changes(self, stmt: Assign, source: str) -> bool:
+    def _is_changed(self, stmt: Assign, source: str) -> bool:
         """Tell whether a copied tensor is changed in place before the copy's last use."""
         if stmt.target.name in self.stored:  # a stored stream has its own tensor
             return False
         every = list(assigns(self.sweep.body))
-        later = every[next(place for place, each in enumerate(every) if each is stmt) + 1 :]
+        later = every[next(index for index, each in enumerate(every) if each is stmt) + 1 :]
         own = self.stored & self._storage(source)
         change = next((n for n, each in enumerate(later) if each.target.name in own), None)
         if change is None:
             return False
         read = {ref.name for each in later[change + 1 :] for ref in refs(each.value)}
-        return stmt.target in self.handed or stmt.target.name in read
+        return stmt.target in self.matrix_inputs or stmt.target.name in read
 
     def _reduce(self, word: str, name: str, reduced: Expr) -> None:
         match reduced:
@@ -121,7 +122,7 @@ class _Selector(InstructionBuilder):
         return self.aliases.get(name, frozenset()) | {name}
 
     def _local(self, name: str, value: Expr) -> None:
-        """Compute a local into a new tensor; use a temporary if its old value is read late."""
+        """Compute a local into a new tensor; use a temporary if its old value is read meanwhile."""
         leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (
             self._ref(name, value),
         )
@@ -136,12 +137,13 @@ class _Selector(InstructionBuilder):
         return next((r for r in refs(value) if r.name == name), None)
 
     def _update(self, name: str, terms: tuple[Term, ...]) -> None:
+        """Store a sum in a stream: add to its old value in place if that is one of the terms."""
         own = next((t for t in terms if _is_plain(t, name)), None)
         others = tuple(t for t in terms if t is not own)
         if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
             self._overwrite(name, terms)
         elif (weight := self._lerp_weight(own, others)) is not None and not (
-            self._is_of_another_type(Linear((own, *others)))
+            self._may_have_another_dtype(Linear((own, *others)))
         ):
             self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
         else:
@@ -158,20 +160,20 @@ class _Selector(InstructionBuilder):
             case (Term(Const(1), (Ref(source),), ()),):
                 self._emit("copy", name, name, (source,), inplace=True)
             case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._fills(mask, a, b):
-                self._choose(name, mask, a, b)
+                self._overwrite_where(name, mask, a, b)
             case _ if reads == 1 and self._leads(name, value):
                 self._materialise(value, name)
             case _:
                 made = self._materialise(value, self._temporary("update"))
                 self._emit("copy", name, name, (made,), inplace=True)
 
-    def _choose(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
+    def _overwrite_where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Store a `where` of a tensor and a number: copy the tensor, then fill in the number."""
         number, tensor = (b, a) if self._is_tensor(a) else (a, b)
         condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
         if value != name:
             self._emit("copy", name, name, (value,), inplace=True)
-        self._fill(name, self._inverse(condition) if number is b else condition, number)
+        self._fill(name, self._negated(condition) if number is b else condition, number)
 
     def _leads(self, name: str, value: Expr) -> bool:
         """Tell whether a value starts with an operation on a variable."""
@@ -195,10 +197,10 @@ class _Selector(InstructionBuilder):
 
 def _is_plain(term: Term, name: str) -> bool:
     """Tell whether a term is a scaled variable of this name."""
-    return not term.divisors and len(term.factors) == 1 and _names(term.factors[0], name)
+    return not term.divisors and len(term.factors) == 1 and _is_name(term.factors[0], name)
 
 
-def _names(expr: Expr, name: str) -> bool:
+def _is_name(expr: Expr, name: str) -> bool:
     return isinstance(expr, Ref) and expr.name == name
 
 

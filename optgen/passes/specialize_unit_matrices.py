@@ -19,11 +19,11 @@ def specialize_unit_matrices(algorithm: Algorithm) -> Algorithm:
     states = tuple(
         replace(s, shape="like") if s.shape in ("row", "col") else s for s in algorithm.states
     )
-    return replace(algorithm, states=states, rule=map_expressions(algorithm.rule, _alone))
+    return replace(algorithm, states=states, rule=map_expressions(algorithm.rule, _specialized))
 
 
-def _alone(expr: Expr) -> Expr:
-    expr = rebuild(expr, _alone)
+def _specialized(expr: Expr) -> Expr:
+    expr = rebuild(expr, _specialized)
     match expr:
         case Call("row_mean" | "col_mean" | "row_sum" | "col_sum", (x,)):
             return x

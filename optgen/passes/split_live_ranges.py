@@ -42,28 +42,28 @@ def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
     split likewise.
     """
     algorithm = _with_old_states(algorithm)
-    passing = {state.symbol for state in algorithm.finish_states()} | _fed_scalars(algorithm)
+    to_split = {state.symbol for state in algorithm.finish_states()} | _fed_scalars(algorithm)
     matrix_ops = [a for a in assigns(algorithm.rule) if is_matrix_op(a.value)]
-    passing |= {a.target.name for a in matrix_ops}
+    to_split |= {a.target.name for a in matrix_ops}
     if tensors:
-        passing |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
-        passing |= {ref.name for a in matrix_ops for ref in refs(a.value)}
-    apart = [*_later_values(algorithm), *_passing_values(algorithm, passing)]
-    names = _new_names(algorithm, [ref.name for ref in apart])
-    renamed = {ref: replace(ref, name=name) for ref, name in zip(apart, names, strict=True)}
+        to_split |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
+        to_split |= {ref.name for a in matrix_ops for ref in refs(a.value)}
+    versions = [*_later_values(algorithm), *_all_but_last(algorithm, to_split)]
+    names = _new_names(algorithm, [ref.name for ref in versions])
+    renamed = {ref: replace(ref, name=name) for ref, name in zip(versions, names, strict=True)}
     rule = rename_program(algorithm.rule, lambda ref: renamed.get(ref, ref))
     return replace(algorithm, rule=rule)
 
 
 def _with_old_states(algorithm: Algorithm) -> Algorithm:
-    """Copy each state of a `Finish` whose old value elements are computed from.
+    """Copy each state of a `Finish` if tensor values are computed from its old value.
 
-    Every later sweep recomputes these elements, after the state has got its new value.
+    Every later sweep recomputes these values, after the state has got its new value.
     """
     kinds = kinds_of(algorithm)
     states = [Ref(state.symbol) for state in algorithm.finish_states()]
     read = {
-        ref for expr in _of_elements(algorithm.rule, kinds) for ref in refs(expr) if ref in states
+        ref for expr in _tensor_values(algorithm.rule, kinds) for ref in refs(expr) if ref in states
     }
     old = [ref for ref in states if ref in read]
     names = _new_names(algorithm, [ref.name for ref in old], "_before")
@@ -86,7 +86,7 @@ def _fed_scalars(algorithm: Algorithm) -> set[str]:
     return {ref.name for ref, kind in kinds.items() if ref.name in states and not kind.is_scalar}
 
 
-def _of_elements(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
+def _tensor_values(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
     """Yield the outermost expressions that have one value per element."""
 
     def inside(expr: Expr) -> Iterator[Expr]:
@@ -114,7 +114,7 @@ def _later_values(algorithm: Algorithm) -> list[Ref]:
     ]
 
 
-def _passing_values(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
+def _all_but_last(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
     """Return all versions of these names but the last."""
     last = {name: _last_version(algorithm.rule, name) for name in names}
     written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in names)
@@ -135,13 +135,13 @@ def _last_version(program: Program, name: str) -> int:
     return version
 
 
-def _new_names(algorithm: Algorithm, names: Iterable[str], ending: str = "") -> list[str]:
-    """Return a free name for each name, built from it with an ending or a number."""
+def _new_names(algorithm: Algorithm, names: Iterable[str], suffix: str = "") -> list[str]:
+    """Return a free name for each name, built from it with a suffix or a number."""
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     found: list[str] = []
     for name in names:
-        numbered = (f"{name}{ending}{i}" for i in count(2))
-        candidates = chain([f"{name}{ending}"] if ending else [], numbered)
+        numbered = (f"{name}{suffix}{i}" for i in count(2))
+        candidates = chain([f"{name}{suffix}"] if suffix else [], numbered)
         found.append(next(n for n in candidates if is_free(n, taken)))
         taken.add(found[-1])
     return found

@@ -40,7 +40,10 @@ from optgen.passes.scalar_arithmetic import ONE, is_number
 class Splitter:
     """Splitter that walks a program once, tracking kinds, ranges and inlined definitions.
 
-    `held` are tensors that later phases read. They keep their statements.
+    * `expansions`: for each inlined tensor its terms, and the spec's lines that they come from.
+    * `unscaled`: for each name without its common scale, the name with it.
+    * `held`: tensors that later phases read. They keep their statements.
+    * `copied_from`: for each plain copy of a tensor, the names that hold the same value.
     """
 
     algorithm: Algorithm
@@ -49,7 +52,7 @@ class Splitter:
     expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
     unscaled: dict[str, str] = field(default_factory=dict)
     held: frozenset[Ref] = frozenset()
-    plain: dict[Ref, frozenset[str]] = field(default_factory=dict)  # sources of plain copies
+    copied_from: dict[Ref, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
@@ -57,7 +60,7 @@ class Splitter:
         self.uses = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
         self.order = list(_events(self.algorithm.rule))
         states = {s.symbol for s in self.algorithm.states}
-        self.kept = {self.algorithm.param, *states}
+        self.stored = {self.algorithm.param, *states}
 
     def is_tensor(self, expr: Expr) -> bool:
         return kind_of(expr, self.kinds.__getitem__).is_tensor
@@ -111,7 +114,7 @@ class Splitter:
         if self._can_expand(stmt.target, form) or self._changes_nothing(stmt.target, form):
             self.expansions[stmt.target] = (form.terms, quote)
             return []
-        value = self._guarded(stmt.target, form)
+        value = self._real_copy_if_needed(stmt.target, form)
         return [replace(stmt, value=value, quote=quote)]
 
     def _operand(self, expr: Expr) -> Expr:
@@ -124,7 +127,8 @@ class Splitter:
         return self.expansions[ref][0] if ref in self.expansions else None
 
     def _can_expand(self, target: Ref, form: Linear) -> bool:
-        if target.name in self.kept or target.name == self.algorithm.grad or target in self.held:
+        """Tell whether a statement's value can be inlined where its target is read."""
+        if target.name in self.stored or target.name == self.algorithm.grad or target in self.held:
             return False
         if len(form.terms) != 1 or self._is_joined(target) or not self.kinds[target].is_tensor:
             return False
@@ -137,6 +141,7 @@ class Splitter:
         return is_self_copy(Assign(target, form)) and not self._is_joined(target)
 
     def _is_joined(self, target: Ref) -> bool:
+        """Tell whether both arms of a branch assign a version."""
         return sum(a.target == target for a in assigns(self.algorithm.rule)) > 1
 
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
@@ -144,34 +149,34 @@ class Splitter:
         start = next(
             i for i, (kind, ref) in enumerate(self.order) if kind != "read" and ref == target
         )
-        same = self._carried_on(target)
+        same = self._copies_of(target)
         uses = [i for i, (kind, ref) in enumerate(self.order) if kind == "read" and ref in same]
         if not uses:
             return False
         names = {r.name for r in refs(form) if self.kinds[r].is_tensor}
-        names |= {name for r in refs(form) for name in self.plain.get(r, ())}
+        names |= {name for r in refs(form) for name in self.copied_from.get(r, ())}
         names |= {self.unscaled[name] for name in names if name in self.unscaled}
         between = self.order[start + 1 : max(uses)]
         return any(kind == "write" and ref.name in names for kind, ref in between)
 
-    def _carried_on(self, target: Ref) -> set[Ref]:
-        """Return a value, and the versions of joins that are copies of it on some path."""
+    def _copies_of(self, target: Ref) -> set[Ref]:
+        """Return a name's version, and the later versions that are copies of it on some path."""
         same = {target}
         for stmt in assigns(self.algorithm.rule):
             if stmt.value in same and is_self_copy(stmt):
                 same.add(stmt.target)
         return same
 
-    def _guarded(self, target: Ref, form: Linear) -> Expr:
+    def _real_copy_if_needed(self, target: Ref, form: Linear) -> Expr:
         """Return a form, as a real copy if its source is overwritten while the target is used."""
         term = form.terms[0]
         plain = len(form.terms) == 1 and _is_pure_scale(term) and is_number(term.coefficient, 1)
-        if not plain or target.name in self.kept or target.name in {r.name for r in refs(form)}:
+        if not plain or target.name in self.stored or target.name in {r.name for r in refs(form)}:
             return form
         if self._overwritten_before_last_use(target, form):
             return Call("copy", term.factors)
         (source,) = refs(form)
-        self.plain[target] = self.plain.get(source, frozenset()) | {source.name}
+        self.copied_from[target] = self.copied_from.get(source, frozenset()) | {source.name}
         return form
 
     def _lift_common_scale(self, stmt: If) -> If:
@@ -179,7 +184,7 @@ class Splitter:
         for target in _joined_targets(stmt):
             forms = [_last_form(arm, target) for arm in (stmt.then, stmt.orelse)]
             scales = {f.terms[0].coefficient for f in forms if f is not None}
-            if target.name in self.kept or None in forms or len(scales) != 1:
+            if target.name in self.stored or None in forms or len(scales) != 1:
                 continue
             scale = scales.pop()
             if is_number(scale, 1) or self._is_bound(target, stmt):
@@ -196,7 +201,7 @@ class Splitter:
         return stmt
 
     def _is_bound(self, target: Ref, stmt: If) -> bool:
-        """Tell whether an arm reads the scaled value, or its source is overwritten too early."""
+        """Tell whether an arm reads the scaled target, or its source is overwritten too early."""
         if any(target in refs(e) for e in expressions((stmt,))):
             return True
         forms = (a.value for a in assigns((stmt,)) if a.target == target)
@@ -204,7 +209,7 @@ class Splitter:
 
 
 def _uses(expr: Expr) -> Iterator[Ref]:
-    """Yield every name in an expression's linear form; a square yields its base twice."""
+    """Yield every name as often as an expression's linear form has it: in a square, twice."""
     match expr:
         case Ref():
             yield expr
@@ -247,6 +252,7 @@ def _last_form(arm: Program, target: Ref) -> Linear | None:
 
 
 def _unscaled(arm: Program, target: Ref, bare: Ref) -> Program:
+    """Return an arm that assigns the target's value without its scale to `bare` instead."""
     return tuple(
         replace(
             stmt,

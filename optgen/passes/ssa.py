@@ -18,16 +18,19 @@ from optgen.ir.ops import PROPERTIES
 from optgen.ir.value_kinds import declared_kinds
 
 
-def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:
+def to_ssa(algorithm: Algorithm, separate: bool = False) -> Algorithm:
     """Return the algorithm with its rule in SSA form; inputs are version 0.
 
-    With `apart`, an arm's last value keeps its own version, and a copy assigns it to the version of
-    the join. Then no version is computed in both arms.
+    With `separate`, an arm's last value keeps its own version, and a copy assigns it to the version
+    of the join. Then no version is computed in both arms.
     """
     current = dict.fromkeys(declared_kinds(algorithm), 0)
-    split = algorithm.states if apart else algorithm.factor_states()  # later under new names
+    # `split_live_ranges` renames versions of these states; then copies of them are real statements.
+    split = algorithm.states if separate else algorithm.factor_states()
     conditions = {state.symbol: algorithm.existence(state.symbol) for state in split}
-    return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart, conditions)))
+    return replace(
+        algorithm, rule=_versioned(algorithm.rule, current, _Count(separate, conditions))
+    )
 
 
 class _Count(Counter[str]):
@@ -37,9 +40,9 @@ class _Count(Counter[str]):
     * `path`: the conditions that hold at the current statement.
     """
 
-    def __init__(self, apart: bool, exists_if: Mapping[str, Expr | None]) -> None:
+    def __init__(self, separate: bool, exists_if: Mapping[str, Expr | None]) -> None:
         super().__init__()
-        self.apart, self.exists_if = apart, exists_if
+        self.separate, self.exists_if = separate, exists_if
         self.path: tuple[Expr, ...] = ()
 
     def copy_to(self, joined: Ref, last: Ref) -> Program:
@@ -121,7 +124,7 @@ def _versioned_if(stmt: If, current: dict[str, int], count: _Count) -> If:
 
 def _ending_in(arm: Program, last: Ref, joined: Ref, count: _Count, unchanged: bool) -> Program:
     """Return an arm with its last version of a name renamed to `joined`, or copied to it."""
-    if count.apart or unchanged:
+    if count.separate or unchanged:
         return (*arm, *count.copy_to(joined, last))
     return rename_program(
         arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref

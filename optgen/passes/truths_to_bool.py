@@ -12,11 +12,11 @@ from optgen.passes.rewrite import map_values
 
 def truths_to_bool(plan: Plan) -> Plan:
     """Return the plan with the op `holds` for every `truth` that a value reads."""
-    return plan.map_programs(lambda program: map_values(program, _held))
+    return plan.map_programs(lambda program: map_values(program, _with_holds))
 
 
-def _held(expr: Expr) -> Expr:
-    expr = rebuild(expr, _held)
+def _with_holds(expr: Expr) -> Expr:
+    expr = rebuild(expr, _with_holds)
     match expr:
         case Call("truth", args):
             return Call("holds", args, expr.place)

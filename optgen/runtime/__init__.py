@@ -1,4 +1,4 @@
-"""The runtime of generated optimizers; imports only the standard library and torch."""
+"""The runtime of generated optimizers: the standard library, torch, and Triton for its kernels."""
 
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import Rule, State

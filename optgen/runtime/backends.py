@@ -17,7 +17,7 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 
 Update: TypeAlias = Callable[[], CachedStep | None]
-"""Updates batches; returns a cached step that can replace the next step, or None."""
+"""Updates batches; returns a cached step that may take the next step, or None."""
 
 
 class Entry(NamedTuple):
@@ -34,10 +34,10 @@ BACKENDS = {
     "fused_cpu": Entry("fused C++", "optgen.runtime.fused_cpu.backend", "cpu"),
     "fused_triton": Entry("fused Triton", "optgen.runtime.fused_triton.backend", "cuda"),
 }
-"""The backends by the names of their lowerings. In a step, the last backends update first.
+"""The backends by the names of their lowerings. In a step, they update in reverse order.
 
-The C++ kernel must update before the eager backends: it can raise an error while it runs, if a
-sparse gradient names rows outside of its parameter.
+The C++ kernel must update before the eager backends. If a sparse gradient names rows outside of
+its parameter, the kernel raises an error, and nothing else must have been updated by then.
 """
 
 FUSED = {entry.device: name for name, entry in BACKENDS.items() if entry.device}

@@ -16,7 +16,7 @@ from optgen.runtime.torch_private import foreach_devices
 
 
 def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
-    """Return the lowering for a batch, and a short reason; cached while the options are equal."""
+    """Return the lowering for a batch, and a short reason; cached until the options change."""
     group = batch.group
     key = (forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr")))
     known = batch.memo.get("choice")
@@ -86,16 +86,16 @@ def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
 
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
     if isinstance(batch.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
-        return "forloop", reason  # computes in the dtype of lr, as torch does
+        return "forloop", reason  # the for-loop computes in the dtype of lr, as torch does
     small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
-    many = batch.dispatch_key.device in foreach_devices() or (small and len(batch.params) > 1)
-    return "foreach" if many else "forloop", reason
+    in_lists = batch.dispatch_key.device in foreach_devices() or (small and len(batch.params) > 1)
+    return "foreach" if in_lists else "forloop", reason
 
 
 def _rounds_lr(batch: Batch) -> bool:
-    """Tell whether torch's for-loop computes the step size in less precision than the parameters'.
+    """Tell whether torch's for-loop computes the step size less precisely than the parameters.
 
-    torch computes the step size in the dtype of a tensor learning rate.
+    torch computes the step size in the dtype of the learning rate if that is a tensor.
     """
     lr = batch.group.get("lr")
     return isinstance(lr, Tensor) and any(

@@ -18,9 +18,9 @@ from optgen.runtime.tensors.real_views import all_plain
 
 
 def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
-    """Take one step of all groups: one call for all the groups that share a fused lowering.
+    """Take one step of all groups; groups with the same fused lowering share its calls.
 
-    If the step is refused, this happens before anything is written, and the states are restored.
+    A step that is refused has updated nothing, and its new states are removed.
 
     Args:
         optimizer: the optimizer.

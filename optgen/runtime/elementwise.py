@@ -87,14 +87,14 @@ class Elementwise:
                 f"the lists of {self.rule.name} differ in length or in the shapes of their tensors"
             )
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
-        found = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
-        batch = Batch(hypers, params, params, grads, states, [], [], {}, found, [])
+        keys = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
+        batch = Batch(hypers, params, params, grads, states, [], [], {}, keys, [])
         batch.split_into_parts()
         return batch
 
     def _update(self, batch: Batch) -> None:
         lowering = self._choose(batch)
-        others, length = batch.states, len(batch.params)  # the backend may drop the batch's tensors
+        others, length = batch.states, len(batch.params)  # the backend may empty the batch
         cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:
             self._advance_versions(others)
@@ -126,16 +126,19 @@ def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
         return f"takes real or complex numbers, not {min(unsupported)}"
     if all(map(all_plain, lists)):
         return ""
-    return next(filter(None, map(_row_obstacle, zip(*lists, strict=False))), "")
+    return next(filter(None, map(_class_obstacle, zip(*lists, strict=False))), "")
 
 
-def _row_obstacle(row: tuple[Tensor, ...]) -> str:
-    """Return a short reason why no rule can take corresponding tensors, some of them DTensors."""
-    specs = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in row]
+def _class_obstacle(tensors: tuple[Tensor, ...]) -> str:
+    """Return a short reason why no rule can take tensors of these classes; "" if one can.
+
+    The tensors correspond: there is one of each list.
+    """
+    specs = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in tensors]
     if any(spec != specs[0] for spec in specs):
         return "takes DTensors only with equal meshes and placements in all lists"
     placements = specs[0][1]
     if any(placement.is_partial() for placement in placements or ()):
         return "takes no DTensors with a Partial placement: redistribute them first"
-    classes = [type(t).__name__ for t in row if placements is None and not all_plain([t])]
+    classes = [type(t).__name__ for t in tensors if placements is None and not all_plain([t])]
     return f"takes no tensors of class {classes[0]}" if classes else ""

@@ -19,7 +19,7 @@ _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
 def explain(optimizer: torch.optim.Optimizer) -> str:
     """Tell which lowering the next step will take, and why.
 
-    The text has a line per parameter group, or several for a group that needs several lowerings.
+    The text has a line per parameter group, or several if one call cannot take the whole group.
     """
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return f"group 0: by hand: {type(optimizer).__name__} has no rule to generate from"
@@ -57,13 +57,13 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
                 torch.zeros(p.shape, dtype=p.dtype, device=p.device, layout=torch.sparse_coo)
                 for p in members
             ]
-    seen, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
-    batch = make_batch(optimizer, group, members, seen, states)
+    checked, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
+    batch = make_batch(optimizer, group, members, checked, states)
     return batch.parts or [batch]
 
 
 def _sparse_note(rule: Rule, batch: Batch) -> str:
-    """Tell how the step will treat sparse gradients; "" if there are none."""
+    """Tell how the step will treat sparse gradients; "" if there is nothing to tell."""
     if batch.dispatch_key.sparse_grad:
         return "; sparse gradients by the rows they touch"
     if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):

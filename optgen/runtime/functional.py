@@ -28,16 +28,17 @@ _IGNORED = ("has_complex", "has_sparse_grad")  # known from the tensors
 
 
 def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -> Callable[[F], F]:
-    """Decorate a function that has a signature and no body: it takes one step by a class's rule.
+    """Decorate a function that has a signature and no body: it then takes a step by a class's rule.
 
-    The first two arguments of the function are the parameters and their gradients. The argument of
-    a list of states has the state's key and an s as its name; that of a hyperparameter has its
+    The first two arguments of the function are the parameters and their gradients. An argument for
+    a list of states has the name of the state's key plus "s"; one for a hyperparameter has that
     name. A hyperparameter without an argument has the default of the class.
 
     Args:
         kind: the class.
-        named: torch's names of other arguments, by the state's key or the hyperparameter; several
-            names where torch has an argument per item of a tuple: `betas=("beta1", "beta2")`.
+        named: the name of an argument that torch names otherwise, by the state's key or the
+            hyperparameter; several names if torch has an argument per item of a tuple:
+            `betas=("beta1", "beta2")`.
     """
 
     def fill(declared: F) -> F:
@@ -66,9 +67,9 @@ class _Form:
 
     def __post_init__(self) -> None:
         """Raise a TypeError for unknown and missing names, which would else be ignored silently."""
-        numbers = [self.named.get(key, key) for key in self.kind.rule.hypers]
-        spelt = [name for n in numbers for name in ((n,) if isinstance(n, str) else n)]
-        known = {*self.names[:2], *self.lists.values(), *spelt, "state_steps"}
+        hypers = [self.named.get(key, key) for key in self.kind.rule.hypers]
+        hyper_names = [name for h in hypers for name in ((h,) if isinstance(h, str) else h)]
+        known = {*self.names[:2], *self.lists.values(), *hyper_names, "state_steps"}
         unknown = set(self.names) - known - {*OPTIONS, *_SCALER, *_IGNORED}
         missing = set(self.lists.values()) - set(self.names)
         if unknown or missing:
@@ -85,8 +86,8 @@ class _Form:
     @cached_property
     def defaults(self) -> dict[str, Any]:
         """Return the class's defaults of a group's values."""
-        known = inspect.signature(self.kind).parameters.values()
-        return {a.name: a.default for a in known if a.name != "params"} | dict(self.kind.rule.fixed)
+        own = inspect.signature(self.kind).parameters.values()
+        return {a.name: a.default for a in own if a.name != "params"} | dict(self.kind.rule.fixed)
 
     def step(self, arguments: Arguments) -> None:
         """Take one step with the given arguments."""
@@ -136,12 +137,12 @@ class _Form:
     def _states(
         self, arguments: Arguments, lists: Mapping[str, list[Any]], count: int
     ) -> Iterator[dict[str, Any]]:
-        """Yield each parameter's state without entries that are None; the step creates these."""
+        """Yield each parameter's state without entries that are None: the step creates those."""
         for index in range(count):
             values = {key: column[index] for key, column in lists.items() if column}
             if self.kind.rule.step is not None:
                 step = arguments["state_steps"][index]
-                # A count that is no tensor cannot be advanced in place: the caller has advanced it.
+                # An int cannot be advanced in place, so the caller has counted this step already.
                 values["step"] = step - 1 if self.kind.rule.step == "int" else step
             yield {key: value for key, value in values.items() if value is not None}
 
@@ -166,7 +167,7 @@ def _requires_grad(arguments: Arguments) -> bool:
 
 
 def _return_state(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
-    """Store states that the step created or replaced: in the list, or in place where possible."""
+    """Put states that the step created or replaced into the caller's lists, or tensors there."""
     for key, column in lists.items():
         value = values.get(key)
         if value is None or not column or value is column[index]:

@@ -1,4 +1,4 @@
-"""The base of every optimizer here: a torch Optimizer whose methods import no compiler."""
+"""The base of every optimizer here: a torch Optimizer that does not import torch._dynamo."""
 
 import functools
 import warnings
@@ -32,8 +32,8 @@ def with_step_hooks(step: F) -> F:
     """Decorate a step: run hooks and the profiler around it as torch does, if there are any.
 
     The attribute `hooked` keeps torch from wrapping the step again. `_wrapped_by_lr_sched` keeps
-    schedulers from replacing the step; they need `_opt_called` only. torch wraps the step of a
-    subclass that overrides it. Such a step has run the hooks before it calls the decorated one.
+    schedulers from replacing the step; they need `_opt_called` only. If a subclass overrides the
+    step, torch wraps the new step and runs the hooks there, so the decorated step runs none.
     """
     profiled_step = profile_hook_step(step)
 
@@ -51,7 +51,7 @@ def with_step_hooks(step: F) -> F:
 
 
 class LightOptimizer(Optimizer):
-    """A torch optimizer whose methods import no compiler; torch's wrapped methods import one."""
+    """A torch optimizer whose methods do not import torch._dynamo; torch's own methods do."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
@@ -89,5 +89,5 @@ class LightOptimizer(Optimizer):
         without_dynamo_wrapper(Optimizer.add_param_group)(self, param_group)
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of `state_dict`, before the post hooks see it."""
+        """Convert torch's state dict to the one that post hooks and callers get."""
         return packed

@@ -20,17 +20,17 @@ def orthogonalize(
     Returns:
         A bfloat16 tensor of the same shape for each tensor; torch's Muon computes in bfloat16 too.
     """
-    found: list[Tensor | None] = [None] * len(tensors)
+    results: list[Tensor | None] = [None] * len(tensors)
     by_shape: dict[torch.Size, list[int]] = {}
     for index, tensor in enumerate(tensors):
         by_shape.setdefault(tensor.shape, []).append(index)
     for indices in by_shape.values():
         matrices = [tensors[index].bfloat16() for index in indices]
         batch = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
-        made = _newton_schulz(batch, coefficients, steps, eps)
-        for index, matrix in zip(indices, made, strict=True):
-            found[index] = matrix
-    return [matrix for matrix in found if matrix is not None]
+        orthogonal = _newton_schulz(batch, coefficients, steps, eps)
+        for index, matrix in zip(indices, orthogonal, strict=True):
+            results[index] = matrix
+    return [matrix for matrix in results if matrix is not None]
 
 
 def _newton_schulz(

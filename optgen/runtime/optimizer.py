@@ -58,7 +58,7 @@ class GeneratedOptimizer(LightOptimizer):
     def _offer_amp_scaling(self) -> None:
         """Let GradScaler leave unscaling to the step, but only with fused=True.
 
-        Some frameworks refuse to clip the gradients of an optimizer with this attribute.
+        Some frameworks refuse to clip the gradients of an optimizer that offers this.
         """
         if self.defaults.get("fused"):
             self._step_supports_amp_scaling = True
@@ -120,12 +120,14 @@ class GeneratedOptimizer(LightOptimizer):
         self._create_state(lambda param: param.requires_grad)
 
     def _create_state(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
+        """Create the missing states of the chosen parameters."""
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
                 create_missing(self.rule, self.state, group, params, self.defaults, ahead)
 
     def _share(self, *keys: str) -> None:
+        """Move the states of these keys to shared memory."""
         for key in keys:
             for values in self.state.values():
                 values[key].share_memory_()
@@ -140,7 +142,7 @@ class GeneratedOptimizer(LightOptimizer):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy could not tell placeholders from states of training.
+        # In a copy, placeholders could not be told from states of training.
         remove_placeholders(self._context.placeholders, self.state)
         self._context.placeholders = []
         packed: dict[str, Any] = super().__getstate__()
@@ -148,13 +150,13 @@ class GeneratedOptimizer(LightOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
-        given = [self._context.original_params.get(id(group)) for group in previous]
+        given_params = [self._context.original_params.get(id(group)) for group in previous]
         super().__setstate__(state)
-        # torch's method adds the default of `differentiable`, which the rule may have as optional.
+        # torch's method adds a default for `differentiable`, which may be an optional key here.
         self.defaults = self.rule.drop_unset(self.defaults)
         self._reset_context()
         if not self.rule.elementwise:
-            originals = flat_partitions.originals_after_load(given, self.param_groups)
+            originals = flat_partitions.originals_after_load(given_params, self.param_groups)
             self._context.original_params = originals
         checkpoint.backfill(self, previous, dict(self.rule.backfill), dict(self.rule.optional))
         for group in self.param_groups:

@@ -16,7 +16,7 @@ class Lowered(Protocol):
 
     @property
     def rule(self) -> Rule:
-        """Return the facts about the update rule."""
+        """Return the description of the update rule."""
 
     @property
     def lowerings(self) -> str:

@@ -1,4 +1,4 @@
-"""Facts about an algorithm, which a generated class gives to the runtime."""
+"""The description of an algorithm that a generated class gives to the runtime."""
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ NONE: Final[float] = struct.unpack("<d", struct.pack("<Q", 0x7FF80000004E4F4E))[
 """The number that stands for None in a kernel: a NaN with bits that no arithmetic produces."""
 
 FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {"factored": lambda param: param.ndim > 1}
-"""The predicates of a parameter's shape that rules may use, and states and plans depend on."""
+"""The predicates of a parameter's shape. The states and plans of a rule may depend on them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class State:
         return self.shape == "scalar" and not self.on_device
 
     def present(self, group: Mapping[str, object]) -> bool:
-        """Tell whether parameters of this group have the state, at least those of some shape."""
+        """Tell whether parameters of this group can have the state; `suits` asks their shapes."""
         if self.when is None:
             return True
         name = self.when.removeprefix("not ")
@@ -51,7 +51,7 @@ class State:
         return self.suits_each([param])[0]
 
     def suits_each(self, params: Sequence[Tensor]) -> list[bool]:
-        """Tell, for each parameter, whether one of its shape has the state, if its group has it."""
+        """Return `suits` of each parameter."""
         name = (self.when or "").removeprefix("not ")
         holds = FACTS.get(name)
         if holds is None:
@@ -60,7 +60,7 @@ class State:
         return [holds(param) is wanted for param in params]
 
     def shape_for(self, param: Tensor) -> list[int]:
-        """Return the shape of a parameter's state that is no scalar."""
+        """Return the shape of the parameter's state; the state must not be a scalar."""
         shape = list(param.shape)
         if self.shape in ("row", "col"):
             shape[-1 if self.shape == "row" else -2] = 1
@@ -69,9 +69,9 @@ class State:
 
 @dataclass(frozen=True)
 class Rule:
-    """The facts about an update rule that the runtime needs; the lowerings have its arithmetic."""
+    """The description of an update rule for the runtime; the lowerings have its arithmetic."""
 
-    name: str  # of the spec file, the generated folder and torch's module
+    name: str  # the name of the spec file, the generated folder and torch's module
     states: tuple[State, ...]  # in checkpoint order, without `step`
     hypers: tuple[str, ...]  # the group values that lowerings take, in this order
     step: str | None = "tensor"  # the step count of a parameter: "tensor", "int", or None for none
@@ -80,15 +80,15 @@ class Rule:
     sparse_hint: str = ""  # the end of the error about sparse gradients
     adds: bool = False  # the rule only adds a multiple of a sparse gradient to the parameter
     dense_only: tuple[str, ...] = ()  # group values that forbid sparse gradients if true
-    scalar_device: str = "cpu"  # for scalars, unless fused or capturable; or "param"
-    tensor_hypers: tuple[str, ...] = ("lr",)  # a tensor among these is computed with in its dtype
+    scalar_device: str = "cpu"  # or "param": its parameter's, as in fused and capturable groups
+    tensor_hypers: tuple[str, ...] = ("lr",)  # if one is a tensor, its dtype is computed in
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults
     fixed: tuple[tuple[str, object], ...] = ()  # group values that no checkpoint may change
-    choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # the valid values of a key
-    below: tuple[tuple[str, float], ...] = ()  # the exclusive upper bounds of a group's numbers
+    choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # keys, and their valid values
+    below: tuple[tuple[str, float], ...] = ()  # keys, and the exclusive upper bounds of numbers
 
     def __post_init__(self) -> None:
         keys = [state.key for state in self.states]
@@ -113,7 +113,7 @@ class Rule:
         return [group[key] if key in group else absent[key] for key in self.hypers]
 
     def choices_as_indices(self, values: Iterable[Any]) -> Iterable[Any]:
-        """Replace each choice among hyperparameters in the rule's order by its index."""
+        """Replace the choices among hyperparameters by their indices; all are in rule order."""
         if not self.choices:
             return values
         known = dict(self.choices)
@@ -130,7 +130,7 @@ def _choice_index(key: str, value: object, choices: tuple[str | None, ...]) -> i
 
 
 def drop_unset(defaults: Mapping[str, Any], absent: Mapping[str, object]) -> dict[str, Any]:
-    """Return the defaults without the keys of `absent` that have their value there."""
+    """Return the defaults without keys whose value `absent` gives to missing keys anyway."""
     return {k: v for k, v in defaults.items() if k not in absent or v is not absent[k]}
 
 

@@ -1,4 +1,7 @@
-"""All private names of torch that the Python runtime uses: a new torch breaks only this file."""
+"""Private names of torch that the runtime uses, in one file, because a new torch may change them.
+
+Other files use `torch._foreach_*`, and private attributes of tensors and optimizers.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -38,7 +41,7 @@ def without_dynamo_wrapper(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def outside_dynamo(function: F) -> F:
-    """Decorate a function so that dynamo compiles neither it nor its callees; import no dynamo.
+    """Keep dynamo from compiling a function or its callees, without importing dynamo.
 
     The attributes end a graph at the call, as those of `torch.compiler.disable` do. The strategy
     keeps the function's frame, and the frames below it, from being compiled when the call runs.
@@ -126,7 +129,7 @@ def group_tensors(
 
 
 def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
-    """Copy a list of tensors, by one call if this torch has it."""
+    """Copy a list of tensors, by one call if this torch has such a call."""
     clone = getattr(torch, "_foreach_clone", None)
     copies: Sequence[Tensor] = clone(tensors) if clone else [tensor.clone() for tensor in tensors]
     return copies
@@ -138,15 +141,15 @@ def called_to_init_state() -> bool:
     They step an optimizer without state, so that it has a state to load a checkpoint into.
     """
     module = sys.modules.get("torch.distributed.checkpoint.state_dict")
-    asking = getattr(getattr(module, "_init_optim_state", None), "__code__", None)
-    frame = None if asking is None else sys._getframe(1)
-    while frame is not None and frame.f_code is not asking:
+    init_code = getattr(getattr(module, "_init_optim_state", None), "__code__", None)
+    frame = None if init_code is None else sys._getframe(1)
+    while frame is not None and frame.f_code is not init_code:
         frame = frame.f_back
     return frame is not None
 
 
 local_tensor: Callable[[Tensor], Tensor] = attrgetter("_local_tensor")
-"""Return the local tensor of a DTensor; `to_local()` would return a view of a parameter's."""
+"""Return the local tensor of a DTensor itself; `to_local()` may return a view of it."""
 
 dtensor_spec: Callable[[Tensor], Any] = attrgetter("_spec")
 """Return the spec of a DTensor: an object with its `mesh` and `placements`."""

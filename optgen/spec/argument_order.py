@@ -18,7 +18,7 @@ def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str
         for position, name in enumerate(order):
             if name not in (*needed, *ADDED_ARGUMENTS, *more) or name in order[:position]:
                 why = "is there twice" if name in order[:position] else "is no argument"
-                hint = did_you_mean(name, names, f"arguments: {', '.join(names)}")
+                hint = did_you_mean(name, needed, f"arguments: {', '.join(needed)}")
                 return f"`{name}` in {option} {why}", hint
         missing = [name for name in needed if order and name not in order]
         if missing:

@@ -40,12 +40,12 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
                 did_you_mean(hyper.name, known, f"it has {', '.join(known)}"),
                 algorithm.source,
             )
-    _check_whole(algorithm, base)
+    _check_with_base(algorithm, base)
     return base
 
 
-def _check_whole(algorithm: Algorithm, base: Algorithm) -> None:
-    """Check what depends on a spec and its base together: argument order, and defaults."""
+def _check_with_base(algorithm: Algorithm, base: Algorithm) -> None:
+    """Check what needs a spec and its base: the order of arguments and group keys, and defaults."""
     hypers = [algorithm.hyper(h.name) or h for h in base.hypers]
     wrong = order_error(algorithm, hypers)
     if wrong:

@@ -30,7 +30,7 @@ def number(value: float) -> float:
 
 def _power(a: float, b: float) -> float:
     if abs(b) > _LARGEST_POWER:
-        a, b = float(a), float(b)  # as an int, 10**10**10 would never finish
+        a, b = float(a), float(b)  # computed with ints, 10**10**10 would never finish
     result = a**b
     if isinstance(result, int | float):
         return result

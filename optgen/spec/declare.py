@@ -31,7 +31,7 @@ class Spec:
     line: int
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raise a TypeError: `optgen.load` makes a class of a spec, which never runs."""
+        """Raise a TypeError: a spec never runs. `optgen.load` makes a class of it."""
         raise TypeError(
             f"{self.name} is a spec, and a spec is read and never run; "
             f"make a class of it first: {self.name} = optgen.load({self.name})"
@@ -57,7 +57,7 @@ def optimizer(
     Args:
         *bare: the function, if the decorator is written without brackets; this is an error.
         paper: where the algorithm was published (a URL).
-        base: the algorithm whose rule this is, with other defaults and `fixed` values.
+        base: the algorithm whose rule this spec takes over, with other defaults and `fixed` values.
         keywords: the order of all arguments, if not the spec's own; arguments after "*" are
             keyword-only.
         group: the order of the param group's keys, if not the spec's own.
@@ -74,15 +74,15 @@ def optimizer(
         SpecError: the function's text cannot be found, or the decorator has no brackets.
     """
     for function in bare:
-        _refuse_bare(_as_written(function))
-    return _as_written
+        _refuse_bare(_inert_spec(function))
+    return _inert_spec
 
 
 def _refuse_bare(spec: Spec) -> NoReturn:
     """Raise the SpecError for a decorator without brackets."""
     lines = ["\n"] * (spec.line - 1) + spec.source.splitlines(keepends=True)
-    marks = [n for n, line in enumerate(lines) if line.lstrip().startswith("@")]
-    line = marks[0] if marks else spec.line - 1
+    decorators = [n for n, line in enumerate(lines) if line.lstrip().startswith("@")]
+    line = decorators[0] if decorators else spec.line - 1
     raise SpecError(
         Place(spec.file, line + 1, lines[line].find("@") + 2),
         "the only decorator of the language is @optimizer(…)",
@@ -98,10 +98,10 @@ def elementwise(function: Callable[..., None]) -> Spec:
     list and works element by element. Assigning to a list's name stores into the list. At least
     one list is only read.
     """
-    return _as_written(function)
+    return _inert_spec(function)
 
 
-def _as_written(function: Callable[..., None]) -> Spec:
+def _inert_spec(function: Callable[..., None]) -> Spec:
     """Return a Spec with the function's source text.
 
     Raises:
@@ -147,9 +147,9 @@ def state(
         shape: "like" the parameter; "row", one number per row: the parameter's shape with size 1 in
             the last axis; "col", one number per column: size 1 in the last axis but one; or
             "scalar", one number per parameter.
-        dtype: None for the parameter's dtype, or "float32". For a "scalar": None or "float64";
-            "float32"; or "torch" for torch's own choice, which is float32, or float64 if that is
-            the default dtype.
+        dtype: None for the parameter's dtype, or "float32". For a "scalar": "float64", which None
+            means too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if
+            that is the default dtype.
         when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
             "factored" or "not factored". A parameter with rows and columns is factored.
         eager: created by the constructor instead of the first step.
@@ -220,5 +220,5 @@ def choice(default: str | None, *others: str | None, error: str = "", about: str
 
 
 def fixed(value: bool) -> Any:
-    """Declare a key of the param group that is always True or always False, and no argument."""
+    """Declare a param group's key that is always True or always False, and is no argument."""
     return Declared("fixed", (value,), ())

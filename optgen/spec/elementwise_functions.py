@@ -11,7 +11,7 @@ from optgen.spec.reserved_names import is_snake_case, why_taken_verbatim
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
-_WHOLE = frozenset((*REDUCTIONS, *MATRIX_OPS, *PROPERTIES))
+_NEED_WHOLE_TENSOR = frozenset((*REDUCTIONS, *MATRIX_OPS, *PROPERTIES))
 
 
 def is_elementwise(node: ast.FunctionDef) -> bool:
@@ -81,10 +81,10 @@ def roles(
 
 
 def _check_calls(source: Source, node: ast.FunctionDef) -> None:
-    """Refuse ops that need a whole tensor, before any other check of their arguments."""
+    """Refuse `fresh` and ops that need a whole tensor, before their arguments are checked."""
     for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        if name in _WHOLE:
+        if name in _NEED_WHOLE_TENSOR:
             source.error(call, *_whole_tensor_error(name))
         if name == "fresh":
             hint = "declare a flag instead: first=flag(False)"
@@ -110,9 +110,9 @@ def check_function(
 
 
 def check_elementwise(source: Source, algorithm: Algorithm) -> None:
-    """Check that no op needs a whole tensor, neither in the rule nor in its helpers."""
+    """Check that no op in the rule, in a helper or in a `require` needs a whole tensor."""
     required = (require.condition for require in algorithm.requires)
     for expr in (*required, *expressions(algorithm.rule)):
         for node in walk(expr):
-            if isinstance(node, Call) and node.op in _WHOLE:
+            if isinstance(node, Call) and node.op in _NEED_WHOLE_TENSOR:
                 source.error_at(node.place, *_whole_tensor_error(node.op))

@@ -101,22 +101,22 @@ def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]
     return located_errors(algorithm.place, algorithm.source)
 
 
-def _nearest(error: Exception, first: Place, place_of: PlaceOf | None) -> Place:
+def _nearest(error: Exception, otherwise: Place, place_of: PlaceOf | None) -> Place:
     """Return the place of the statement, else of the expression, that raised an error.
 
     Every pass and printer holds the node it works on in a local variable. The innermost such
     node in the traceback that has a place is taken.
     """
-    found: list[Place] = []
+    statements: list[Place] = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             place = _place(value, place_of)
-            if place is not None and place.file == first.file:
+            if place is not None and place.file == otherwise.file:
                 if isinstance(value, Assign | If | ast.stmt):
-                    found.append(place)
-                elif not found:
-                    first = place
-    return found[-1] if found else first
+                    statements.append(place)
+                elif not statements:
+                    otherwise = place
+    return statements[-1] if statements else otherwise
 
 
 def _place(value: object, place_of: PlaceOf | None) -> Place | None:
@@ -142,7 +142,7 @@ def _is_close(name: str, other: str) -> bool:
     if len(words) != len(others):
         words, others = [name], [other]
     pairs = zip(words, others, strict=True)
-    return all(_edit_distance(word, its) <= len(word) // 3 for word, its in pairs)
+    return all(_edit_distance(a, b) <= len(a) // 3 for a, b in pairs)
 
 
 def _edit_distance(name: str, other: str) -> int:
@@ -155,9 +155,9 @@ def _edit_distance(name: str, other: str) -> int:
     last = list(range(len(other) + 1))
     for i, letter in enumerate(name):
         row = [i + 1]
-        for j, its in enumerate(other):
-            best = min(row[j] + 1, last[j + 1] + 1, last[j] + (letter != its))
-            if i and j and letter == other[j - 1] and name[i - 1] == its:
+        for j, other_letter in enumerate(other):
+            best = min(row[j] + 1, last[j + 1] + 1, last[j] + (letter != other_letter))
+            if i and j and letter == other[j - 1] and name[i - 1] == other_letter:
                 best = min(best, before[j - 1] + 1)
             row.append(best)
         before, last = last, row

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref
 from optgen.ir.ops import FACTS, OPS
-from optgen.spec.constant_arithmetic import number, value_of
+from optgen.spec.constant_arithmetic import number as constant_number
+from optgen.spec.constant_arithmetic import value_of
 from optgen.spec.errors import did_you_mean
 from optgen.spec.implications import implied, may_be_none
 from optgen.spec.literals import finite
@@ -60,9 +61,9 @@ class Expressions:
         wrong, hint = why_no_number(value, self.scope)
         if wrong:
             self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
-        return self.given(node, value)
+        return self.not_none(node, value)
 
-    def given(self, node: ast.expr, value: Expr) -> Expr:
+    def not_none(self, node: ast.expr, value: Expr) -> Expr:
         """Return the value; raise a SpecError if it may be None here."""
         if may_be_none(value, self.scope):
             quote = self.source.quote(node)
@@ -85,7 +86,7 @@ class Expressions:
         place = self.source.place(node)
         match node:
             case ast.Constant(value=int() | float() as value):
-                return Const(finite(node, self.source, lambda: number(value)), place)
+                return Const(finite(node, self.source, lambda: constant_number(value)), place)
             case ast.Constant(value=None):
                 return Const(None, place)
             case ast.Constant(value=str() as text):
@@ -140,8 +141,8 @@ class Expressions:
             case Call("item", (Ref(name), Const(int() as index))):
                 hyper = self.scope.algorithm.hyper(name)
                 if hyper is not None and hyper.may_be_none(index):
-                    given = Call("not", (Call("is_none", (source,), value.place),), value.place)
-                    return Call("and", (given, differs), value.place)
+                    exists = Call("not", (Call("is_none", (source,), value.place),), value.place)
+                    return Call("and", (exists, differs), value.place)
         return Call("truth", (value,), value.place) if isinstance(value, Ref) else differs
 
     def _unpacked_item(self, value: Expr) -> Expr:
@@ -150,12 +151,12 @@ class Expressions:
 
     def _short_circuited(self, logic: str, nodes: list[ast.expr]) -> list[Expr]:
         """Read the operands of and/or; each may rely on the result of those before it."""
-        holding, found = self.scope.known_true, list[Expr]()
+        known_before, found = self.scope.known_true, list[Expr]()
         for node in nodes:
             found.append(self.condition(node))
-            left_open = found[-1] if logic == "and" else Call("not", (found[-1],))
-            self.scope.known_true |= implied(left_open)
-        self.scope.known_true = holding
+            holds_for_next = found[-1] if logic == "and" else Call("not", (found[-1],))
+            self.scope.known_true |= implied(holds_for_next)
+        self.scope.known_true = known_before
         return found
 
     def _chain(self, logic: str, conditions: list[Expr]) -> Expr:
@@ -174,7 +175,8 @@ class Expressions:
             self.source.error(
                 node, "this comparison is not in the language", "use < <= > >= == != or is None"
             )
-        comparison, choice = _COMPARE[type(op)], self._compared_choice(left, right)
+        comparison = _COMPARE[type(op)]
+        choice = self._compared_choice(comparison, left, right)
         if choice is None:
             return Call(comparison, (self.number(left), self.number(right)), place)
         if comparison not in ("==", "!="):
@@ -194,12 +196,16 @@ class Expressions:
         test = Call("is_none", (value,), place)
         return Call("not", (test,), place) if negated else test
 
-    def _compared_choice(self, left: ast.expr, right: ast.expr) -> Hyper | None:
-        """Return the choice hyperparameter on the left of a comparison, or None."""
+    def _compared_choice(self, op: str, left: ast.expr, right: ast.expr) -> Hyper | None:
+        """Return the choice hyperparameter on the left of a comparison, or None.
+
+        Raises:
+            SpecError: the right side is None.
+        """
         value = self.value(left)
         hyper = self.scope.algorithm.hyper(value.name) if isinstance(value, Ref) else None
         if isinstance(right, ast.Constant) and right.value is None:
-            self.source.error(right, "`==` does not compare with None", "write `is None`")
+            self.source.error(right, f"`{op}` does not compare with None", "write `is None`")
         return hyper if hyper is not None and hyper.type == "choice" else None
 
     def _option(self, choice: Hyper, node: ast.expr) -> Expr:
@@ -212,11 +218,11 @@ class Expressions:
 
     def _name(self, node: ast.Name, name: str) -> Expr:
         scope = self.scope
-        if scope.renamed is not None and name in scope.renamed:
+        if scope.renamed is not None and name in scope.renamed:  # inside a helper
             return scope.renamed[name]
         if name in scope.constants:
             return self._constant(node, scope.constants[name])
-        if scope.renamed is not None or name not in scope.kinds:
+        if scope.in_helper or name not in scope.kinds:
             self._unknown(node, name)
         self.check_exists(node, name)
         scope.read.add(name)
@@ -228,7 +234,7 @@ class Expressions:
         return Const(value, self.source.place(node))
 
     def _unknown(self, node: ast.Name, name: str) -> NoReturn:
-        if self.scope.renamed is not None and name in self.scope.kinds:
+        if self.scope.in_helper and name in self.scope.kinds:
             self.source.error(
                 node,
                 f"unknown name `{name}`",
@@ -279,8 +285,8 @@ class Expressions:
         """Check that a state with `when=` is read and written only where it exists."""
         state = self.scope.algorithm.state(name)
         if state is not None and state.when and state.when not in self.scope.known_true:
-            fact = state.when.removeprefix("not ") in FACTS
-            test = f"{state.when}({self.scope.algorithm.param})" if fact else state.when
+            is_fact = state.when.removeprefix("not ") in FACTS
+            test = f"{state.when}({self.scope.algorithm.param})" if is_fact else state.when
             self.source.error(
                 node, f"`{name}` exists only when {state.when}", f"test it first: if {test}: …"
             )

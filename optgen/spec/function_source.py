@@ -38,7 +38,7 @@ def _needed(tree: ast.Module, first: int) -> list[Definition]:
     found: dict[str, Definition] = {}
     waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]
     while waiting:
-        for name in _free(waiting.pop()):
+        for name in _free_names(waiting.pop()):
             if name in known and name not in found:
                 found[name] = known[name]
                 waiting.append(known[name])
@@ -61,7 +61,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
                 yield name, node
 
 
-def _free(node: ast.AST) -> set[str]:
+def _free_names(node: ast.AST) -> set[str]:
     """Return the names that a definition reads and does not bind."""
     names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
     bound = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}

@@ -15,7 +15,7 @@ def implied(condition: Expr) -> frozenset[str]:
         case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
             return frozenset((f"not {name}",))
         case Call("not", (Call("is_none", (source,)),)):
-            return frozenset((_not_none_fact(source),))
+            return frozenset((_known_not_none(source),))
         case Call(fact, _) if fact in FACTS:
             return frozenset((fact,))
         case Call("not", (Call(fact, _),)) if fact in FACTS:
@@ -35,9 +35,9 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
     source = scope.items.get(value.name, value) if isinstance(value, Ref) else value
     match source:
         case Ref(name):
-            index, proofs = 0, {name, _not_none_fact(source)}  # a number that is true is not None
+            index, proofs = 0, {name, _known_not_none(source)}  # a number that is true is not None
         case Call("item", (Ref(name), Const(int() as index))):
-            proofs = {_not_none_fact(source)}
+            proofs = {_known_not_none(source)}
         case _:
             return False
     hyper = scope.algorithm.hyper(name)
@@ -48,8 +48,8 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
     return proofs.isdisjoint(scope.known_true)
 
 
-def _not_none_fact(source: Expr) -> str:
-    """Return the fact that a hyperparameter, or an item of one, is not None, for `known_true`."""
+def _known_not_none(source: Expr) -> str:
+    """Return how `known_true` says that a hyperparameter, or an item of one, is not None."""
     match source:
         case Ref(name):
             return f"{name} is given"

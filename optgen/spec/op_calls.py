@@ -115,20 +115,21 @@ class OpCalls(Expressions):
         """Read the arguments of a matrix op: a tensor, a tuple of three numbers, two numbers."""
         self._check_matrix(node, name)
         tensor, coefficients, *numbers = node.args
-        value, numbers_of = self.number(tensor), self.value(coefficients)
+        value, numbers_ref = self.number(tensor), self.value(coefficients)
         if self.scope.kind(value).axes is not Axes.TENSOR:
             message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
             self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
-        hyper = self.scope.algorithm.hyper(numbers_of.name) if isinstance(numbers_of, Ref) else None
+        name_of = numbers_ref.name if isinstance(numbers_ref, Ref) else ""
+        hyper = self.scope.algorithm.hyper(name_of)
         if hyper is None or hyper.type != "tuple" or hyper.size != 3:
             hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315))"
             self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)
-        values = [self.number(number) for number in numbers]
-        for number, argument in zip(values, numbers, strict=True):
-            if not self.scope.kind(number).is_scalar:
+        scalars = [self.number(argument) for argument in numbers]
+        for scalar, argument in zip(scalars, numbers, strict=True):
+            if not self.scope.kind(scalar).is_scalar:
                 message = f"`{name}` takes a tensor, a tuple and two numbers"
                 self.source.error(argument, message, "write a number that no tensor takes part in")
-        return (value, numbers_of, *values)
+        return (value, numbers_ref, *scalars)
 
     def _check_matrix(self, node: ast.Call, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""
@@ -139,7 +140,7 @@ class OpCalls(Expressions):
             self.source.error(node, message, hint)
 
     def _mask(self, node: ast.expr) -> Expr:
-        """Read the condition of a `where`: a comparison. No op tests a tensor for truth."""
+        """Read the condition of a `where`. It is a comparison: no op tests a tensor for truth."""
         condition = self.condition(node)
         if isinstance(condition, Call) and condition.op == "truth":
             hint = f"write {self.source.quote(node)} != 0"

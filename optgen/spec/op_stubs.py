@@ -10,7 +10,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def require(condition: Any, message: str) -> None:
-    """Make the constructor raise a ValueError where a condition does not hold.
+    """Make the constructor raise a ValueError if a condition does not hold.
 
     Args:
         condition: comparisons of hyperparameters, joined by and, or, not; or a condition on the

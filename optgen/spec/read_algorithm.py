@@ -100,11 +100,11 @@ def _read_rule(
         check_elementwise(source, algorithm)
     check_gradient(source, algorithm, node)
     check_device_scalars(source, algorithm)
-    done = algorithm if algorithm.is_function else _with_anchors(algorithm, scope)
+    done = algorithm if algorithm.is_function else _with_unwritten_states(algorithm, scope)
     return done, scope.fed
 
 
-def _with_anchors(algorithm: Algorithm, scope: Scope) -> Algorithm:
+def _with_unwritten_states(algorithm: Algorithm, scope: Scope) -> Algorithm:
     """Return the algorithm with `written` set to False for states that no statement writes."""
     states = (replace(s, written=s.symbol in scope.written) for s in algorithm.states)
     return replace(algorithm, states=tuple(states))
@@ -118,7 +118,7 @@ def _declared(
     signature: Signature,
 ) -> Algorithm:
     """Return the algorithm with everything that the signature and the decorator declare."""
-    given = (
+    declared = (
         _function(source, node)
         if is_elementwise(node)
         else _optimizer(source, node, constants, signature)
@@ -131,7 +131,7 @@ def _declared(
         rule=(),
         source=source.whole,
         place=source.place(node),
-        **given,
+        **declared,
     )
     if not algorithm.doc:
         source.error(node, f"`{node.name}` has no docstring", "describe the rule in one line")

@@ -96,7 +96,7 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
         source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
     source.check_depth(tree)
     source.check_texts(tree)
-    _check_words(source, tree)
+    _check_language_names(source, tree)
     for position, spec in enumerate(specs):
         if spec.name in {other.name for other in specs[:position]}:
             source.error(spec, f"two specs are called `{spec.name}`", "rename one of them")
@@ -122,18 +122,18 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
             source.error(alias, f"`{alias.name}` is imported under its own name", hint)
 
 
-def _check_words(source: Source, tree: ast.Module) -> None:
+def _check_language_names(source: Source, tree: ast.Module) -> None:
     """Check that a file imports the names of the language that it uses.
 
-    The text of one function need not: its imports are elsewhere in the file. A name such as
-    `norm` is an op if the file calls it. The file may then use it for nothing else.
+    The text of a single function need not import them: its imports are elsewhere in the file. A
+    name such as `norm` is an op if the file calls it. The file may then use it for nothing else.
     """
     nodes = [node for top in tree.body for node in ast.walk(top)]
     called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     for node in nodes:
-        if _given_name(node) in SHADOWABLE & called:
-            message = f"`{_given_name(node)}` shadows a name of the language"
-            hint = f"choose another name, or do not call {_given_name(node)}"
+        if _bound_name(node) in SHADOWABLE & called:
+            message = f"`{_bound_name(node)}` shadows a name of the language"
+            hint = f"choose another name, or do not call {_bound_name(node)}"
             source.error(node, message, hint)
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "optgen.spec"]
     imported = {alias.name for node in imports for alias in node.names}
@@ -147,7 +147,7 @@ def _check_words(source: Source, tree: ast.Module) -> None:
             source.error(node, f"`{node.id}` is not imported", hint)
 
 
-def _given_name(node: ast.AST) -> str | None:
+def _bound_name(node: ast.AST) -> str | None:
     """Return the name that a node binds, or None."""
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):

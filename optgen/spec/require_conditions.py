@@ -15,7 +15,7 @@ from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.reserved_names import message_fields
 from optgen.spec.statements import Statements
 
-_MEANING: Mapping[str, Callable[..., Any]] = {
+_CONDITION_OPS: Mapping[str, Callable[..., Any]] = {
     **MEANING,
     "<": operator.lt,
     "<=": operator.le,
@@ -30,7 +30,7 @@ _MEANING: Mapping[str, Callable[..., Any]] = {
 }
 """Ops that a condition may use, as Python functions on the values of hyperparameters."""
 
-_ASKED = ("ndim", "numel", "factored")
+_PROPERTIES = ("ndim", "numel", "factored")
 """Properties of a parameter that a condition may use."""
 
 
@@ -55,14 +55,14 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
             require = Require(reader.condition(condition), message, source.place(call))
             _check_condition(reader, condition, require)
             known = [h.name for h in reader.scope.algorithm.hypers]
-            what = f"hyperparameters: {', '.join(known)}"
+            otherwise = f"hyperparameters: {', '.join(known)}"
             if require.of_param:
-                known, what = ["shape"], "{shape} is the parameter's"
+                known, otherwise = ["shape"], "{shape} is the parameter's"
             tuples = [h for h in reader.scope.algorithm.hypers if h.type == "tuple"]
             items = [f"{h.name}[{i}]" for h in tuples for i in range(h.size)]
             for name in message_fields(message, call.args[1], source):
                 if name not in (*known, *items):
-                    hint = did_you_mean(name, known, what)
+                    hint = did_you_mean(name, known, otherwise)
                     source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
             if require.of_param and _only_factored(require.condition):
                 reader.scope.known_true |= {"factored"}
@@ -82,7 +82,7 @@ def _check_condition(reader: Statements, node: ast.expr, require: Require) -> No
         hint = "use hyperparameters, or ndim(p), numel(p) and factored(p)"
         error(node, "this `require` uses what a constructor does not know", hint)
     for inner in walk(require.condition):
-        if isinstance(inner, Call) and inner.op not in (*_MEANING, *_ASKED, "and", "or"):
+        if isinstance(inner, Call) and inner.op not in (*_CONDITION_OPS, *_PROPERTIES, "and", "or"):
             hint = f"compare, or use {', '.join(name for name in FUNCTIONS if name in MEANING)}"
             error(node, f"`{inner.op}` is not allowed in `require`", hint)
 
@@ -124,12 +124,13 @@ def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: s
 
 
 def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
+    """Return the value of a condition, given those of hyperparameters or of properties."""
     match expr:
         case Const(value):
             return value
         case Ref(name):
             return values[name]
-        case Call(op, _) if op in _ASKED:
+        case Call(op, _) if op in _PROPERTIES:
             return values[op]
         case Call("and", (a, b)):
             return _value(a, values) and _value(b, values)
@@ -138,5 +139,5 @@ def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
         case Call(op, args) if op in MEANING:
             return compute(op, *(_value(a, values) for a in args))
         case Call(op, args):
-            return _MEANING[op](*(_value(a, values) for a in args))
+            return _CONDITION_OPS[op](*(_value(a, values) for a in args))
     raise TypeError(f"not a condition: {expr!r}")

@@ -1,4 +1,4 @@
-"""Decide which names a spec may not use, because the language or the generated code does."""
+"""Decide which names a spec may not use because the language or the generated code uses them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
 DECLARATIONS = ("optimizer", "elementwise", "state", "hyper", "flag", "choice", "fixed", "require")
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUTS = ("param", "grad", "step")
-_FIXED = PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))
+_GENERATED = PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))
 
 
 def is_snake_case(name: str) -> bool:
@@ -48,15 +48,15 @@ def why_taken(name: str) -> str:
 
 
 def why_taken_verbatim(name: str) -> str:
-    """Return why a name is taken that generated code repeats unchanged, or "" if it is free.
+    """Return why a spec may not use a name that generated code keeps unchanged, or "" if it may.
 
-    Such names are those of hyperparameters, lists, classes and functions.
+    Generated code keeps the names of hyperparameters, lists, classes and functions.
     """
-    return why_taken(name) or ("means something else in the generated code" * (name in _FIXED))
+    return why_taken(name) or ("means something else in the generated code" * (name in _GENERATED))
 
 
 def why_taken_as_spec_name(name: str) -> str:
-    """Return why no class and no function of a spec may have a name, or "" if one may."""
+    """Return why a class or function that a spec defines may not have a name, or "" if it may."""
     return why_taken_verbatim(name) or (
         "is the name of a generated file" * (name in GENERATED_MODULES)
     )

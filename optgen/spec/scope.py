@@ -24,11 +24,11 @@ class Scope:
     * `booleans`: the variables that are true or false.
     * `axes`: the axes of every name ever assigned.
     * `items`: the variables unpacked from a tuple, with the item each stands for.
-    * `renamed`: while a helper is inlined, its names and what they stand for.
+    * `renamed`: while a helper is inlined, its names and what they stand for; else None.
     * `inlining`: the helpers that are being inlined, outermost first.
     * `rule_names`: all names in the rule's text. An inlined name may not collide with them.
-    * `known_true`: conditions that hold in the current branch: "amsgrad", "not amsgrad",
-      "factored".
+    * `known_true`: conditions that hold in the current branch, as `implied` returns them:
+      "amsgrad", "not amsgrad", "factored", "eps[0] is given".
     * `out`: the statements read so far, in the current branch.
     * `fed`: the scalar states that get a value from a reduction.
     * `size`: the number of names, numbers and ops read so far.
@@ -56,6 +56,11 @@ class Scope:
     def __post_init__(self) -> None:
         self.kinds.update(declared_kinds(self.algorithm))
         self.axes.update((name, kind.axes) for name, kind in self.kinds.items())
+
+    @property
+    def in_helper(self) -> bool:
+        """Tell whether a helper is being inlined."""
+        return self.renamed is not None
 
     def kind(self, expr: Expr) -> Kind:
         """Return the kind of an expression at the current point."""

@@ -14,7 +14,7 @@ from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
-_CONDITIONS = ("flag", "number", "fact")
+_CONDITION_TYPES = ("flag", "number", "fact")
 _SHAPES = {"scalar": "one number", "row": "one number per row", "col": "one number per column"}
 
 
@@ -27,7 +27,7 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
     types |= dict.fromkeys(FACTS, "fact")
     for state in algorithm.states:
         name = (state.when or "").removeprefix("not ")
-        if state.when is not None and types.get(name) not in _CONDITIONS:
+        if state.when is not None and types.get(name) not in _CONDITION_TYPES:
             _unknown_hyper(source, state, "when", name, types)
         if isinstance(state.init, str) and state.init != "p" and types.get(state.init) != "number":
             _unknown_hyper(source, state, "init", state.init, types)
@@ -39,8 +39,8 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
 def _unknown_hyper(
     source: Source, state: State, option: str, name: str, types: Mapping[str, str]
 ) -> NoReturn:
-    allowed = _CONDITIONS if option == "when" else ("number",)
-    fit = [known for known, its in types.items() if its in allowed]
+    allowed = _CONDITION_TYPES if option == "when" else ("number",)
+    fit = [known for known, type_ in types.items() if type_ in allowed]
     hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
     message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed[:2])}'
     source.error_at(state.place, message, hint)
@@ -67,12 +67,13 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[st
 def check_branches(source: Source, rule: Program, decided: bool = True) -> None:
     """Check that a matrix op is inside no branch, unless the branch is on a shape predicate.
 
-    Shape predicates are decided before a rule runs; other conditions are not.
+    Shape predicates are decided before a rule runs; other conditions are not. `decided` says
+    whether the conditions of all branches around `rule` are.
     """
     for stmt in rule:
         if isinstance(stmt, If):
-            known = decided and _is_decided(stmt.condition)
-            check_branches(source, (*stmt.then, *stmt.orelse), known)
+            arms_decided = decided and _is_decided(stmt.condition)
+            check_branches(source, (*stmt.then, *stmt.orelse), arms_decided)
             continue
         for node in walk(stmt.value):
             if isinstance(node, Call) and node.op in MATRIX_OPS and not decided:
@@ -92,10 +93,10 @@ def _is_decided(condition: Expr) -> bool:
 
 def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
     """Check that a rule updates something for every shape of parameter that it accepts."""
-    kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    stored = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
     for fact in FACTS if algorithm.base is None else ():
         for holds, case in ((True, fact), (False, f"not {fact}")):
-            if _writes(algorithm.rule, fact, holds, kept):
+            if _writes(algorithm.rule, fact, holds, stored):
                 continue
             message = f"the rule does nothing for parameters that are {case}"
             hint = f"write {algorithm.param} in both arms, or let `require` refuse such parameters"
@@ -105,15 +106,15 @@ def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str
             source.error_at(algorithm.place, message, hint)
 
 
-def _writes(program: Program, fact: str, holds: bool, kept: Collection[str]) -> bool:
-    """Tell whether a program may assign to one of the names `kept`, given the answer to a fact."""
+def _writes(program: Program, fact: str, holds: bool, stored: Collection[str]) -> bool:
+    """Tell whether a program may assign to a name in `stored`, given the answer to a fact."""
     for stmt in program:
         if isinstance(stmt, If):
             answer = _known_value(stmt.condition, fact, holds)
             arms = (stmt.then, True), (stmt.orelse, False)
-            if any(_writes(arm, fact, holds, kept) for arm, on in arms if answer in (on, None)):
+            if any(_writes(arm, fact, holds, stored) for arm, if_ in arms if answer in (if_, None)):
                 return True
-        elif stmt.target.name in kept:
+        elif stmt.target.name in stored:
             return True
     return False
 

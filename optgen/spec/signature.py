@@ -92,12 +92,12 @@ class Signature:
         for argument in self.node.args.args:
             declaration = defaults.get(argument.arg)
             if not _calls(declaration, "state"):
-                chosen = _calls(declaration, "hyper", "flag", "choice", "fixed")
+                is_hyper = _calls(declaration, "hyper", "flag", "choice", "fixed")
                 state = f'{argument.arg}=state("checkpoint_key")'
                 self.source.error(
                     argument,
                     f"`{argument.arg}` stands between `/` and `*`, where states are declared",
-                    "write `*` before the hyperparameters" if chosen else state,
+                    "write `*` before the hyperparameters" if is_hyper else state,
                 )
             result.append(self._state(argument.arg, declaration))
         return tuple(result)
@@ -238,4 +238,5 @@ def _range_text(bounds: Bounds) -> str:
 
 
 def _calls(node: ast.expr | None, *names: str) -> bool:
+    """Tell whether a node is a call of one of these functions."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names

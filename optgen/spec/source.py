@@ -121,7 +121,7 @@ class Source:
 
     @property
     def whole(self) -> str:
-        """The text after empty lines, so that each line has its number in the file."""
+        """The text with empty lines before it, so that each line has its number in the file."""
         return "\n" * (self.first_line - 1) + self.text
 
     def _raise(self, place: Place, message: str, hint: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The body of a rule: assignments and ifs. Helpers of the file are inlined."""
+"""Read the body of a rule: assignments and ifs. Calls of the file's helpers are inlined."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOPS = ("for", "while")
 
 
 class Statements(OpCalls):
-    """Reader of statements. It reads a rule into its scope, statement by statement."""
+    """Reader of statements. It appends each of them to the scope's `out`."""
 
     def rule(self, body: list[ast.stmt]) -> Program:
         """Read the whole body of a rule, except its docstring."""
@@ -34,7 +34,7 @@ class Statements(OpCalls):
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same)) if name == same:
                 self.source.error(node, f"`{name} = {name}` changes nothing", "leave it out")
             case ast.Assign(targets=[ast.Name() as target], value=value):
-                self._assign(target, self.given(value, self.value(value)), node)
+                self._assign(target, self.not_none(value, self.value(value)), node)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
                 self._assign_tuple(node, targets, value)
             case ast.If():
@@ -89,11 +89,11 @@ class Statements(OpCalls):
             self.source.error(whole, f"`{self.source.quote(whole)}` {wrong}", hint)
 
     def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
-        """Check that a name keeps its shape and type: it becomes one generated variable."""
+        """Note a name's shape and type. They may not change: it becomes one generated variable."""
         scope = self.scope
-        answer = type_of(value, scope) == "truth"
+        is_truth = type_of(value, scope) == "truth"
         before = (scope.axes.get(name, kind.axes), name in scope.booleans)
-        now = (kind.axes, answer)
+        now = (kind.axes, is_truth)
         if name in scope.axes and before != now:
             message = f"`{name}` is {_shape_name(*before)}, and this is {_shape_name(*now)}"
             declared = name in declared_kinds(scope.algorithm)
@@ -103,7 +103,7 @@ class Statements(OpCalls):
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
             scope.fed.add(name)
         scope.axes[name] = kind.axes
-        if answer:
+        if is_truth:
             scope.booleans.add(name)
 
     def _target(self, node: ast.Name) -> str:
@@ -141,13 +141,14 @@ class Statements(OpCalls):
         for target, item, reads in zip(names, values, later_reads, strict=True):
             if item == Ref(target.id):
                 continue
-            if target.id in reads:  # simultaneous: a later value reads the old one
-                kept = self.scope.unused(f"{target.id}_next")
+            if target.id in reads:  # a later value of this assignment reads the old value
+                next_name = self.scope.unused(f"{target.id}_next")
                 place = self.source.place(node)
-                self.scope.out.append(Assign(Ref(kept), item, (self.source.quote(node),), place))
-                self.scope.kinds[kept] = self.scope.kind(item)
-                self._note(kept, item, self.scope.kinds[kept], target)
-                waiting.append((target, Ref(kept)))
+                quote = (self.source.quote(node),)
+                self.scope.out.append(Assign(Ref(next_name), item, quote, place))
+                self.scope.kinds[next_name] = self.scope.kind(item)
+                self._note(next_name, item, self.scope.kinds[next_name], target)
+                waiting.append((target, Ref(next_name)))
             else:
                 self._assign(target, item, node)
         for target, item in waiting:
@@ -172,7 +173,7 @@ class Statements(OpCalls):
         return [Call("item", (whole, Const(i)), whole.place) for i in range(count)]
 
     def _if(self, node: ast.If) -> None:
-        if self.scope.renamed is not None:
+        if self.scope.in_helper:
             self.source.error(node, "a helper may not branch", "branch in the rule that calls it")
         condition = self.condition(node.test)
         self.check_branch(node.test, condition)
@@ -239,7 +240,7 @@ class Statements(OpCalls):
 
 
 def _shape_name(axes: Axes, is_boolean: bool) -> str:
-    """Describe a variable with these axes."""
+    """Describe a variable, for error messages."""
     name = SHAPE_NAMES[axes]
     return name.replace("a number", "a truth value") if is_boolean else name
 

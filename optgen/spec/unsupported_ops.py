@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_UNWRITTEN = (
+_WITHOUT_SUBSTITUTE = (
     "acosh argmax argmin asinh atanh cat cholesky conj copysign cummax cummin cumprod cumsum det "
     "diag dropout eigh einsum erf erfc erfinv fft gather histogram imag inverse inv kron lgamma "
     "matmul median mm norm2 outer pinv prod qr quantile rand randn randint random real reshape "
@@ -12,7 +12,7 @@ _UNWRITTEN = (
 )
 
 UNSUPPORTED: Mapping[str, str] = {
-    **dict.fromkeys(_UNWRITTEN.split(), ""),
+    **dict.fromkeys(_WITHOUT_SUBSTITUTE.split(), ""),
     "all": "join conditions with `and`; for a condition on each element, use where(…)",
     "any": "join conditions with `or`; for a condition on each element, use where(…)",
     "amax": "max_abs(x) is the largest absolute value",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import outside
+from interpreter import outside_interpreter
 
 import optgen.optim
 from benchmarks import gpu, gpu_cases, gpu_checks, gpu_speed
@@ -44,7 +44,7 @@ def test_a_class_without_settings_of_its_own_is_checked_with_weight_decay() -> N
     assert gpu_cases.settings_of("NAdam") == [{}, {"weight_decay": 0.1}]
 
 
-@outside
+@outside_interpreter
 def test_a_rehearsal_takes_every_way(tmp_path: Path) -> None:
     """The script runs for one class in new processes; what is done is not done again.
 

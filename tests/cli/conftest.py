@@ -9,7 +9,7 @@ from cli.commands import RULE, make_checkout
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def outside_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to a folder that is no checkout, with one spec in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "heavy.py").write_text(RULE)

@@ -50,8 +50,8 @@ def test_unknown_name_has_a_hint() -> None:
     assert "did you mean adam?" in result.output
 
 
-def test_a_path_that_is_no_python_file(outside: Path) -> None:
-    (outside / "heavy.txt").write_text("a rule\n")
+def test_a_path_that_is_no_python_file(outside_checkout: Path) -> None:
+    (outside_checkout / "heavy.txt").write_text("a rule\n")
 
     assert "heavy.txt is not a spec file" in " ".join(run("check", "heavy.txt").output.split())
 

@@ -19,7 +19,7 @@ def test_build_of_the_catalogue_is_current(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 0, result.output
 
 
-def test_build_outside_needs_a_folder(outside: Path) -> None:
+def test_build_outside_needs_a_folder(outside_checkout: Path) -> None:
     for arguments in (["build"], ["build", "heavy.py"]):
         result = run(*arguments)
 
@@ -27,12 +27,12 @@ def test_build_outside_needs_a_folder(outside: Path) -> None:
         assert "--out" in result.output
 
 
-def test_build_outside(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_outside(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's own spec becomes a package that imports and trains."""
     result = run("build", "heavy.py", "--out", "my_package")
 
     assert result.exit_code == 0, result.output
-    monkeypatch.syspath_prepend(outside)
+    monkeypatch.syspath_prepend(outside_checkout)
     import torch
 
     cls = importlib.import_module("my_package.heavy").Heavy
@@ -44,30 +44,32 @@ def test_build_outside(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parameter.tolist() == pytest.approx([1 - 0.5 * (1 + 1.9)] * 3)
 
 
-def test_what_is_built_outside_says_where_it_comes_from(outside: Path) -> None:
+def test_what_is_built_outside_says_where_it_comes_from(outside_checkout: Path) -> None:
     """Generated files name neither specs/ nor a bare `optgen build`, nor a path of this machine."""
-    (outside / "specs").mkdir()
-    (outside / "specs" / "light.py").write_text(RULE.replace("Heavy", "Light"))
-    for name in (str(outside / "heavy.py"), "specs/light.py"):
+    (outside_checkout / "specs").mkdir()
+    (outside_checkout / "specs" / "light.py").write_text(RULE.replace("Heavy", "Light"))
+    for name in (str(outside_checkout / "heavy.py"), "specs/light.py"):
         assert run("build", name, "--out", "out").exit_code == 0
 
-    for path in outside.glob("out/*/*.*"):
+    built = list(outside_checkout.glob("out/*/*.*"))
+    assert {path.parent.name for path in built} == {"heavy", "light"}
+    for path in built:
         module = path.parent.name
         comment = "//" if path.suffix == ".cpp" else "#"
         assert path.read_text().splitlines()[:2] == [
             f"{comment} {emit.MARK} from {module}.py.",
             f"{comment} Do not edit: change the spec, then run optgen build {module}.py --out DIR.",
         ]
-        assert str(outside) not in path.read_text()
+        assert str(outside_checkout) not in path.read_text()
 
 
-def test_a_file_of_somebody_else_stays(outside: Path) -> None:
+def test_a_file_of_somebody_else_stays(outside_checkout: Path) -> None:
     """The error names hand-written modules in the way, and no file is written."""
-    folder = outside / "my_package" / "heavy"
+    folder = outside_checkout / "my_package" / "heavy"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("by_hand = True\n")
     (folder / "foreach.py").write_bytes(b"\xff\xfe")
-    before = snapshot(outside)
+    before = snapshot(outside_checkout)
 
     for more in ([], ["--check"], ["--diff"]):
         result = run("build", "heavy.py", "--out", "my_package", *more)
@@ -76,16 +78,16 @@ def test_a_file_of_somebody_else_stays(outside: Path) -> None:
         message = " ".join(result.output.split())
         assert "my_package/heavy/__init__.py, my_package/heavy/foreach.py" in message
         assert "choose another folder with --out" in message
-        assert snapshot(outside) == before
+        assert snapshot(outside_checkout) == before
 
 
 @pytest.mark.parametrize(
     ("out", "says"),
     [("heavy.py", "is a file"), ("/proc/x", "/proc/x"), ("blocked", "blocked/heavy")],
 )
-def test_a_folder_that_cannot_be(out: str, says: str, outside: Path) -> None:
-    (outside / "blocked").mkdir()
-    (outside / "blocked" / "heavy").write_text("a file where a folder goes\n")
+def test_a_folder_that_cannot_be_made(out: str, says: str, outside_checkout: Path) -> None:
+    (outside_checkout / "blocked").mkdir()
+    (outside_checkout / "blocked" / "heavy").write_text("a file where a folder goes\n")
 
     result = run("build", "heavy.py", "--out", out)
 
@@ -214,16 +216,16 @@ def test_without_the_formatter(checkout: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"python -m pip install ruff=={emit.RUFF}" in " ".join(result.output.split())
 
 
-def test_a_folder_of_a_spec_that_is_gone_is_stale(outside: Path) -> None:
-    (outside / "light.py").write_text(RULE.replace("Heavy", "Light"))
-    (outside / "out" / "mine").mkdir(parents=True)
-    (outside / "out" / "mine" / "notes.py").write_text("# by hand\n")
+def test_a_folder_of_a_spec_that_is_gone_is_stale(outside_checkout: Path) -> None:
+    (outside_checkout / "light.py").write_text(RULE.replace("Heavy", "Light"))
+    (outside_checkout / "out" / "mine").mkdir(parents=True)
+    (outside_checkout / "out" / "mine" / "notes.py").write_text("# by hand\n")
     assert run("build", "heavy.py", "light.py", "--out", "out").exit_code == 0
     one_of_two = ("build", "heavy.py", "--out", "out")
     assert run(*one_of_two, "--check").exit_code == 0  # its spec exists, although it was not given
 
-    (outside / "light.py").unlink()
-    before = snapshot(outside)
+    (outside_checkout / "light.py").unlink()
+    before = snapshot(outside_checkout)
     checked = run(*one_of_two, "--check")
     assert checked.exit_code == 1
     assert "orphaned: out/light (there is no light.py): remove it, or give its" in checked.output
@@ -231,4 +233,4 @@ def test_a_folder_of_a_spec_that_is_gone_is_stale(outside: Path) -> None:
     assert built.exit_code == 0
     assert "note: orphaned: out/light" in built.output
     assert "mine" not in built.output + checked.output
-    assert snapshot(outside) == before
+    assert snapshot(outside_checkout) == before

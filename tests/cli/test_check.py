@@ -8,17 +8,17 @@ import pytest
 from cli.commands import RULE, run, snapshot
 
 
-def test_check_says_ok_and_writes_nothing(outside: Path) -> None:
-    before = snapshot(outside)
+def test_check_says_ok_and_writes_nothing(outside_checkout: Path) -> None:
+    before = snapshot(outside_checkout)
 
     result = run("check", "heavy.py")
 
     assert result.exit_code == 0, result.output
     assert result.output == "Heavy: ok (state: momentum_buffer)\n"
-    assert snapshot(outside) == before
+    assert snapshot(outside_checkout) == before
 
 
-def test_check_finds_what_no_plan_can_cut(outside: Path) -> None:
+def test_check_finds_what_no_plan_can_cut(outside_checkout: Path) -> None:
     """A number is needed on both sides of a matrix op; other commands show the same error."""
     rule = """from optgen.spec import *
 
@@ -30,7 +30,7 @@ def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
     n = norm(g)
     p = p - lr * n * orthogonalize(g * n, k, 3, 1e-7)
 """
-    (outside / "both.py").write_text(rule)
+    (outside_checkout / "both.py").write_text(rule)
 
     for command in (("check",), ("show", "--ir"), ("build", "--out", "made")):
         result = run(command[0], "both.py", *command[1:])
@@ -40,13 +40,13 @@ def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
         assert "hint: numbers, rows and columns are not kept across" in result.stderr
 
 
-def test_check_reports_every_file(outside: Path) -> None:
+def test_check_reports_every_file(outside_checkout: Path) -> None:
     """The output has each file's first error, the files that are right, and conflicts between
     files.
     """
-    (outside / "one.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
-    (outside / "two.py").write_text("")
-    (outside / "same.py").write_text(RULE)
+    (outside_checkout / "one.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
+    (outside_checkout / "two.py").write_text("")
+    (outside_checkout / "same.py").write_text(RULE)
 
     result = run("check", "one.py", "heavy.py", "two.py", "same.py")
 
@@ -57,22 +57,22 @@ def test_check_reports_every_file(outside: Path) -> None:
     assert result.stdout == "Heavy: ok (state: momentum_buffer)\n" * 2
 
 
-def test_check_compiles(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_compiles(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Afterwards the cache holds all that a first step would build."""
-    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
 
     result = run("check", "heavy.py", "--compile")
 
     assert result.exit_code == 0, result.output
     assert result.output == "Heavy: ok (state: momentum_buffer)\nHeavy: compiles\n"
-    assert len(list((outside / "cache").glob("heavy-*.so"))) == 1
+    assert len(list((outside_checkout / "cache").glob("heavy-*.so"))) == 1
 
 
 def test_check_says_what_keeps_a_rule_from_compiling(
-    outside: Path, monkeypatch: pytest.MonkeyPatch
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error equals a step's warning and the text of `explain`."""
-    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
     monkeypatch.setattr("optgen.cli.check_compile.inline_includes", lambda text: "no C++\n")
     result = run("check", "heavy.py", "--compile")
     assert result.exit_code == 4

@@ -15,12 +15,12 @@ MESSAGE = "optgen failed here: a defect of optgen, not of the spec; please repor
 
 
 @pytest.fixture
-def broken(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def broken(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder where a pass fails at heavy.py's first statement that stores a tensor."""
     monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _explode)
-    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
     monkeypatch.setattr("optgen.jit._loaded", {})
-    return outside
+    return outside_checkout
 
 
 def _explode(*_: Any) -> NoReturn:
@@ -62,12 +62,12 @@ def test_load_says_so_and_keeps_the_cause(broken: Path) -> None:
     assert not (broken / "cache").exists() or not [*(broken / "cache").rglob("*.py")]
 
 
-def test_a_defect_of_the_reader(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_reader(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error's place is that of the statement."""
     from optgen.spec.op_calls import OpCalls
 
     monkeypatch.setattr(OpCalls, "_op", lambda *_: [][0])
-    (outside / "root.py").write_text(
+    (outside_checkout / "root.py").write_text(
         RULE.replace("    p = p", "    b = sqrt(b)\n    p = p").replace("hyper,", "hyper, sqrt,")
     )
 
@@ -80,22 +80,22 @@ def test_a_defect_of_the_reader(outside: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_text_that_is_no_python_is_not_written(
-    outside: Path, monkeypatch: pytest.MonkeyPatch
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from optgen.lowerings.python.expression_printer import PythonPrinter
 
     monkeypatch.setattr(PythonPrinter, "text", lambda *_: ")(")
-    (outside / "root.py").write_text(RULE.replace("lr * b", "lr**2 * b"))
+    (outside_checkout / "root.py").write_text(RULE.replace("lr * b", "lr**2 * b"))
 
     result = run("build", "root.py", "--out", "made")
 
     assert result.exit_code == 5
     assert "SyntaxError" in result.stderr
-    assert not (outside / "made").exists()
+    assert not (outside_checkout / "made").exists()
 
 
 def test_what_the_machine_lacks_is_no_defect(
-    outside: Path, monkeypatch: pytest.MonkeyPatch
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> NoReturn:
         raise OSError(28, "No space left on device", "ruff")

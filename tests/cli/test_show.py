@@ -23,7 +23,7 @@ def test_list(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     golden.check(run("list").output)
 
 
-def test_list_without_a_checkout(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_without_a_checkout(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command prints the catalogue that ships with the package."""
     elsewhere = run("list").output
     monkeypatch.chdir(ROOT)
@@ -42,7 +42,7 @@ def test_show_lowering(lowering: str) -> None:
     assert run("show", "adam", "--lowering", lowering).output == path.read_text()
 
 
-def test_show(golden: Golden, outside: Path) -> None:
+def test_show(golden: Golden, outside_checkout: Path) -> None:
     golden.check(run("show", "heavy.py").output, "spec")
     golden.check(run("show", "heavy.py", "--latex").output, "latex")
     golden.check(run("show", "heavy.py", "--ir").output, "ir")

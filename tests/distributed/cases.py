@@ -53,7 +53,7 @@ def share(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tens
 
 
 def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
-    """Return a gradient for each shape that depends on the step only; some are None."""
+    """Yield a gradient for each shape, which depends on the step only; some are None."""
     generator = torch.Generator().manual_seed(1000 + step)
     for index, (shape, _) in enumerate(SHARED):
         grad = torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -38,6 +38,7 @@ def _another_lowering(optimizer: Any, param: Any) -> None:
     optimizer.param_groups[0]["differentiable"] = True
 
 
+# the errors of rank 0, and of rank 1, which spoils the step
 SPOILT: dict[str, tuple[Spoil, str, str]] = {
     "no gradient": (_no_gradient, "different steps", "different steps"),
     "another lr": (_another_lr, "different steps", "different steps"),
@@ -137,13 +138,13 @@ def _not_a_number(rank: int) -> list[bool]:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("what", SPOILT)
-def test_what_one_rank_cannot_do_neither_does(what: str, fused: bool) -> None:
-    spoil, theirs, ours = SPOILT[what]
+def test_if_one_rank_cannot_step_neither_does(what: str, fused: bool) -> None:
+    spoil, expected_of_other, expected_of_spoiler = SPOILT[what]
 
     other, spoiler = pair.run(_spoilt, spoil, fused)
 
-    assert theirs in other
-    assert ours in spoiler
+    assert expected_of_other in other
+    assert expected_of_spoiler in spoiler
 
 
 def test_learning_rates_that_nearly_agree_are_told_apart() -> None:
@@ -164,5 +165,5 @@ def test_ranks_may_have_other_parameters_of_their_own() -> None:
     assert one == two
 
 
-def test_not_a_number_outdoes_every_magnitude() -> None:
+def test_nan_outdoes_every_magnitude() -> None:
     assert pair.run(_not_a_number) == [[True, True, True]] * 2

@@ -46,7 +46,7 @@ class _Engine:
             fully_shard(self.network, mesh=mesh)
         params = list(self.network.parameters())
         self.optimizer: Optimizer = make(params[::-1] if reverse else params)
-        self.acts = rank < ranks
+        self.acts = rank < ranks  # whether this rank takes part
 
     def train(self, start: int = 0) -> None:
         if self.acts:

@@ -44,9 +44,9 @@ def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, 
     for step, limit in enumerate((0.5, 4.0, 1e6)):
         ours, alone = _filled(device_mesh, step)
         optimizer = _still(ours, clipping=NORM, max_gradient=limit, norm_type=norm_type)
-        with patch.object(distributed, "all_reduce", wraps=distributed.all_reduce) as spoken:
+        with patch.object(distributed, "all_reduce", wraps=distributed.all_reduce) as all_reduce:
             optimizer.step()
-        calls = max(calls, spoken.call_count)
+        calls = max(calls, all_reduce.call_count)
         total = nn.utils.clip_grad_norm_(alone, limit, norm_type)
         found = optimizer.last_total_grad_norm
         worst = max(worst, difference(found, total))
@@ -60,7 +60,7 @@ def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, 
 def test_as_one_process(mesh: tuple[int, ...], norm_type: float) -> None:
     """Shards are even, uneven, empty and replicated, one tensor is plain; at most one all_reduce.
 
-    Tensors are cut along the last dimension of the mesh. If its size is one, none is needed.
+    Tensors are cut along the mesh's last dimension. If its size is one, no all_reduce is needed.
     """
     for worst, calls in pair.run(_as_one, mesh, norm_type):
         assert worst < 1e-6

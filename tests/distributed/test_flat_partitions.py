@@ -58,9 +58,9 @@ def test_an_elementwise_rule_steps_the_pieces(use_orig_params: bool) -> None:
 
 
 @pytest.mark.parametrize("use_orig_params", [False, True])
-def test_another_refuses_them(use_orig_params: bool) -> None:
+def test_another_rule_refuses_the_pieces(use_orig_params: bool) -> None:
     for error in pair.run(wrapped, "Adafactor", use_orig_params, "FULL_SHARD"):
-        assert "Adafactor cannot step a flat partition: FSDP has flattened them" in error
+        assert "Adafactor cannot step a flat partition: FSDP has flattened its parameters" in error
 
 
 def test_whole_parameters_are_no_pieces() -> None:

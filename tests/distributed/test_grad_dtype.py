@@ -20,15 +20,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _trained(name: str, lowering: str, params: list[Any], of: torch.dtype) -> list[Any]:
-    """Take steps; some gradients have the given dtype, and bfloat16 can hold all of them."""
+def _trained(name: str, lowering: str, params: list[Any], dtype: torch.dtype) -> list[Any]:
+    """Take steps; all gradients but one have the given dtype, and bfloat16 can hold all of them."""
     params = [nn.Parameter(param.clone()) for param in params]
     optimizer = getattr(optgen.optim, name)(params, lr=0.1)
     for step in range(3):
         for place, param in enumerate(params):
             generator = torch.Generator().manual_seed(9 * step + place)
             drawn = torch.randn(param.shape, generator=generator).bfloat16()
-            grad = drawn.to(torch.float32 if (step, place) == (1, 0) else of)
+            grad = drawn.to(torch.float32 if (step, place) == (1, 0) else dtype)
             where = param.device_mesh, param.placements
             param.grad_dtype = None
             param.grad = distribute_tensor(grad, *where, src_data_rank=None)
@@ -37,7 +37,7 @@ def _trained(name: str, lowering: str, params: list[Any], of: torch.dtype) -> li
     return params
 
 
-def _in(rank: int, name: str, lowering: str) -> float:
+def _error(rank: int, name: str, lowering: str) -> float:
     mesh = distributed.init_device_mesh("cpu", (2,))
     drawn = [torch.randn(shape) for shape in ((8, 4), (5, 3), (33, 70))]
     shared = [distribute_tensor(value, mesh, [Shard(0)], src_data_rank=None) for value in drawn]
@@ -51,5 +51,5 @@ def _in(rank: int, name: str, lowering: str) -> float:
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon"])
 def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None:
     """The gradient equals one of the parameter's dtype, so the step is the same."""
-    for found in pair.run(_in, name, lowering):
+    for found in pair.run(_error, name, lowering):
         assert found < 1e-6

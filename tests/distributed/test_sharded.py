@@ -63,7 +63,9 @@ class _Run:
         return max(found)
 
 
-def _in(rank: int, chosen: list[Case], dtype: torch.dtype, *lowerings: str) -> dict[str, float]:
+def _differences(
+    rank: int, chosen: list[Case], dtype: torch.dtype, *lowerings: str
+) -> dict[str, float]:
     """Return the difference to one process of every case through every lowering."""
     found = {}
     for case in chosen:
@@ -86,19 +88,19 @@ def _check(name: str, function: Callable[..., Any], *args: Any) -> None:
 
 @pytest.mark.parametrize("name", TOLERANCE)
 def test_two_ranks_are_one_process(name: str) -> None:
-    _check(name, _in, cases(name), torch.float32, *LOWERINGS)
+    _check(name, _differences, cases(name), torch.float32, *LOWERINGS)
 
 
 @pytest.mark.parametrize("name", [name for name in TOLERANCE if name in COMPLEX])
 def test_complex_numbers(name: str) -> None:
-    _check(name, _in, [EVERY[name]], torch.complex64, *LOWERINGS)
+    _check(name, _differences, [EVERY[name]], torch.complex64, *LOWERINGS)
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
 def test_sixteen_bits(name: str) -> None:
     # torch's operations, and so the other lowerings, round the last few elements of a tensor
     # differently. Which elements these are depends on the sharding.
-    _check(name, _in, [EVERY[name]], torch.bfloat16, "fused_cpu")
+    _check(name, _differences, [EVERY[name]], torch.bfloat16, "fused_cpu")
 
 
 @pytest.mark.parametrize("name", TOLERANCE)

@@ -53,7 +53,7 @@ def _too_early(rank: int) -> None:
     network = models.model()
     model = UpdateInBackward(network, AdamW)
     _sharded(network)
-    with pytest.raises(RuntimeError, match="make it after what exchanges parameters"):
+    with pytest.raises(RuntimeError, match="make it after calls that replace parameters"):
         model(models.batch(0)[0])
 
 

@@ -1,4 +1,4 @@
-"""Draw rules and run them for as long as asked: python -m fuzz --seconds 600 (make fuzz)."""
+"""Draw rules and run them for as long as options: python -m fuzz --seconds 600 (make fuzz)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long to draw rules")
     parser.add_argument("--rules", type=int, default=10**9, help="how many to draw at most")
-    parser.add_argument("--seed", default=str(int(time.time())), help="rules are the same for one")
+    parser.add_argument("--seed", default=str(int(time.time())), help="a seed fixes the rules")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="where findings are written (tests/fuzz/found)")
-    parser.add_argument("--lowerings", default="", help="some of them, with commas")
+    parser.add_argument("--lowerings", default="", help="names, with commas between them")
     parser.add_argument("--no-shrink", action="store_true", help="write rules down as drawn")
     parser.add_argument("--known", type=Path, help="a folder of findings not to write down again")
     parser.add_argument("--replay", type=Path, nargs="+", help="run found files or folders again")
     return _run(parser.parse_args())
 
 
-def _run(asked: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     import warnings
 
     import interpreter  # noqa: F401  (mends Triton's interpreter)
@@ -35,10 +35,10 @@ def _run(asked: argparse.Namespace) -> int:
     from fuzz.run import Run
 
     warnings.simplefilter("ignore")
-    if asked.replay:
-        folders = (path.glob("*.py") if path.is_dir() else [path] for path in asked.replay)
+    if options.replay:
+        folders = (path.glob("*.py") if path.is_dir() else [path] for path in options.replay)
         return replay(sorted(path for paths in folders for path in paths))
-    return Run(asked).run()
+    return Run(options).run()
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ _SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30}
 _LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30}
 
 _unsure: list[bool] = []
-_coarsest: list[tuple[float, bool]] = [(DOUBLE, False)]
+_plain_tensors: list[tuple[float, bool]] = [(DOUBLE, False)]  # arguments of `tensors_in`
 
 
 @contextmanager
 def watched() -> Iterator[list[bool]]:
-    """Yield a list that is not empty if a branch was taken that rounding might not take."""
+    """Yield a list that is not empty if a branch was taken that depends on rounding."""
     before = list(_unsure)
     _unsure.clear()
     try:
@@ -39,18 +39,18 @@ def watched() -> Iterator[list[bool]]:
 def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
     """Say that plain tensors, such as a state before its first step, have a dtype with this unit.
 
-    A 0-dim tensor counts as a tensor only with `without_axes`, if the parameter is 0-dim too.
+    A 0-dim tensor counts as a number, unless the parameter is 0-dim too (`without_axes`).
     """
-    _coarsest.append((eps, without_axes))
+    _plain_tensors.append((eps, without_axes))
     try:
         yield
     finally:
-        _coarsest.pop()
+        _plain_tensors.pop()
 
 
 def unit_beside(mask: Tensor) -> float:
     """Return the unit of a number that a mask chooses: a tensor's unit if the mask is a tensor."""
-    return _coarsest[-1][0] if mask.ndim else DOUBLE
+    return _plain_tensors[-1][0] if mask.ndim else DOUBLE
 
 
 class Doubtful:
@@ -73,7 +73,7 @@ class Doubtful:
 
 
 class Bounded:
-    """Values, their bounds, whether they are comparable, and the unit of their dtype."""
+    """Values, their bounds, whether they are comparable (`ok`), and the unit of their dtype."""
 
     __slots__ = ("e", "eps", "ok", "v")
     __array_priority__ = 1000
@@ -127,7 +127,7 @@ class Bounded:
 
 
 class Given(Bounded):
-    """A parameter, which a rule may compute with in a narrower dtype than it is stored in."""
+    """A parameter or gradient; a rule may compute with it in a narrower dtype than its own."""
 
     kept = torch.float64
 
@@ -142,9 +142,9 @@ def lift(x: Any) -> Bounded:
     if isinstance(x, Bounded):
         return x
     value = torch.as_tensor(x).double()
-    eps, without_axes = _coarsest[-1]
-    is_kept = value.ndim or (without_axes and isinstance(x, Tensor))
-    return Bounded(value, eps=eps if is_kept else DOUBLE)
+    eps, without_axes = _plain_tensors[-1]
+    is_tensor = value.ndim or (without_axes and isinstance(x, Tensor))
+    return Bounded(value, eps=eps if is_tensor else DOUBLE)
 
 
 def answers(x: Any) -> Doubtful:
@@ -167,11 +167,12 @@ def is_exact(a: Bounded, b: Bounded, result: Tensor) -> bool:
 
 
 def _is_short(x: Tensor) -> bool:
+    """Tell whether a number has at most 30 bits before the binary point and 10 after it."""
     return x.ndim == 0 and (n := abs(float(x)) * 1024) < 2**40 and n % 1 == 0
 
 
 def operand(x: Bounded, eps: float) -> Tensor:
-    """Return the bound of an operand of arithmetic."""
+    """Return the bound of an operand of arithmetic; it may be rounded once more."""
     return x.e + eps * x.v.abs()
 
 

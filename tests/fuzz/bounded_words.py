@@ -47,7 +47,7 @@ def _stored(dtype: torch.dtype, x: Any) -> Bounded:
 def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
     """Give the ops their meaning on bounded numbers.
 
-    With `coarse_matrices` results of matrix ops are unknown, because those compute in 16 bits.
+    With `coarse_matrices` results of matrix ops are unknown, because matrix ops compute in 16 bits.
     """
     words = {name: replace(OPS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
     for dtype, name in STORE.items():
@@ -126,7 +126,7 @@ def _remainder(a: Any, b: Any) -> Bounded:
 
 
 def _moved(word: str, x: Any) -> Bounded:
-    """Return a function of one number, with the distance by which its operand's bound moves it."""
+    """Return a function's value; its bound is how far the operand's bound moves the value."""
     x = lift(x)
     v, e = PLAIN[word](x.v), operand(x, x.eps)
     low, high = PLAIN[word](x.v - e), PLAIN[word](x.v + e)
@@ -159,8 +159,8 @@ def _whole(word: str, x: Any) -> Bounded:
     return made(v, torch.zeros_like(v), x.ok & sure, x.eps)
 
 
-def _same(word: str, *xs: Any) -> Bounded:
-    """Return a function that moves no further than the operand with the largest bound."""
+def _moved_no_further(word: str, *xs: Any) -> Bounded:
+    """Return the value of a function that moves no further than the operand that moves most."""
     given = [lift(x) for x in xs]
     eps = max(x.eps for x in given)
     e = functools.reduce(torch.maximum, [as_compared(x, eps) for x in given])
@@ -287,7 +287,8 @@ def _meanings() -> dict[str, Meaning]:
     found |= {word: part(_moved, word) for word in ("sqrt", "exp", "log", "tanh")}
     found |= {word: part(_wave, word) for word in ("sin", "cos")}
     found |= {word: part(_whole, word) for word in ("floor", "ceil", "round")}
-    found |= {word: part(_same, word) for word in ("neg", "abs", "maximum", "minimum", "clamp")}
+    simple = ("neg", "abs", "maximum", "minimum", "clamp")
+    found |= {word: part(_moved_no_further, word) for word in simple}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}
     norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")

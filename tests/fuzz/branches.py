@@ -12,7 +12,7 @@ class Rules(Statements):
         """Return a statement that holds others."""
         if kind == "branch":
             return self.branch(level, depth)
-        return self.kept(level, depth) if kind == "kept" else self.factored(level, depth)
+        return (self.conditional if kind == "conditional" else self.factored)(level, depth)
 
     def block(self, level: int, depth: int, *holding: str) -> list[str]:
         """Return the statements of one arm, in which some conditions hold."""
@@ -62,7 +62,7 @@ class Rules(Statements):
                 names = getattr(self.known, nature)
                 names[:] = [n for n in names if n != symbol]
 
-    def kept(self, level: int, depth: int) -> list[str]:
+    def conditional(self, level: int, depth: int) -> list[str]:
         """Return a branch in which a conditional state exists."""
         symbol, nature, holds = self.draw.lot.choice([s for s in self.states if s[2]])
         if holds == "factored(p)":

@@ -31,6 +31,7 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
+# names that every rule's C++ defines
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
 _FLAGS = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
 TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16))
@@ -45,7 +46,7 @@ class Built:
     cls: Any
     types: int = 0  # the dtypes that its C++ knows, a bit each
     refused_by_cpp: str = ""  # the C++ compiler's message
-    # and the suffix of the rule's names
+    # the path of a shared library, and the suffix of the rule's names in it
     library: tuple[Path, str] | None = field(default=None, repr=False)
 
     @property
@@ -78,7 +79,7 @@ def load(text: str, only: str = "") -> Built:
 
 
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
-    """Return the dtypes that a rule's C++ needs for parameters of these dtypes."""
+    """Return the dtypes, a bit each, that a rule's C++ needs for parameters of these dtypes."""
     own = (s.dtype for s in algorithm.states if s.dtype and s.shape != "scalar")
     return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
 

@@ -45,7 +45,7 @@ class State:
     """A state as the signature declares it."""
 
     symbol: str
-    nature: str
+    nature: str  # the list of `Known` that the symbol belongs to
     options: str = ""
     holds: str = ""  # the condition under which the state exists
 
@@ -55,12 +55,12 @@ class Draft:
     """The signature, drawn before the rule, and the names that it offers."""
 
     lot: Random
-    nasty: bool
-    family: str
-    counts: bool
+    nasty: bool  # with many odd forms and constants
+    family: str  # elements: no reductions; numbers: with reductions; axes: rows and columns too
+    counts: bool  # whether the rule reads the step count
     dense: bool  # many short statements with few names
     states: list[State] = field(default_factory=list)
-    required: bool = False
+    required: bool = False  # whether the rule requires a matrix
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -180,8 +180,7 @@ def _body(draft: Draft) -> list[str]:
 
 
 def _may_have_matrices(draft: Draft) -> bool:
-    """Tell whether the rule may have matrix ops, which the language refuses beside device scalars.
-    """
+    """Tell whether the rule may have matrix ops: no rule has them and device scalars."""
     return draft.family == "axes" and all(state.nature != "lates" for state in draft.states)
 
 

@@ -41,9 +41,9 @@ class Known:
 class Expressions:
     """Draws expressions; a depth bounds how many forms are nested."""
 
-    lot: Random
+    lot: Random  # draws everything
     known: Known
-    nasty: bool = False
+    nasty: bool = False  # with many odd forms and constants
     reduces: bool = False  # whether the rule may look at whole parameters
     axes: bool = False  # whether rows and columns exist at this place
     conditions: Sequence[str] = ()  # conditions that the signature offers
@@ -90,13 +90,14 @@ class Expressions:
         if depth <= 0 or self.chance(0.2):
             return self.pick(*self.known.tensors)
         if self.reduces and self.chance(0.2):
-            return self.fill(self.pick(*(grammar.ALONG if self._along() else grammar.MIXED)), depth)
+            forms = grammar.WITH_AXES if self._with_axes() else grammar.WITH_LATES
+            return self.fill(self.pick(*forms), depth)
         if self.chance(0.02 if self.nasty else 0.0):
             return self.fill(self.pick(*grammar.WILD_TENSORS), depth)
         odd = self.chance(0.5 if self.nasty else 0.2)
         return self.fill(self.pick(*(grammar.ODD_TENSORS if odd else grammar.TENSORS)), depth)
 
-    def _along(self) -> bool:
+    def _with_axes(self) -> bool:
         return self.axes and self.chance(0.6)
 
     def late(self, depth: int = 1) -> str:
@@ -115,12 +116,12 @@ class Expressions:
         return made
 
     def row(self, depth: int = 1) -> str:
-        return self._line(self.known.rows, depth, lambda form: form)
+        return self._row_or_column(self.known.rows, depth, lambda form: form)
 
     def column(self, depth: int = 1) -> str:
-        return self._line(self.known.columns, depth, turned)
+        return self._row_or_column(self.known.columns, depth, turned)
 
-    def _line(self, names: list[str], depth: int, turn: Callable[[str], str]) -> str:
+    def _row_or_column(self, names: list[str], depth: int, turn: Callable[[str], str]) -> str:
         if names and self.chance(0.35 if depth > 0 else 0.8):
             return self.pick(*names)
         forms = grammar.ROWS if depth > 0 else grammar.ROWS[:3]

@@ -2,9 +2,9 @@
 
 A letter after `$` stands for an expression of a nature, the same one wherever it stands in a form:
 a b tensors, n k numbers, l a number that a reduction makes, r a row, c a column (one number per row
-or column), x an operand of a reduction, q a condition, m a condition of `where`, w a whole
-exponent, e any expression, u a constant. Values stay moderate: operands of roots are not negative,
-and most divisors keep away from 0.
+or column), x an operand of a reduction, q p conditions, m o conditions of `where`, w a whole
+exponent, e any exponent, v an extreme one, u a constant. Values stay moderate: operands of roots
+are not negative, and most divisors keep away from 0.
 """
 
 TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
@@ -61,7 +61,7 @@ ODD_TENSORS = (
 )  # fmt: skip
 WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
 
-MIXED = (
+WITH_LATES = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",
     "where(abs($a) < $l, $a, $b)", "where($m, $a, $l)", "clamp($a, -abs($l), abs($l))",
     "lerp($a, $b, $l)", "maximum($a, $l)", "($l + $a)", "where($l > $a, $l, $b)",
@@ -69,7 +69,7 @@ MIXED = (
     "(abs($a) + 0.5)**clamp($l, -1, 2)", "($l - $a)", "lerp($l, $a, 0.5)", "minimum($l, $a)",
     "atan2($a, $l)", "atan2($l, $a)", "tanh($a / (1 + abs($l)))",
 )  # fmt: skip
-ALONG = (
+WITH_AXES = (
     "($a * $r)", "($a - $c)", "($a - $r)", "($a / sqrt(1 + $r**2))", "($r * $c)",
     "($a + $r * $c)", "where($r > $c, $a, $b)", "where($a > $r, $a, $c)", "lerp($a, $r, $n)",
     "clamp($a, -1, abs($c))", "maximum($a, $r)", "($a / (abs($r * $c) + 0.5))", "($r - $a)",

@@ -101,7 +101,10 @@ def tried(
     tally: Tally,
     sparing: bool = True,
 ) -> list[Finding]:
-    """Return one finding for each lowering that is wrong under any of these settings."""
+    """Return one finding for each lowering that is wrong under any of these settings.
+
+    With `sparing`, some settings are not run in fused_triton.
+    """
     found: list[Finding] = []
     count = trial.Count()
     if rule.refused_by_cpp:

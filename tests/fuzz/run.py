@@ -27,13 +27,13 @@ from fuzz.trial import LOWERINGS
 # seconds without a message: the process hangs in code that an alarm does not interrupt
 _SILENT = 240
 _EXAMPLES = {"wrong": 8}
-"""Limit of findings of one signature that are shrunk; a wrong value's signature says little."""
+"""Limit of findings with one signature, if not 1; the signature of a wrong value says little."""
 
 
 @dataclass
 class _Job:
     process: BaseProcess
-    said: Connection
+    pipe: Connection
     folder: Path
 
     @property
@@ -45,16 +45,16 @@ class _Job:
 class Run:
     """A run of the command: jobs, counts and findings."""
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        self.asked = asked
-        self.lowerings = asked.lowerings.split(",") if asked.lowerings else LOWERINGS
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.lowerings = options.lowerings.split(",") if options.lowerings else LOWERINGS
         self.started = time.monotonic()
         self.tally = Tally()
         self.jobs: list[_Job] = []
         self.drawn = 0
         self.shrunk: Counter[tuple[str, ...]] = Counter()
         self.causes: dict[tuple[str, ...], Path] = {}
-        for path in sorted(asked.known.glob("*.py")) if asked.known else ():
+        for path in sorted(options.known.glob("*.py")) if options.known else ():
             finding = kept.read(path)
             self.causes[finding.cause] = path
             self.shrunk[finding.signature] += 1
@@ -65,7 +65,7 @@ class Run:
         """Start jobs until time is up, and wait for those that run."""
         try:
             while self.jobs or self.goes_on():
-                while self.goes_on() and len(self.jobs) < self.asked.processes:
+                while self.goes_on() and len(self.jobs) < self.options.processes:
                     self.start()
                 self.gather()
         finally:
@@ -78,11 +78,11 @@ class Run:
     def goes_on(self) -> bool:
         """Tell whether to draw more rules."""
         seconds = time.monotonic() - self.started
-        return seconds < self.asked.seconds and self.drawn < self.asked.rules
+        return seconds < self.options.seconds and self.drawn < self.options.rules
 
     def start(self) -> None:
         """Fork a process for the next rules."""
-        seeds = [f"{self.asked.seed}/{self.drawn + i}" for i in range(BATCH)]
+        seeds = [f"{self.options.seed}/{self.drawn + i}" for i in range(BATCH)]
         self.drawn += BATCH
         here, there = multiprocessing.Pipe(duplex=False)
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
@@ -97,41 +97,41 @@ class Run:
         there.close()
         self.jobs.append(job)
 
-    def work(self, seeds: list[str], said: Connection, folder: Path) -> None:
+    def work(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
         """Hunt in the forked process, shrink new findings, and send them."""
         os.environ["OPTGEN_CACHE_DIR"] = str(folder)
         _share_libraries(folder)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         try:
-            self.told(seeds, said, folder)
+            self.send_findings(seeds, pipe, folder)
         except Exception:
-            said.send(traceback.format_exc())  # a fault of this tool
-        said.send(None)
-        said.close()
+            pipe.send(traceback.format_exc())  # a fault of this tool
+        pipe.send(None)
+        pipe.close()
         os._exit(0)
 
-    def told(self, seeds: list[str], said: Connection, folder: Path) -> None:
+    def send_findings(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
         """Hunt, and send the counts and findings."""
         tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings)
-        said.send(tally)
+        pipe.send(tally)
         for finding in sorted(findings, key=lambda each: CLASSES.index(each.kind)):
             limit = _EXAMPLES.get(finding.kind, 1)
             if self.shrunk[finding.signature] >= limit:
                 continue
             self.shrunk[finding.signature] += 1
             (folder / "rule.txt").write_text(finding.text)
-            said.send(finding if self.asked.no_shrink else shrunk(finding))
+            pipe.send(finding if self.options.no_shrink else shrunk(finding))
 
     def gather(self) -> None:
         """Receive what jobs send, and check whether any has died or hangs."""
-        wait([job.said for job in self.jobs], timeout=5)
+        wait([job.pipe for job in self.jobs], timeout=5)
         for job in list(self.jobs):
-            told: Tally | Finding | str | None = None
-            if job.said.poll():
+            message: Tally | Finding | str | None = None
+            if job.pipe.poll():
                 with contextlib.suppress(EOFError):
-                    told = job.said.recv()
-                    if told is not None:
-                        self.take(told)
+                    message = job.pipe.recv()
+                    if message is not None:
+                        self.take(message)
                         continue
                     job.process.join()
             elif job.process.is_alive():
@@ -144,21 +144,21 @@ class Run:
                 self.died(job)
             shutil.rmtree(job.folder, ignore_errors=True)
 
-    def take(self, told: Tally | Finding | str) -> None:
+    def take(self, message: Tally | Finding | str) -> None:
         """Add a job's counts, or write a new finding to a file."""
-        if isinstance(told, str):
-            raise RuntimeError(f"the tool failed:\n{told}")
-        if isinstance(told, Tally):
-            self.tally.add(told)
+        if isinstance(message, str):
+            raise RuntimeError(f"the tool failed:\n{message}")
+        if isinstance(message, Tally):
+            self.tally.add(message)
             print(self.line(), flush=True)
         else:
-            self.shrunk[told.signature] += 1
-            self.keep(told)
+            self.shrunk[message.signature] += 1
+            self.keep(message)
 
     def keep(self, finding: Finding) -> None:
         if finding.cause in self.causes:
             return
-        path = kept.write(finding, self.asked.out or kept.FOUND)
+        path = kept.write(finding, self.options.out or kept.FOUND)
         self.causes[finding.cause] = path
         print(f"{finding.kind}: {finding.lowering}: {finding.message[:200]}\n  {path}", flush=True)
 
@@ -177,9 +177,9 @@ class Run:
     def report(self) -> str:
         """Return the result of the run, and where time went."""
         spent = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.spent.most_common())
-        refusals = "".join(f"\n  {n:4} {said}" for said, n in self.tally.refusals.most_common(15))
+        refusals = "".join(f"\n  {n:4} {text}" for text, n in self.tally.refusals.most_common(15))
         return (
-            f"seed {self.asked.seed}: {self.tally}\n"
+            f"seed {self.options.seed}: {self.tally}\n"
             f"{len(self.causes) - self.known} causes written down; "
             f"time: {spent}\nrefused:{refusals}"
         )

@@ -45,14 +45,15 @@ def refound(finding: Finding) -> Finding | None:
 
 
 def _refound(finding: Finding) -> Finding | None:
-    own = {"functional": "forloop", "sharded": "foreach", "load": "", "process": "", "oracle": ""}
+    generated = {"functional": "forloop", "sharded": "foreach"}
+    generated |= dict.fromkeys(("load", "process", "oracle"), "")
     read_spec(Spec("random", finding.text, "<drawn>", 1))  # most candidates are refused
-    rule = built.load(finding.text, own.get(finding.lowering, finding.lowering))
+    rule = built.load(finding.text, generated.get(finding.lowering, finding.lowering))
     if finding.lowering == "load":
         return None
     if finding.lowering == "fused_cpu":
-        looked = finding.kind == "does not compile"
-        built.compile_together([rule], *["-fsyntax-only"] * looked)
+        only_checks = finding.kind == "does not compile"
+        built.compile_together([rule], *["-fsyntax-only"] * only_checks)
         if rule.refused_by_cpp:
             said = rule.refused_by_cpp
             return replace(finding, kind="does not compile", lowering="fused_cpu", message=said)
@@ -252,11 +253,11 @@ def tidied(tree: ast.Module) -> str:
 
 
 def _drop_unread(tree: ast.Module, rule: ast.FunctionDef) -> None:
-    """Leave out hyperparameters and states that the rule does not name, and mark its locals."""
+    """Leave out hyperparameters and states that the rule does not name; mark unread locals."""
     names = [n for s in rule.body for n in ast.walk(s) if isinstance(n, ast.Name)]
     spoken, read = {n.id for n in names}, {n.id for n in names if isinstance(n.ctx, ast.Load)}
-    texts_of = [*rule.args.defaults, *rule.args.kw_defaults]
-    strings = [n.value for d in texts_of if d for n in ast.walk(d) if isinstance(n, ast.Constant)]
+    defaults = [*rule.args.defaults, *rule.args.kw_defaults]
+    strings = [n.value for d in defaults if d for n in ast.walk(d) if isinstance(n, ast.Constant)]
     named = {str(s).removeprefix("not ") for s in strings}
     kept = [
         (a, d)

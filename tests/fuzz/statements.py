@@ -35,12 +35,10 @@ class Statements:
     """Draws the statements of a rule."""
 
     draw: Expressions
-    # symbol, nature, and the condition under which it exists
+    # symbol, nature (a list of `Known`), and the condition under which it exists
     states: Sequence[tuple[str, str, str]]
     poly: str = ""  # the coefficients of matrix ops, if the rule has any
-    optional: int = 0
-    holding: list[str] = field(default_factory=list)
-    done: list[str] = field(default_factory=list)
+    holding: list[str] = field(default_factory=list)  # conditions known to hold here
 
     @property
     def known(self) -> Known:
@@ -119,13 +117,13 @@ class Statements:
         kinds += ["branch"] * (2 if depth > 1 else depth > 0)
         kinds += ["late", "late"] * self.draw.reduces
         kinds += ["row", "column"] * self.draw.axes
-        kinds += ["kept"] * any(holds for *_, holds in self.states)
+        kinds += ["conditional"] * any(holds for *_, holds in self.states)
         kinds += ["factored"] * (self.draw.reduces and not self.draw.axes and depth > 0)
         kinds += ["matrix"] * (bool(self.poly) and level == 1 and self.draw.axes)
         kind = self.draw.pick(*kinds)
         if kind == "matrix":
             return self.matrices(level)
-        if kind in ("branch", "kept", "factored"):
+        if kind in ("branch", "conditional", "factored"):
             return self.branching(kind, level, depth)
         return [indent + line for line in self.simple(kind)]
 

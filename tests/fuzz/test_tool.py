@@ -51,7 +51,7 @@ def drawn() -> list[str]:
     return [draw(f"tool/{i}")[0] for i in range(600)]
 
 
-def test_every_word_occurs(drawn: list[str]) -> None:
+def test_every_op_occurs(drawn: list[str]) -> None:
     text = "\n".join(drawn)
     called = set(re.findall(r"\b([a-z_0-9]+)\(", text))
     assert not set(CALLABLE) - called
@@ -111,7 +111,7 @@ def test_most_rules_are_read(drawn: list[str]) -> None:
     assert len(refused) <= 20, refused
 
 
-def test_a_seed_is_a_rule() -> None:
+def test_a_seed_always_draws_the_same_rule() -> None:
     assert draw("1/7") == draw("1/7")
     assert draw("1/7") != draw("1/8")
 
@@ -122,7 +122,7 @@ PYTHON = ("forloop", "foreach", "functional")
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_a_right_rule_is_right(setting: Setting) -> None:
+def test_a_right_rule_has_no_findings(setting: Setting) -> None:
     count = trial.Count()
     rule = built.load(RULE)
     built.compile_together([rule])
@@ -133,7 +133,7 @@ def test_a_right_rule_is_right(setting: Setting) -> None:
     assert not count.incomparable
 
 
-FAULTS = {
+FILES = {
     "forloop": "forloop.py",
     "foreach": "foreach.py",
     "fused_cpu": "fused_cpu.cpp",
@@ -162,11 +162,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("lowering", FAULTS)
+@pytest.mark.parametrize("lowering", FILES)
 def test_a_fault_is_noticed(lowering: str) -> None:
     """A small fault is planted in the text of a lowering."""
     text = RULE + f"# {lowering} with a fault\n"
-    rule = planted(text, FAULTS[lowering], "0.25", "0.25000001")
+    rule = planted(text, FILES[lowering], "0.25", "0.25000001")
     built.compile_together([rule])
     with built.batch_kernels([rule]):
         found = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
@@ -174,7 +174,7 @@ def test_a_fault_is_noticed(lowering: str) -> None:
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_what_does_not_compile_is_told_apart() -> None:
+def test_the_rule_that_does_not_compile_is_left_out() -> None:
     """If one of several rules in a compilation does not compile, the others are built."""
     rules = [
         built.load(RULE + "# first\n"),

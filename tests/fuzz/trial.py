@@ -1,4 +1,4 @@
-"""Run a rule in the lowerings, step by step from the same values, and compare with the rule."""
+"""Run a rule in the lowerings, step by step from the same values, and compare with the oracle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
     rule: Built, setting: Setting, lowerings: Sequence[str], count: Count | None = None
 ) -> list[Finding]:
     """Return what is wrong with a rule in some lowerings."""
-    with _types(setting.dtype), _exact_matrices(setting.dtype):
+    with _default_dtype(setting.dtype), _exact_matrices(setting.dtype):
         return _Trial(rule, setting, count or Count()).run(lowerings)
 
 
@@ -101,8 +101,8 @@ class _Trial:
             for index, step in enumerate(right):
                 found = one.values(index)
                 if found.keys() != step.values.keys():
-                    kind = f"keys {sorted(found)} for {sorted(step.values)}"
-                    self.findings.append(self.finding(name, "wrong", kind))
+                    what = f"keys {sorted(found)} for {sorted(step.values)}"
+                    self.findings.append(self.finding(name, "wrong", what))
                     break
                 if not step.sure:
                     self.count.incomparable += 1
@@ -146,6 +146,7 @@ class _Trial:
 
     @contextlib.contextmanager
     def noting(self, name: str) -> Iterator[None]:
+        """Make a finding of an exception; otherwise count the time."""
         started = time.process_time()
         try:
             with limited():
@@ -169,7 +170,8 @@ class _Run:
 
     def __init__(self, rule: Built, name: str, start: list[Tensor], setting: Setting) -> None:
         functional = name == "functional"
-        self.name, self.rule, self.axis = name, rule, setting.seed
+        self.name, self.rule = name, rule
+        self.axis = setting.seed  # modulo the number of axes
         self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in start]
         self.optimizer = rule.cls(self.params, **setting.hypers, differentiable=functional)
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
@@ -177,9 +179,9 @@ class _Run:
     def step(self, grads: list[Tensor]) -> None:
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad.clone()
-        cut = self.name == "sharded"
+        is_sharded = self.name == "sharded"
         with (
-            in_parts(self.rule, self.axis) if cut else contextlib.nullcontext(),
+            in_parts(self.rule, self.axis) if is_sharded else contextlib.nullcontext(),
             use_lowering(self.forced),
         ):
             self.optimizer.step()
@@ -201,7 +203,7 @@ class _Run:
 
 @contextlib.contextmanager
 def in_parts(rule: Built, axis: int) -> Iterator[None]:
-    """Let two ranks with shards take the steps over lists, if the rule has a form for it."""
+    """Let two ranks with shards take foreach's steps, if the rule has `update_sharded`."""
 
     def load(package: str, module: str, function: str) -> Any:
         lists = import_module(f"{package}.{module}")
@@ -217,18 +219,18 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
         def asking(*columns: list[Tensor], **given: Any) -> Iterator[Any]:
             yield from update(*columns, **given) or ()  # without phases there is no request
 
-        def fits(*columns: list[Tensor], **given: Any) -> None:
+        def unless_0_dim(*columns: list[Tensor], **given: Any) -> None:
             whole = columns[0][0].dim() == 0
             (getattr(lists, function) if whole else step)(*columns, **given)
 
-        return fits if update else getattr(lists, function)
+        return unless_0_dim if update else getattr(lists, function)
 
     with mock.patch.object(call, "load", load):
         yield
 
 
 @contextlib.contextmanager
-def _types(dtype: str) -> Iterator[None]:
+def _default_dtype(dtype: str) -> Iterator[None]:
     """Make scalar state float64 with float64 parameters, and float32 otherwise."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if dtype == "float64" else torch.float32)

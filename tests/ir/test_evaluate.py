@@ -64,7 +64,7 @@ ALGORITHMS = catalogue()
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set the default dtype; torch keeps step and scalar state in it if it is float64."""
+    """Set the default dtype; torch keeps step and scalar state in float64 only if it is float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -102,9 +102,9 @@ def test_as_torch(name: str, flags: dict[str, Any], scalar_dtype: torch.dtype) -
 
 
 def assert_same_state(algorithm: Algorithm, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Check that tensor states agree, and that step and float32 states are equal to the last bit.
+    """Check that tensor states agree, and that the step count and scalar states are equal.
 
-    In float64, Python and torch round the last bit of 0.96 ** x differently.
+    In float64 they may differ in a last bit: Python and torch round 0.96 ** x differently.
     """
     for key in {*ours, *theirs}:
         if key == "step" and key not in theirs:
@@ -138,7 +138,7 @@ def test_scalar_state_is_kept_in_the_scalar_dtype() -> None:
         assert state["exp_avg"].dtype == torch.float64
 
 
-def test_tensor_hyperparameters_count() -> None:
+def test_a_hyperparameter_may_be_a_tensor() -> None:
     algorithm = ALGORITHMS["Adam"]
     hypers = {h.name: h.default for h in algorithm.hypers}
     tensors = hypers | {"lr": torch.tensor([0.001]), "betas": (torch.tensor(0.9), 0.999)}

@@ -1,4 +1,4 @@
-"""Test the oracle of rules with reductions, rows, columns and matrix ops against torch: float64."""
+"""Test the oracle of rules with reductions, rows, columns and matrix ops, in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from planning import CUT
+from planning import WITH_PHASES
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm
@@ -77,6 +77,7 @@ def follow(
         reference.step()
         ours, state = evaluate(algorithm, hypers, ours, grad, state, torch.float64)
     expected = reference.state[theirs]
+    # a state without torch's step count is no difference
     assert {*state, "step"} == {*expected, "step"}
     for found, wanted in [(ours, theirs.detach()), *((state[k], expected[k]) for k in expected)]:
         found = torch.as_tensor(found, dtype=torch.float64)
@@ -87,7 +88,7 @@ def follow(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("flags", ADAFACTOR, ids=str)
 def test_adafactor(flags: dict[str, Any], shape: tuple[int, ...]) -> None:
-    algorithm = add_maximize(CUT["Adafactor"])
+    algorithm = add_maximize(WITH_PHASES["Adafactor"])
     with float64_scalars():
         follow(algorithm, torch.optim.Adafactor, shape, flags)
 
@@ -98,11 +99,11 @@ def test_muon(
     flags: dict[str, Any], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", orthogonalize)
-    follow(CUT["Muon"], torch.optim.Muon, shape, flags)
+    follow(WITH_PHASES["Muon"], torch.optim.Muon, shape, flags)
 
 
 def lamb(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> Tensor:
-    """Take a step by the paper, with torch's own norms, in place in the state."""
+    """Return the parameter after a step as in the paper, with torch's norms; store new states."""
     m = state["exp_avg"] = 0.9 * state.get("exp_avg", 0) + 0.1 * g
     v = state["exp_avg_sq"] = 0.999 * state.get("exp_avg_sq", 0) + 0.001 * g * g
     u = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-6) + decay * p
@@ -132,18 +133,18 @@ def came(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> T
 
 
 REFERENCES = {"LAMB": lamb, "LARS": lars, "CAME": came}
-SIZES = [((), 1.0), ((6,), 1.0), ((3, 4), 1.0), ((3, 4), 0.0)]
-OTHERS = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
+SHAPES_AND_STARTS = [((), 1.0), ((6,), 1.0), ((3, 4), 1.0), ((3, 4), 0.0)]
+CAME_CASES = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "start"),
-    [(name, *size) for name in ("LAMB", "LARS") for size in SIZES] + OTHERS,
+    [(name, *size) for name in ("LAMB", "LARS") for size in SHAPES_AND_STARTS] + CAME_CASES,
     ids=str,
 )
-def test_others(name: str, shape: tuple[int, ...], start: float) -> None:
+def test_rules_that_torch_lacks(name: str, shape: tuple[int, ...], start: float) -> None:
     """These rules are in no torch.optim; parameters start large or at zero."""
-    algorithm = CUT[name]
+    algorithm = WITH_PHASES[name]
     hypers = {h.name: h.default for h in algorithm.hypers}
     generator = torch.Generator().manual_seed(5)
     ours = theirs = start * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -160,8 +161,8 @@ def test_others(name: str, shape: tuple[int, ...], start: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_machine_eps_is_that_of_the_parameter(dtype: torch.dtype) -> None:
-    """With such a small gradient, machine_eps squared is as large as the second moment."""
-    algorithm = CUT["Adafactor"]
+    """The gradient is so small that machine_eps squared exceeds the second moment."""
+    algorithm = WITH_PHASES["Adafactor"]
     hypers = {h.name: h.default for h in algorithm.hypers}
     eps = torch.finfo(dtype).eps
     grad = torch.tensor([eps / 8])

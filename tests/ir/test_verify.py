@@ -23,7 +23,7 @@ MOMENTUM = 'm=state("exp_avg")'
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_level_of_the_six(name: str) -> None:
+def test_every_rule_is_right_at_every_level(name: str) -> None:
     algorithm = RULES[name]
     for step in (lambda a: a, add_maximize, lambda a: rename(add_maximize(a))):
         verify_algorithm(to_ssa(step(algorithm)))
@@ -51,7 +51,7 @@ BAD_RULES = {
     "old version": ruled(STEP, Assign(Ref("u", 1), P)),
     "new version too soon": ruled(Assign(Ref("u", 1), Ref("param", 1)), STEP),
     "one version twice": ruled(STEP, replace(STEP, value=G)),
-    "arms end apart": ruled(
+    "arms end in two versions": ruled(
         If(LR, (STEP,), (Assign(Ref("param", 2), G),)), Assign(Ref("u", 1), Ref("param", 2))
     ),
     "one arm only": ruled(If(LR, (Assign(Ref("u", 1), G),)), Assign(Ref("u", 2), Ref("u", 1))),
@@ -97,6 +97,7 @@ def with_body(change: Program) -> Plan:
 
 
 def last(value: Linear) -> Plan:
+    """Return the plan with this value in its last statement."""
     return with_body((replace(planned().sweeps[0].body[-1], value=value),))
 
 
@@ -129,7 +130,7 @@ def bad_plans() -> dict[str, Plan]:
     }
 
 
-def test_the_plan_that_is_broken_is_right() -> None:
+def test_the_plan_is_right_before_it_is_broken() -> None:
     verify_plan(planned())
     verify_plan(last(total(Term(Ref("mu", 1), (M,)))))
 

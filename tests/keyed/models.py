@@ -21,7 +21,7 @@ def parameters(seed: int = 0) -> dict[str, Tensor]:
 
 
 def train(optimizer: Any, steps: int, seed: int = 1) -> None:
-    """Take steps; a parameter's gradients depend on its place only."""
+    """Take steps; gradients depend on the parameter's place and on the step only."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         for group in optimizer.param_groups:

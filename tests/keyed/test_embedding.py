@@ -88,9 +88,9 @@ def test_the_row_kernel_takes_the_step() -> None:
     table = FusedEmbedding(ROWS, WIDTH, optimizer_class=optgen.optim.Adagrad)
     (bucket,) = table.fused_optimizer._buckets  # type: ignore[attr-defined]
     table.weight.grad = torch.ones(ROWS, WIDTH).to_sparse(1)
-    told = explain(bucket.optimizer)
-    assert "fused C++" in told
-    assert "sparse gradients by the rows they touch" in told
+    explained = explain(bucket.optimizer)
+    assert "fused C++" in explained
+    assert "sparse gradients by the rows they touch" in explained
 
 
 def test_checkpoints_and_copies() -> None:

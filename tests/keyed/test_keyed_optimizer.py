@@ -116,7 +116,7 @@ def test_a_parameter_of_two_names_loads_what_it_saved() -> None:
     optimizer.load_state_dict(copy.deepcopy(packed))
 
 
-def test_what_there_is_not() -> None:
+def test_methods_that_it_lacks() -> None:
     optimizer = KeyedOptimizer(parameters(), {}, [])
 
     with pytest.raises(NotImplementedError, match="KeyedOptimizer has no step"):

@@ -35,7 +35,7 @@ def trained(steps: int = 2, library: Any = torch.optim, **given: Any) -> KeyedOp
 
 
 def replaced(path: tuple[Any, ...], change: Callable[[Any], Any]) -> Change:
-    """Change one value of a checkpoint."""
+    """Return a function that changes one value of a checkpoint."""
 
     def apply(packed: Any) -> None:
         for key in path[:-1]:
@@ -46,7 +46,7 @@ def replaced(path: tuple[Any, ...], change: Callable[[Any], Any]) -> Change:
 
 
 def renamed(path: tuple[Any, ...], old: str, new: str) -> Change:
-    """Give a value of a checkpoint another key."""
+    """Return a function that gives a value of a checkpoint another key."""
 
     def apply(packed: Any) -> None:
         for key in path:
@@ -261,7 +261,7 @@ def test_after_a_load_every_optimizer_is_told_once() -> None:
     assert heard == ["inner", "outer", "b"]
 
 
-def test_what_is_read_straight_into_the_state_is_loaded() -> None:
+def test_a_state_that_was_filled_in_place_is_loaded() -> None:
     optimizer = trained()
     packed = optimizer.state_dict()
     packed["state"]["weight"]["exp_avg"].fill_(7.0)

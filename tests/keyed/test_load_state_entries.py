@@ -6,9 +6,7 @@ import pytest
 import torch
 from keyed.models import content, parameters
 
-from optgen.keyed import (
-    KeyedOptimizer,
-)
+from optgen.keyed import KeyedOptimizer
 
 
 class Entry:

@@ -145,7 +145,7 @@ def test_a_part_of_the_model_that_is_not_used() -> None:
 
 def test_a_learning_rate_acts_on_the_next_pass() -> None:
     """A schedule or a warm-up sets the rate, and groups have their own rates."""
-    for around in (False, True):
+    for with_warmup in (False, True):
         networks = Blocks(), Blocks()
         grouped = [
             [
@@ -159,10 +159,10 @@ def test_a_learning_rate_acts_on_the_next_pass() -> None:
         named = dict(networks[1].named_parameters())
         reference: Any = KeyedOptimizerWrapper(named, lambda _, plain=plain: plain)
         ours: Any = model.fused_optimizer
-        if around:
+        if with_warmup:
             stages = [WarmupStage(max_iters=4, value=0.1)]
             ours, reference = (WarmupOptimizer(each, stages, lr=0.3) for each in (ours, reference))
-        schedules = [StepLR(each, 1, 0.5) for each in (ours, reference) if not around]
+        schedules = [StepLR(each, 1, 0.5) for each in (ours, reference) if not with_warmup]
         for step in range(4):
             backward(model, step)
             ours.step()
@@ -286,7 +286,7 @@ def test_a_gradient_scaler_finds_nothing() -> None:
         scaler.step(model.fused_optimizer)
 
 
-def test_no_other_optimizer_need_know() -> None:
+def test_the_filter_leaves_the_other_parameters() -> None:
     model = nn.Sequential(UpdateInBackward(nn.Linear(2, 2), SGD), nn.Linear(2, 2))
     left = [name for name, _ in in_backward_optimizer_filter(model.named_parameters())]
     assert left == ["1.weight", "1.bias"]

@@ -36,9 +36,9 @@ def Scalars(
     n=hyper(0.25),
     n_=hyper(0.125),
 ):
-    """Lists that are words of Python: clas, a, i; a backslash ends the line \\
+    """Names with plurals that Python reserves: clas, a, i; a backslash ends the line \\
 
-    Names of what C++ and Triton use, and of what others are made of.
+    Also names that C++ and Triton use, and names that look like generated ones.
     """
     a = g + 0.5 * p
     i = abs(a)
@@ -164,7 +164,7 @@ def Bursts(
     prefetch=hyper(0.3),
     delayed=hyper(0.4),
 ):
-    """Return the names that C++ loops over three arrays give their own variables."""
+    """Names that C++ loops over three arrays give their own variables."""
     prefetch_strip = end * first
     first = first * delayed + prefetch
     m = strip * m + prefetch_strip * g

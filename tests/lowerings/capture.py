@@ -24,7 +24,7 @@ class Blind(TorchDispatchMode):
 
 @contextmanager
 def captured(blind: bool = True) -> Iterator[None]:
-    """Let CPU tensors be captured; only torch's check of devices stands against it."""
+    """Let capturable steps take CPU tensors. With `blind`, reading a number is an error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "optgen.runtime.eager.functional_checks.capturable_devices", lambda: ["cpu", "cuda"]

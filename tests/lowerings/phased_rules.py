@@ -70,14 +70,14 @@ def module_of(name: str, folder: Path) -> ModuleType:
         if lowering.name in ("optimizer", "fused_triton"):
             text = render(algorithm, lowering, ruff=None)
             (folder / lowering.filename).write_text(text, encoding="utf-8")
-    title = f"phased_{next(COUNT)}"
+    module_name = f"phased_{next(COUNT)}"
     path = folder / "__init__.py"
     found = importlib.util.spec_from_file_location(
-        title, path, submodule_search_locations=[str(folder)]
+        module_name, path, submodule_search_locations=[str(folder)]
     )
     assert found is not None
     assert found.loader is not None
-    module = sys.modules[title] = importlib.util.module_from_spec(found)
+    module = sys.modules[module_name] = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
 

@@ -1,4 +1,4 @@
-"""Test states that a rule only reads: every lowering leaves them as they began."""
+"""Test anchors, states that a rule only reads: every lowering leaves them as they began."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, outside, run_inside
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 from parts import step_in_parts
 from spec_texts import spec
 from torch import Tensor
@@ -73,7 +73,7 @@ IDLE = (
 )
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__, "rule or bits")
@@ -136,16 +136,16 @@ def test_a_copy_keeps_its_bits(name: str, lowering: str, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_no_sweep_stores_it(name: str) -> None:
+def test_no_sweep_stores_an_anchor(name: str) -> None:
     (algorithm,) = read_spec(Spec("Made", RULES[name], "made.py", 1))
     for plan in plans(algorithm):
         stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
         assert stored <= {"param", "m"}
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_nothing_is_written_to_it(lowering: str) -> None:
+def test_nothing_is_written_to_an_anchor(lowering: str) -> None:
     params, optimizer = stepped(RULES["a copy"], lowering, 1)
     kept = [optimizer.state[p]["x0"] for p in params]
     versions = [x._version for x in kept]
@@ -153,7 +153,7 @@ def test_nothing_is_written_to_it(lowering: str) -> None:
     assert [x._version for x in kept] == versions
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("idle", IDLE)
 def test_a_value_that_does_not_change_is_no_assignment(idle: str) -> None:
     lines = [*idle.split("\n    "), "p = p - lr * g * norm(p - a)", "if sure:", "    p = 0.9 * p"]
@@ -165,9 +165,9 @@ def test_a_value_that_does_not_change_is_no_assignment(idle: str) -> None:
         assert all(map(torch.equal, found, expected))
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_sparse_gradients_leave_it_alone(lowering: str) -> None:
+def test_sparse_gradients_leave_an_anchor_alone(lowering: str) -> None:
     weights = torch.randn(6, 20, dtype=torch.float64)
     sparse, dense = (torch.nn.Parameter(weights.clone()) for _ in range(2))
     ours = loaded(RULES["a copy"])([sparse])
@@ -189,7 +189,7 @@ def test_sparse_gradients_leave_it_alone(lowering: str) -> None:
     assert torch.equal(ours.state[sparse]["x0"], weights)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_complex_parameters(lowering: str) -> None:
     start = torch.randn(4, 3, dtype=torch.complex128)
@@ -205,9 +205,9 @@ def test_complex_parameters(lowering: str) -> None:
     torch.testing.assert_close(torch.view_as_real(whole.detach()), parts.detach())
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_checkpoint_has_it(lowering: str) -> None:
+def test_a_checkpoint_has_the_anchors(lowering: str) -> None:
     expected, _ = stepped(RULES["the distance"], lowering, 4)
     params, optimizer = stepped(RULES["the distance"], lowering, 2)
     again = [torch.nn.Parameter(p.detach().clone()) for p in params]
@@ -218,7 +218,7 @@ def test_a_checkpoint_has_it(lowering: str) -> None:
         torch.testing.assert_close(param, value, rtol=0, atol=0)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("axis", [0, 1])
 def test_processes_that_share_a_parameter(axis: int) -> None:
     (algorithm,) = read_spec(Spec("Made", RULES["the distance"], "made.py", 1))
@@ -239,7 +239,7 @@ def test_processes_that_share_a_parameter(axis: int) -> None:
     assert torch.equal(columns[1][3][0], drawn(2)[0])
 
 
-@outside
+@outside_interpreter
 def test_a_state_that_begins_as_a_number_is_written() -> None:
     text = spec(PULL.replace("m", "g"), states='x0=state("x0", init=1)', hypers=LR)
     with pytest.raises(SpecError, match="state `x0` is never written") as caught:
@@ -247,14 +247,14 @@ def test_a_state_that_begins_as_a_number_is_written() -> None:
     assert 'init="p"' in caught.value.hint
 
 
-@outside
-def test_its_letter_has_no_time() -> None:
+@outside_interpreter
+def test_the_letter_of_an_anchor_has_no_time() -> None:
     doc = loaded(RULES["a copy"]).__doc__
     assert r"(\theta_{t-1} - x_0)" in doc
     assert ":math:`x_0`, like the parameter, a copy of it before its first step" in doc
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("form", FORMS)
 def test_a_parameter_that_does_not_change(form: str) -> None:
     """Assigning the parameter its own value changes nothing, also in a rule with several sweeps."""
@@ -265,7 +265,7 @@ def test_a_parameter_that_does_not_change(form: str) -> None:
         assert optimizer.state[param]["m"].any()
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_narrow_rows_and_16_bits(lowering: str, dtype: torch.dtype) -> None:

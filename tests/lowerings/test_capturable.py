@@ -158,8 +158,8 @@ def test_a_captured_step_is_the_same_step(name: str, lowering: str) -> None:
     bound = (
         1e-6 if any(state.shape == "scalar" for state in cls.rule.states) else 1e-12
     )  # a float32 state is rounded at other places
-    every = {tuple((k, v) for k, v in flags.items() if k in known) for flags in FLAGS}
-    for options in map(dict, sorted(every)):
+    flag_sets = {tuple((k, v) for k, v in flags.items() if k in known) for flags in FLAGS}
+    for options in map(dict, sorted(flag_sets)):
         plain = trained(cls, "forloop", options)
         found = trained(cls, lowering, {**options, "capturable": True})
         for a, b in zip(found, plain, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from lowerings.capture import captured
 from torch import Tensor
 
@@ -69,20 +69,20 @@ def drawn(step: int) -> list[Tensor]:
     return [torch.randn(s, generator=generator, dtype=torch.float64) * size for s in SHAPES]
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", PAPERS)
 def test_equal_to_the_paper(name: str, lowering: str) -> None:
     follow_the_paper(name, lowering)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("name", PAPERS)
 def test_kernels_equal_the_paper(name: str) -> None:
     follow_the_paper(name, "fused_triton")
 
 
-@outside
+@outside_interpreter
 def test_in_the_interpreter() -> None:
     run_inside(__file__)
 
@@ -109,7 +109,7 @@ def follow_the_paper(name: str, lowering: str) -> None:
             assert math.isclose(found.item(), values[symbol].item(), rel_tol=1e-12)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("name", [*PAPERS, "fedscalars"])
 def test_no_step_reads_them_on_the_host(name: str) -> None:
     params = drawn(100)
@@ -126,7 +126,7 @@ def test_no_step_reads_them_on_the_host(name: str) -> None:
         torch.testing.assert_close(param, clone, rtol=0, atol=1e-13)
 
 
-@outside
+@outside_interpreter
 def test_they_live_on_the_device_of_the_parameter() -> None:
     """Scalars that the host computes stay on the CPU."""
     rule = optgen.load(SPECS / "stablespam.py").rule
@@ -138,7 +138,7 @@ def test_they_live_on_the_device_of_the_parameter() -> None:
         assert made.device.type == device
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("name", [*PAPERS, "fedscalars"])
 def test_a_checkpoint_holds_them(name: str) -> None:
     made = optgen.load(SPECS / f"{name}.py")

@@ -175,7 +175,7 @@ def pairs(op: str) -> tuple[Tensor, Tensor]:
     return torch.tensor(p, dtype=torch.float64), torch.tensor(g, dtype=torch.float64)
 
 
-def test_every_elementwise_op_has_a_row() -> None:
+def test_every_elementwise_op_is_used() -> None:
     assert set(USES) == set(BY_ELEMENT)
 
 

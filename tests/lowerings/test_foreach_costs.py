@@ -219,11 +219,11 @@ def size_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_size, "block_elements", block_elements)
 
 
-@pytest.mark.parametrize("piece", ["CPU", "GPU"])
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("name", LIMITED)
-def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for the slices of a CPU, and for the larger ones of a GPU."""
-    if piece == "GPU":
+    if device == "GPU":
         size_on_a_device(monkeypatch)
 
     needed = extra(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
@@ -231,12 +231,12 @@ def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.Monk
     assert 0 < needed <= LIMIT
 
 
-@pytest.mark.parametrize("piece", ["CPU", "GPU"])
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("rows", [8, 1000])
 def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
-    rows: int, piece: str, monkeypatch: pytest.MonkeyPatch
+    rows: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if piece == "GPU":
+    if device == "GPU":
         size_on_a_device(monkeypatch)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
 

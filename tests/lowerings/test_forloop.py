@@ -32,7 +32,7 @@ def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
     for _ in range(7):
         param.grad = torch.randn(5, dtype=torch.float64)
         if options:
-            param.requires_grad_(False)
+            param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
         with use_lowering("forloop"):
             optimizer.step()
     return [param.detach(), *optimizer.state[param].values()]
@@ -48,7 +48,7 @@ def test_both_forms_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_functional_form_writes_at_its_end_only(name: str) -> None:
-    """Autograd and graph capture need the values that the function has read."""
+    """Autograd and graph capture need what the function reads to stay unchanged until its end."""
     lines = function(RULES[name], FORLOOP, "update_functional").splitlines()
     writes = [number for number, line in enumerate(lines) if ".copy_(" in line]
     ending = [line for line in lines[writes[0] :] if line.strip()]

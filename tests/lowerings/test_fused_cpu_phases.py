@@ -115,7 +115,7 @@ def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
 @pytest.mark.parametrize(
     "path", ["specs/adafactor.py", "tests/specs/came.py"], ids=["adafactor", "came"]
 )
-def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
+def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
     command = compiler.find()
     assert command is not None
     if "g++" not in Path(command[0]).name:
@@ -126,6 +126,7 @@ def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
     lines = inline_includes(text).splitlines()
     first = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
     loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
+    assert loops[-1] > first
     for loop in (i for i in loops if i > first):
         found = re.findall(rf":(?:{loop}|{loop + 1}):\d+: optimized: {VECTORIZED}", report)
         template = next(line for line in reversed(lines[:loop]) if "template <" in line)
@@ -133,7 +134,7 @@ def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
         assert found.count(str(width)) >= copies, (loop, lines[loop - 1], report)
 
 
-def test_names_of_its_own_step_aside(tmp_path: Path) -> None:
+def test_names_that_the_cpp_uses_step_aside(tmp_path: Path) -> None:
     text = printed(RULE, "Named")
 
     assert build(text, tmp_path, "-Wall", "-Wextra") == ""
@@ -149,4 +150,6 @@ def test_matrix_words_are_named_for_the_runtime() -> None:
     assert (call.target, call.op, call.source) == ("o", "orthogonalize", "u")
     assert call.arguments == ("ns_coefficients", "ns_steps", "eps")
     assert parse_calls("") == ()
+    with pytest.raises(ValueError, match="not a call of a matrix op: 'a = f'"):
+        parse_calls("a = f")
     assert [c.arguments for c in parse_calls("a = f(b, 1, -0.5); c = g(a)")] == [("1", "-0.5"), ()]

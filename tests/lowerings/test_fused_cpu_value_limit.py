@@ -1,4 +1,4 @@
-"""Test the error for a rule with more values than a C++ kernel's sets can hold."""
+"""Test the error for a rule with more reductions than a C++ kernel's bit sets can hold."""
 
 from __future__ import annotations
 

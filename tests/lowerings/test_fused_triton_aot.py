@@ -42,7 +42,7 @@ def cache() -> str:
 
 
 def chosen(name: str, target: str) -> Iterator[Case]:
-    """Yield all cases for Hopper; for the others only all flags with a gradient scaler, or neither.
+    """Yield all cases for Hopper; else only those with flags and a gradient scaler, or neither.
 
     If a step has many kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
     """

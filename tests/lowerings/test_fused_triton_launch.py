@@ -1,6 +1,6 @@
 """Test fused Triton up to the launch, without a GPU: a driver records each launch.
 
-Buckets, arguments and options go through Triton's own wrapper and compile; nothing is launched.
+Buckets, arguments and options go through Triton's own wrapper and compiler, but no kernel runs.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 
 from optgen import use_lowering
 
@@ -30,12 +30,12 @@ LAUNCHES = {
 }
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_step_launches(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from torch import Tensor
 
 import optgen.optim
@@ -25,20 +25,20 @@ BLOCK = 1024
 ELEMENTWISE = [name for name in CLASSES if name not in ("Adafactor", "Muon")]
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("numel", [BLOCK, BLOCK - 24])
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_a_block_of_elements(name: str, numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block steps as it does alone, though the table puts 2**31 elements before it."""
-    whole = Table.point
+    original = Table.point
 
     def point_far(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
-        whole(table, streams)
+        original(table, streams)
         table.rows[0] += FAR
         table.rows[1] -= FAR // BLOCK
         for row, stream in enumerate(streams, HEADER):
@@ -46,7 +46,7 @@ def test_a_block_of_elements(name: str, numel: int, monkeypatch: pytest.MonkeyPa
                 table.rows[row] -= FAR * stream[0].element_size()
 
     finals = []
-    for point in (whole, point_far):
+    for point in (original, point_far):
         monkeypatch.setattr(Table, "point", point)
         generator = torch.Generator().manual_seed(0)
         param = torch.randn(numel, generator=generator, requires_grad=True)
@@ -63,7 +63,7 @@ def table(*rows: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).view(-1, 1)
 
 
-@inside
+@inside_interpreter
 def test_a_tile_of_a_matrix() -> None:
     """The tile is the last 16 rows of 128 elements, after 2**31 elements."""
     before = FAR // 128
@@ -74,7 +74,7 @@ def test_a_tile_of_a_matrix() -> None:
     values[height + before : 2 * height] = row
     values[3 * height + 128 :] = column
     scalars = torch.zeros(adafactor.SCALARS.value, dtype=torch.float64)
-    scalars[10] = 0.5
+    scalars[10] = 0.5  # the factor of the update
     addresses = [tensor.data_ptr() - FAR * 4 for tensor in (param, grad)]
     expected = param - 0.5 * grad / (row[:, None] * column).sqrt()
     step: Any = adafactor.adafactor_factored_step3
@@ -95,7 +95,7 @@ def test_a_tile_of_a_matrix() -> None:
     torch.testing.assert_close(param, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_tile_never_spans_so_many_elements() -> None:
+def test_a_tile_never_spans_2_to_the_31_elements() -> None:
     """Kernels count the elements within a tile in 32 bits."""
     for shape in (Shape(1, 16, 2**28), Shape(1, 3, 2**30), Shape(1, 5, 2**40), Shape(1, 2**40, 1)):
         tile = Tile.of(shape)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from lowerings.test_fused_triton_words import WRITTEN, meaning, sentence
 from torch import Tensor
 
@@ -109,7 +109,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return module
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
@@ -127,7 +127,7 @@ def operands(word: str, dtype: torch.dtype) -> list[Tensor]:
     return [x.contiguous(), y.contiguous(), z.contiguous()]
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
 def test_a_word(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
@@ -172,7 +172,7 @@ def expectation(expr: Expr, kinds: dict[str, str], given: list[Tensor], first: i
     return found.double().expand(64)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize(
     ("capability", "kind"), [(80, "fp32"), (80, "fp16"), (90, "fp64"), (90, "bf16")]
 )

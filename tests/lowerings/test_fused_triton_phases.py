@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from lowerings.phased_rules import Oracle, class_of, module_of
 from torch import Tensor
 
@@ -25,7 +25,7 @@ RULES = [
 ]
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
@@ -54,7 +54,7 @@ def train(optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int) -> f
     return oracle.worst(params, optimizer)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), RULES)
 def test_agrees_with_the_rule_run_plainly(
     name: str, settings: dict[str, Any], tmp_path: Path
@@ -66,7 +66,7 @@ def test_agrees_with_the_rule_run_plainly(
     assert train(optimizer, Oracle(name, params), params, steps=2) < 1e-14
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("name", ["Adafactor", "LAMB"])
 def test_computes_in_float32_for_float32(name: str, tmp_path: Path) -> None:
     params = parameters(torch.float32, SHAPES[:-1])
@@ -74,7 +74,7 @@ def test_computes_in_float32_for_float32(name: str, tmp_path: Path) -> None:
     assert train(optimizer, Oracle(name, params), params, steps=2) < 5e-7
 
 
-@inside
+@inside_interpreter
 def test_layouts_of_all_kinds(tmp_path: Path) -> None:
     """Tensors may have memory that is not in the order of their indices, or not aligned."""
     held = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
@@ -84,7 +84,7 @@ def test_layouts_of_all_kinds(tmp_path: Path) -> None:
     assert train(optimizer, Oracle("Adafactor", params), params, steps=2) < 1e-14
 
 
-@inside
+@inside_interpreter
 def test_a_tensor_steps_alike_whatever_is_beside_it(tmp_path: Path) -> None:
     """The bits are equal: the order of a tensor's sums depends on this tensor only."""
     kind = class_of("Adafactor", tmp_path)
@@ -100,7 +100,7 @@ def test_a_tensor_steps_alike_whatever_is_beside_it(tmp_path: Path) -> None:
     assert torch.equal(alone[0], among[0])
 
 
-@inside
+@inside_interpreter
 def test_an_infinity_skips_every_phase(tmp_path: Path) -> None:
     params = parameters(torch.float64, [(5, 3), (30,), (1, 300)])
     optimizer, oracle = class_of("Adafactor", tmp_path)(params), Oracle("Adafactor", params)
@@ -112,7 +112,7 @@ def test_an_infinity_skips_every_phase(tmp_path: Path) -> None:
     assert train(optimizer, oracle, params, steps=1) < 1e-14
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("name", ["Adafactor", "LAMB"])
 def test_unscales_gradients_once(name: str, tmp_path: Path) -> None:
     params = parameters(torch.float64, [(5, 3), (300,)])
@@ -128,7 +128,7 @@ def test_unscales_gradients_once(name: str, tmp_path: Path) -> None:
     assert oracle.worst(params, optimizer) < 1e-14
 
 
-@inside
+@inside_interpreter
 def test_matrix_words_take_what_a_sweep_has_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from lowerings import odd_rules
 
 import optgen
@@ -28,12 +28,12 @@ RULES = [
 ]
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), RULES)
 def test_agrees_with_the_rule_run_plainly(name: str, settings: dict[str, Any]) -> None:
     algorithms = {a.name: a for a in read_spec(Path(odd_rules.__file__))}
@@ -74,7 +74,7 @@ def Maybe(p, g, /, *, lr=hyper(0.5), clip=hyper(None, optional=True)):
 '''
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize(
     ("clip", "moved"), [(None, 1.0), (0.25, 0.125), (0, 0.5), (torch.nan, torch.nan), (NONE, 1.0)]
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
@@ -26,7 +26,7 @@ from optgen.runtime.fused_triton.launch_options import exact
 pytest.importorskip("triton")
 
 X, Y, Z = (Ref(name) for name in "xyz")
-WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category != "fact"]
+WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category != "lookup"]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """
@@ -126,12 +126,12 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return module
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
 def test_a_word_on_tensors(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
@@ -139,7 +139,7 @@ def test_a_word_on_tensors(number: int, dtype: torch.dtype, kernels: ModuleType)
     check(WRITTEN[number].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
 def test_a_word_on_scalars(number: int, kernels: ModuleType) -> None:
     kernel = getattr(kernels, f"scalar{number}")
@@ -154,7 +154,7 @@ PRECISE: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
 """Functions that Triton lacks, and NumPy's, which take extended precision."""
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("word", PRECISE)
 def test_the_last_places(word: str, dtype: torch.dtype, kernels: ModuleType) -> None:
@@ -177,7 +177,7 @@ def test_the_last_places(word: str, dtype: torch.dtype, kernels: ModuleType) -> 
     assert (np.abs(found.numpy() - expected) <= 3 * unit).all()
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("kind", ["fp32", "fp64"])
 @pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
 def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_path: Path) -> None:

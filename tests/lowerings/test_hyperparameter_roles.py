@@ -32,7 +32,7 @@ def of(name: str, *body: str, states: str = V, hypers: str = "") -> str:
     return role(algorithm, hyper)
 
 
-def test_the_issues() -> None:
+def test_ademamix() -> None:
     algorithm = read(ADEMAMIX)
     found = {h.name: role(algorithm, h) for h in algorithm.hypers}
     assert found == {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, inside, outside, run_inside
+from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
 from lowerings.list_rules import ALGORITHMS, CASES, functions, settings_of
 from torch import Tensor
 
@@ -28,7 +28,7 @@ BOUNDS = {torch.float64: 1e-12, torch.float32: 3e-7, torch.bfloat16: 2**-8, torc
 Function = Callable[..., None]
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
@@ -96,7 +96,7 @@ def test_any_number_of_lists(
             check(made[name], algorithm, settings_of(algorithm, given), dtype)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_tensor_that_is_cut_into_pieces(lowering: str) -> None:
     lists = columns(("a", "b"), torch.float32, [(2**18 + 3,), (7, 2**17)])
@@ -139,7 +139,7 @@ def test_autograd_hears_of_every_list_that_is_written(
         assert [b > a for a, b in zip(before, after, strict=True)] == [True, False, True]
 
 
-@inside
+@inside_interpreter
 def test_a_table_is_kept_between_calls() -> None:
     from optgen.generated.averaging import ema as module
 
@@ -157,7 +157,7 @@ def test_a_table_is_kept_between_calls() -> None:
     assert not any(batch.params for batch, _ in kept[module._update])
 
 
-@outside
+@outside_interpreter
 def test_the_checks_are_those_of_an_optimizer(made: dict[str, Function]) -> None:
     with pytest.raises(ValueError, match=r"Invalid decay value: 1\.5"):
         ema([torch.ones(2)], [torch.ones(2)], decay=1.5)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from lowerings import awkward_rules
 
 import optgen
@@ -59,27 +59,27 @@ def agree(name: str, settings: dict[str, Any], lowering: str) -> None:
             torch.testing.assert_close(kept.double(), expected, rtol=1e-12, atol=1e-13)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_on_a_cpu(name: str, settings: dict[str, Any], lowering: str) -> None:
     agree(name, settings, lowering)
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_through_triton(name: str, settings: dict[str, Any]) -> None:
     agree(name, settings, "fused_triton")
 
 
-@outside
-def test_what_is_no_choice_has_no_number() -> None:
+@outside_interpreter
+def test_a_step_refuses_an_unknown_choice() -> None:
     param = torch.nn.Parameter(torch.ones(2))
     optimizer = optgen.load(awkward_rules.Kernel)([param])
     optimizer.param_groups[0]["norm"] = "third"
@@ -88,8 +88,8 @@ def test_what_is_no_choice_has_no_number() -> None:
         optimizer.step()
 
 
-@outside
-def test_a_list_is_called_as_nothing_else_is() -> None:
+@outside_interpreter
+def test_the_name_of_a_list_is_free() -> None:
     assert [plural(n) for n in ("exp_avg", "rms", "a", "i", "clas")] == [
         *("exp_avgs", "rms_list", "a_list", "i_list", "clas_list")
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from spec_texts import LR, read, spec
 
 import optgen
@@ -185,7 +185,7 @@ def agree(text: str, options: dict[str, Any], lowering: str) -> None:
         torch.testing.assert_close(param.detach(), value, rtol=1e-12, atol=1e-12)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", CASES)
 def test_on_a_cpu(case: str, lowering: str) -> None:
@@ -194,13 +194,13 @@ def test_on_a_cpu(case: str, lowering: str) -> None:
         agree(text, options, lowering)
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("case", CASES)
 def test_through_triton(case: str) -> None:
     text, settings = CASES[case]

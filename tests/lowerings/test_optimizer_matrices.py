@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
-from planning import CUT
+from planning import WITH_PHASES
 from torch.nn import Parameter
 from torch.testing._internal.common_optimizers import optim_db
 
@@ -22,7 +22,7 @@ ERRORS = {info.optim_cls.__name__: info.optim_error_inputs_func for info in opti
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
-def test_as_torchs_signature_and_group(name: str) -> None:
+def test_signature_and_group_are_torchs(name: str) -> None:
     theirs = list(inspect.signature(getattr(torch.optim, name)).parameters.values())
     ours = list(inspect.signature(CLASSES[name]).parameters.values())
     group = getattr(torch.optim, name)([Parameter(torch.ones(2, 2))]).param_groups[0]
@@ -166,7 +166,7 @@ def test_parameters_that_differ_in_a_fact_share_no_call() -> None:
         assert len(flat.steps) == len(factored.steps) == 2
 
 
-def test_parameters_that_agree_in_every_fact_are_one_work() -> None:
+def test_parameters_that_agree_in_every_fact_are_one_batch() -> None:
     params = [Parameter(torch.ones(2, 3)) for _ in range(2)]
     optimizer = CLASSES["Adafactor"](params)
     for param in params:
@@ -217,4 +217,4 @@ def test_docstrings() -> None:
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
 def test_latex(name: str, golden: Golden) -> None:
-    golden.check(to_latex(CUT[name]))
+    golden.check(to_latex(WITH_PHASES[name]))

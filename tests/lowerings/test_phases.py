@@ -1,4 +1,4 @@
-"""Test rules with reductions and matrix ops in the for-loop and foreach, one bucket each."""
+"""Test rules with reductions and matrix ops in the for-loop and foreach, called with one bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import Golden
 from parts import step_in_parts
-from planning import CUT
+from planning import WITH_PHASES
 from torch import Tensor
 
 from optgen import emit
@@ -40,22 +40,23 @@ CHANGES: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.3, "maximize": Tru
 )
 def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
     """These rules are not in the catalogue; the catalogue's text is in generated/."""
-    golden.check(emit.render(CUT[name], lowering, emit.find_ruff()))
+    golden.check(emit.render(WITH_PHASES[name], lowering, emit.find_ruff()))
 
 
-@pytest.mark.parametrize("cut", [False, True], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", WITH_PHASES)
 def test_a_bucket_takes_the_steps_of_its_rule(
-    name: str, form: str, cut: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, form: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cut:
+    if in_blocks:
         monkeypatch.setattr(block_size, "CPU_ELEMENTS", 4)
-    algorithm = CUT[name]
+    algorithm = WITH_PHASES[name]
     module = imported(algorithm, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES
     # the functional form has no empty tensors
     shapes = shapes[:-1] if form == "functional" else shapes
+    # a 0-dim tensor has no parts
     for shape in shapes[1:] if form == "parts" and not algorithm.requires else shapes:
         for change in CHANGES:
             compare(algorithm, module, FORMS[form][1], shape, change)
@@ -104,9 +105,9 @@ def compare(
     update = module["_".join((name, *facts))]
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
-    known_to_it = signature(update).parameters
-    asked = [name for name in known_to_it if name.startswith("fresh_")]
-    handed = {name: value for name, value in hypers.items() if name in known_to_it}
+    accepted = signature(update).parameters
+    asked = [name for name in accepted if name.startswith("fresh_")]
+    handed = {name: value for name, value in hypers.items() if name in accepted}
     for step in range(4):
         grads = random()
         fresh = dict.fromkeys(asked, step == 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, outside, run_inside
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 
 import optgen
 from optgen import use_lowering
@@ -22,7 +22,7 @@ from optgen.spec.read_spec import read_spec
 STEPS = 40
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 RULES = {
-    "the issue's": "s = 0.5 * (s * mu + nu) + t * 0.1",
+    "products and the count": "s = 0.5 * (s * mu + nu) + t * 0.1",
     "operands without it": "s = s + (0.1 * mu + nu * nu) / (mu + 0.3)",
     "deep": "s = ((s * mu - nu) * 0.7 + mu) * (1.1 - s * nu)",
     "twice": "s = s * s * mu + (s - nu) * (s + nu) * 0.1",
@@ -34,7 +34,7 @@ RULES = {
 }
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__, "bits")
@@ -100,7 +100,7 @@ def test_rounding_differs_from_computing_in_double() -> None:
 
     assert (
         float(torch.tensor(s, dtype=torch.float32))
-        != (by_the_rule(RULES["the issue's"], "float32")[-1])
+        != (by_the_rule(RULES["products and the count"], "float32")[-1])
     )
 
 
@@ -118,19 +118,21 @@ def train(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
         optimizer.step()
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}], ids=str)
 @pytest.mark.parametrize("param", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("dtype", KEPT)
-def test_what_it_is_kept_in(dtype: str, param: torch.dtype, options: dict[str, Any]) -> None:
+def test_the_dtype_of_a_scalar_state(
+    dtype: str, param: torch.dtype, options: dict[str, Any]
+) -> None:
     made, optimizer = trained(dtype, param, **options)
     assert optimizer.state[made]["s"].dtype is KEPT[dtype]
     assert optimizer.state[made]["step"].dtype is torch.float32
     assert repr(made) == repr(trained(dtype, param)[0])
 
 
-@outside
-def test_torchs_follows_the_default_dtype() -> None:
+@outside_interpreter
+def test_torch_as_dtype_is_the_default_dtype() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         made, optimizer = trained("torch", torch.float32)
@@ -139,9 +141,9 @@ def test_torchs_follows_the_default_dtype() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("dtype", ["", "float32"])
-def test_a_checkpoint_keeps_its_digits(dtype: str) -> None:
+def test_a_checkpoint_keeps_the_digits(dtype: str) -> None:
     """Torch would load a state of a bfloat16 parameter as bfloat16."""
     expected, _ = trained(dtype, torch.bfloat16, 5)
     made, optimizer = trained(dtype, torch.bfloat16)
@@ -153,7 +155,7 @@ def test_a_checkpoint_keeps_its_digits(dtype: str) -> None:
     assert torch.equal(again, expected)
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("old", [torch.float32, float], ids=str)
 def test_an_old_checkpoint_becomes_a_double(old: Any) -> None:
     made, optimizer = trained("", torch.float32)
@@ -165,14 +167,14 @@ def test_an_old_checkpoint_becomes_a_double(old: Any) -> None:
     train(optimizer, made, 1)
 
 
-@outside
+@outside_interpreter
 def test_other_states_are_of_their_parameters_type() -> None:
     text = spec("s = s * mu", "float64").source.replace('shape="scalar", ', "")
     with pytest.raises(SpecError, match='dtype="float64" is for a state of one number'):
         read_spec(Spec("Small", text, "<small>", 1))
 
 
-@outside
+@outside_interpreter
 def test_a_captured_step_reads_doubles() -> None:
     """The step computes as a graph would capture it: with tensors only, in float64."""
     param = torch.nn.Parameter(torch.ones(3, dtype=torch.float64), requires_grad=False)

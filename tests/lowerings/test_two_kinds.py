@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 
 import optgen
 from optgen import use_lowering
@@ -62,18 +62,18 @@ def compare(states: str, lowering: str) -> None:
             assert (moved - right).norm() < bound * right.norm()
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("states", STATES)
 def test_matrices_and_the_rest(states: str, lowering: str) -> None:
     compare(states, lowering)
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 def test_through_triton() -> None:
     compare("a state of its own", "fused_triton")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 
 import optgen
 from optgen import use_lowering
@@ -63,25 +63,25 @@ def compare(rule: str, lowering: str) -> None:
             assert (moved - right).norm() < 0.02 * right.norm()
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", RULES)
 def test_read_after_a_matrix_word(case: str, lowering: str) -> None:
     compare(RULES[case], lowering)
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("case", ["numbers", "rows"])
 def test_through_triton(case: str) -> None:
     compare(RULES[case], "fused_triton")
 
 
-@outside
+@outside_interpreter
 def test_one_name_on_both_sides_is_an_error_of_the_spec() -> None:
     rows = "r = lerp(r, row_mean(g**2), 0.5)"
     with pytest.raises(SpecError, match="read both before and after `orthogonalize`") as caught:

@@ -141,7 +141,7 @@ def test_the_text_of_an_optimizer(name: str) -> None:
             "    fused: None",
             "    maximize: False",
         }
-        lines = iter(texts[0])
+        lines = iter(texts[0])  # an iterator, so that the order counts
         assert all(line in lines for line in texts[1])
         assert set(texts[0]) - set(texts[1]) <= added
         assert any("param_names: ['p0', 'p1'" in line for line in texts[0]) == named

@@ -98,9 +98,7 @@ def test_defaults_and_the_order_of_group_keys(name: str) -> None:
 
 @pytest.mark.parametrize("value", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_torchs_groups_lack_stands_there_where_it_was_asked_for(
-    name: str, value: bool
-) -> None:
+def test_a_flag_that_torchs_groups_lack_is_a_key_if_it_is_set(name: str, value: bool) -> None:
     ours, theirs = classes(name)
     known = theirs(parameters()).defaults
     for flag in (flag for flag in ADDED if flag not in known):

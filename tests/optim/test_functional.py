@@ -127,7 +127,7 @@ def test_counts_must_be_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         ours(*bound.args, **bound.kwargs)
 
 
-def test_they_stand_under_one_roof_as_torchs() -> None:
+def test_the_private_module_has_torchs_forms() -> None:
     for name in CLASSES:
         form = module_name(name)
         if hasattr(_functional, form):

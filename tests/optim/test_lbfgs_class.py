@@ -106,7 +106,7 @@ def test_a_history_has_room_for_a_pair() -> None:
 
 
 @pytest.mark.parametrize("flag", ["capturable", "differentiable"])
-def test_what_it_cannot(flag: str) -> None:
+def test_flags_that_are_refused(flag: str) -> None:
     with pytest.raises(RuntimeError, match=f"LBFGS does not support `{flag}`: it decides on the"):
         LBFGS(parameters(), **{flag: True})
     with pytest.raises(RuntimeError, match=f"LBFGS does not support `{flag}`"):

@@ -15,13 +15,13 @@ from optgen.optim.lbfgs.flat_parameters import largest
 from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
-SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled sweeps, and several blocks
+SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled passes, and several blocks
 
 
 @pytest.fixture(params=["torch", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
-        monkeypatch.setattr(inverse_hessian, "sweeps", lambda like: None)
+        monkeypatch.setattr(inverse_hessian, "kernels_for", lambda like: None)
     return str(request.param)
 
 
@@ -47,7 +47,7 @@ def test_a_direction_is_the_two_loops(
     generator = torch.Generator().manual_seed(size)
     like = torch.zeros(size, dtype=dtype)
     known, pairs, scale = History(capacity, like), [], 1.0
-    assert (known._sweeps is not None) == (way == "compiled")
+    assert (known._kernels is not None) == (way == "compiled")
     previous = torch.randn(size, generator=generator, dtype=dtype)
     for index in range(2 * capacity + 5):
         gradient = torch.randn(size, generator=generator, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Test the line search: its trials are torch's, on 1-D functions with steps, plateaus and noise."""
+"""Test the line search: its trials are torch's, on 1-D functions with waves, steps and plateaus."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_ratio_of_zeros_is_not_a_number() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("slope", [1.0, -1.0, math.nan])
-def test_where_there_is_no_value_is_too_far(value: float, slope: float) -> None:
+def test_a_point_without_a_finite_value_is_too_far(value: float, slope: float) -> None:
     """The search bisects back to where there is a value; the first trial is far outside."""
 
     def function(t: float) -> tuple[float, float]:
@@ -135,7 +135,7 @@ def test_where_there_is_no_value_is_too_far(value: float, slope: float) -> None:
 
 
 def test_nowhere_better_than_the_start() -> None:
-    """The search uses all allowed trials, and the parameters stay."""
+    """The search makes all six trials that are allowed after the first, and the parameters stay."""
     trials, best = ours(lambda t: (math.nan, -1.0) if t else (0.0, -1.0), 1.0, 6, 1e-9)
 
     assert best == 0.0

@@ -197,8 +197,8 @@ def test_a_step_into_nan_ends_there() -> None:
     assert state["prev_flat_grad"].isfinite().all()
 
 
-def test_a_line_search_comes_back_from_where_there_is_no_value() -> None:
-    """For the logarithm of a negative number, torch's search stays there and goes on outwards."""
+def test_a_line_search_comes_back_from_an_undefined_point() -> None:
+    """Torch's search goes on outwards where the logarithm is not defined."""
 
     def barrier(x: Tensor) -> Tensor:
         return (3 * x - x.log()).sum()
@@ -236,7 +236,7 @@ def test_a_closure_that_raises(options: dict[str, Any], calls: int) -> None:
     assert optimizing.steps(60)[-1][0] < 1.1 * expected[-1][0] + 1e-9
 
 
-def test_a_step_after_a_closure_that_raised_is_the_one_that_would_have_been() -> None:
+def test_a_step_after_a_closure_that_raised_visits_the_same_points() -> None:
     """Without a line search the same points are visited, and none is left out."""
     whole = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=30)
     expected = visited(whole)

@@ -118,11 +118,15 @@ def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
         ]
         flags = [flag for flag in flags if flag in ("foreach", "maximize", "capturable", "fused")]
         flags += ["differentiable"] * takes(name, "differentiable")
-        loads = name not in ("SparseAdam", "Muon", "Adafactor")  # torch's class fills in nothing
-        for flag in flags if loads else []:
+        torch_completes = name not in (
+            "SparseAdam",
+            "Muon",
+            "Adafactor",
+        )  # torch's class fills in nothing
+        for flag in flags if torch_completes else []:
             del old["param_groups"][0][flag]
         for values in old["state"].values():
-            if isinstance(values.get("step"), Tensor) and loads:
+            if isinstance(values.get("step"), Tensor) and torch_completes:
                 values["step"] = float(values["step"])
         revived = kind.__new__(kind)
         revived.__setstate__(old)

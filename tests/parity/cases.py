@@ -203,12 +203,12 @@ def lowerings(name: str) -> tuple[str, ...]:
     return tuple(x for x in LOWERINGS if name not in SPARSE or x in ("forloop", "fused_cpu"))
 
 
-def forced(cases: Iterable[Case], *more: None) -> list[Any]:
+def forced(cases: Iterable[Case], also_unforced: bool = False) -> list[Any]:
     """Return a test's arguments `case, lowering`; the lowering None forces none."""
     return [
         pytest.param(case, lowering, id=f"{case}-{lowering}")
         for case in cases
-        for lowering in (*more, *lowerings(case.name))
+        for lowering in ([None] * also_unforced + [*lowerings(case.name)])
     ]
 
 

@@ -37,7 +37,7 @@ def in_two_halves(first: Make, second: Make, dtype: torch.dtype, path: Path) -> 
     """
     before = fresh(first, dtype)
     steps = 2 if before.name in CLOSURE else 10
-    train(before, steps, skip=True)
+    train(before, steps, skip_some_gradients=True)
     after = resumed(second, dtype, saved(before, path))
-    train(after, steps, start=steps, skip=True)
+    train(after, steps, start=steps, skip_some_gradients=True)
     return after

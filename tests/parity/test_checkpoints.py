@@ -13,7 +13,10 @@ from parity.resume import fresh, in_two_halves, resumed, saved
 from parity.trajectories import assert_close, through, train
 
 BOUNDS = {torch.float64: None, torch.float32: 1e-5, torch.bfloat16: 0.05}
-"""Bounds. A state that was lost or misread gives an error of at least 0.1; see the last test."""
+"""Largest error allowed in each dtype; None stands for each tensor's bound in float64.
+
+The last test shows that the error from a lost state is larger.
+"""
 CASES = [case for case in EVERY.values() if case.name not in CLOSURE]
 """All classes but LBFGS, which amplifies every rounding. test_optim_db.py and optim/test_lbfgs*.py
 test LBFGS.
@@ -21,7 +24,7 @@ test LBFGS.
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize(("case", "lowering"), forced(CASES, None))
+@pytest.mark.parametrize(("case", "lowering"), forced(CASES, also_unforced=True))
 def test_torchs_checkpoint_continues_here(
     case: Case, lowering: str | None, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -34,7 +37,7 @@ def test_torchs_checkpoint_continues_here(
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize(("case", "lowering"), forced(CASES, None))
+@pytest.mark.parametrize(("case", "lowering"), forced(CASES, also_unforced=True))
 def test_our_checkpoint_continues_in_torch(
     case: Case, lowering: str | None, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -52,7 +55,7 @@ def test_a_training_that_was_interrupted_is_the_same_to_the_last_bit(
 ) -> None:
     with through(lowering):
         whole = fresh(case.ours, torch.float32)
-        train(whole, 20, skip=True)
+        train(whole, 20, skip_some_gradients=True)
         halves = in_two_halves(case.ours, case.ours, torch.float32, tmp_path / "ours.pt")
 
     assert_close(halves, whole, bound=0)
@@ -63,11 +66,11 @@ def test_a_training_that_was_interrupted_is_the_same_to_the_last_bit(
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_lowerings_take_turns(case: Case, first: str, second: str) -> None:
     expected, run = fresh(case.theirs, torch.float64), fresh(case.ours, torch.float64)
-    train(expected, 20, skip=True)
+    train(expected, 20, skip_some_gradients=True)
 
-    for start, lowering in enumerate((first, second, first, second)):
+    for turn, lowering in enumerate((first, second, first, second)):
         with through(lowering):
-            train(run, 5, 5 * start, skip=True)
+            train(run, 5, 5 * turn, skip_some_gradients=True)
 
     assert_close(run, expected)
 
@@ -82,10 +85,10 @@ def test_the_bounds_notice_a_state_that_was_lost(
     expected = in_two_halves(case.theirs, case.theirs, dtype, tmp_path / "theirs.pt")
     path = tmp_path / "ours.pt"
     before = fresh(case.ours, dtype)
-    train(before, 10, skip=True)
+    train(before, 10, skip_some_gradients=True)
     before.optimizer.state.clear()
     after = resumed(case.theirs, dtype, saved(before, path))
-    train(after, 10, start=10, skip=True)
+    train(after, 10, start=10, skip_some_gradients=True)
 
     with pytest.raises(AssertionError):
         assert_close(after, expected, BOUNDS[dtype])

@@ -21,12 +21,12 @@ def one_row() -> Tensor:
     return torch.sparse_coo_tensor(torch.tensor([[1]]), values, (6, 3), check_invariants=True)
 
 
-def takes_them(name: str) -> bool:
+def takes_sparse_gradients(name: str) -> bool:
     return name in (*SPARSE, *CLOSURE) or bool(INFOS[name].supports_sparse)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("name", [name for name in NAMES if not takes_them(name)])
+@pytest.mark.parametrize("name", [name for name in NAMES if not takes_sparse_gradients(name)])
 def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
     """A flag that torch's class lacks is not passed to this class; its error is the same."""
     case = EVERY[name]

@@ -42,7 +42,7 @@ def accepted_by_torch(case: Case, way: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_state_is_torchs(case: Case, way: dict[str, Any], dtype: torch.dtype) -> None:
     if case.name in CLOSURE and dtype.itemsize == 2:
-        pytest.skip("of 16-bit parameters ours keeps a history in float32")
+        pytest.skip("ours keeps the history of 16-bit parameters in float32")
     ours, theirs = params_of(case, dtype), params_of(case, dtype)
 
     optimizer = trained(case.ours(ours, **way), ours)
@@ -105,7 +105,7 @@ def test_scalars_in_double_precision_advance_as_torchs(case: Case) -> None:
 def test_state_after_a_load_is_torchs(case: Case, dtype: torch.dtype) -> None:
     """Loading casts as torch does: float32 scalars but `step` get a 16-bit parameter's dtype."""
     if case.name in CLOSURE and dtype.itemsize == 2:
-        pytest.skip("of 16-bit parameters ours keeps a history in float32")
+        pytest.skip("ours keeps the history of 16-bit parameters in float32")
     theirs = params_of(case, dtype)
     saved = trained(case.theirs(theirs), theirs).state_dict()
     optimizer, reference = case.ours(params_of(case, dtype)), case.theirs(params_of(case, dtype))

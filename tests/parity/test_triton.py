@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from interpreter import outside, run_inside
+from interpreter import outside_interpreter, run_inside
 from parity.cases import CASES
 from parity.classes import CLOSURE, SPARSE
 
@@ -12,7 +12,7 @@ CHECKPOINTS = "continues and fused_triton and (float32 or bfloat16)"
 FUSED = [case for case in CASES if case.name not in (*CLOSURE, *SPARSE)]
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize(
     ("file", "chosen", "least"),
     [

@@ -79,21 +79,22 @@ def parameters(
     return [torch.nn.Parameter(value) for value in values(shapes, dtype, seed)]
 
 
-def train(run: Run, steps: int, start: int = 0, skip: bool = False) -> None:
-    """Take steps with gradients that depend on the step only; with `skip` some parameters lack
-    them.
+def train(run: Run, steps: int, start: int = 0, skip_some_gradients: bool = False) -> None:
+    """Take steps with gradients that depend on the step only.
 
-    For classes that take a closure, the gradients are those of a loss.
+    For classes that take a closure, the gradients are those of a loss. With
+    `skip_some_gradients`, some parameters have none.
     """
     shapes = [tuple(param.shape) for param in run.params]
     for step in range(start, start + steps):
         drawn = values(shapes, torch.float64, 1000 + step)
         if run.name in CLOSURE:
             up = run.optimizer.param_groups[0].get("maximize", False)
-            run.optimizer.step(_loss(run.params, skip, -1.0 if up else 1.0))
+            run.optimizer.step(_loss(run.params, skip_some_gradients, -1.0 if up else 1.0))
             continue
         for index, (param, grad) in enumerate(zip(run.params, drawn, strict=True)):
-            param.grad = None if skip and _absent(step, index) else _gradient(run, param, grad)
+            absent = skip_some_gradients and _absent(step, index)
+            param.grad = None if absent else _gradient(run, param, grad)
         run.optimizer.step()
 
 
@@ -123,7 +124,7 @@ def sparse_rows(grad: Tensor) -> Tensor:
     )
 
 
-def _loss(params: Sequence[Tensor], skip: bool, sign: float) -> Any:
+def _loss(params: Sequence[Tensor], skip_some_gradients: bool, sign: float) -> Any:
     """Return a closure: strictly convex, not quadratic, with another curvature in every direction.
 
     With the sign -1 the loss has a maximum, else a minimum.
@@ -135,7 +136,7 @@ def _loss(params: Sequence[Tensor], skip: bool, sign: float) -> Any:
         for index, (param, target) in enumerate(zip(params, targets, strict=True)):
             weights = torch.logspace(0, 1, param.numel(), dtype=param.dtype).view(param.shape)
             away = param.detach() - target
-            absent = skip and index == 1
+            absent = skip_some_gradients and index == 1
             param.grad = None if absent else sign * (weights * away + torch.tanh(away))
             if not absent:
                 total = total + ((weights * away**2).sum() / 2 + torch.cosh(away).log().sum())
@@ -176,14 +177,14 @@ def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) ->
     first, second = run.optimizer.param_groups
     _vary(second, 1.5)
     fifth = steps // 5
-    train(run, fifth, skip=True)
+    train(run, fifth, skip_some_gradients=True)
     run.optimizer.add_param_group({"params": late, "lr": first["lr"]})
     _vary(run.optimizer.param_groups[2], 0.5)
     run.params = [*params, *late]
-    train(run, 2 * fifth, fifth, skip=True)
+    train(run, 2 * fifth, fifth, skip_some_gradients=True)
     for group in run.optimizer.param_groups:
         group["lr"] = group["lr"] * 0.3
-    train(run, steps - 3 * fifth, 3 * fifth, skip=True)
+    train(run, steps - 3 * fifth, 3 * fifth, skip_some_gradients=True)
     return run
 
 
@@ -203,9 +204,9 @@ def _joining(name: str) -> tuple[tuple[int, ...], ...]:
 def _alone(make: Make, params: list[Tensor], steps: int) -> Run:
     """Train one group, with a learning rate that changes."""
     run = Run(make(params), params)
-    train(run, steps // 2, skip=True)
+    train(run, steps // 2, skip_some_gradients=True)
     run.optimizer.param_groups[0]["lr"] = run.optimizer.param_groups[0]["lr"] * 0.3
-    train(run, steps - steps // 2, steps // 2, skip=True)
+    train(run, steps - steps // 2, steps // 2, skip_some_gradients=True)
     return run
 
 

@@ -42,8 +42,8 @@ class Proof:
         known = proven_ranges(algorithm)
         for name in (algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.states)):
             # A second moment is not negative; the other symbols may have any sign.
-            above = Ref(name) in known and known[Ref(name)].low >= 0
-            self.values[name] = sympy.Symbol(name, real=True, nonnegative=above or None)
+            is_above = Ref(name) in known and known[Ref(name)].low >= 0
+            self.values[name] = sympy.Symbol(name, real=True, nonnegative=is_above or None)
         self.values["step"] = sympy.Symbol("step", positive=True, integer=True)
         for h in algorithm.hypers:
             parts = tuple(fraction(h.name, i) for i in range(h.size))
@@ -99,6 +99,7 @@ def fraction(name: str, index: int) -> Any:
     return x / (1 + x)
 
 
+# the conditions of each rule
 QUESTIONS = {
     "Adam": ("weight_decay", "decoupled_weight_decay", "amsgrad", "maximize"),
     "NAdam": ("weight_decay", "decoupled_weight_decay"),

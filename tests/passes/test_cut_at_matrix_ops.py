@@ -60,7 +60,7 @@ def check_that_nothing_small_crosses(plan: Plan) -> None:
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", RULES)
-def test_what_is_read_after_a_matrix_word(case: str, order: Order) -> None:
+def test_no_small_value_crosses_a_matrix_op(case: str, order: Order) -> None:
     body = (MATRIX, "m = m / 2 + g", *RULES[case])
     body += () if "r = " in " ".join(body) else ("r = lerp(r, row_mean(g), 0.25)",)
     algorithm = read(spec(*body, states=STATES, hypers=HYPERS))
@@ -96,7 +96,7 @@ def test_one_name_on_both_sides_is_an_error(case: str) -> None:
     assert "recompute the value after it" in caught.value.hint
 
 
-def test_what_a_matrix_word_and_its_successors_both_wait_for_is_an_error() -> None:
+def test_a_matrix_op_that_waits_for_what_follows_is_an_error() -> None:
     """The op reads the new rows, and a statement after it needs the old ones."""
     body = ("x = g", "g = r * g", "r = r / 2", "_j = mean(g)")
     last = ("x = orthogonalize(lerp(x, r, p), k, 3, 1e-7)", "p = g")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import Golden
 from plan_run import run_plan
-from planning import CUT
+from planning import WITH_PHASES
 from spec_texts import read, spec
 
 from optgen.ir.algorithm import Algorithm
@@ -24,17 +24,17 @@ SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 1), (1, 4), (4, 1))
 
 
 @pytest.mark.parametrize("order", ["late", "early"])
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", WITH_PHASES)
 def test_the_phases(name: str, order: Order, golden: Golden) -> None:
-    texts = [to_text(hoist_scalars(p)) for p in plans(CUT[name], order)]
+    texts = [to_text(hoist_scalars(p)) for p in plans(WITH_PHASES[name], order)]
     golden.check("\n".join(texts))
 
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", WITH_PHASES)
 def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Order) -> None:
-    algorithm = CUT[name]
+    algorithm = WITH_PHASES[name]
     if algorithm.requires:  # all these rules take matrices only
         shape = shape if len(shape) == 2 else (3, 2)
     chosen = plan_for(algorithm, shape, order)
@@ -71,11 +71,11 @@ def assert_same(
             )
 
 
-def test_every_sweep_of_a_late_plan_has_a_reason() -> None:
+def test_a_late_plan_has_no_unnecessary_sweep() -> None:
     """There are only as many sweeps as the reductions demand."""
     sweeps = {
         name: [sum(isinstance(p, Sweep) for p in plan.phases) for plan in plans(algorithm)]
-        for name, algorithm in CUT.items()
+        for name, algorithm in WITH_PHASES.items()
     }
     assert sweeps["Adafactor"] == [3, 2]
     assert sweeps["Muon"] == [2]
@@ -142,7 +142,7 @@ CALLS = {
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", CALLS)
-def test_a_matrix_word_takes(case: str, order: Order) -> None:
+def test_operands_of_a_matrix_op(case: str, order: Order) -> None:
     """The op's operand is a local that the sweep before stores, however the author wrote it."""
     body = (MATRIX, *CALLS[case], "m = m / 2 + o", "p = p - lr * m * rms(o)")
     hypers = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"

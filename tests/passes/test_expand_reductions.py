@@ -1,4 +1,4 @@
-"""Test that four reductions are enough, and mean the same as those of the language."""
+"""Test that four reductions are enough, and mean the assert_same as those of the language."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from planning import CUT
+from planning import WITH_PHASES
 from spec_texts import read, spec
 
 from optgen.ir.algorithm import Algorithm
@@ -27,7 +27,7 @@ def words(algorithm: Algorithm) -> set[str]:
     return {node.op for node in nodes if isinstance(node, Call)}
 
 
-def same(algorithm: Algorithm, shape: tuple[int, ...]) -> None:
+def assert_same(algorithm: Algorithm, shape: tuple[int, ...]) -> None:
     """Compare three steps of a rule with those of its form with four reductions."""
     expanded = expand_reductions(algorithm)
     generator = torch.Generator().manual_seed(3)
@@ -47,34 +47,35 @@ VALUES = ("g", "g * row_sum(p)", "row_mean(g)", "col_mean(g)")
 
 @pytest.mark.parametrize(
     ("word", "of"),
+    # rows have no row means, and columns no column means
     [(w, x) for w in REDUCTIONS for x in VALUES if w[:4] != x[:4] or x[3] != "_"],
 )
 def test_a_reduction_of_a_value_with_these_axes(word: str, of: str) -> None:
     algorithm = read(spec(ROWS, f"p = p - lr * g * {word}({of})"))
 
     assert words(expand_reductions(algorithm)) & set(REDUCTIONS) <= KEPT
-    same(algorithm, (2, 4, 3))
+    assert_same(algorithm, (2, 4, 3))
 
 
 def test_a_mean_of_one_number_per_matrix() -> None:
     algorithm = read(spec(ROWS, "x = col_mean(row_mean(g))", "p = p - lr * g * mean(x) * rms(x)"))
 
-    same(algorithm, (2, 4, 3))
+    assert_same(algorithm, (2, 4, 3))
 
 
 def test_reductions_inside_conditions_and_branches() -> None:
     body = ("if t > 1:", "    p = p - where(mean(g) > 0, lr * g, p * rms(p))", "p = p - lr * g")
 
-    same(read(spec(*body)), (5,))
+    assert_same(read(spec(*body)), (5,))
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", WITH_PHASES)
 def test_rules(name: str) -> None:
-    versioned = expand_reductions(to_ssa(CUT[name]))
+    versioned = expand_reductions(to_ssa(WITH_PHASES[name]))
 
     verify_algorithm(versioned)
     assert words(versioned) & set(REDUCTIONS) <= KEPT
-    same(CUT[name], (3, 4))
+    assert_same(WITH_PHASES[name], (3, 4))
 
 
 def test_text() -> None:

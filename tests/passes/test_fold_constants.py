@@ -89,7 +89,7 @@ def test_a_reduction_takes_as_many_numbers_as_before() -> None:
 def test_a_condition_of_elements_stays_a_condition_of_elements(
     condition: str, expected: Expr
 ) -> None:
-    """Every element of g and p gets an answer; no word but a condition makes True and False."""
+    """Every element of g and p gets an answer; `g < g` stands for False of every element."""
     rule = spec(f"low = {condition}", "p = where(low, g, p - lr * g)")
     first, _ = fold_constants(read(rule)).rule
     assert isinstance(first, Assign)

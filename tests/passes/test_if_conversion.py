@@ -48,7 +48,7 @@ def test_a_branch_on_flags_stays_as_it_is() -> None:
     assert if_convert(before).sweeps == before.sweeps
 
 
-def test_what_the_condition_reads_is_kept_where_the_choice_changes_it() -> None:
+def test_a_condition_on_what_the_branch_changes_gets_a_name() -> None:
     selected = if_convert(plan(read(BRANCHES["a choice that changes the state it asks for"])))
 
     (branch,) = twofold(selected.scalars)

@@ -1,4 +1,4 @@
-"""Test that a divisor of rows and columns is inverted as rows and columns if never negative."""
+"""Test that a divisor made of rows and columns, if never negative, becomes inverse factors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KEPT = {
     "a sum": "p = p - lr * g / sqrt(r + c)",
     "elements": "p = p - lr * g / sqrt(g**2 * r * c)",
     "what may be negative": "r = row_mean(g); p = p - lr * g / maximum(r, c)",
-    "bounded by what may be": "p = p - lr * g / minimum(r * c, eps - 1)",
+    "bounded by what may be negative": "p = p - lr * g / minimum(r * c, eps - 1)",
     "only in a branch": "if t > 3:\n        r = 2 * r; p = p - lr * g / sqrt(r * c)",
 }
 

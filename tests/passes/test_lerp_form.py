@@ -11,7 +11,7 @@ from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.plan import plan
 
 
-def given(planned: Plan, name: str) -> Linear:
+def value_of(planned: Plan, name: str) -> Linear:
     """Return the value that is assigned to a state."""
     (sweep,) = planned.sweeps
     (value,) = [a.value for a in assigns(sweep.body) if a.target.name == name]
@@ -33,7 +33,7 @@ def names(term: Term) -> list[str]:
     ],
 )
 def test_a_blend(rule: str) -> None:
-    kept, step = given(use_lerp_form(plan(read(rule))), "exp_avg").terms
+    kept, step = value_of(use_lerp_form(plan(read(rule))), "exp_avg").terms
 
     assert (kept.coefficient, names(kept)) == (Const(1), ["exp_avg"])
     (difference,) = step.factors
@@ -56,4 +56,4 @@ def test_a_blend(rule: str) -> None:
 def test_any_other_sum_stays(rule: str) -> None:
     before = plan(read(rule))
 
-    assert given(use_lerp_form(before), "exp_avg") == given(before, "exp_avg")
+    assert value_of(use_lerp_form(before), "exp_avg") == value_of(before, "exp_avg")

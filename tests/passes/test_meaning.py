@@ -114,7 +114,7 @@ def test_a_cancelled_tensor_still_gives_nan_where_it_is_not_finite(name: str) ->
     torch.testing.assert_close(found["exp_avg"], expected["exp_avg"], equal_nan=True)
 
 
-ON = {
+TESTED_HYPERS = {
     "Adam": ({}, {"weight_decay": 0.1}, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
     "NAdam": ({}, {"weight_decay": 0.1}, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
     "RAdam": ({}, {"betas": (0.5, 0.6)}),
@@ -134,7 +134,7 @@ ON = {
 def test_catalogue_as_the_oracle(name: str, passes: str, dtype: torch.dtype) -> None:
     algorithm = RULES[name]
     planned = PASSES[passes](algorithm)
-    for flags in ON.get(name, ({},)):
+    for flags in TESTED_HYPERS.get(name, ({},)):
         hypers = defaults(algorithm) | flags
         expected = trajectory(
             lambda *args: evaluate(algorithm, *args, scalar_dtype=dtype), hypers, 3, steps=20

@@ -73,13 +73,15 @@ def test_three_roots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "above"), [("0", True), ("0.5", True), ("-1", False), ("'p'", False)]
+    ("start", "never_negative"), [("0", True), ("0.5", True), ("-1", False), ("'p'", False)]
 )
-def test_where_a_state_begins(start: str, above: bool) -> None:
+def test_a_state_that_starts_below_zero_may_be_negative(start: str, never_negative: bool) -> None:
     text = spec("v = v + g**2", "p = p - lr * v", states=f'v=state("sum", init={start})')
     ranges = proven_ranges(read_text(text))
 
-    assert (ranges[Ref("v")].low >= 0) is above if Ref("v") in ranges else not above
+    assert (
+        (ranges[Ref("v")].low >= 0) is never_negative if Ref("v") in ranges else not never_negative
+    )
 
 
 def test_adadelta_means_the_same() -> None:

@@ -12,13 +12,13 @@ def asking(value: object) -> Program:
     return (If(asked, (Assign(Ref("floor"), Const(1)),), ()),)
 
 
-def test_below_the_line_that_unpacks() -> None:
+def test_only_reads_below_the_unpacking_are_replaced() -> None:
     above, below = asking(FIRST), asking(Ref("eps1"))
 
     assert reuse_item_names((*above, UNPACKED, *above)) == (*above, UNPACKED, *below)
 
 
-def test_a_name_that_is_assigned_again_is_no_name_of_it() -> None:
+def test_a_name_that_is_assigned_again_does_not_stand_for_the_item() -> None:
     program = (UNPACKED, Assign(Ref("eps1", 1), Const(2)), *asking(FIRST))
 
     assert reuse_item_names(program) == program

@@ -138,7 +138,7 @@ def lines(rule: str) -> list[str]:
         ("m = c + 0 * g + 2; p = p - m", ["update = mul grad #", "add_ update #"]),
     ],
 )
-def test_what_becomes_of(rule: str, expected: list[str]) -> None:
+def test_instructions_of_a_rule(rule: str, expected: list[str]) -> None:
     assert lines(rule)[: len(expected)] == expected
 
 
@@ -188,7 +188,7 @@ def test_a_value_that_is_needed_twice_is_made_once_and_kept() -> None:
     assert "condition = > operand #" in written
 
 
-def test_one_operation_where_both_are_the_same_tensor() -> None:
+def test_a_state_stays_whole_until_its_alias_is_read() -> None:
     """The sum reads the state by its alias g, so the state may not be half changed before."""
     written = lines("g = m; m = beta * m + abs(g) * g; p = p - lr * m")
 
@@ -202,8 +202,8 @@ def test_a_gradient_is_never_changed(name: str) -> None:
     foreign = {"grad"}
     for step in steps(RULES[name]):
         if isinstance(step, Alias):
-            gains = step.source in foreign or step.source in ("param", "exp_avg", "exp_avg_sq")
-            (foreign.add if gains else foreign.discard)(step.target)
+            is_foreign = step.source in foreign or step.source in ("param", "exp_avg", "exp_avg_sq")
+            (foreign.add if is_foreign else foreign.discard)(step.target)
         elif step.inplace:
             assert step.target not in foreign
         else:

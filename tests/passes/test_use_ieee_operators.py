@@ -15,6 +15,7 @@ BOUNDED = "lr=hyper(0.1, ge=0), beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-8, gt=
 
 def words(factor: str) -> set[str]:
     """Return the guarded ops that a factor of the update is printed with."""
+    # a spec must read every hyperparameter
     names = [name for name in ("beta", "eps", "free") if name not in factor]
     rest = " * ".join(["lr", *names])
     guarded = use_ieee_operators(
@@ -65,5 +66,5 @@ def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
         ("lr / numel(p)", "divide"),  # it may have no element
     ],
 )
-def test_what_python_may_refuse_is_a_word(unsafe: str, word: str) -> None:
+def test_what_python_may_refuse_is_guarded(unsafe: str, word: str) -> None:
     assert words(unsafe) == {word}

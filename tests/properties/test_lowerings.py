@@ -98,7 +98,7 @@ def test_every_lowering_is_the_rule(
             assert_close(a, b)
         undefined = [value.isnan().tolist() for value in found]
         places = places or undefined
-        assert undefined == places  # and in the same places through every lowering
+        assert undefined == places  # NaN is in the same places through every lowering
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:

@@ -36,7 +36,7 @@ READ = {
 
 
 @pytest.mark.parametrize("case", READ)
-def test_what_was_reported_is_read(case: str) -> None:
+def test_a_spec_that_once_failed_is_read(case: str) -> None:
     generate(READ[case])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from optgen import use_lowering
 
-repeat = importlib.import_module(
+cached_dense_step = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
 )  # a function of the package has the same name
 
@@ -16,7 +16,7 @@ repeat = importlib.import_module(
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test twice: a step's tensors are found by the C++ reader, or by Python."""
     if request.param == "gathered in Python":
-        monkeypatch.setattr(repeat, "reader", lambda: None)
+        monkeypatch.setattr(cached_dense_step, "reader", lambda: None)
     return str(request.param)
 
 

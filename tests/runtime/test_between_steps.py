@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, outside, run_inside
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 from runtime.training import error
 from torch import Tensor
 from torch.optim import Optimizer
@@ -36,7 +36,7 @@ def train(optimizer: Optimizer, params: list[Tensor], steps: int, seed: int = 1)
         optimizer.step()
 
 
-@outside
+@outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
@@ -117,7 +117,7 @@ def test_a_shard_is_swapped_as_fsdp_does(lowering: str, shard: Callable[[Tensor]
     assert error(found[:1], found[1:]) < 1e-6
 
 
-@outside
+@outside_interpreter
 def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
     param = torch.nn.Parameter(torch.ones(4))
     optimizer = SGD([param], lr=0.5)
@@ -134,7 +134,7 @@ def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
         optimizer.step()
 
 
-@outside
+@outside_interpreter
 def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
     messages = []
     for kind in (Adam, torch.optim.Adam):

@@ -154,7 +154,7 @@ def test_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cached call takes other tensors, numbers and dtypes, but not lists of other lengths."""
     if cached_call.reader() is None:
-        return
+        pytest.skip("no reader on this torch")
     generated._update._cached.clear()
     ema(*pair(3, 4))
     gathered: list[object] = []

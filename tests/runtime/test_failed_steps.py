@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, outside, run_inside
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -21,7 +21,7 @@ Group = dict[str, Any]
 Break = Callable[[Adam, Group, Tensor], Any]
 
 
-@outside
+@outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
@@ -31,7 +31,7 @@ def through(lowering: str) -> AbstractContextManager[Any]:
 
 
 def made(kind: type[Adam] = Adam, **options: Any) -> Adam:
-    """Return three groups of two parameters; tests spoil the last parameter."""
+    """Return an optimizer of three groups with two parameters; tests spoil the last parameter."""
     torch.manual_seed(0)
     groups = [{"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in "abc"]
     return kind(groups, lr=0.1, **options)
@@ -182,7 +182,7 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
         assert all(map(torch.equal, ours["params"], theirs["params"]))
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 def test_a_closure_that_raises(lowering: str) -> None:
     optimizer = made()
@@ -198,7 +198,7 @@ def test_a_closure_that_raises(lowering: str) -> None:
     assert torch.is_grad_enabled()
 
 
-@outside
+@outside_interpreter
 def test_a_later_group_that_asks_for_what_cannot_be() -> None:
     """The first groups would each go through another lowering."""
     optimizer = made()
@@ -215,7 +215,7 @@ def test_a_later_group_that_asks_for_what_cannot_be() -> None:
     assert whole(optimizer) == before
 
 
-@outside
+@outside_interpreter
 def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
     """States of parameters that have some already are removed too: `amsgrad` is switched on."""
     optimizer = made()
@@ -232,7 +232,7 @@ def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
     assert whole(optimizer) == before
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu", "default"])
 def test_a_gradient_that_names_no_row_of_a_later_parameter(lowering: str) -> None:
     params = [Parameter(torch.ones(5, 2)) for _ in range(3)]
@@ -249,7 +249,7 @@ def test_a_gradient_that_names_no_row_of_a_later_parameter(lowering: str) -> Non
     assert whole(optimizer) == before
 
 
-@outside
+@outside_interpreter
 def test_a_leaf_in_a_differentiable_step_is_torchs_error() -> None:
     optimizer = made(differentiable=True)
     give_gradients(optimizer)
@@ -260,7 +260,7 @@ def test_a_leaf_in_a_differentiable_step_is_torchs_error() -> None:
     assert whole(optimizer) == before
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam"])
 def test_what_torch_refuses_is_refused(name: str) -> None:
     """A count of -3 and a decay rate above 1: torch's arithmetic raises, ours would make NaN."""
@@ -283,7 +283,7 @@ def test_what_torch_refuses_is_refused(name: str) -> None:
     assert param.isfinite().all()
 
 
-@outside
+@outside_interpreter
 def test_a_keyed_wrapper_and_what_it_wraps() -> None:
     params = {name: Parameter(torch.ones(3, 2)) for name in "ab"}
     inner = optgen.keyed.KeyedOptimizerWrapper(params, Adam)

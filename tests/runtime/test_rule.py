@@ -1,3 +1,5 @@
+"""Test rules and states as the runtime has them: conditions, shapes, numbers and mistakes."""
+
 import numpy as np
 import pytest
 import torch

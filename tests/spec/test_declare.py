@@ -77,7 +77,7 @@ def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
     assert read.stderr.strip() in run.stderr
 
 
-def test_what_a_function_names_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_and_helpers_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The spec takes the file's constants and helpers that it uses, also indirectly; no others."""
     text = """import math
 

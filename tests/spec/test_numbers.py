@@ -64,8 +64,8 @@ def test_a_requirement_that_some_shapes_do_not_answer() -> None:
     assert algorithm.requires
 
 
-def test_whole_numbers_that_float64_does_not_have_are_its_own() -> None:
-    """C++ and torch have no larger integers, so these become floats."""
+def test_large_integers_become_floats() -> None:
+    """C++ and torch have no integers of this size."""
     algorithm = read(spec("p = p - lr * g * 10**20 / 12345678901234567890123", hypers=LR))
 
     values = [

@@ -54,7 +54,7 @@ def test_options_are_those_of_the_reader(name: str, options: dict[str, object]) 
     assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == set(options)
 
 
-def test_a_declaration_is_a_token() -> None:
+def test_a_declaration_is_only_data() -> None:
     assert isinstance(optgen.spec.hyper(0.1, ge=0), Declared)
     assert optgen.spec.choice("a", None) == Declared(
         "choice", ("a", None), (("error", ""), ("about", ""))

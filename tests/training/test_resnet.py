@@ -1,4 +1,4 @@
-"""Train a residual network on digits for two epochs under every class, through every lowering.
+"""Train a residual network on digits with every optimizer class, through every lowering.
 
 The noise is the standard deviation of torch's final losses from three seeds, each with its own
 initial weights and order of images. The test compares our final loss from one of these seeds with
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from parity.cases import lowerings
 from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
 from parity.trajectories import error, through
@@ -99,7 +99,7 @@ def of_torch(name: str) -> list[float]:
     return [final_loss(trained(torch.optim, name, seed, **forloop)) for seed in SEEDS]
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize(
     ("name", "lowering"), [(name, way) for name in NAMES for way in lowerings(name) or [None]]
 )
@@ -113,10 +113,14 @@ def test_two_epochs(name: str, lowering: str | None) -> None:
     assert statistics.mean(theirs) < 0.75 * math.log(10)  # it learns: guessing costs log(10)
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("name", [name for name in NAMES if lowerings(name)])
 def test_a_few_steps_through_triton(name: str) -> None:
-    """Muon takes two steps: a last bit of a bfloat16 gradient is 1e-3 of a direction, and grows."""
+    """Muon takes two steps only.
+
+    Newton-Schulz computes in bfloat16, so one different last bit changes an update by 1e-3, and the
+    difference grows from step to step.
+    """
     steps, bound = (2, 5e-3) if name in MATRICES else (3, 1e-4)
     with through("fused_triton"):
         ours = trained(optgen.optim, name, SEEDS[0], limit=steps)
@@ -126,7 +130,7 @@ def test_a_few_steps_through_triton(name: str) -> None:
         assert error(found, expected) < bound, key
 
 
-@outside
+@outside_interpreter
 def test_a_few_steps_through_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside("tests/training/test_resnet.py")

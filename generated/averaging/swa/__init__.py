@@ -38,7 +38,7 @@ def swa(
     Args:
         averages (sequence of Tensor): :math:`\text{average}` each, updated in place.
         params (sequence of Tensor): :math:`\text{param}` each, only read.
-        count (float or Tensor): How many it is the mean of; :math:`\text{count}` in the rule.
+        count (float or Tensor): Number of averaged values; :math:`\text{count}` in the rule.
             Default: 0.
 
     Raises:

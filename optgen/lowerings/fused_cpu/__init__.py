@@ -1,8 +1,8 @@
 """Lower to C++: one call updates all tensors of all groups.
 
 Each loop is a template on the storage dtype and on the flags that decide which streams exist. All
-other conditions are uniform over a tensor. They become branches between vectors, or selects where
-the compiler vectorizes. Code that is the same for every rule is in headers, which are in
+other conditions are uniform over a tensor. They become branches, taken once per vector, or selects
+where the compiler vectorizes. Code that is the same for every rule is in headers, which are in
 runtime/fused_cpu/include: elementwise_kernel.h for elementwise rules, phased_kernel.h for rules
 with phases.
 """
@@ -61,7 +61,7 @@ def context(algorithm: Algorithm) -> Context:
     names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
         "streams": (1, [*names, *_only_read(planned[0].algorithm)]),
-        "adds": (1, _adds(algorithm)),
+        "adds": (1, _scatter_adds(algorithm)),
         "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
         "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
     }
@@ -86,15 +86,15 @@ FUSED_CPU = Lowering(
 
 
 def _plans(algorithm: Algorithm) -> Iterator[Plan]:
-    """Yield a plan per kind of parameter. A plan with rows or columns gets a 1 x 1 variant."""
+    """Yield a plan for each set of facts; with rows or columns, also one for 1 x 1 matrices."""
     for general in plans(algorithm):
         axes = {kind.axes for kind in general.kinds.values()}
         if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:
             yield general
             continue
-        alone = plan(specialize_unit_matrices(algorithm), general.facts)
+        unit_matrices = plan(specialize_unit_matrices(algorithm), general.facts)
         yield replace(general, facts={**general.facts, "one_by_one": False})
-        yield replace(alone, facts={**general.facts, "one_by_one": True})
+        yield replace(unit_matrices, facts={**general.facts, "one_by_one": True})
 
 
 def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
@@ -102,14 +102,14 @@ def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
     first = planned[0].algorithm
     symbols = {s.key: s.symbol for plan in planned for s in plan.algorithm.states}
     states = {symbols[s.key]: _AXES[s.shape] for s in algorithm.states if s.shape != "scalar"}
-    handed = {
+    matrix_operands = {
         s.name: Axes.TENSOR
         for plan in planned
         for sweep in plan.sweeps
         for s in sweep.streams
         if s.role == "local"
     }
-    return {first.param: Axes.TENSOR, first.grad: Axes.TENSOR, **states, **handed}
+    return {first.param: Axes.TENSOR, first.grad: Axes.TENSOR, **states, **matrix_operands}
 
 
 def _only_read(algorithm: Algorithm) -> list[str]:
@@ -119,8 +119,8 @@ def _only_read(algorithm: Algorithm) -> list[str]:
     return [f"static constexpr u32 READ_ONLY = {' | '.join(bits)};"] if others else []
 
 
-def _adds(algorithm: Algorithm) -> list[str]:
-    """Declare that values of a sparse gradient can be added without summing rows, if so."""
+def _scatter_adds(algorithm: Algorithm) -> list[str]:
+    """Declare that each value of a sparse gradient can be added to its row by itself, if so."""
     return ["static constexpr bool SCATTER_ADDS = true;"] if is_scatter_add(algorithm) else []
 
 
@@ -139,8 +139,8 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     program = ScalarProgram(plan, fresh)
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
-    given = ["hypers", "scalars", "fresh", "n", *arrays]
-    chosen = dispatch_call("sweep", ["S"], printer.flags, given, "hypers", 8)
+    arguments = ["hypers", "scalars", "fresh", "n", *arrays]
+    call = dispatch_call("sweep", ["S"], printer.flags, arguments, "hypers", 8)
     blocks = {
         "scalars": (2, declared("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
@@ -149,7 +149,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
             listed("NOINLINE static void sweep(", _parameters(sweep, printer), ") {", 4),
         ),
         "loop": (2, printer.lines()),
-        "call": (2, chosen),
+        "call": (2, call),
     }
     return {
         "form": "fused_cpu_elementwise.cpp.jinja",
@@ -167,11 +167,11 @@ def _member(hyper: Hyper) -> str:
 
 
 def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:
-    """Return the parameters of the sweep function; unread ones have no name."""
-    given = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
+    """Return the parameters of the sweep function; those that it does not read have no name."""
+    types = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
         f"{'' if stream.stored else 'const '}S* __restrict {variable(plural(stream.name))}"
         for stream in sweep.streams
     )
-    named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in given.items())
+    named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in types.items())
     return [*named, "i64 n", *lists]

@@ -191,8 +191,8 @@ class ExpressionPrinter:
         text = ""
         for term in terms:
             minus, rest = self._term(term)
-            joint = " - " if minus else " + "
-            text = f"{text}{joint}{rest}" if text else _negated(rest) if minus else rest
+            sign = " - " if minus else " + "
+            text = f"{text}{sign}{rest}" if text else _negated(rest) if minus else rest
         if len(terms) > 1:
             return text, 5
         return text, _ATOM if text.isidentifier() else 6
@@ -205,8 +205,8 @@ class ExpressionPrinter:
             factors = [self(coefficient, 6), *(self(f, 7) for f in term.factors)]
         text = " * ".join(factors)
         if term.divisors:
-            below = " * ".join(self(d, 7) for d in term.divisors)
-            text += f" / ({below})" if len(term.divisors) > 1 else f" / {below}"
+            divisor = " * ".join(self(d, 7) for d in term.divisors)
+            text += f" / ({divisor})" if len(term.divisors) > 1 else f" / {divisor}"
         return minus, text
 
 

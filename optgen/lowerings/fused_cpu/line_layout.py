@@ -61,20 +61,20 @@ def folded(line: str, column: int) -> list[str]:
     """Return a statement on one line if it fits at a column, else broken before operators."""
     if column + len(line) <= WIDTH:
         return [line]
-    places = [p for p in _operators(line) if column + p[1] <= WIDTH]
-    if not places:
+    operators = [o for o in _operators(line) if column + o[1] <= WIDTH]
+    if not operators:
         return [line]
-    shallowest = min(depth for depth, _ in places)
-    place = max(at for depth, at in places if depth == shallowest)
-    rest = folded(INDENT + line[place:].lstrip(), column)
-    return [line[:place].rstrip(), *rest]
+    shallowest = min(depth for depth, _ in operators)
+    end = max(position for depth, position in operators if depth == shallowest)
+    rest = folded(INDENT + line[end:].lstrip(), column)
+    return [line[:end].rstrip(), *rest]
 
 
 def _operators(line: str) -> list[tuple[int, int]]:
     """Return each binary operator's nesting depth and position; products count as deeper."""
-    places = []
+    operators = []
     for found in re.finditer(r"(?<=\S )(\+|-|\*|/|\?|:|&&?|\|\|?) ", line):
         before = line[: found.start()]
         depth = sum(before.count(c) for c in "([{") - sum(before.count(c) for c in ")]}")
-        places.append((2 * depth + (found[1] in "*/"), found.start()))
-    return places
+        operators.append((2 * depth + (found[1] in "*/"), found.start()))
+    return operators

@@ -19,23 +19,23 @@ class LoopArray:
     stored: bool
     when: str | None = None
     axes: Axes = Axes.TENSOR
-    fewer: bool = False  # fewer axes than the loop: one number, or broadcast to elements
-    left: bool = False  # stored only for a reduction after the loop
+    fewer_axes: bool = False  # fewer than the loop: one number, or broadcast to elements
+    only_summed: bool = False  # stored only for a sum after the loop
     type: str = "C"  # of the array's elements
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Loop: its arrays and its body. `numbers` maps names that are uniform over the tensor."""
+    """Loop over arrays. `numbers` has the names with one value for the whole tensor."""
 
     arrays: Sequence[LoopArray]
     body: Program
     numbers: Mapping[str, str] = field(default_factory=dict)  # name -> C++ text
     summed: Collection[str] = ()  # operands of reductions, read after the body
-    several: bool = False  # one iteration may compute a SIMD vector
+    by_vectors: bool = False  # one iteration may compute a whole SIMD vector
 
 
 def sweep_loop(sweep: Sweep) -> Loop:
     """Return the only loop of an elementwise rule."""
     arrays = [LoopArray(s.name, True, s.stored, s.when) for s in sweep.streams]
-    return Loop(arrays, sweep.body, several=True)
+    return Loop(arrays, sweep.body, by_vectors=True)

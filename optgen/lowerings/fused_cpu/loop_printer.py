@@ -39,16 +39,16 @@ class LoopPrinter:
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
         self._fresh = program.fresh
         self._scalars = ExpressionPrinter(tensors=False, read=self.read_scalar)
-        self._elements = ExpressionPrinter(tensors=True, read=self._read_element, ask=self._answer)
+        self._elements = ExpressionPrinter(tensors=True, read=self._read_element, ask=self._by_name)
         self._conditions: dict[str, str] = {}
         whens = (c.when.removeprefix("not ") for c in loop.arrays if c.when)
         self.flags = {name: constant(name) for name in whens}
         values = (a.value for a in assigns(loop.body))
-        self._delays_stores = loop.several and any(
-            _is_long(e) for value in values for e in walk(value)
+        self._delays_stores = loop.by_vectors and any(
+            _has_long_latency(e) for value in values for e in walk(value)
         )
         fitting = sum(c.loaded for c in loop.arrays) == prefetch.STREAMS_READ
-        self._prefetches = loop.several and fitting and not self._delays_stores
+        self._prefetches = loop.by_vectors and fitting and not self._delays_stores
         self._column = _COLUMN + 4 * self._prefetches
         self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
         self.body = self._body()
@@ -58,29 +58,29 @@ class LoopPrinter:
         loads, stores = self.loads(), self.stores()
         parts = [indented(part) for part in (loads, self.body, stores) if part]
         inside = [line for part in parts for line in ("", *part)][1:]
-        step = "i += LANES<C>" if self.loop.several else "++i"
+        step = "i += LANES<C>" if self.loop.by_vectors else "++i"
         loop = [f"for (i64 i = 0; i < n; {step}) {{", *inside, "}"]
         if self._prefetches:
-            loop = prefetch.with_prefetch(inside, step, self._read())
+            loop = prefetch.with_prefetch(inside, step, self._arrays_read())
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
         """Return the function's parameters: only those that it reads."""
-        return [*self.given_parameters(), "i64 n", *self.arrays()]
+        return [*self.input_parameters(), "i64 n", *self.arrays()]
 
-    def given_parameters(self) -> list[str]:
+    def input_parameters(self) -> list[str]:
         """Return the parameters that are no arrays."""
-        return [f"{kind} {name}" for name, kind in self._given().items()]
+        return [f"{kind} {name}" for name, kind in self._inputs().items()]
 
-    def arguments(self, at: str, given: str) -> list[str]:
-        """Return a caller's arguments: fields of `given`, arrays of `at`."""
+    def arguments(self, at: str, inputs: str) -> list[str]:
+        """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
         arrays = (f"{at}[{constant(c.name)}]" for c in self.loop.arrays)
-        return [*self.given_arguments(given), "n", *arrays]
+        return [*self.input_arguments(inputs), "n", *arrays]
 
-    def given_arguments(self, given: str) -> list[str]:
+    def input_arguments(self, inputs: str) -> list[str]:
         """Return the arguments that are no arrays."""
         names = {"numbers": "named()"}
-        return [f"{given}{names.get(name, name)}" for name in self._given()]
+        return [f"{inputs}{names.get(name, name)}" for name in self._inputs()]
 
     def constants(self) -> list[str]:
         """Declare the hyperparameters and scalars that the loop reads, in its compute type."""
@@ -97,42 +97,42 @@ class LoopPrinter:
                 lines.append(f"const C {variable(name)} = C({text});")
         for name, text in self._conditions.items():
             lines += folded(f"const auto {name} = {text};", _COLUMN - 4)
-        return [*lines, *self._around()] if self.loop.several else lines
+        return [*lines, *self._vector_constants()] if self.loop.by_vectors else lines
 
-    def _around(self) -> list[str]:
+    def _vector_constants(self) -> list[str]:
         """Declare the prefetch distance, and delayed stores or prefetch constants."""
         names = (variable(c.name) for c in self.loop.arrays if c.stored)
         delayed = listed("struct { DelayedStore<S> ", names, "; } delayed;", _COLUMN - 4)
-        kept = (
+        others = (
             delayed
             if self._delays_stores
-            else prefetch.constants(self._read())
+            else prefetch.constants(self._arrays_read())
             if self._prefetches
             else []
         )
-        return ["const i64 ahead = prefetch_distance<S>(n);", *kept]
+        return ["const i64 ahead = prefetch_distance<S>(n);", *others]
 
-    def _read(self) -> dict[str, str]:
+    def _arrays_read(self) -> dict[str, str]:
         """Return the arrays that are read, each with the flag it depends on."""
         return {variable(plural(c.name)): self._flag(c) for c in self.loop.arrays if c.loaded}
 
     def loads(self) -> list[str]:
         """Return one line per array that is read."""
-        columns = [c for c in self.loop.arrays if c.loaded]
+        loaded = [c for c in self.loop.arrays if c.loaded]
         changed = {a.target.name for a in assigns(self.loop.body)}
-        kinds = ("C" if c.name in changed or not c.fewer else "const C" for c in columns)
+        types = ("C" if c.name in changed or not c.fewer_axes else "const C" for c in loaded)
         return [
-            f"{kind} {variable(c.name)} = {self._load(c)};"
-            for kind, c in zip(kinds, columns, strict=True)
+            f"{type_} {variable(c.name)} = {self._load(c)};"
+            for type_, c in zip(types, loaded, strict=True)
         ]
 
     def stores(self) -> list[str]:
         """Return the statements that write arrays."""
         lines = []
-        for column in (c for c in self.loop.arrays if c.stored and not c.left):
-            flag = self._flag(column)
+        for stored in (c for c in self.loop.arrays if c.stored and not c.only_summed):
+            flag = self._flag(stored)
             guard = f"if constexpr ({flag})" if flag else ""
-            text = self.write(column.name)
+            text = self.write(stored.name)
             line = f"{guard} {text}".lstrip()
             lines += [line] if self._column + len(line) <= WIDTH else [guard, *indented([text])]
         return lines
@@ -141,15 +141,16 @@ class LoopPrinter:
         """Return the statement that stores a value in its array."""
         array, value = variable(plural(name)), variable(name)
         delayed = f"delayed.{value}." if self._delays_stores else ""
-        several = self.loop.several
-        return f"{delayed}store({array} + i, {value});" if several else f"{array}[i] = {value};"
+        if self.loop.by_vectors:
+            return f"{delayed}store({array} + i, {value});"
+        return f"{array}[i] = {value};"
 
     def uses(self, word: str) -> bool:
         """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
         text = [*self.constants(), *self.body]
         return any(f"{word}." in line or f"({word} " in line for line in text)
 
-    def _given(self) -> dict[str, str]:
+    def _inputs(self) -> dict[str, str]:
         kinds = {
             "hypers": "const Hypers&",
             "scalars": "const Scalars&",
@@ -171,24 +172,25 @@ class LoopPrinter:
         body = flatten(map_values(self.loop.body, _by_reciprocals))
         self._masks = masks(body)
         loaded = frozenset(c.name for c in self.loop.arrays if c.loaded)
-        kept = frozenset(self.loop.summed) | {c.name for c in self.loop.arrays if c.stored}
+        read_later = frozenset(self.loop.summed) | {c.name for c in self.loop.arrays if c.stored}
         return Statements(
-            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept, self._masks
+            "C", lambda a: self._elements(a.value), self._if, body, loaded, read_later, self._masks
         ).lines(self._column)
 
-    def _load(self, column: LoopArray) -> str:
-        flag, text = self._flag(column), self.read(column)
+    def _load(self, array: LoopArray) -> str:
+        flag, text = self._flag(array), self.read(array)
         return f"{flag} ? {text} : C(0)" if flag else text
 
-    def read(self, column: LoopArray) -> str:
+    def read(self, array: LoopArray) -> str:
         """Return the text that loads an array's element at the loop's position."""
-        array = variable(plural(column.name))
-        if self.loop.several:
-            return f"load({array} + i, ahead)"
-        return f"{array}[{'EXPANDED ? i : 0' if column.fewer else 'i'}]"
+        name = variable(plural(array.name))
+        if self.loop.by_vectors:
+            return f"load({name} + i, ahead)"
+        return f"{name}[{'EXPANDED ? i : 0' if array.fewer_axes else 'i'}]"
 
-    def _flag(self, column: LoopArray) -> str:
-        when = column.when
+    def _flag(self, array: LoopArray) -> str:
+        """Return the compile-time condition under which an array exists, or ""."""
+        when = array.when
         if when is None:
             return ""
         return f"{'!' if when.startswith('not ') else ''}{constant(when.removeprefix('not '))}"
@@ -200,7 +202,7 @@ class LoopPrinter:
     def _condition(self, expr: Expr) -> tuple[bool, str]:
         """Return whether a condition is known at compile time, and its text."""
         if not self._is_settled(expr):
-            return False, f"{self._named(expr)} != 0"
+            return False, f"{self._condition_name(expr)} != 0"
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)):
                 return True, self.flags[name]
@@ -208,8 +210,9 @@ class LoopPrinter:
                 constant, text = self._condition(inner)
                 return constant, f"!({text})" if " " in text else f"!{text}"
             case Call("and" | "or" as word, (a, b)):
-                (both, left), (also, right) = self._condition(a), self._condition(b)
-                return both and also, f"({left}) {'&&' if word == 'and' else '||'} ({right})"
+                (knows_a, left), (knows_b, right) = self._condition(a), self._condition(b)
+                sign = "&&" if word == "and" else "||"
+                return knows_a and knows_b, f"({left}) {sign} ({right})"
         raise TypeError(f"not a compile-time condition: {expr!r}")
 
     def _is_settled(self, expr: Expr) -> bool:
@@ -221,8 +224,8 @@ class LoopPrinter:
                 return any(map(self._is_settled, args))
         return False
 
-    def _named(self, expr: Expr) -> str:
-        """Return the name of a condition that is uniform over the tensor."""
+    def _condition_name(self, expr: Expr) -> str:
+        """Return the name of a condition that is uniform over the tensor, and have it declared."""
         inner = expr
         while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
@@ -234,13 +237,13 @@ class LoopPrinter:
                 return name
         raise AssertionError("candidate_names() is infinite")
 
-    def _answer(self, condition: Expr) -> str | None:
+    def _by_name(self, condition: Expr) -> str | None:
         """Return the text of a named condition, uniform or per element; else None."""
         match condition:
             case Const():
                 return None
             case _ if self._plan.kind(condition).is_scalar:
-                return f"{self._named(condition)} != 0"
+                return f"{self._condition_name(condition)} != 0"
             case Ref(name):
                 return variable(name) if name in self._masks else f"{variable(name)} != 0"
         return None
@@ -292,8 +295,11 @@ def _by_reciprocals(expr: Expr) -> Expr:
     return expr
 
 
-def _is_long(expr: Expr) -> bool:
-    """Tell whether a root or a division delays stores: later elements start during its latency."""
+def _has_long_latency(expr: Expr) -> bool:
+    """Tell whether an expression is a root or a division: one with a long latency.
+
+    Stores after it are delayed, so that the computation of later elements starts meanwhile.
+    """
     match expr:
         case Call("/" | "sqrt"):
             return True
@@ -303,7 +309,7 @@ def _is_long(expr: Expr) -> bool:
 
 
 def _whole_condition(expr: Expr) -> set[str]:
-    """Return the flag or fresh state that is the whole condition, which may share its name."""
+    """Return the flag or fresh state that a condition consists of, whose name it may share."""
     match expr:
         case Ref(name) | Call("fresh", (Ref(name),)):
             return {name}

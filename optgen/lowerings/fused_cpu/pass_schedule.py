@@ -49,18 +49,18 @@ def tiling_strategies(
     steps: Sequence[Step], streams: Mapping[str, Axes], has_axes: bool
 ) -> dict[str, list[Pass]]:
     """Return the passes of each tiling strategy, named and ordered as in tensor_plan.h."""
-    local = PassScheduler(steps, streams, WHOLE_MATRICES)
+    whole = PassScheduler(steps, streams, WHOLE_MATRICES)
     if not has_axes:
-        return {"WHOLE_MATRICES": local.passes()}
+        return {"WHOLE_MATRICES": whole.passes()}
     tall, flat = (
         PassScheduler(steps, streams, WHOLE_ROWS),
         PassScheduler(steps, streams, WHOLE_COLUMNS),
     )
     return {
-        "WHOLE_MATRICES": local.passes(),
+        "WHOLE_MATRICES": whole.passes(),
         "WHOLE_ROWS": tall.passes(),
         "WHOLE_COLUMNS": flat.passes(),
-        "EXACT_MATRICES": local.exact_passes() or local.passes(),
+        "EXACT_MATRICES": whole.exact_passes() or whole.passes(),
         "EXACT_ROWS": tall.exact_passes() or tall.passes(),
         "EXACT_COLUMNS": flat.exact_passes() or flat.passes(),
         "SPLIT": shared_passes(steps, streams),
@@ -83,29 +83,31 @@ class PassScheduler:
         return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
 
     def exact_passes(self) -> list[Pass]:
-        """Return the passes for states stored in the compute dtype; [] if nothing is saved.
+        """Return the passes for states stored in the compute dtype; [] if no pass reads one back.
 
         Row and column states are stored by the first pass that knows them, and later passes read
         them back.
         """
-        kept = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
-        found = self._passes(kept)
-        return found if kept and len(found) > 1 else []
+        read_back = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
+        found = self._passes(read_back)
+        return found if read_back and len(found) > 1 else []
 
-    def _passes(self, kept: Collection[str]) -> list[Pass]:
-        """Return the passes. They recompute states, except those `kept` from an earlier pass."""
+    def _passes(self, read_back: Collection[str]) -> list[Pass]:
+        """Return the passes. They recompute states, except those in `read_back`."""
         steps, levels = self.steps, self._levels()
         passes = range(1 + max(levels))
-        runs = [self._needed(levels, at, kept, self._first_run_by(levels, at)) for at in passes]
-        for name in kept:
+        runs = [
+            self._needed(levels, at, read_back, self._first_run_by(levels, at)) for at in passes
+        ]
+        for name in read_back:
             writers = [i for i, step in enumerate(steps) if name in step.writes]
             first = min((levels[i] for i in writers), default=0)
             # A step that runs again would read the new value for the old one.
-            again = {i for at, run in enumerate(runs) if at > first for i in run}
+            rerun = {i for at, run in enumerate(runs) if at > first for i in run}
             before = range(max(writers, default=-1) + 1)
-            if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in before):
+            if any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before):
                 return []
-        self._defer(levels, runs, kept)
+        self._defer(levels, runs, read_back)
         if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
             return []
         return self._laid_out(levels, runs)
@@ -126,23 +128,23 @@ class PassScheduler:
         return any(s.reads[0] in elements and not read.isdisjoint(s.writes) for s in complete)
 
     def _defer(
-        self, levels: Sequence[int], runs: Sequence[set[int]], kept: Collection[str]
+        self, levels: Sequence[int], runs: Sequence[set[int]], read_back: Collection[str]
     ) -> None:
         """Add to each pass that reads a stream's old value the steps that compute the new one.
 
         A value is stored by the last pass that computes it. So no earlier pass overwrites the old
         value.
         """
-        for name in (n for n in self.streams if n not in kept):
+        for name in (n for n in self.streams if n not in read_back):
             writers = {i for i, step in enumerate(self.steps) if name in step.writes}
-            if not writers or not all(self._is_swept(self.steps[i]) for i in writers):
+            if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
                 continue
             for at, run in enumerate(runs):
                 old = any(i < min(writers) and name in self.steps[i].reads for i in run)
                 if old and at >= max(levels[i] for i in writers):
-                    run |= self._needed(levels, at, kept, writers)
+                    run |= self._needed(levels, at, read_back, writers)
 
-    def _is_swept(self, step: Step) -> bool:
+    def _runs_on_tiles(self, step: Step) -> bool:
         """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
         if not step.reduction:
             return step.axes in self.axes
@@ -154,27 +156,27 @@ class PassScheduler:
 
         The result of a reduction over all tiles is known from the next pass on.
         """
-        known: dict[str, tuple[int, int]] = {}  # first pass where finish / tiles know it
+        known: dict[str, tuple[int, int]] = {}  # first pass whose finish, and whose tiles, know it
         levels = []
         for step in self.steps:
-            swept = self._is_swept(step)
+            on_tiles = self._runs_on_tiles(step)
             read = (known.get(n, (0, 0)) for n in (*step.reads, *step.takes))
-            level = max((when[swept] for when in read), default=0)
+            level = max((first[on_tiles] for first in read), default=0)
             levels.append(level)
             for name in (*step.writes, *step.gives):
-                after, later = known.get(name, (0, 0))
-                known[name] = max(after, level), max(later, level + (step.axes not in self.axes))
+                finish, tiles = known.get(name, (0, 0))
+                known[name] = max(finish, level), max(tiles, level + (step.axes not in self.axes))
         return levels
 
     def _first_run_by(self, levels: Sequence[int], at: int) -> set[int]:
-        """Return the swept steps that a pass is the first to run."""
-        swept = (i for i, step in enumerate(self.steps) if self._is_swept(step))
-        return {i for i in swept if levels[i] == at}
+        """Return the steps on tiles that a pass is the first to run; `at` is the pass's index."""
+        on_tiles = (i for i, step in enumerate(self.steps) if self._runs_on_tiles(step))
+        return {i for i in on_tiles if levels[i] == at}
 
     def _needed(
-        self, levels: Sequence[int], at: int, kept: Collection[str], wanted: Collection[int]
+        self, levels: Sequence[int], at: int, read_back: Collection[str], wanted: Collection[int]
     ) -> set[int]:
-        """Return the wanted steps, and the swept steps that recompute what they read."""
+        """Return the wanted steps, and the steps on tiles that recompute what they read."""
         steps = self.steps
         needed: set[int] = set()
         waiting = list(wanted)
@@ -188,7 +190,7 @@ class PassScheduler:
                 waiting += [
                     i
                     for i in makers
-                    if steps[i].axes in self.axes and (name not in kept or levels[i] == at)
+                    if steps[i].axes in self.axes and (name not in read_back or levels[i] == at)
                 ]
         return needed
 
@@ -196,7 +198,7 @@ class PassScheduler:
         """Return the passes that run these steps; the last to compute a value stores it."""
         steps = self.steps
         finishes = [
-            {i for i, step in enumerate(steps) if levels[i] == at and not self._is_swept(step)}
+            {i for i, step in enumerate(steps) if levels[i] == at and not self._runs_on_tiles(step)}
             for at in range(len(runs))
         ]
         last = {

@@ -51,7 +51,7 @@ class PhaseSteps:
     steps: list[Step] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)  # of every value that has any
     numbers: list[str] = field(default_factory=list)  # values that are one for the whole tensor
-    sweep: int = -1  # a finish before the first sweep ends a pass without one
+    sweep: int = -1  # index of the last sweep so far; a finish before the first sweep has -1
 
     def __post_init__(self) -> None:
         self.axes |= self.streams
@@ -74,11 +74,11 @@ class PhaseSteps:
         """Add a loop over elements, with reductions' operands as values, and the reductions."""
         sources: dict[Ref, str] = {}
 
-        def apart(program: Program, given: Mapping[Expr, str]) -> Iterator[Stmt]:
-            known = dict(given)  # an arm's operands are unknown after the branch
+        def with_operands(program: Program, outer: Mapping[Expr, str]) -> Iterator[Stmt]:
+            known = dict(outer)  # an arm's operands are unknown after the branch
             for stmt in program:
                 if isinstance(stmt, If):
-                    arms = [tuple(apart(arm, known)) for arm in (stmt.then, stmt.orelse)]
+                    arms = [tuple(with_operands(arm, known)) for arm in (stmt.then, stmt.orelse)]
                     yield replace(stmt, then=arms[0], orelse=arms[1])
                 elif not is_reduction(stmt.value):
                     yield stmt
@@ -89,7 +89,7 @@ class PhaseSteps:
                         yield replace(stmt, target=Ref(known[operand]), value=operand)
                     sources[stmt.target] = known[operand]
 
-        body = filter_assigns(tuple(apart(sweep.body, {})), lambda _: True)
+        body = filter_assigns(tuple(with_operands(sweep.body, {})), lambda _: True)
         stored = [stream.name for stream in sweep.streams if stream.stored]
         self._loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
         for stmt in sweep.reductions:
@@ -110,13 +110,13 @@ class PhaseSteps:
     def _finish(self, body: Program, later: set[str]) -> None:
         """Add the steps of a `Finish`. Adjacent statements of the same axes share a loop."""
         groups: list[tuple[Axes, list[Stmt]]] = []
-        for stmt in _apart(body, self.plan.kinds.__getitem__):
+        for stmt in _split_by_axes(body, self.plan.kinds.__getitem__):
             axes = self.plan.kinds[next(assigns((stmt,))).target].axes
             if (
-                _reduces(stmt)
+                _is_a_reduction(stmt)
                 or not groups
                 or groups[-1][0] is not axes
-                or _reduces(groups[-1][1][0])
+                or _is_a_reduction(groups[-1][1][0])
             ):
                 groups.append((axes, []))
             groups[-1][1].append(stmt)
@@ -189,18 +189,19 @@ def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
     return read
 
 
-def _inputs(program: Program, given: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
+def _inputs(program: Program, known: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
+    """Return a program's inputs, and the names that are known after it on every path."""
     read: dict[str, None] = {}
     for stmt in program:
         first = stmt.value if isinstance(stmt, Assign) else stmt.condition
-        read |= {r.name: None for r in reads(first) if r.name not in given}
+        read |= {r.name: None for r in reads(first) if r.name not in known}
         if isinstance(stmt, Assign):
-            given |= {stmt.target.name}
+            known |= {stmt.target.name}
         else:
-            arms = [_inputs(arm, given) for arm in (stmt.then, stmt.orelse)]
+            arms = [_inputs(arm, known) for arm in (stmt.then, stmt.orelse)]
             read |= arms[0][0] | arms[1][0]
-            given = arms[0][1] & arms[1][1]
-    return read, given
+            known = arms[0][1] & arms[1][1]
+    return read, known
 
 
 def _operand(value: Expr) -> Expr:
@@ -210,7 +211,7 @@ def _operand(value: Expr) -> Expr:
     return Call("abs", (operand,)) if value.op == "max_abs" else operand
 
 
-def _reduces(stmt: Stmt) -> bool:
+def _is_a_reduction(stmt: Stmt) -> bool:
     return isinstance(stmt, Assign) and is_reduction(stmt.value)
 
 
@@ -218,8 +219,8 @@ def _read(program: Iterable[Stmt]) -> set[str]:
     return {r.name for e in expressions(tuple(program)) for r in reads(e)}
 
 
-def _apart(program: Program, kind: Lookup) -> Iterator[Stmt]:
-    """Yield statements with each branch split by axes. Reductions leave their branch."""
+def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
+    """Yield statements with each branch split by axes. Reductions are moved out of it."""
     for stmt in program:
         if isinstance(stmt, Assign):
             yield stmt
@@ -227,15 +228,16 @@ def _apart(program: Program, kind: Lookup) -> Iterator[Stmt]:
         alike: list[Assign] = []
         for inner in assigns((stmt,)):
             other = alike and kind(alike[0].target).axes is not kind(inner.target).axes
-            if other or _reduces(inner):
-                yield from _only(stmt, alike)
+            if other or _is_a_reduction(inner):
+                yield from _part_of(stmt, alike)
                 alike = []
-            if _reduces(inner):
+            if _is_a_reduction(inner):
                 yield inner
             else:
                 alike.append(inner)
-        yield from _only(stmt, alike)
+        yield from _part_of(stmt, alike)
 
 
-def _only(stmt: If, wanted: Collection[Assign]) -> Program:
-    return filter_assigns((stmt,), lambda a: any(a is one for one in wanted))
+def _part_of(stmt: If, wanted: Collection[Assign]) -> Program:
+    """Return a branch with only the wanted assignments, or nothing if there are none."""
+    return filter_assigns((stmt,), lambda a: any(a is other for other in wanted))

@@ -13,14 +13,14 @@ from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
 from optgen.lowerings.lowering import Context
 from optgen.passes.plan import used_scalars
 
-_GIVEN = ">(*table, *threads);"
+_END_OF_CALL = ">(*table, *threads);"
 
 
 def phased_context(
     planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]
 ) -> Context:
     """Return the template's variables: structs, entry points, and the matrix ops in between."""
-    rules: list[list[PhasedRule]] = []
+    rules: list[list[PhasedRule]] = []  # for each part, the rules of all plans
     for plan in planned:
         calls = plan.calls
         for number, part in enumerate(_parts(plan)):
@@ -30,21 +30,21 @@ def phased_context(
                 continue
             name, about = _name(plan, calls, number), _about(plan, calls, number)
             last = number == len(calls)
-            own = dict.fromkeys(streams, Axes.TENSOR) if plan.facts.get("one_by_one") else streams
-            rules[number].append(PhasedRule(name, about, part, own, fresh, last))
+            axes = dict.fromkeys(streams, Axes.TENSOR) if plan.facts.get("one_by_one") else streams
+            rules[number].append(PhasedRule(name, about, part, axes, fresh, last))
     return {
         "form": "fused_cpu_phases.cpp.jinja",
         "header": "phased_kernel.h",
-        "rules": [rule.context() for several in rules for rule in several],
+        "rules": [rule.context() for of_part in rules for rule in of_part],
         "parts": {
             "" if number == 0 else f"_{number + 1}": "\n".join(
-                indented(listed("optgen::step<", _qualified(several), _GIVEN, 4))
+                indented(listed("optgen::step<", _qualified(of_part), _END_OF_CALL, 4))
             )
-            for number, several in enumerate(rules)
-            if several
+            for number, of_part in enumerate(rules)
+            if of_part
         },
         "by_matrix": ", and works on matrices" if any(r.has_axes for s in rules for r in s) else "",
-        "calls": list(_texts(planned)),
+        "calls": list(_call_texts(planned)),
         "locals": _locals(planned),
     }
 
@@ -73,6 +73,7 @@ def _parts(plan: Plan) -> Iterator[Plan]:
 
 
 def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
+    """Return the name of a part's struct, such as MuonBefore or AdafactorNotFactoredRule."""
     facts = (f"{'' if holds else 'not_'}{fact}" for fact, holds in plan.facts.items())
     words = (word.capitalize() for fact in facts for word in fact.split("_"))
     place = ["Before", "After"][part:] if len(calls) == 1 else [f"Part{part + 1}"]
@@ -89,7 +90,7 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
     return ", ".join([which, *before, *after])
 
 
-def _texts(planned: Sequence[Plan]) -> Iterator[str]:
+def _call_texts(planned: Sequence[Plan]) -> Iterator[str]:
     """Yield the matrix ops as texts for the runtime, each with the predicates it depends on."""
     longest = max(planned, key=lambda plan: len(plan.calls))
     if any(plan.calls != longest.calls[: len(plan.calls)] for plan in planned):
@@ -97,10 +98,10 @@ def _texts(planned: Sequence[Plan]) -> Iterator[str]:
     for number, call in enumerate(longest.calls):
         everywhere = all(number < len(plan.calls) for plan in planned)
         facts = (f if holds else f"not {f}" for f, holds in longest.facts.items())
-        yield _text(call) + ("" if everywhere else f" if {' and '.join(facts)}")
+        yield _call_text(call) + ("" if everywhere else f" if {' and '.join(facts)}")
 
 
-def _text(call: MatrixCall) -> str:
+def _call_text(call: MatrixCall) -> str:
     """Return a matrix op as text, with names of locals and hyperparameters, and numbers."""
     return f"{call.target.name} = {call.op}({', '.join(map(_argument, call.args))})"
 

@@ -18,12 +18,12 @@ from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
-from optgen.lowerings.fused_cpu.sweep_printer import NUMBERS, Sum, SweepPrinter
+from optgen.lowerings.fused_cpu.sweep_printer import COMPUTE_TYPE, Sum, SweepPrinter
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call, switch_case
 from optgen.lowerings.fused_cpu.value_limit import check_values
 
 _COLUMN = 8
-_GIVEN = {
+_ARGUMENT_TYPES = {
     "hypers": "const Hypers&",
     "scalars": "const Scalars&",
     "sizes": "const Sizes&",
@@ -68,9 +68,9 @@ class PhasedRule:
             "passes": (1, self._passes()),
             "applies": (1, self._applies()),
             "program": (2, self.program.lines()),
-            "counts": (3, self._counts()),
-            "runs": (3, self._runs(swept=True)),
-            "axis_runs": (3, self._runs(swept=False)),
+            "number_cases": (3, self._number_cases()),
+            "loop_cases": (3, self._loop_cases(swept=True)),
+            "axis_cases": (3, self._loop_cases(swept=False)),
         }
         return {
             "name": self.name,
@@ -135,7 +135,7 @@ class PhasedRule:
         return [*lines, "};"]
 
     def _number(self, step: Step) -> int:
-        """Return a reduction's index among those to the same axes, or its number's index."""
+        """Return a reduction's index among those to the same axes, or the index of its number."""
         if step.reduction and step.axes is Axes.NONE:
             return self.body.numbers.index(step.gives[0])
         counted = self._reductions(step.axes)
@@ -183,13 +183,13 @@ class PhasedRule:
 
     def _printer(self, step: Step) -> LoopPrinter:
         sums = self._sums(step)
-        columns = [self._column(n, step) for n in self._values_with_axes if n in _touched(step)]
+        arrays = [self._array(n, step) for n in self._values_with_axes if n in _touched(step)]
         numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
-        loop = Loop(columns, step.body, numbers, [s.operand for s in sums])
+        loop = Loop(arrays, step.body, numbers, [s.operand for s in sums])
         if step.axes is not Axes.TENSOR:
             return LoopPrinter(self.plan, loop, self.program)
-        has_axes = [Axes.NONE, *(s.axes for s in sums), *(c.axes for c in columns)]
-        by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in has_axes)
+        used = [*(s.axes for s in sums), *(c.axes for c in arrays)]
+        by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in used)
         whole = "rows * n" if self.has_axes else "n"
         return SweepPrinter(self.plan, loop, self.program, sums, by_rows, whole)
 
@@ -204,18 +204,19 @@ class PhasedRule:
             and step.reads[0] in loop.writes
         ]
 
-    def _column(self, name: str, step: Step) -> LoopArray:
-        own, when = self.body.axes[name], self._whens.get(name)
+    def _array(self, name: str, step: Step) -> LoopArray:
+        """Return the array of a value as a loop uses it."""
+        axes, when = self.body.axes[name], self._whens.get(name)
         readers = [
             s.reduction for s in self.body.steps if s.reduction and s.swept and name in s.reads
         ]
         # A column value varies along a loop over elements, so it is never one number there.
-        fewer = own is not step.axes and not (own is Axes.COLUMN and step.axes is Axes.TENSOR)
-        left = step.swept and "sum" in readers and "max_abs" not in readers
-        kind = "S" if name in self.streams and own is Axes.TENSOR else NUMBERS
-        kind = kind if step.axes is Axes.TENSOR else "C"
+        fewer = axes is not step.axes and not (axes is Axes.COLUMN and step.axes is Axes.TENSOR)
+        only_summed = step.swept and "sum" in readers and "max_abs" not in readers
+        type_ = "S" if name in self.streams and axes is Axes.TENSOR else COMPUTE_TYPE
+        type_ = type_ if step.axes is Axes.TENSOR else "C"
         return LoopArray(
-            name, name in step.reads, name in step.writes, when, own, fewer, left, kind
+            name, name in step.reads, name in step.writes, when, axes, fewer, only_summed, type_
         )
 
     @cached_property
@@ -241,9 +242,9 @@ class PhasedRule:
 
     def _numbers(self, step: Step) -> list[str]:
         """Return a function that computes numbers of the whole tensor, in double."""
-        kinds = {**_GIVEN, "numbers": "Numbers&"}
-        given = [f"{kind} {n}" for n, kind in kinds.items() if n in self._taken(step)]
-        head = listed(f"static void {step.name}(", given, ") {", 4)
+        types = {**_ARGUMENT_TYPES, "numbers": "Numbers&"}
+        parameters = [f"{type_} {n}" for n, type_ in types.items() if n in self._taken(step)]
+        head = listed(f"static void {step.name}(", parameters, ") {", 4)
         return [*head, *indented(self._arithmetic(step)), "}"]
 
     def _arithmetic(self, step: Step) -> list[str]:
@@ -272,18 +273,18 @@ class PhasedRule:
     def _taken(self, step: Step) -> list[str]:
         """Return the names of the arguments that a function on numbers reads."""
         text = "\n".join(self._arithmetic(step))
-        return [*(n for n in _GIVEN if f"{n}." in text or f"({n} " in text), "numbers"]
+        return [*(n for n in _ARGUMENT_TYPES if f"{n}." in text or f"({n} " in text), "numbers"]
 
-    def _counts(self) -> list[str]:
+    def _number_cases(self) -> list[str]:
         lines = []
         for step in self._loops():
             if step.axes is Axes.NONE:
-                given = ("named()" if n == "numbers" else n for n in self._taken(step))
-                call = listed(f"return {step.name}(", (f"inputs.{n}" for n in given), ");", 16)
+                fields = ("named()" if n == "numbers" else n for n in self._taken(step))
+                call = listed(f"return {step.name}(", (f"inputs.{n}" for n in fields), ");", 16)
                 lines += switch_case(_step_name(step), call)
         return lines
 
-    def _runs(self, *, swept: bool) -> list[str]:
+    def _loop_cases(self, *, swept: bool) -> list[str]:
         loops = (step for step in self._loops() if step.axes is not Axes.NONE)
         steps = (step for step in loops if (step.axes is Axes.TENSOR) is swept)
         return [line for step in steps for line in switch_case(_step_name(step), self._call(step))]
@@ -317,11 +318,11 @@ def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
     if not passes:
         return []
     lines = [f"static constexpr Pass {name}[] = {{"]
-    for one in passes:
+    for each in passes:
         groups = (
-            [_step_name(step) for step in one.steps],
-            [_step_name(step) for step in one.finish],
-            [constant(value) for value in one.stores],
+            [_step_name(step) for step in each.steps],
+            [_step_name(step) for step in each.finish],
+            [constant(value) for value in each.stores],
         )
         sets = [line for group in groups for line in listed("set(", group, "),", 16)]
         lines += indented(["{", *indented(sets), "},"])

@@ -1,4 +1,4 @@
-"""Print the scalar program in C++: what all elements of a parameter share, in double."""
+"""Print the scalar program in C++: the numbers that all elements of a parameter share."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class ScalarProgram:
 
     def lines(self) -> list[str]:
         """Return the body of the function."""
-        kept = frozenset(ref.name for ref in self.fields)
+        read_later = frozenset(ref.name for ref in self.fields)
         statements = Statements(
             "double",
             self._value,
             lambda condition: f"if ({self._printer(condition)})",
             self._plan.scalars,
             frozenset(self._inputs()),
-            kept,
+            read_later,
         )
         stores = [
             f"cells[{cell}].value = {variable(symbol)};"
@@ -48,7 +48,7 @@ class ScalarProgram:
         return [*self._loads(), *statements.lines(_COLUMN), *stores, *results]
 
     def parameters(self) -> list[str]:
-        """Return the function's parameters; unread ones have no name."""
+        """Return the function's parameters; those that it does not read have no name."""
         inputs = self._inputs()
         reads_hypers = any(name in self._hypers for name in inputs)
         reads_cells = any(name not in self._hypers for name in inputs)
@@ -83,8 +83,8 @@ class ScalarProgram:
         if "step" in inputs:
             lines.append("const double step = cells[STEP].value;")
         for symbol in (s for s in inputs if s in self._states):
-            once = "" if symbol in self._last else "const "
-            lines.append(f"{once}double {variable(symbol)} = cells[{self._states[symbol]}].value;")
+            const = "" if symbol in self._last else "const "
+            lines.append(f"{const}double {variable(symbol)} = cells[{self._states[symbol]}].value;")
         old = (ref for ref, field in self.fields.items() if field == f"old_{ref.name}")
         return [*lines, *(f"const double old_{r.name} = {variable(r.name)};" for r in old)]
 

@@ -37,20 +37,20 @@ class Statements:
     condition: Callable[[Expr], str]
     program: Program
     declared: frozenset[str]
-    kept: frozenset[str] = frozenset()  # read after the program
+    read_later: frozenset[str] = frozenset()  # names that are read after the program
     masks: frozenset[str] = frozenset()  # truth values per element, assigned once
 
     def lines(self, column: int) -> list[str]:
         """Return the lines of the whole program, to be indented to `column`."""
-        return self._block(self.program, set(self.declared), self.kept, column)
+        return self._block(self.program, set(self.declared), self.read_later, column)
 
     def _block(
-        self, program: Program, declared: set[str], kept: frozenset[str], column: int
+        self, program: Program, declared: set[str], read_later: frozenset[str], column: int
     ) -> list[str]:
         lines: list[str] = []
         times = Counter(a.target.name for a in assigns(program))
         for position, stmt in enumerate(program):
-            later = kept | names_read(program[position + 1 :])
+            later = read_later | names_read(program[position + 1 :])
             if isinstance(stmt, If):
                 for name in _assigned(stmt):
                     if name in later and name not in declared:
@@ -88,8 +88,8 @@ class Statements:
 def masks(program: Program) -> frozenset[str]:
     """Return the names that are assigned once, to a truth value per element."""
     times = Counter(a.target.name for a in assigns(program))
-    answers = (a.target.name for a in assigns(program) if _is_truth(a.value))
-    return frozenset(name for name in answers if times[name] == 1)
+    truths = (a.target.name for a in assigns(program) if _is_truth(a.value))
+    return frozenset(name for name in truths if times[name] == 1)
 
 
 def _is_truth(value: Expr) -> bool:

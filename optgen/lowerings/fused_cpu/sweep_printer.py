@@ -15,7 +15,7 @@ from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 
 _COLUMN = 8
-NUMBERS = "ComputeScalar<S>"
+COMPUTE_TYPE = "ComputeScalar<S>"
 """Element type of arrays that are no streams: the compute type."""
 
 
@@ -51,11 +51,6 @@ class SweepPrinter(LoopPrinter):
         self._by_rows, self._all = by_rows, all_elements
         super().__init__(plan, loop, program)
 
-    @property
-    def templates(self) -> list[str]:
-        """Return its template parameters except the types and the flags."""
-        return ["EXPANDED"] if self._by_rows else []
-
     def lines(self) -> list[str]:
         """Return the body of the function."""
         loop = self._all_rows() if self._by_rows else self._all_elements()
@@ -65,54 +60,54 @@ class SweepPrinter(LoopPrinter):
         """Return the function's parameters: only those that it reads."""
         sums = ["Numbers& sums"] if self._numbers else []
         extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
-        totals = (f"{NUMBERS}* __restrict {_array(s)}" for s in self._to_axes())
-        return [*self.given_parameters(), *sums, *extent, *self.arrays(), *totals]
+        totals = (f"{COMPUTE_TYPE}* __restrict {_array(s)}" for s in self._axis_sums())
+        return [*self.input_parameters(), *sums, *extent, *self.arrays(), *totals]
 
-    def arguments(self, at: str, given: str) -> list[str]:
-        """Return a caller's arguments: fields of `given`, arrays of `at`."""
-        sums = [f"{given}sums()"] if self._numbers else []
+    def arguments(self, at: str, inputs: str) -> list[str]:
+        """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
+        sums = [f"{inputs}sums()"] if self._numbers else []
         extent = ["rows", "n", "pitch"] if self._by_rows else [self._all]
-        names = (*(c.name for c in self.loop.arrays), *(s.name for s in self._to_axes()))
+        names = (*(c.name for c in self.loop.arrays), *(s.name for s in self._axis_sums()))
         arrays = (f"{at}[{constant(name)}]" for name in names)
-        return [*self.given_arguments(given), *sums, *extent, *arrays]
+        return [*self.input_arguments(inputs), *sums, *extent, *arrays]
 
     def stores(self) -> list[str]:
         """Return the statements that write arrays and accumulate sums."""
-        return [*super().stores(), *map(_added, self._numbers), *self._leave()]
+        return [*super().stores(), *map(_accumulated, self._numbers), *self._row_and_column_sums()]
 
-    def read(self, column: LoopArray) -> str:
+    def read(self, array: LoopArray) -> str:
         """Return the text that loads an array's element at the loop's position."""
-        array = variable(plural(column.name))
-        if not column.fewer:
-            return f"load_as<S, C>({array} + i)"
-        return f"broadcast<S, C, EXPANDED>({array}, i, {'row' if column.axes is Axes.ROW else '0'})"
+        name = variable(plural(array.name))
+        if not array.fewer_axes:
+            return f"load_as<S, C>({name} + i)"
+        return f"broadcast<S, C, EXPANDED>({name}, i, {'row' if array.axes is Axes.ROW else '0'})"
 
     def write(self, name: str) -> str:
         """Return the statement that stores a value in its array."""
         return f"store_as<S>({variable(plural(name))} + i, {variable(name)});"
 
-    def _leave(self) -> list[str]:
+    def _row_and_column_sums(self) -> list[str]:
         """Return the lines for row and column sums: operands to a buffer, or accumulated."""
-        if not self._to_axes():
+        if not self._axis_sums():
             return []
-        left = (c.name for c in self.loop.arrays if c.left)
+        operands = (c.name for c in self.loop.arrays if c.only_summed)
         return [
             "if constexpr (EXPANDED) {",
-            *indented(map(self.write, left)),
+            *indented(map(self.write, operands)),
             "} else {",
-            *indented(map(_added, self._rows)),
+            *indented(map(_accumulated, self._rows)),
             *indented(f"add_to<S>({_array(s)} + i, {variable(s.operand)});" for s in self._columns),
             "}",
         ]
 
-    def _to_axes(self) -> list[Sum]:
+    def _axis_sums(self) -> list[Sum]:
         return [*self._rows, *self._columns]
 
     def _all_elements(self) -> list[str]:
         return [*self._begin(), *self._loop_lines(), *self._end()]
 
     def _all_rows(self) -> list[str]:
-        step = (f"{a} += pitch" for a in self._walking())
+        step = (f"{a} += pitch" for a in self._arrays_of_elements())
         inside = [
             *self._begin(),
             *self._loop_lines(),
@@ -121,10 +116,10 @@ class SweepPrinter(LoopPrinter):
         ]
         return ["for (i64 row = 0; row < rows; ++row) {", *indented(inside), "}"]
 
-    def _walking(self) -> Iterator[str]:
+    def _arrays_of_elements(self) -> Iterator[str]:
         """Yield the arrays that have one number per element."""
-        walking = (c for c in self.loop.arrays if c.axes is Axes.TENSOR)
-        return (variable(plural(column.name)) for column in walking)
+        arrays = (c for c in self.loop.arrays if c.axes is Axes.TENSOR)
+        return (variable(plural(array.name)) for array in arrays)
 
     def _begin(self) -> list[str]:
         names = [f"{variable(s.name)} = 0" for s in (*self._numbers, *self._rows)]
@@ -148,7 +143,7 @@ class SweepPrinter(LoopPrinter):
         return ["", *lines] if lines else []
 
 
-def _added(total: Sum) -> str:
+def _accumulated(total: Sum) -> str:
     return f"{variable(total.name)} += {variable(total.operand)};"
 
 

@@ -17,7 +17,7 @@ def dispatch_call(
     hypers: str,
     column: int,
 ) -> list[str]:
-    """Return the lines that call a function template with the flags as template arguments."""
+    """Return the lines that call a function template; its last template arguments are flags."""
     flags = list(flags)
     values = product(("false", "true"), repeat=len(flags))
     variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
@@ -38,6 +38,7 @@ def switch_case(name: str, lines: list[str]) -> list[str]:
 
 
 def _index(flags: Iterable[str], hypers: str) -> str:
+    """Return the index of the variant for the values of the flags: their bits as a number."""
     text = ""
     for name in flags:
         truth = f"truth({hypers}.{variable(name)})"

@@ -21,12 +21,12 @@ _PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
 def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
     """Return the candidate lines that define names used in the text, or in later such lines."""
     used = "\n".join(text)
-    kept: list[str] = []
+    lines: list[str] = []
     for pattern, line in reversed(candidates):
         if uses(pattern, used):
-            kept.append(_mark_unused(line, used))
+            lines.append(_mark_unused(line, used))
             used += f"\n{line}"
-    return kept[::-1]
+    return lines[::-1]
 
 
 def _mark_unused(line: str, used: str) -> str:
@@ -88,7 +88,7 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
 
 def flat_addresses(parts: bool) -> list[Line]:
     """Return the address lines that a program for a whole tensor may need."""
-    place = [
+    parts_lines = [
         _PARTS,
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         *_COUNTS,
@@ -97,7 +97,7 @@ def flat_addresses(parts: bool) -> list[Line]:
         _let("row", "rows + tl.program_id(0)"),
         _let("shape", "shapes + tl.program_id(0)"),
         ("scalars", "scalars += tl.program_id(0) * SCALARS"),
-        *(place if parts else []),
+        *(parts_lines if parts else []),
     ]
 
 
@@ -117,27 +117,27 @@ def tile_stores(
     """
     rows = enumerate(row_sums, firsts[Axes.ROW])
     columns = enumerate(column_sums, firsts[Axes.COLUMN])
-    whole = [
+    complete = [
         *(_store(times("values", n, "all_rows"), "row", s) for n, s in rows),
         *(_store(times(_columns_start(counts), n, "all_columns"), "column", s) for n, s in columns),
     ]
-    behind = times("partials", len(row_sums), "across * all_rows")
+    column_parts = times("partials", len(row_sums), "across * all_rows")
     parts = [
         *(
-            _store(f"partials + {_part('tile_column', n, 'across')} * all_rows", "row", s)
+            _store(f"partials + {_factor('tile_column', n, 'across')} * all_rows", "row", s)
             for n, s in enumerate(row_sums)
         ),
         *(
-            _store(f"{behind} + {_part('tile_row', n, 'down')} * all_columns", "column", s)
+            _store(f"{column_parts} + {_factor('tile_row', n, 'down')} * all_columns", "column", s)
             for n, s in enumerate(column_sums)
         ),
     ]
     lines = [
         f"tl.store({times('partials', n, 'blocks')} + block, {name})" for n, name in enumerate(sums)
     ]
-    if whole:
+    if complete:
         skip_sums = [f"partials = {times('partials', len(sums), 'blocks')}"] if sums else []
-        lines += ["if DEPTH > 1:", *_indented(whole)]
+        lines += ["if DEPTH > 1:", *_indented(complete)]
         lines += ["else:", *_indented([*skip_sums, *parts])]
     return lines
 
@@ -155,7 +155,7 @@ def _state(state: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def exists(state: str) -> str:
-    """Return the name of a flag: whether the state of this list exists."""
+    """Return the name of the flag that tells whether the state of this list exists."""
     return f"{state}_exist"
 
 
@@ -176,13 +176,13 @@ def times(base: str, number: int, size: str) -> str:
     return f"{base} + {size}" if number == 1 else f"{base} + {number} * {size}"
 
 
-def _part(base: str, number: int, size: str) -> str:
-    """Return the text of `base + number * size` in parentheses where needed in a product."""
+def _factor(base: str, number: int, size: str) -> str:
+    """Return the text of `base + number * size` as a factor, in parentheses if it is a sum."""
     return f"({times(base, number, size)})" if number else base
 
 
-def _store(place: str, side: str, name: str) -> str:
-    return f"tl.store({place} + {side}_lanes, {name}, in_{side}s)"
+def _store(address: str, axis: str, name: str) -> str:
+    return f"tl.store({address} + {axis}_lanes, {name}, in_{axis}s)"
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

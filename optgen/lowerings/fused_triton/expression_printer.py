@@ -211,15 +211,15 @@ class ExpressionPrinter:
         product = " * ".join(self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors))
         scale = [] if is_number(coefficient, 1) else [self(coefficient, 6)]
         if term.divisors:
-            below = (
+            divisor = (
                 self(term.divisors[0])
                 if len(term.divisors) == 1
                 else " * ".join(self(d, 7) for d in term.divisors)
             )
             if len(term.factors) == 1:
                 product = self(term.factors[0])
-            above = product or (scale.pop() if scale else "1.0")
-            return minus, " * ".join([*scale, f"div({above}, {below})"])
+            dividend = product or (scale.pop() if scale else "1.0")
+            return minus, " * ".join([*scale, f"div({dividend}, {divisor})"])
         if not product:
             return minus, (scale or ["1.0"])[0]
         return minus, " * ".join([*scale, product])

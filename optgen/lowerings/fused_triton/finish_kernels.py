@@ -44,25 +44,25 @@ class FinishKernel:
         plan, packed, slots = self.kernels.plan, self.kernels.packed, self.kernels.slots
         names = self._names()
         text = [
-            *self._given(),
+            *self._combined_sums(),
             *print_numbers(packed, self.finish.body, known=names),
             *load_properties(expressions(self.finish.body)),
             *FinishPrinter(plan, self.finish, packed, slots).lines(),
-            *self._left(),
-            *self._kept(names),
+            *self._partial_stores(),
+            *self._number_stores(names),
         ]
-        states = [*self._factors(), *self._stored_scalars()]
-        flat = flat_addresses(parts=bool(self._sums()))
-        factors = self._factors()
-        places = finish_addresses(slots.counts, factors) if self._by_matrix else flat
-        lines = [*needed(places, text), *text]
+        factors, scalars = self._states(), self._stored_scalars()
+        states = [*factors, *scalars]
+        flat = flat_addresses(parts=bool(self._sums_before()))
+        addresses = finish_addresses(slots.counts, factors) if self._by_matrix else flat
+        lines = [*needed(addresses, text), *text]
         whole = "\n".join(lines)
         types = [s["type"] for s in states]
         always = {"shapes"} if self._by_matrix else set()
         arguments = [n for n in _ARGUMENTS if n in always or uses(n, whole)]
         flags = self.kernels.flags(whole)
         return {
-            "sort": "finish_matrices" if self._by_matrix else "finish",
+            "kind": "finish_matrices" if self._by_matrix else "finish",
             "states": states,
             "lines": lines or ["return  # nothing reads the sums yet"],
             "arguments": arguments,
@@ -99,7 +99,7 @@ class FinishKernel:
         """
         return is_by_matrix(self.kernels.plan, self.finish) or self._combines() is not None
 
-    def _sums(self) -> list[Context]:
+    def _sums_before(self) -> list[Context]:
         """Return the numbers that the phase before has left as partial sums."""
         match self.before:
             case Sweep() as sweep:
@@ -108,19 +108,19 @@ class FinishKernel:
                 return [reduction_context(a) for a in partial_sums(self.kernels.plan, finish)]
         return []
 
-    def _given(self) -> list[str]:
-        """Return the lines that combine these partial sums."""
-        place, count, first = "partials", "blocks", 0
+    def _combined_sums(self) -> list[str]:
+        """Return the lines that combine the partial sums of the phase before."""
+        base, count, first = "partials", "blocks", 0
         if isinstance(self.before, Finish):
-            place, count, first = "parts", "groups", self._first_part(self.before)
+            base, count, first = "parts", "groups", self._first_part(self.before)
         return [
-            f"{one['name']} = {'pick_largest' if one['largest'] else 'add_up'}"
-            f"({times(place, n, count)}, {count})"
-            for n, one in enumerate(self._sums(), first)
+            f"{s['name']} = {'pick_largest' if s['largest'] else 'add_up'}"
+            f"({times(base, n, count)}, {count})"
+            for n, s in enumerate(self._sums_before(), first)
         ]
 
     def _first_part(self, finish: Finish) -> int:
-        """Return the number of partial sums of earlier finishes, which are stored first."""
+        """Return how many partial sums earlier finishes store. Those of this finish come next."""
         plan = self.kernels.plan
         position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
         earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
@@ -128,23 +128,23 @@ class FinishKernel:
 
     def _names(self) -> list[str]:
         """Return the numbers that this kernel knows: combined from partials, or computed."""
-        left = {a.target for a in partial_sums(self.kernels.plan, self.finish)}
+        partial = {a.target for a in partial_sums(self.kernels.plan, self.finish)}
         own = [r for r in small_values_made(self.finish) if self._is_number(r)]
-        own_names = (variable(r.name) for r in own if r not in left)
-        return list(dict.fromkeys([*(s["name"] for s in self._sums()), *own_names]))
+        own_names = (variable(r.name) for r in own if r not in partial)
+        return list(dict.fromkeys([*(s["name"] for s in self._sums_before()), *own_names]))
 
     def _is_number(self, ref: Ref) -> bool:
         return self.kernels.plan.kinds[ref].axes is Axes.NONE
 
-    def _left(self) -> list[str]:
+    def _partial_stores(self) -> list[str]:
         """Return the lines that store this program's partials of sums over all matrices."""
-        left = partial_sums(self.kernels.plan, self.finish)
+        partial = partial_sums(self.kernels.plan, self.finish)
         return [
             f"tl.store({times('parts', n, 'groups')} + group, {variable(a.target.name)})"
-            for n, a in enumerate(left, self._first_part(self.finish))
+            for n, a in enumerate(partial, self._first_part(self.finish))
         ]
 
-    def _kept(self, names: Sequence[str]) -> list[str]:
+    def _number_stores(self, names: Sequence[str]) -> list[str]:
         """Return the lines that store numbers for later kernels, in one program per tensor."""
         packed = self.kernels.packed
         lines = [
@@ -165,16 +165,16 @@ class FinishKernel:
         """Return the scalar states whose new values the kernel computes."""
         made = {ref.name for ref in small_values_made(self.finish)}
         return [
-            self.kernels.place(s.symbol) | {"name": variable(s.symbol)}
+            self.kernels.stream_context(s.symbol) | {"name": variable(s.symbol)}
             for s in self.kernels.plan.algorithm.scalar_states()
             if s.symbol in made
         ]
 
-    def _factors(self) -> list[Context]:
+    def _states(self) -> list[Context]:
         """Return the row and column states that the kernel reads or stores."""
         used = {r.name for r in (*small_values_made(self.finish), *names_read_by(self.finish))}
         return [
-            self.kernels.place(s.symbol) | {"shape": s.shape}
+            self.kernels.stream_context(s.symbol) | {"shape": s.shape}
             for s in self.kernels.plan.algorithm.factor_states()
             if s.symbol in used
         ]

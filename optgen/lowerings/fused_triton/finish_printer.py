@@ -1,8 +1,8 @@
 """Print a `Finish` between two sweeps as a kernel body: float64, one program per few matrices.
 
 Statements on rows are in a loop over the rows, and statements on columns in a loop over the
-columns. A loop's reduction is known after the loop, so a statement on lines that reads it is in a
-loop of the next stage.
+columns. A loop's reduction is known after the loop, so a statement on rows or columns that reads it
+is in a loop of the next stage.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class FinishPrinter:
         self._plan, self._body, self._packed, self._slots = plan, finish.body, packed, slots
         self._printer = ExpressionPrinter(read_property, tensors=False, ask=packed.answer)
         self._states = {s.symbol for s in plan.algorithm.factor_states()}
-        self._sometimes = {s.symbol for s in plan.algorithm.factor_states() if s.when}
+        self._optional_states = {s.symbol for s in plan.algorithm.factor_states() if s.when}
         self._stages: dict[Ref, int] = {}
         self._last_read: dict[Ref, int] = {}
         before: dict[Ref, int] | None = None
         while self._stages != before:  # both arms may assign a name: repeat to a fixed point
             before = dict(self._stages)
             for stmt, conditions in with_conditions(self._body):
-                self._enter(stmt, conditions)
+                self._find_stage(stmt, conditions)
 
     def crossing(self) -> Iterator[Ref]:
         """Yield the rows and columns that a later loop of the same kernel reads."""
         for axis in LINES:
-            for stage in range(self._last + 1):
+            for stage in range(self._last_stage + 1):
                 read = self._read(self._lines_of(axis, stage))
                 yield from (
                     r for r in read if self._stages.get(r, stage) < stage and self._axes(r) in LINES
@@ -60,39 +60,39 @@ class FinishPrinter:
 
     def lines(self) -> list[str]:
         """Return the body of the kernel, stage by stage."""
-        lines = [*self._loads(), *self._straight(-1)]
-        for stage in range(self._last + 1):
+        lines = [*self._loads(), *self._outside_loops(-1)]
+        for stage in range(self._last_stage + 1):
             if stage:
                 lines.append("tl.debug_barrier()  # the next loop reads stores of other threads")
             for axis in LINES:
                 lines += self._loop(axis, stage)
-            lines += self._straight(stage)
+            lines += self._outside_loops(stage)
         return lines
 
     @property
-    def _last(self) -> int:
+    def _last_stage(self) -> int:
         return max(self._stages.values(), default=-1)
 
     def _axes(self, ref: Ref) -> Axes:
         return self._plan.kinds[ref].axes
 
-    def _home(self, stmt: Assign) -> Axes:
+    def _loop_axes(self, stmt: Assign) -> Axes:
         """Return the axes of the loop that a statement is in; a reduction is in its operand's."""
         if is_reduction(stmt.value):
             return self._plan.kind(_argument(stmt.value)).axes
         return self._axes(stmt.target)
 
-    def _enter(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
+    def _find_stage(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
         """Compute a statement's stage from the stages of the values that it reads.
 
         A state is not written before the last read of its old value. A reduction is complete at the
         end of its loop.
         """
-        home, read = self._home(stmt), [r for e in (stmt.value, *conditions) for r in reads(e)]
-        stage = 0 if home in LINES else -1
+        axes, read = self._loop_axes(stmt), [r for e in (stmt.value, *conditions) for r in reads(e)]
+        stage = 0 if axes in LINES else -1
         for ref in read:
             if ref in self._stages:
-                later = home in LINES and self._axes(ref) not in LINES
+                later = axes in LINES and self._axes(ref) not in LINES
                 stage = max(stage, self._stages[ref] + later)
         old = self._last_read.get(Ref(stmt.target.name), -1) if stmt.target.version else -1
         self._stages[stmt.target] = max(stage, old, self._stages.get(stmt.target, -1))
@@ -101,18 +101,19 @@ class FinishPrinter:
             self._last_read[ref] = max(last, self._last_read.get(ref, -1))
 
     def _lines_of(self, axis: Axes, stage: int) -> Program:
+        """Return a stage's statements on rows, or on columns."""
         return filter_assigns(
-            self._body, lambda a: self._home(a) is axis and self._stages[a.target] == stage
+            self._body, lambda a: self._loop_axes(a) is axis and self._stages[a.target] == stage
         )
 
-    def _straight(self, stage: int) -> list[str]:
+    def _outside_loops(self, stage: int) -> list[str]:
         """Return a stage's statements on numbers of the tensor and of the program's matrices."""
         body = filter_assigns(
             self._body,
-            lambda a: self._home(a) not in LINES and self._stages[a.target] == stage,
+            lambda a: self._loop_axes(a) not in LINES and self._stages[a.target] == stage,
         )
         made = dict.fromkeys(a.target for a in assigns(body))
-        return [*self._zeros(body, stage), *self._statements(body), *self._kept(made)]
+        return [*self._zeros(body, stage), *self._statements(body), *self._matrix_stores(made)]
 
     def _loads(self) -> list[str]:
         """Load the numbers of matrices that an earlier kernel has stored."""
@@ -123,7 +124,7 @@ class FinishPrinter:
             if self._axes(ref) is Axes.MATRIX
         ]
 
-    def _kept(self, made: Iterable[Ref]) -> list[str]:
+    def _matrix_stores(self, made: Iterable[Ref]) -> list[str]:
         """Store the numbers of matrices that a later kernel reads."""
         return [
             f"tl.store({self._slots.place(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
@@ -154,7 +155,7 @@ class FinishPrinter:
             f"for first in range(0, {size}, {tile}):",
             *(_INDENT + line for line in inner),
             *(self._reduced(ref, value) for ref, value in sums.items()),
-            *self._kept(sums),
+            *self._matrix_stores(sums),
         ]
 
     def _read(self, body: Program) -> list[Ref]:
@@ -164,8 +165,8 @@ class FinishPrinter:
         """
         made = {a.target for a in assigns(body)}
         read = [r for s, cs in with_conditions(body) for e in (*cs, s.value) for r in reads(e)]
-        given = always_assigned(body)
-        read += [Ref(r.name) for r in made if r.name in self._states and r.name not in given]
+        assigned = always_assigned(body)
+        read += [Ref(r.name) for r in made if r.name in self._states and r.name not in assigned]
         return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
 
     def _is_loaded(self, ref: Ref, stage: int) -> bool:
@@ -173,38 +174,38 @@ class FinishPrinter:
 
     def _load(self, ref: Ref, axis: Axes) -> str:
         old = ref.name in self._states and ref not in self._stages
-        place = variable(plural(ref.name)) if old else self._slots.place(ref, axis)
+        address = variable(plural(ref.name)) if old else self._slots.place(ref, axis)
         mask = self._state_mask(ref) if old else "mask"
-        return f"{variable(ref.name)} = tl.load({place} + lanes, {mask}, 0.0).to(tl.float64)"
+        return f"{variable(ref.name)} = tl.load({address} + lanes, {mask}, 0.0).to(tl.float64)"
 
     def _state_mask(self, ref: Ref) -> str:
         """Return the mask of a state's lanes. A state that does not exist has none."""
         present = exists(variable(plural(ref.name)))
-        return f"mask & {present}" if ref.name in self._sometimes else "mask"
+        return f"mask & {present}" if ref.name in self._optional_states else "mask"
 
     def _stores(self, body: Program, axis: Axes) -> list[str]:
         lines = []
         for ref in dict.fromkeys(a.target for a in assigns(body)):
             name = variable(ref.name)
             if ref.name in self._states:
-                kept = f"{name}.to({ref.name.upper()}_T)"
-                place, mask = variable(plural(ref.name)), self._state_mask(ref)
-                lines.append(f"tl.store({place} + lanes, {kept}, {mask})")
+                value = f"{name}.to({ref.name.upper()}_T)"
+                pointers, mask = variable(plural(ref.name)), self._state_mask(ref)
+                lines.append(f"tl.store({pointers} + lanes, {value}, {mask})")
             if self._slots.holds(ref, axis):
                 lines.append(f"tl.store({self._slots.place(ref, axis)} + lanes, {name}, mask)")
         return lines
 
     def _zeros(self, body: Program, stage: int) -> list[str]:
         """Initialize names that a branch may leave unassigned."""
-        held = {r.name for r, made in self._stages.items() if made < stage}
+        have_values = {r.name for r, made_in in self._stages.items() if made_in < stage}
         read = (r for e in expressions(self._body) for r in reads(e))
-        held |= (
+        have_values |= (
             {r.name for r in read if r not in self._stages} | always_assigned(body) | self._states
         )
-        given = {a.target: a.value for a in assigns(body) if a.target.name not in held}
+        unset = {a.target: a.value for a in assigns(body) if a.target.name not in have_values}
         return [
             f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.{_type(value)})"
-            for ref, value in given.items()
+            for ref, value in unset.items()
         ]
 
     def _statements(self, body: Program) -> list[str]:
@@ -225,10 +226,10 @@ class FinishPrinter:
         """Reduce a loop's accumulator to one number per matrix, or to the program's partial."""
         name = variable(target.name)
         if not self._axes(target):
-            what = "tl.reduce({}, None, larger)" if _is_largest(value) else "tl.sum({})"
-            return f"{name} = {what.format(name)}"
-        what = "tl.reduce({}, 1, larger)" if _is_largest(value) else "tl.sum({}, axis=1)"
-        return f"{name} = {what.format(name)}[:, None]"
+            text = "tl.reduce({}, None, larger)" if _is_largest(value) else "tl.sum({})"
+            return f"{name} = {text.format(name)}"
+        text = "tl.reduce({}, 1, larger)" if _is_largest(value) else "tl.sum({}, axis=1)"
+        return f"{name} = {text.format(name)}[:, None]"
 
     def _statement(self, stmt: Assign) -> str:
         """Print an assignment; a reduction reduces the numbers of this program's matrices."""
@@ -239,10 +240,10 @@ class FinishPrinter:
         return f"{name} = {word}({self._printer(_argument(stmt.value))}, in_batch)"
 
     def _add(self, target: Ref, value: Expr) -> str:
-        name, what = variable(target.name), self._printer(_argument(value))
+        name, operand = variable(target.name), self._printer(_argument(value))
         if _is_largest(value):
-            return f"{name} = maximum({name}, tl.abs(masked({what}, mask)))"
-        return f"{name} += masked({what}, mask)"
+            return f"{name} = maximum({name}, tl.abs(masked({operand}, mask)))"
+        return f"{name} += masked({operand}, mask)"
 
 
 def _type(value: Expr) -> str:

@@ -23,27 +23,27 @@ def isolate_mixed_reductions(plan: Plan) -> Plan:
     """Return a plan whose finishes reduce only values of rows, of columns or of matrices."""
     phases: list[Phase] = []
     for phase in plan.phases:
-        phases += _parted(plan, phase.body) if isinstance(phase, Finish) else [phase]
+        phases += _split(plan, phase.body) if isinstance(phase, Finish) else [phase]
     if len(phases) == len(plan.phases):
         return plan
     return hoist_between_sweeps(replace(plan, phases=tuple(phases)))
 
 
-def _parted(plan: Plan, body: Program) -> Iterator[Phase]:
+def _split(plan: Plan, body: Program) -> Iterator[Phase]:
     """Yield a finish; or a finish for mixed reductions' operands, their sweep, and the rest."""
-    wide = {a.target for a in assigns(body) if _is_wide(plan, a)}
-    if not wide:
+    mixed = {a.target for a in assigns(body) if _is_mixed(plan, a)}
+    if not mixed:
         yield Finish(body)
         return
-    late = dependents(body, wide)
-    early = filter_assigns(body, lambda a: a.target not in late | wide)
+    late = dependents(body, mixed)
+    early = filter_assigns(body, lambda a: a.target not in late | mixed)
     if early:
         yield Finish(early)
-    yield Sweep((), _linear(plan, filter_assigns(body, lambda a: a.target in wide - late)))
-    yield from _parted(plan, filter_assigns(body, lambda a: a.target in late))
+    yield Sweep((), _linear(plan, filter_assigns(body, lambda a: a.target in mixed - late)))
+    yield from _split(plan, filter_assigns(body, lambda a: a.target in late))
 
 
-def _is_wide(plan: Plan, stmt: Assign) -> bool:
+def _is_mixed(plan: Plan, stmt: Assign) -> bool:
     value = stmt.value
     if not is_reduction(value) or not isinstance(value, Call):
         return False

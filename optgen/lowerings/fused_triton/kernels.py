@@ -59,12 +59,12 @@ _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"
 class Kernels:
     """Printer of a plan's phases.
 
-    `addresses` names the rows of the bucket's table in order: addresses, scalar types and fresh
-    flags. The `locals` come last. `scalar_types` names the types of the step and scalar states.
+    `table` names the rows of the bucket's table in order: addresses, scalar types and fresh flags.
+    The `locals` come last. `scalar_types` names the types of the step and of scalar states.
     """
 
     plan: Plan
-    addresses: Sequence[str]
+    table: Sequence[str]
     scalar_types: Sequence[str]
     locals: Sequence[str]
     packed: PackedScalars
@@ -76,9 +76,9 @@ class Kernels:
         streams, small = used_streams(sweep), list(self._small_read(sweep))
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
         context: Context = {
-            "sort": "sweep",
+            "kind": "sweep",
             "rooms": [s.name for s in streams if s.role == "local" and s.stored],
-            "streams": [self.place(s.name) for s in streams],
+            "streams": [self.stream_context(s.name) for s in streams],
             "small": small,
             "unscales": unscales,
             "loads": [
@@ -122,17 +122,17 @@ class Kernels:
         pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
         masks = [s["mask"] for s in context["small"]]
         text = [*pointers, *masks, *partials]
-        places = needed(tile_addresses(self.slots.counts), text)
+        addresses = needed(tile_addresses(self.slots.counts), text)
         optional = {
             "shapes": self.by_matrix or bool(partials),
-            "values": uses("values", "\n".join([*places, *text])),
+            "values": uses("values", "\n".join([*addresses, *text])),
             "partials": bool(partials),
             "loss_scale": context["unscales"],
         }
         return {
             "partials": partials,
-            "address_lines": [*places, *pointers],
-            "needs_columns": uses("first_column", "\n".join(places)),
+            "address_lines": [*addresses, *pointers],
+            "needs_columns": uses("first_column", "\n".join(addresses)),
             "arguments": [n for n in _SWEEP if optional.get(n, True)],
         }
 
@@ -141,12 +141,12 @@ class Kernels:
         source, *rest = call.args
         assert isinstance(source, Ref)
         return {
-            "sort": "call",
+            "kind": "call",
             "quote": list(map(comment, call.quote)),
-            "word": call.op,
+            "op": call.op,
             "source": source.name,
             "target": call.target.name,
-            "given": "".join(f"{_of_group(arg)}, " for arg in rest),
+            "op_arguments": "".join(f"{_of_group(arg)}, " for arg in rest),
         }
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
@@ -155,21 +155,21 @@ class Kernels:
             reduction_context(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes
         ]
 
-    def place(self, name: str) -> Context:
+    def stream_context(self, name: str) -> Context:
         """Return the kernel's names for a stream, and its row in the table."""
         state = self.plan.algorithm.state(name)
+        is_local = name in self.locals
         if state is not None and state.shape == "scalar":
-            kind = f"{name.upper()}_T"
-            index = self.addresses.index(kind)
-            given = f"bucket.scalar_types[{self.scalar_types.index(kind)}]"
+            scalar_type = f"{name.upper()}_T"
+            index = self.table.index(scalar_type)
+            launch_type = f"bucket.scalar_types[{self.scalar_types.index(scalar_type)}]"
         else:
-            index = self.addresses.index(state.key if state else name)
-            own = name in self.locals
-            given = f'bucket.local_type("{name}")' if own else f"bucket.types[{index}]"
+            index = self.table.index(state.key if state else name)
+            launch_type = f'bucket.local_type("{name}")' if is_local else f"bucket.types[{index}]"
         return {
             "list": variable(plural(name)),
             "type": f"{name.upper()}_T",
-            "given_type": given,
+            "launch_type": launch_type,
             "address": f"(STREAMS + {index})" if index else "STREAMS",
         }
 

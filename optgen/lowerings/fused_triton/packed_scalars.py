@@ -36,7 +36,7 @@ class PackedScalars:
         self._conditions: dict[str, Expr] = {}
         self.entries: dict[str, Expr] = {}
         for body in bodies:
-            self.entries |= {n: meaning for n, meaning, early in self._read(body) if early}
+            self.entries |= {n: meaning for n, meaning, is_scalar in self._read(body) if is_scalar}
         self.numbers = tuple(numbers)
 
     @property
@@ -63,7 +63,7 @@ class PackedScalars:
             if isinstance(stmt, Assign):
                 yield from self._read_value(stmt.value)
                 continue
-            name, meaning = self._flag(stmt.condition)
+            name, meaning = self._branch_entry(stmt.condition)
             if name:
                 yield name, meaning, True
             yield from self._read(stmt.then)
@@ -75,21 +75,22 @@ class PackedScalars:
             yield variable(value.name), value, self._plan.kinds[value].is_scalar
         conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
-            if position < conditions and self._is_answer(child):
+            if position < conditions and self._is_packed_condition(child):
                 yield *self._entry(child), True
             else:
                 yield from self._read_value(child)
 
-    def _is_answer(self, condition: Expr) -> bool:
+    def _is_packed_condition(self, condition: Expr) -> bool:
+        """Tell whether the scalar program evaluates a condition."""
         return not isinstance(condition, Const) and self._plan.kind(condition).is_scalar
 
     def answer(self, condition: Expr) -> str | None:
-        """Return the name of a condition that the scalar program evaluates, else None."""
-        return self._entry(condition)[0] if self._is_answer(condition) else None
+        """Return a condition's name if the scalar program evaluates the condition, else None."""
+        return self._entry(condition)[0] if self._is_packed_condition(condition) else None
 
     def condition(self, expr: Expr) -> str:
         """Return the text of a branch condition in a kernel."""
-        name, _ = self._flag(expr)
+        name, _ = self._branch_entry(expr)
         if name:
             return f"{name} != 0"
         match expr:
@@ -99,12 +100,12 @@ class PackedScalars:
                 return constant(flag)
         raise TypeError(f"not a condition of a sweep: {expr!r}")
 
-    def _flag(self, expr: Expr) -> tuple[str, Expr]:
+    def _branch_entry(self, expr: Expr) -> tuple[str, Expr]:
         """Return the name and expression of a condition; the name is "" for a constexpr."""
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)) if name in self._constexpr:
                 return "", expr
-            case Call("not", (inner,)) if not self._flag(inner)[0]:
+            case Call("not", (inner,)) if not self._branch_entry(inner)[0]:
                 return "", expr
         return self._entry(expr)
 
@@ -115,9 +116,9 @@ class PackedScalars:
                 hyper = self._plan.algorithm.hyper(ref.name)
                 if not (hyper and hyper.optional):
                     return variable(ref.name), ref
-        return self._named(expr), expr
+        return self._condition_name(expr), expr
 
-    def _named(self, expr: Expr) -> str:
+    def _condition_name(self, expr: Expr) -> str:
         """Return a name for a condition: the condition in words, if short and free."""
         match expr:
             case Call("fresh", (Ref(state),)):  # the name may start with the state's

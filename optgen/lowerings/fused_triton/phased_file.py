@@ -41,8 +41,8 @@ def is_elementwise(plan: Plan) -> bool:
     exprs = (*expressions(plan.scalars), *plan.values())
     words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
-    every = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
-    return len(plan.phases) == 1 and every and words.isdisjoint(PROPERTIES)
+    has_all = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
+    return len(plan.phases) == 1 and has_all and words.isdisjoint(PROPERTIES)
 
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
@@ -57,12 +57,12 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     types = prologue.scalar_types()
     table = [*addresses, *types, *fresh, *names]
     kernels = list(_kernels(plan, Kernels(plan, table, types, names, packed, slots, tiles)))
-    sweeps = [k for k in kernels if k["sort"] == "sweep"]
+    sweeps = [k for k in kernels if k["kind"] == "sweep"]
     facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
     most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
     most["parts"] = sum(k.get("parts", 0) for k in kernels)
-    lines = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
-    numbers = prologue.lines()
+    small = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
+    prologue_lines = prologue.lines()
     return {
         "prefix": "_".join([plan.algorithm.module, *facts]),
         "suffix": "_".join(facts),
@@ -71,11 +71,11 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "scalars": packed.width,
         "scalar_types": types,
         "width": prologue.width,
-        "prologue": numbers,
+        "prologue": prologue_lines,
         "scaled": True,
-        "prologue_shapes": uses("shape", "\n".join(numbers)),
+        "prologue_shapes": uses("shape", "\n".join(prologue_lines)),
         "kernels": kernels,
-        "workspace": lines | most | {"locals": tuple(names)},
+        "workspace": small | most | {"locals": tuple(names)},
     }
 
 
@@ -97,13 +97,13 @@ def _slots(plan: Plan, packed: PackedScalars) -> Slots:
 def _crossing(plan: Plan) -> Iterator[Ref]:
     """Yield small values that one kernel makes and another reads.
 
-    Sums are combined by the finish that follows, so they count from there.
+    A sum counts as made by the finish after it, which combines its partial sums.
     """
     for i, phase in enumerate(plan.phases):
-        left = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
-        handed = {a.target for a in left}
+        sums = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
+        partial = {a.target for a in sums}
         for ref in small_values_made(phase):
-            after = i + 1 + (isinstance(phase, Sweep) or ref in handed)
+            after = i + 1 + (isinstance(phase, Sweep) or ref in partial)
             if any(ref in names_read_by(p) for p in plan.phases[after:]):
                 yield ref
 
@@ -112,10 +112,10 @@ def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
     sweeps, finishes, unscaled = count(1), count(1), False
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):
-            reads = any(s.role == "grad" for s in used_streams(phase))
-            context = kernels.sweep(phase, unscales=reads and not unscaled)
+            reads_grad = any(s.role == "grad" for s in used_streams(phase))
+            context = kernels.sweep(phase, unscales=reads_grad and not unscaled)
             yield context | {"number": next(sweeps)}
-            unscaled |= reads
+            unscaled |= reads_grad
         elif isinstance(phase, Finish):
             before = plan.phases[i - 1] if i else None
             yield FinishKernel(kernels, phase, before).context() | {"number": next(finishes)}

@@ -45,17 +45,17 @@ class Prologue:
 
     def scalar_types(self) -> list[str]:
         """Return the kernel's names for the dtypes of the step and of scalar states."""
-        return [f"{name.upper()}_T" for name in self._counters()]
+        return [f"{name.upper()}_T" for name in self._step_and_states()]
 
     def lines(self) -> list[str]:
         """Return the body of the kernel."""
-        body, stored = self._block(self._plan.scalars, set(map(variable, self._counters())))
+        body, stored = self._block(self._plan.scalars, set(map(variable, self._step_and_states())))
         rest = [name for name in self._packed.entries if name not in stored]
         exprs = [*expressions(self._plan.scalars), *self._packed.entries.values()]
         loads = [*self._loads(), *load_properties(exprs)]
         return [*loads, "", *body, "", *self._state_stores(), *map(self._store, rest)]
 
-    def _counters(self) -> list[str]:
+    def _step_and_states(self) -> list[str]:
         return [*(["step"] if self._plan.algorithm.step else []), *self._states]
 
     def _loads(self) -> list[str]:
@@ -65,7 +65,7 @@ class Prologue:
             for name in self._offsets
             if name in self._read_names()
         ]
-        for number, name in enumerate(self._counters()):
+        for number, name in enumerate(self._step_and_states()):
             address = f"tl.load({self._table(self._streams + number)})"
             kind = f"tl.pointer_type({name.upper()}_T)"
             advance = " + 1" if name == "step" else ""
@@ -75,8 +75,8 @@ class Prologue:
                 f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
         for number, state in enumerate(self._plan.fresh()):
-            place = self._table(self._streams + len(self._counters()) + number)
-            lines += [f"fresh_{state.symbol} = tl.load({place})", f"tl.store({place}, 0)"]
+            flag = self._table(self._streams + len(self._step_and_states()) + number)
+            lines += [f"fresh_{state.symbol} = tl.load({flag})", f"tl.store({flag}, 0)"]
         return lines
 
     def _read_names(self) -> set[str]:
@@ -91,12 +91,14 @@ class Prologue:
         return f"hyper + {offset}" if offset else "hyper"
 
     def _table(self, stream: int) -> str:
+        """Return the address of a tensor's entry for a stream in the bucket's table."""
         return f"row + (STREAMS + {stream}) * tensors"
 
     def _block(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
         """Return a block's lines, and the packed scalars stored in its arms.
 
-        A scalar that is unknown after a branch is stored inside the branch.
+        A scalar that is unknown after a branch is stored inside the branch. `surviving` are the
+        variables that are known after the block whatever it assigns.
         """
         lines: list[str] = []
         stored: set[str] = set()
@@ -104,27 +106,27 @@ class Prologue:
         for stmt in program:
             if isinstance(stmt, Assign):
                 printed = f"{variable(stmt.target.name)} = {self._value(stmt)}"
-                told = {f"# {printed}", *lines[-3:]}
-                lines += [line for line in map(comment, stmt.quote) if line not in told]
+                said = {f"# {printed}", *lines[-3:]}  # comments that would repeat a line
+                lines += [line for line in map(comment, stmt.quote) if line not in said]
                 lines.append(printed)
                 continue
-            then, kept = self._arm(stmt.then, lasting)
+            then, stored_in_arm = self._arm(stmt.then, lasting)
             lines += [f"if {self._printer.condition(stmt.condition)}:", *then]
-            stored |= kept
+            stored |= stored_in_arm
             if stmt.orelse:
-                orelse, kept = self._arm(stmt.orelse, lasting)
+                orelse, stored_in_arm = self._arm(stmt.orelse, lasting)
                 lines += ["else:", *orelse]
-                stored |= kept
+                stored |= stored_in_arm
         return lines, stored
 
     def _arm(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
         lines, stored = self._block(program, surviving)
         made = _defined(program)
-        ending = [name for name in self._packed.entries if self._ends(name, made, surviving)]
+        ending = [name for name in self._packed.entries if self._is_lost(name, made, surviving)]
         lines += [self._store(name) for name in ending]
         return [_INDENT + line for line in lines or ["pass"]], stored | set(ending)
 
-    def _ends(self, name: str, made: set[str], surviving: set[str]) -> bool:
+    def _is_lost(self, name: str, made: set[str], surviving: set[str]) -> bool:
         """Tell whether a packed scalar or condition is known in an arm but not after it."""
         computed = {variable(a.target.name) for a in assigns(self._plan.scalars)}
         read = computed & {variable(ref.name) for ref in refs(self._packed.entries[name])}
@@ -158,9 +160,9 @@ class Prologue:
                 return f"tl.load({self._hyper(name, index)})"
             case Call("truth", (Ref(name),)):
                 hyper = self._plan.algorithm.hyper(name)
-                some = f"{variable(name)} != 0"
-                given = f"(is_none({variable(name)}) == 0) & ({some})"
-                return given if hyper and hyper.optional else some
+                nonzero = f"{variable(name)} != 0"
+                not_none = f"(is_none({variable(name)}) == 0) & ({nonzero})"
+                return not_none if hyper and hyper.optional else nonzero
             case Call("is_none", (Ref(name),)):
                 return f"is_none({variable(name)})"
             case Call("is_none", (Call("item", (Ref(name), Const(int() as index))),)):
@@ -177,18 +179,18 @@ class Prologue:
         unchanged = set(self._states) - {a.target.name for a in assigns(self._plan.scalars)}
         return [
             f"tl.store({variable(plural(n))}, {variable(n)}.to({n.upper()}_T))"
-            for n in self._counters()
+            for n in self._step_and_states()
             if n not in unchanged
         ]
 
     def _store(self, name: str) -> str:
         """Return the line that stores one packed scalar; a condition is stored as 0 or 1."""
-        place = list(self._packed.entries).index(name)
+        offset = list(self._packed.entries).index(name)
         meaning = self._packed.entries[name]
         value = (
             variable(meaning.name) if isinstance(meaning, Ref) else self._stored_condition(meaning)
         )
-        return f"tl.store(scalars{f' + {place}' if place else ''}, {value})"
+        return f"tl.store(scalars{f' + {offset}' if offset else ''}, {value})"
 
     def _stored_condition(self, condition: Expr) -> str:
         if isinstance(condition, Call) and condition.op == "fresh":

@@ -53,19 +53,19 @@ def _split(plan: Plan, finish: Finish) -> Iterator[Phase]:
 def dependents(body: Program, sums: Collection[Ref]) -> set[Ref]:
     """Return the values that depend on these sums.
 
-    Assignments to states whose old values they read are included.
+    An assignment to a state is included if one of these values needs the state's old value.
     """
     late: set[Ref] = set()
-    kept: set[Ref] = set()
+    needed: set[Ref] = set()
     before = -1
     while len(late) > before:
         before = len(late)
         for stmt, conditions in with_conditions(body):
             read = {ref for expr in (stmt.value, *conditions) for ref in reads(expr)}
-            replaced = stmt.target.version and Ref(stmt.target.name) in kept
-            if stmt.target in late or replaced or read & {*late, *sums}:
+            overwrites = stmt.target.version and Ref(stmt.target.name) in needed
+            if stmt.target in late or overwrites or read & {*late, *sums}:
                 late.add(stmt.target)
-                kept |= read
+                needed |= read
     return late
 
 
@@ -82,18 +82,18 @@ def with_conditions(
             yield stmt, conditions
 
 
-def read_before_assigned(program: Program, given: frozenset[str] = frozenset()) -> set[str]:
+def read_before_assigned(program: Program, assigned: frozenset[str] = frozenset()) -> set[str]:
     """Return the names that a block may read before it assigns them."""
     names: set[str] = set()
     for stmt in program:
         if isinstance(stmt, If):
-            names |= {r.name for r in reads(stmt.condition)} - given
-            names |= read_before_assigned(stmt.then, given) | read_before_assigned(
-                stmt.orelse, given
+            names |= {r.name for r in reads(stmt.condition)} - assigned
+            names |= read_before_assigned(stmt.then, assigned) | read_before_assigned(
+                stmt.orelse, assigned
             )
         else:
-            names |= {r.name for r in reads(stmt.value)} - given
-        given |= always_assigned((stmt,))
+            names |= {r.name for r in reads(stmt.value)} - assigned
+        assigned |= always_assigned((stmt,))
     return names
 
 

@@ -40,15 +40,15 @@ def print_numbers(
     `suffix` is appended to each load, for example a conversion to another dtype.
     """
     return [
-        f"{name} = tl.load({offset('scalars', place)}){suffix}"
-        for name, place in packed.offsets(body).items()
+        f"{name} = tl.load({offset('scalars', number)}){suffix}"
+        for name, number in packed.offsets(body).items()
         if name not in known
     ]
 
 
-def offset(pointer: str, place: int) -> str:
+def offset(pointer: str, number: int) -> str:
     """Return the text of a pointer plus an offset."""
-    return f"{pointer} + {place}" if place else pointer
+    return f"{pointer} + {number}" if number else pointer
 
 
 def print_stores(streams: Sequence[Stream]) -> list[str]:
@@ -57,9 +57,9 @@ def print_stores(streams: Sequence[Stream]) -> list[str]:
     for stream in streams:
         if stream.stored:
             name = variable(stream.name)
-            place = variable(plural(stream.name))
-            kept = f"{name}.to({place}.dtype.element_ty)"
-            lines += _if_present(stream, f"tl.store({place} + lanes, {kept}, mask)")
+            pointers = variable(plural(stream.name))
+            value = f"{name}.to({pointers}.dtype.element_ty)"
+            lines += _if_present(stream, f"tl.store({pointers} + lanes, {value}, mask)")
     return lines
 
 
@@ -102,7 +102,7 @@ def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
 
 
 def print_zeros(body: Program) -> list[str]:
-    """Initialize sums that are assigned in a branch, which may not be taken."""
+    """Return the lines that initialize sums assigned in a branch, which may not be taken."""
     branches = [stmt for stmt in body if isinstance(stmt, If)]
     sums = {a.target.name: a.value for a in assigns(tuple(branches)) if is_reduction(a.value)}
     return [

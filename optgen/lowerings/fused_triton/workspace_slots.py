@@ -16,62 +16,65 @@ from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
 from optgen.ir.value_kinds import Axes
 
 LINES = (Axes.ROW, Axes.COLUMN)
+"""Axes of values with one number per line of a matrix: per row or per column."""
 SMALL = (*LINES, Axes.MATRIX)
-PLACE = {Axes.ROW: "row_values", Axes.COLUMN: "column_values", Axes.MATRIX: "matrix_values"}
-STRIDE = {Axes.ROW: "all_rows", Axes.COLUMN: "all_columns", Axes.MATRIX: "depth"}
+"""Axes of small values."""
+_BASE = {Axes.ROW: "row_values", Axes.COLUMN: "column_values", Axes.MATRIX: "matrix_values"}
+_STRIDE = {Axes.ROW: "all_rows", Axes.COLUMN: "all_columns", Axes.MATRIX: "depth"}
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of stored small values by axes, and the number of slots."""
+    """Slot of each stored small value, by axes, and the number of slots."""
 
-    places: Mapping[Axes, Mapping[Ref, int]]
+    slots: Mapping[Axes, Mapping[Ref, int]]
     counts: Mapping[Axes, int]
 
     def holds(self, ref: Ref, axes: Axes) -> bool:
-        return ref in self.places[axes]
+        """Tell whether a value has a slot."""
+        return ref in self.slots[axes]
 
     def place(self, ref: Ref, axes: Axes) -> str:
         """Return the address of a value's first number for the program's matrices."""
-        number = self.places[axes][ref]
+        number = self.slots[axes][ref]
         times = "" if number == 1 else f"{number} * "
-        return f"{PLACE[axes]} + {times}{STRIDE[axes]}" if number else PLACE[axes]
+        return f"{_BASE[axes]} + {times}{_STRIDE[axes]}" if number else _BASE[axes]
 
     def first(self, sums: Iterable[Ref], axes: Axes) -> int:
         """Return the slot of the first of a sweep's sums. The others follow."""
-        return min((self.places[axes][ref] for ref in sums), default=0)
+        return min((self.slots[axes][ref] for ref in sums), default=0)
 
 
 def allocate_slots(plan: Plan, crossing: Iterable[Ref]) -> Slots:
     """Allocate slots for the sums of sweeps, and for values that another loop reads."""
-    places: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL}
+    slots: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL}
     for axes in LINES:
-        places[axes] = _places_of_sums(plan, axes)
-    counts = {axes: max(places[axes].values(), default=-1) + 1 for axes in SMALL}
+        slots[axes] = _slots_of_sums(plan, axes)
+    counts = {axes: max(slots[axes].values(), default=-1) + 1 for axes in SMALL}
     for ref in crossing:
         axes = plan.kinds[ref].axes
-        if axes in SMALL and ref not in places[axes]:
-            places[axes][ref] = counts[axes]
+        if axes in SMALL and ref not in slots[axes]:
+            slots[axes][ref] = counts[axes]
             counts[axes] += 1
-    return Slots(places, counts)
+    return Slots(slots, counts)
 
 
-def _places_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
+def _slots_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
     """Allocate adjacent slots for each sweep's sums, where no live value is stored.
 
     A sweep reads the sums of earlier sweeps while its own tiles store theirs, so the slots that it
     reads are live too.
     """
-    places: dict[Ref, int] = {}
+    slots: dict[Ref, int] = {}
     for position, phase in enumerate(plan.phases):
         if not isinstance(phase, Sweep):
             continue
         sums = [a.target for a in phase.reductions if plan.kinds[a.target].axes is axes]
         read = {ref for later in plan.phases[position:] for ref in names_read_by(later)}
-        held = {slot for ref, slot in places.items() if ref in read}
-        first = next(n for n in count() if held.isdisjoint(range(n, n + len(sums))))
-        places |= {ref: first + slot for slot, ref in enumerate(sums)}
-    return places
+        live = {slot for ref, slot in slots.items() if ref in read}
+        first = next(n for n in count() if live.isdisjoint(range(n, n + len(sums))))
+        slots |= {ref: first + slot for slot, ref in enumerate(sums)}
+    return slots
 
 
 def names_read_by(phase: Phase) -> Iterator[Ref]:

@@ -87,15 +87,16 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
     return {key: text for key, text in entries.items() if text}
 
 
-def _unless(usual: str, given: str) -> str:
-    return "" if given == usual else literal(given)
+def _unless(usual: str, value: str) -> str:
+    """Return a value as Python text, or "" if it is the usual one."""
+    return "" if value == usual else literal(value)
 
 
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
     """Return the arguments of `Rule` that a derived class changes."""
-    own, theirs = rule_of(algorithm), rule_of(base)
-    kept = ("sparse_hint", "fixed")
-    return {key: own[key] for key in kept if key in own and own[key] != theirs.get(key)}
+    own, of_base = rule_of(algorithm), rule_of(base)
+    may_change = ("sparse_hint", "fixed")
+    return {key: own[key] for key in may_change if key in own and own[key] != of_base.get(key)}
 
 
 def _state(state: State) -> str:
@@ -133,7 +134,7 @@ def _tuple(items: Iterable[str]) -> str:
 
 
 def _defaults(algorithm: Algorithm) -> dict[str, str]:
-    """Return the group's keys with the constructor's values for them."""
+    """Return each key of the group, and the constructor's expression for its value."""
     values = {key: key for key in group_keys(algorithm)}
     for hyper in algorithm.hypers:
         if hyper.fixed:
@@ -147,6 +148,6 @@ def _defaults(algorithm: Algorithm) -> dict[str, str]:
 def _handed_on(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
     """Return the arguments that a derived class passes to its base's constructor."""
     values = _defaults(algorithm)
-    taken: list[Argument] = [a for part in arguments(base) for a in part]
+    of_base: list[Argument] = [a for part in arguments(base) for a in part]
     fixed = {h.name for h in algorithm.hypers if h.fixed}
-    return {a.name: values[a.name] if a.name in fixed else a.name for a in taken}
+    return {a.name: values[a.name] if a.name in fixed else a.name for a in of_base}

@@ -24,19 +24,19 @@ ADDED = (
     Argument("capturable", "bool", "False"),
     Argument("differentiable", "bool", "False"),
 )
-"""Arguments of every optimizer, in the order for specs that do not place them."""
+"""Arguments that every optimizer gets, in this order unless its spec gives another."""
 
 
 def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
     """Return the arguments that may be positional, and the keyword-only ones."""
     known = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
-    # all arguments in order; those after "*" are keyword-only
-    placed = algorithm.keywords or tuple(known)
+    # the order of the spec; arguments after "*", and those that it lacks, are keyword-only
+    order = algorithm.keywords or tuple(known)
     known |= {a.name: a for a in ADDED}
-    star = placed.index("*") if "*" in placed else len(placed)
-    missing = [name for name in known if name not in placed]
-    keyword_only = [*placed[star + 1 :], *missing]
-    return [known[name] for name in placed[:star]], [known[name] for name in keyword_only]
+    star = order.index("*") if "*" in order else len(order)
+    missing = [name for name in known if name not in order]
+    keyword_only = [*order[star + 1 :], *missing]
+    return [known[name] for name in order[:star]], [known[name] for name in keyword_only]
 
 
 def group_keys(algorithm: Algorithm) -> tuple[str, ...]:

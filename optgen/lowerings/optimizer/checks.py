@@ -42,10 +42,10 @@ def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
 
 
 def param_checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
-    """Return the checks of every parameter that is added."""
+    """Return the checks that every parameter must pass when it is added."""
     return [
         Check(
-            _of_param(_violated(require.condition)),
+            _on_param(_violated(require.condition)),
             message(require.message, {"shape": "param.shape"}),
         )
         for require in _requires(algorithm, base)
@@ -57,8 +57,10 @@ def _requires(algorithm: Algorithm, base: Algorithm | None) -> list[Require]:
     return [r for r in algorithm.requires if base is None or r not in base.requires]
 
 
-def _of_param(condition: Expr) -> str:
-    def asked(expr: Expr) -> Expr:
+def _on_param(condition: Expr) -> str:
+    """Return the text of a condition on the constructor's `param`."""
+
+    def in_python(expr: Expr) -> Expr:
         match expr:
             case Call("factored", _):
                 return Call(">", (Ref("param.ndim"), Const(1)))
@@ -66,12 +68,13 @@ def _of_param(condition: Expr) -> str:
                 return Ref("param.ndim")
             case Call("numel", _):
                 return Ref("param.numel()")
-        return rebuild(expr, asked)
+        return rebuild(expr, in_python)
 
-    return _python(asked(condition))
+    return _python(in_python(condition))
 
 
 def _checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
+    """Tell whether the base's constructor makes the same checks of a hyperparameter."""
     other = base.hyper(hyper.name) if base is not None else None
     return other is not None and (
         (other.bounds, other.choices, other.error, other.tensor, other.optional)
@@ -82,13 +85,13 @@ def _checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
 def _checks(hyper: Hyper) -> Iterator[Check]:
     name = hyper.name
     if hyper.type == "choice":
-        told = message(hyper.error or f"Invalid {name} value: {{}}", {"": name})
-        yield Check(f"{name} not in {literal(hyper.choices)}", told)
+        text = message(hyper.error or f"Invalid {name} value: {{}}", {"": name})
+        yield Check(f"{name} not in {literal(hyper.choices)}", text)
     elif hyper.type == "number":
         yield from _tensor_checks(hyper)
-        told = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
-        told = filled(told, {"index": "0", "number": "1"})
-        yield from _bounds_check(hyper, 0, name, told)
+        text = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
+        text = filled(text, {"index": "0", "number": "1"})
+        yield from _bounds_check(hyper, 0, name, text)
     elif hyper.type == "tuple":
         yield from _tuple_checks(hyper)
 
@@ -113,23 +116,23 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
     singular = "beta parameter" if name == "betas" else f"{name} value"
     wrong = hyper.error or f"Invalid {singular} at index {{index}}: {{}}"
     for index, item in enumerate(items):
-        told = filled(wrong, {"index": str(index), "number": str(index + 1)})
-        yield from _bounds_check(hyper, index, item, told)
+        text = filled(wrong, {"index": str(index), "number": str(index + 1)})
+        yield from _bounds_check(hyper, index, item, text)
     if hyper.tensor != "never":
         alike = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
         both = "both" if hyper.size == 2 else "all"
-        told = f"{name} must be either {both} floats or {both} Tensors"
-        yield Check(f"not ({alike})", literal(told))
+        text = f"{name} must be either {both} floats or {both} Tensors"
+        yield Check(f"not ({alike})", literal(text))
     if hyper.tensor == "capturable":
         condition = f"isinstance({items[0]}, Tensor) and foreach and not capturable"
         yield Check(condition, literal(_NOT_FOREACH.format(items[0])))
 
 
-def _bounds_check(hyper: Hyper, index: int, value: str, told: str) -> Iterator[Check]:
+def _bounds_check(hyper: Hyper, index: int, value: str, text: str) -> Iterator[Check]:
     inside = _inside(hyper.bounds, value)
     if inside:
-        given = f"{value} is not None and " if hyper.may_be_none(index) else ""
-        yield Check(f"{given}not {inside}", message(told, {"": value}))
+        not_none = f"{value} is not None and " if hyper.may_be_none(index) else ""
+        yield Check(f"{not_none}not {inside}", message(text, {"": value}))
 
 
 def _inside(bounds: Bounds, value: str) -> str:

@@ -60,10 +60,10 @@ def function_docstring(
     symbols = Symbols(algorithm)
     lines = list(_head(algorithm))
     lines += ["", "    Args:"]
-    for name, given in lists.items():
+    for name, argument in lists.items():
         written = any(a.target.name == name for a in assigns(algorithm.rule))
-        role = "updated in place" if written else "only read"
-        lines += _item(f"{given} (sequence of Tensor): :math:`{symbols.at(name)}` each, {role}.")
+        use = "updated in place" if written else "only read"
+        lines += _item(f"{argument} (sequence of Tensor): :math:`{symbols.at(name)}` each, {use}.")
     lines += _arguments(algorithm, arguments)
     messages = "; or: ".join(["An argument is outside its range", *_messages(algorithm)])
     wrong = f"ValueError: {messages}; or the lists differ in their lengths or shapes."

@@ -29,9 +29,9 @@ def role(algorithm: Algorithm, hyper: Hyper) -> str:
         return _decay(algorithm, found)
     if hyper.name == "eps" and _keeps_from_zero(algorithm, hyper.name):
         return "Added to the denominator for numerical stability"
-    if hyper.name == "momentum" and _is_kept_share(algorithm, hyper.name):
+    if hyper.name == "momentum" and _scales_its_state(algorithm, hyper.name):
         return "Fraction of the last update that is kept in the next one"
-    if hyper.name == "dampening" and _is_left_out(algorithm, hyper.name):
+    if hyper.name == "dampening" and _reduces_the_gradient(algorithm, hyper.name):
         return "Fraction of the gradient that is not added to the momentum"
     if hyper.name == "amsgrad" and _keeps_the_largest(algorithm, hyper.name, averages):
         return "Divide by the largest second moment so far, not by the present one"
@@ -66,13 +66,14 @@ def _average(stmt: Assign) -> Iterator[_Average]:
             yield _Average(state.name, weight, tuple(_factors(end)))
         case Call("+", (a, b)):
             for old, new in ((a, b), (b, a)):
-                kept, rest = _factors(old), _factors(new)
-                if len(kept) == 2 and state in kept:
-                    kept.remove(state)
-                    share = Call("-", (Const(1), kept[0]))
-                    if share in rest:
-                        rest.remove(share)
-                        yield _Average(state.name, kept[0], tuple(rest))
+                old_factors, new_factors = _factors(old), _factors(new)
+                if len(old_factors) == 2 and state in old_factors:
+                    old_factors.remove(state)
+                    (weight,) = old_factors
+                    new_weight = Call("-", (Const(1), weight))
+                    if new_weight in new_factors:
+                        new_factors.remove(new_weight)
+                        yield _Average(state.name, weight, tuple(new_factors))
 
 
 def _factors(expr: Expr) -> list[Expr]:
@@ -107,25 +108,28 @@ def _is_of_squares(algorithm: Algorithm, average: _Average) -> bool:
 
 def _keeps_from_zero(algorithm: Algorithm, name: str) -> bool:
     """Tell whether a number is added to divisors wherever it is read."""
-    places = [p for stmt in _values(algorithm) for p in _places(*stmt, name)]
-    return bool(places) and all(
-        path[:1] == ["+"] and _divides(algorithm, path, root, frozenset((name,)))
-        for path, root in places
+    reads = [p for stmt in _values(algorithm) for p in _reads_of(*stmt, name)]
+    return bool(reads) and all(
+        path[:1] == ["+"] and _divides(algorithm, path, target, frozenset((name,)))
+        for path, target in reads
     )
 
 
-def _divides(algorithm: Algorithm, path: list[str], root: str, seen: frozenset[str]) -> bool:
-    """Tell whether the end of a path is a divisor, here or through a local name."""
+def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset[str]) -> bool:
+    """Tell whether a read ends up in a divisor, in this statement or through its local target.
+
+    `path` are the ops around the read; `seen` are the targets on the way to it.
+    """
     for word in path:
         if word == "divisor":
             return True
         if word not in _KEEPS:
             return False
     own = {algorithm.param, *(state.symbol for state in algorithm.states)}
-    if not root or root in own or root in seen:
+    if not target or target in own or target in seen:
         return False
-    places = [p for stmt in _values(algorithm) for p in _places(*stmt, root)]
-    return bool(places) and all(_divides(algorithm, *p, seen | {root}) for p in places)
+    reads = [p for stmt in _values(algorithm) for p in _reads_of(*stmt, target)]
+    return bool(reads) and all(_divides(algorithm, *p, seen | {target}) for p in reads)
 
 
 def _values(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
@@ -135,21 +139,21 @@ def _values(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
     yield from ((expr, "") for expr in expressions(algorithm.rule) if expr not in values)
 
 
-def _places(expr: Expr, root: str, name: str) -> Iterator[tuple[list[str], str]]:
+def _reads_of(expr: Expr, target: str, name: str) -> Iterator[tuple[list[str], str]]:
     """Yield the ops around each read of a name, innermost first, and the statement's target.
 
     Around the numerator of a quotient the op is "/", around its denominator "divisor".
     """
     if isinstance(expr, Ref) and expr.name == name:
-        yield [], root
-    for place, child in enumerate(children(expr)):
+        yield [], target
+    for index, child in enumerate(children(expr)):
         word = expr.op if isinstance(expr, Call) else ""
-        word = "divisor" if word == "/" and place == 1 else word
-        yield from (([*path, word], end) for path, end in _places(child, root, name))
+        word = "divisor" if word == "/" and index == 1 else word
+        yield from (([*path, word], end) for path, end in _reads_of(child, target, name))
 
 
-def _is_kept_share(algorithm: Algorithm, name: str) -> bool:
-    """Tell whether a state is updated to itself times a number, plus something."""
+def _scales_its_state(algorithm: Algorithm, name: str) -> bool:
+    """Tell whether some state is updated to itself times a number, plus something."""
     states = {state.symbol for state in algorithm.states}
     for stmt in assigns(algorithm.rule):
         if stmt.target.name in states and isinstance(stmt.value, Call) and stmt.value.op == "+":
@@ -161,7 +165,7 @@ def _is_kept_share(algorithm: Algorithm, name: str) -> bool:
     return False
 
 
-def _is_left_out(algorithm: Algorithm, name: str) -> bool:
+def _reduces_the_gradient(algorithm: Algorithm, name: str) -> bool:
     """Tell whether a number is read only in `(1 - number) * grad`."""
     share: list[Expr] = [Call("-", (Const(1), Ref(name))), Ref(algorithm.grad)]
     readings = [r for expr in expressions(algorithm.rule) for r in refs(expr) if r.name == name]

@@ -10,7 +10,7 @@ from optgen.ir.value_kinds import Axes, Lookup, kind_of
 
 _NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
 """Name of each axis in `Collectives`."""
-_SUMMED = {"row_sum": Axes.TENSOR & ~Axes.ROW, "col_sum": Axes.TENSOR & ~Axes.COLUMN}
+_REDUCED_AXES = {"row_sum": Axes.TENSOR & ~Axes.ROW, "col_sum": Axes.TENSOR & ~Axes.COLUMN}
 
 
 def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
@@ -19,7 +19,7 @@ def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str
     for reduction in reductions:
         call = reduction.value
         assert isinstance(call, Call)
-        axes = kind_of(call.args[0], kinds).axes & _SUMMED.get(call.op, Axes.TENSOR)
+        axes = kind_of(call.args[0], kinds).axes & _REDUCED_AXES.get(call.op, Axes.TENSOR)
         if axes:
             named = [f'"{name}"' for bit, name in _NAMES.items() if axes & bit]
             over = named if axes != Axes.TENSOR else []
@@ -34,15 +34,15 @@ def collective_points(program: Program) -> dict[Ref, list[Assign]]:
     Adjacent reductions share a request, unless one reads another.
     """
     found: dict[Ref, list[Assign]] = {}
-    together: list[Assign] = []
+    adjacent: list[Assign] = []
     for stmt in (*program, None):
         reduces = isinstance(stmt, Assign) and is_reduction(stmt.value)
         read = set(refs(stmt.value)) if isinstance(stmt, Assign) else set()
-        if together and (not reduces or any(known.target in read for known in together)):
-            found[together[-1].target] = together
-            together = []
+        if adjacent and (not reduces or any(known.target in read for known in adjacent)):
+            found[adjacent[-1].target] = adjacent
+            adjacent = []
         if isinstance(stmt, Assign):
-            together += [stmt] if reduces else []
+            adjacent += [stmt] if reduces else []
         elif stmt is not None:
             found |= collective_points(stmt.then) | collective_points(stmt.orelse)
     return found

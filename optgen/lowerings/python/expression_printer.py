@@ -99,7 +99,7 @@ class PythonPrinter:
 Line = Callable[[Assign], str]
 
 
-def statements(program: Program, text: PythonPrinter, line: Line, indent: str = "") -> list[str]:
+def statements(program: Program, printer: PythonPrinter, line: Line, indent: str = "") -> list[str]:
     """Return a program as Python lines, each assignment below the spec's line as a comment.
 
     `line` prints an assignment as one or more lines. A comment equal to the first line is left out.
@@ -112,24 +112,24 @@ def statements(program: Program, text: PythonPrinter, line: Line, indent: str = 
             if stmt.quote != quoted:
                 out += [indent + comment(q) for q in stmt.quote if q != printed[0]]
             quoted = stmt.quote
-            out += [indent + text_line for text_line in printed]
+            out += [indent + text for text in printed]
             continue
-        out += branch(stmt, text, lambda p, i: statements(p, text, line, i), indent)
+        out += branch(stmt, printer, lambda p, i: statements(p, printer, line, i), indent)
         quoted = ()
     return out
 
 
 def branch(
-    stmt: If, text: PythonPrinter, arm: Callable[[Program, str], list[str]], indent: str
+    stmt: If, printer: PythonPrinter, arm: Callable[[Program, str], list[str]], indent: str
 ) -> list[str]:
-    """Return an `if` with its arms. An empty first arm negates the condition."""
+    """Return an `if` with its arms. If the first arm is empty, the condition is negated."""
     deeper = indent + "    "
     condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
     if not then:
         condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {text.text(condition)}:", *arm(then, deeper)]
+    lines = [f"{indent}if {printer.text(condition)}:", *arm(then, deeper)]
     if len(orelse) == 1 and isinstance(orelse[0], If) and orelse[0].then:
-        first, *rest = branch(orelse[0], text, arm, indent)
+        first, *rest = branch(orelse[0], printer, arm, indent)
         return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
     if orelse:
         lines += [f"{indent}else:", *arm(orelse, deeper)]

@@ -1,4 +1,4 @@
-"""Assemble the functions of a generated Python file: one for each kind of parameter."""
+"""Assemble the functions of a generated Python file: those of each plan."""
 
 from __future__ import annotations
 
@@ -49,11 +49,13 @@ def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
 
 
 def _called(lines: Iterable[str]) -> set[str]:
+    """Return the names of the functions that lines call; comments do not count."""
     code = (line for line in lines if not line.lstrip().startswith("#"))
     return {name for line in code for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
 
 
 def _annotations(functions: Iterable[Function]) -> set[str]:
+    """Return the names in the annotations of keyword arguments and results."""
     annotated = (keyword.partition(":")[2] for f in functions for keyword in f.keywords)
     texts = (*annotated, *(function.returns for function in functions))
     return {name for text in texts for name in re.findall(r"\w+", text)}

@@ -39,12 +39,12 @@ from optgen.passes.instructions import Instruction, live_tensors, numbers_read
 from optgen.passes.rematerialize_if_blocked import asks_blocked, rematerialize_if_blocked
 from optgen.passes.select_instructions import select_instructions
 
-_TEXT = PythonPrinter({}, {})
+_PRINTER = PythonPrinter({}, {})
 _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
 
 
 def _lists(plan: Plan) -> list[str]:
-    """Return the tensors that a sublist of the bucket has lists of, in order."""
+    """Return the names of the tensors whose lists make up a sublist of the bucket, in order."""
     states = (s.symbol for s in plan.algorithm.device_states())
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
@@ -65,6 +65,8 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
 
 @dataclass
 class _Printer:
+    """Printer of a plan's phases."""
+
     plan: Plan
     kinds: Mapping[Ref, Kind]  # kinds before `coefficients_to_factors`
     form: PhaseSyntax
@@ -75,17 +77,17 @@ class _Printer:
         """Yield the lines inside the loop over tensors or sublists."""
         if asks_blocked(self.plan):
             yield self.form.blocked
-        yield from (f"{name} = None" for name in self._sometimes_assigned())
+        yield from (f"{name} = None" for name in self._may_be_unassigned())
         for state in self.plan.algorithm.finish_states():
             read = self.form.read_number if state.on_device else self.form.read
-            line = f"{state.symbol} = {self._spelt(read, state.symbol)}"
+            line = f"{state.symbol} = {self._filled_in(read, state.symbol)}"
             yield from indented([line], f"if {state.when}:") if state.when else [line]
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
                     plain = self._is_plain(phase)
                     yield from self._over_whole(phase) if plain else self._over_blocks(phase)
-                    yield from self._completed(phase.reductions)
+                    yield from self._completion(phase.reductions)
                 case Finish(body):
                     yield from self._finish(body)
                 case MatrixCall():
@@ -99,9 +101,9 @@ class _Printer:
     def _is_plain(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
         small = any(map(self._is_small, _touched(sweep)))
-        return self.whole and not small and not self._changes_what_follows(sweep)
+        return self.whole and not small and not self._changes_later_gradient(sweep)
 
-    def _changes_what_follows(self, sweep: Sweep) -> bool:
+    def _changes_later_gradient(self, sweep: Sweep) -> bool:
         """Tell whether a sweep over lists changes the gradient that a later sweep reads."""
         later = self.plan.sweeps[self.plan.sweeps.index(sweep) + 1 :]
         grad = self.plan.algorithm.grad
@@ -140,26 +142,26 @@ class _Printer:
             yield f"{stmt.target.name} = {empty}({self._like()}{self.form.count})"
         small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
         sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
-        along = [ref.name for ref in small if ref not in sums]
-        numbers = [ref.name for ref in small if ref in sums]
-        portioned = self.form.over_ranks and not self.whole
-        if self.form.in_lists and not portioned:
-            yield from (f"{plural(name)} = {self._small(name)}" for name in numbers)
+        small_values = [ref.name for ref in small if ref not in sums]
+        accumulators = [ref.name for ref in small if ref in sums]  # of sums over whole tensors
+        in_chunks = self.form.over_ranks and not self.whole
+        if self.form.in_lists and not in_chunks:
+            yield from (f"{plural(name)} = {self._small(name)}" for name in accumulators)
         taken_streams = self._taken_streams(sweep)
         streams = [s.name for s in taken_streams]
-        given = [self._whole(stream) for stream in taken_streams]
-        given += [self._small(name) for name in along]
-        if portioned and numbers:
-            along += numbers
-            given.append(f"sums=[{', '.join(map(self._small, numbers))}]")
-        taken = [self._listed(f"{name}_block") for name in (*streams, *along)]
+        arguments = [self._whole(stream) for stream in taken_streams]
+        arguments += [self._small(name) for name in small_values]
+        if in_chunks and accumulators:
+            small_values += accumulators
+            arguments.append(f"sums=[{', '.join(map(self._small, accumulators))}]")
+        taken = [self._listed(f"{name}_block") for name in (*streams, *small_values)]
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
-        yield f"for {names} in {blocks}({', '.join(given)}):"
-        instructions = self._instructions(sweep, {*streams, *along})
+        yield f"for {names} in {blocks}({', '.join(arguments)}):"
+        instructions = self._instructions(sweep, {*streams, *small_values})
         yield from (f"    {line}" for line in self.form.lines(instructions))
         large = live_tensors(instructions, [f"{name}_block" for name in streams])
-        if large and portioned and sweep.reductions:
+        if large and in_chunks and sweep.reductions:
             yield f"del {', '.join(map(plural, large))}  # freed before waiting for other ranks"
 
     def _taken_streams(self, sweep: Sweep) -> list[Stream]:
@@ -172,63 +174,64 @@ class _Printer:
     def _instructions(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
         """Select a sweep's instructions; names in `blocks` get the suffix `_block`."""
 
-        def called(ref: Ref) -> Ref:
+        def block_name(ref: Ref) -> Ref:
             return replace(ref, name=f"{ref.name}_block") if ref.name in blocks else ref
 
         streams = (s for s in self._taken_streams(sweep) if s.role != "local")
         renamed = Sweep(
-            tuple(replace(s, name=called(Ref(s.name)).name) for s in streams),
-            rename_program(sweep.body, called),
+            tuple(replace(s, name=block_name(Ref(s.name)).name) for s in streams),
+            rename_program(sweep.body, block_name),
         )
-        kinds = {called(ref): kind for ref, kind in self.plan.kinds.items()}
+        kinds = {block_name(ref): kind for ref, kind in self.plan.kinds.items()}
         instructions = select_instructions(replace(self.plan, kinds=kinds), renamed)
         self.reads |= {*numbers_read(instructions)}
         return instructions
 
     def _finish(self, body: Program) -> Iterator[str]:
         """Print a finish: its small values, then the stores of its states."""
-        text = PythonPrinter({self.plan.algorithm.param: self.form.param}, self.form.functions)
+        printer = PythonPrinter({self.plan.algorithm.param: self.form.param}, self.form.functions)
         self.reads |= names_read(body)
         needed = collective_points(body) if self.form.over_ranks else {}
         in_lists = self.form.in_lists  # in lists, a stacked state is a copy already
 
         def line(stmt: Assign) -> str:
-            value = text.text(self._spread(use_tensor_logic(stmt.value, self._is_late)))
+            expr = use_tensor_logic(stmt.value, self._is_late)
+            value = printer.text(self._with_equal_sides(expr))
             if self._is_small(stmt.target) and not self._is_late(stmt.value):
                 value = f"number({self._like()}, {value}{self.form.count})"
             if isinstance(stmt.value, Ref) and self._is_state(stmt.value) and not in_lists:
                 value += ".clone()"  # the state is overwritten later
-            completion = self._completed(needed.get(stmt.target, ()))
+            completion = self._completion(needed.get(stmt.target, ()))
             return "\n".join([f"{stmt.target.name} = {value}", *completion])
 
-        yield from statements(body, text, line)
+        yield from statements(body, printer, line)
         made = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
             if state.symbol in made:
                 form = self.form.write_number if state.on_device else self.form.write
-                write = self._spelt(form, state.symbol)
+                write = self._filled_in(form, state.symbol)
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
 
-    def _spread(self, value: Expr) -> Expr:
-        """Return a value with both sides of a `where` as tensors if one is a reduced number."""
-        spread = rebuild(value, self._spread)
+    def _with_equal_sides(self, value: Expr) -> Expr:
+        """Return a value whose `where`s have tensors on both sides if one is a reduced number."""
+        new_value = rebuild(value, self._with_equal_sides)
         match value:
             case Call("where", (condition, *arms)) if not self._is_late(condition) and any(
                 map(self._is_late, arms)
             ):
-                _, *spread_arms = children(spread)
+                _, *new_arms = children(new_value)
                 count = [Ref(self.form.count.removeprefix(", "))] if self.form.count else []
                 tensors = (
                     new if self._is_late(old) else Call("number", (Ref(self._like()), new, *count))
-                    for old, new in zip(arms, spread_arms, strict=True)
+                    for old, new in zip(arms, new_arms, strict=True)
                 )
                 return Call("where", (condition, *tensors))
-        return spread
+        return new_value
 
     def _is_state(self, ref: Ref) -> bool:
         return self.plan.algorithm.state(ref.name) is not None
 
-    def _completed(self, reductions: Sequence[Assign]) -> list[str]:
+    def _completion(self, reductions: Sequence[Assign]) -> list[str]:
         """Return the line that requests the completion of these reductions over the ranks."""
         requests = (
             collective_requests(reductions, self.kinds.__getitem__) if self.form.over_ranks else []
@@ -239,7 +242,7 @@ class _Printer:
         """Print the call of a matrix op on one tensor or on a sublist."""
         yield from map(comment, call.quote)
         self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
-        target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
+        target, (first, *rest) = call.target.name, (_PRINTER.text(arg) for arg in call.args)
         if self.form.over_ranks:
             yield f"whole = yield collectives.gather({plural(first)})"
             made = f"{call.op}({', '.join(['whole', *rest])})"
@@ -257,15 +260,15 @@ class _Printer:
         """Tell whether a tensor is only scaled and added to other tensors."""
         for value in (e for sweep in self.plan.sweeps for e in expressions(sweep.body)):
             terms = value.terms if isinstance(value, Linear) else ()
-            alone = sum(term == Term(term.coefficient, (target,)) for term in terms)
-            led = bool(terms) and terms[0].factors == (target,)
-            if led or sum(ref == target for ref in reads(value)) > alone:
+            added = sum(term == Term(term.coefficient, (target,)) for term in terms)
+            is_first = bool(terms) and terms[0].factors == (target,)
+            if is_first or sum(ref == target for ref in reads(value)) > added:
                 return False
         return True
 
     def _like(self) -> str:
         """Return the text of a tensor with the bucket's shape."""
-        whole = self._spelt(self.form.whole, self.plan.algorithm.param)
+        whole = self._filled_in(self.form.whole, self.plan.algorithm.param)
         return f"{whole}[0]" if self.form.in_lists else whole
 
     def _is_late(self, expr: Expr) -> bool:
@@ -282,15 +285,13 @@ class _Printer:
         """Return the text of a whole tensor or list; a missing state is None or an empty list."""
         if stream.role == "local":
             return self._listed(stream.name)
-        spelt = self._spelt(self.form.whole, stream.name)
+        text = self._filled_in(self.form.whole, stream.name)
         return (
-            f"{spelt} if {stream.when} else None"
-            if stream.when and not self.form.in_lists
-            else spelt
+            f"{text} if {stream.when} else None" if stream.when and not self.form.in_lists else text
         )
 
-    def _sometimes_assigned(self) -> list[str]:
-        """Return the small values that only one arm of a branch assigns, or that do not exist.
+    def _may_be_unassigned(self) -> list[str]:
+        """Return the small values that some path does not assign, or that may not exist.
 
         They start as None.
         """
@@ -305,17 +306,17 @@ class _Printer:
 
     def _small(self, name: str) -> str:
         """Return the text of a small value as an argument of the loop over blocks."""
-        spelt = self._spelt(self.form.small, name)
-        sometimes = self.form.in_lists and name in self._sometimes_assigned()
-        return f"[] if {name} is None else {spelt}" if sometimes else spelt
+        text = self._filled_in(self.form.small, name)
+        may_be_none = self.form.in_lists and name in self._may_be_unassigned()
+        return f"[] if {name} is None else {text}" if may_be_none else text
 
-    def _spelt(self, spelling: str, name: str) -> str:
+    def _filled_in(self, spelling: str, name: str) -> str:
         return spelling.format(name, plural(name))
 
 
 def matrix_call(call: Call) -> str:
     """Return the text of a matrix op on one tensor. The runtime's functions take lists."""
-    first, *rest = (_TEXT.text(arg) for arg in call.args)
+    first, *rest = (_PRINTER.text(arg) for arg in call.args)
     return f"{call.op}({', '.join([f'[{first}]', *rest])})[0]"
 
 

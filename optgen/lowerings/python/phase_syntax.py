@@ -1,4 +1,4 @@
-"""Syntax of phases in Python: for one tensor, for lists of tensors, or for shards."""
+"""Define the syntax of phases in Python: for one tensor, for lists of tensors, or for shards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from optgen.passes.instructions import Instruction
 class PhaseSyntax:
     """Syntax that differs between the Python lowerings.
 
+    `loop` is the header of the loop over tensors or sublists. `blocks` loops over a sweep's blocks,
+    and `uncut` over its whole tensors; `blocked` is the line that asks whether there are blocks.
     `whole` and `small` are the texts of a whole tensor and of a small value where a sweep loops
     over them. `read` and `write` are those of a row or column state, `read_number` and
     `write_number` those of a device scalar. In all six, `{0}` is the name and `{1}` its list.
-    `param` is the parameter whose properties are read. With `over_ranks`, other ranks must complete
-    every reduction.
+    `count` is a last argument: the number of tensors. `param` is the parameter whose properties are
+    read. With `over_ranks`, other ranks must complete every reduction.
     """
 
     loop: str

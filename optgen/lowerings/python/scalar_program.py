@@ -57,7 +57,7 @@ ONE_PARAM = ScalarText(
 def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[str]:
     """Return the lines of the scalar program that later lines need, the step count first."""
     states = {s.symbol for s in plan.algorithm.scalar_states()}
-    plan = replace(plan, scalars=_read_in(reuse_item_names(plan.scalars), states.union(reads)))
+    plan = replace(plan, scalars=_only_read(reuse_item_names(plan.scalars), states.union(reads)))
     later = {r.name for r in _reads(plan) if r.version > 0}
     param = {plan.algorithm.param: form.param}
     text = PythonPrinter(param, {})
@@ -76,14 +76,14 @@ def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[s
     return [*_openings(plan, form, copies), *_unpacked(statements(program, text, line), plan)]
 
 
-def _read_in(program: Program, needed: set[str]) -> Program:
+def _only_read(program: Program, needed: set[str]) -> Program:
     """Return the program without unread names; for example a lerp reads one weight of two.
 
     The items of a tuple stay, because one line unpacks them.
     """
     read = needed | names_read(program)
-    kept = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
-    return program if kept == program else _read_in(kept, needed)
+    fewer = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
+    return program if fewer == program else _only_read(fewer, needed)
 
 
 def _reads(plan: Plan) -> Iterator[Ref]:
@@ -94,13 +94,14 @@ def _old_values(plan: Plan) -> dict[str, Assign]:
     """Return the scalar states whose old value is only read once, by a copy, with that copy."""
     reads = Counter(r for r in _reads(plan) if r.version == 0)
     branches = tuple(s for s in plan.scalars if isinstance(s, If))
-    kept = {s.symbol for s in plan.algorithm.scalar_states()}
-    states = kept - {a.target.name for a in assigns(branches)}
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    unbranched = states - {a.target.name for a in assigns(branches)}
     return {
         stmt.value.name: stmt
         for stmt in plan.scalars
         if isinstance(stmt, Assign) and isinstance(stmt.value, Ref)
-        if stmt.target.name not in kept and stmt.value.name in states and reads[stmt.value] == 1
+        if stmt.target.name not in states
+        if stmt.value.name in unbranched and reads[stmt.value] == 1
     }
 
 
@@ -111,27 +112,27 @@ def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> lis
         counted = Ref(plan.algorithm.step) in set(_reads(plan))
         lines.append(f"{plan.algorithm.step} = {form.advance}" if counted else form.advance)
     for state in plan.algorithm.scalar_states():
-        elsewhere = [*expressions(_but(plan.scalars, state.symbol)), *plan.values()]
+        elsewhere = [*expressions(_without_assigns_to(plan.scalars, state.symbol)), *plan.values()]
         branches = tuple(s for s in plan.scalars if isinstance(s, If))
-        sometimes = any(a.target.name == state.symbol for a in assigns(branches))
-        if sometimes or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
-            kept = copies.get(state.symbol)
-            name = kept.target.name if kept else state.symbol
+        in_branch = any(a.target.name == state.symbol for a in assigns(branches))
+        if in_branch or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
+            copy = copies.get(state.symbol)
+            name = copy.target.name if copy else state.symbol
             lines.append(f"{name} = {form.read.format(plural(state.symbol))}")
     return lines
 
 
-def _but(program: Program, name: str) -> Program:
+def _without_assigns_to(program: Program, name: str) -> Program:
     """Return the program without the assignments to a name."""
     return filter_assigns(program, lambda a: a.target.name != name)
 
 
 def _unpacked(lines: list[str], plan: Plan) -> list[str]:
     """Merge `beta1 = betas[0]` and `beta2 = betas[1]` into the author's one line."""
-    items = {a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and is_item(a.value)}  # type: dict[str, list[Assign]]
+    items: dict[str, list[Assign]] = {}
     for stmt in assigns(plan.scalars):
         if stmt.quote and is_item(stmt.value):
-            items[stmt.quote[0]].append(stmt)
+            items.setdefault(stmt.quote[0], []).append(stmt)
     out = list(lines)
     for quote, unpacking in items.items():
         whole = f"{', '.join(a.target.name for a in unpacking)} = {_tuple_name(unpacking[0].value)}"

@@ -11,7 +11,7 @@ from optgen.lowerings.python.literals import comment
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
 from optgen.passes.scalar_arithmetic import is_number
 
-_TEXT = PythonPrinter({}, {})
+_PRINTER = PythonPrinter({}, {})
 _METHODS = {
     "**": "pow",
     "%": "remainder",
@@ -26,18 +26,18 @@ _METHODS = {
     "not": "logical_not",
 }
 _SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
-_IN_PLACE = ("masked_fill",)
-_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", *_IN_PLACE, *_METHODS.values()}
-_PER_TENSOR -= {"pow"}
+_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", "masked_fill"}
+_PER_TENSOR |= {*_METHODS.values()} - {"pow"}
+"""Methods without a `_foreach_` function."""
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Return every operation as a method call. Operations on one result are chained."""
+    """Return one line per operation of the for-loop. Method calls on one result are chained."""
     return _lines(program, _forloop_steps)
 
 
 def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Return every operation as one call for the whole list."""
+    """Return every operation as one call for the whole list, or else as a list comprehension."""
     return _lines(program, lambda ops: [_foreach(step) for step in ops.steps])
 
 
@@ -63,7 +63,7 @@ def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> l
     condition, then, orelse = branch.condition, branch.then, branch.orelse
     if not then:
         condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {_TEXT.text(condition)}:", *_lines(then, steps, deeper)]
+    lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, steps, deeper)]
     match orelse:
         case (Branch() as other,):
             first, *rest = _branch(other, steps, indent)
@@ -82,6 +82,7 @@ def _forloop_steps(ops: Ops) -> list[str]:
             last = ""
             continue
         if isinstance(step, Alias):
+            # If the last line is an in-place call, it returns the tensor: give that a second name.
             if step.source == last and not lines[-1].startswith(f"{last} ="):
                 lines[-1] = f"{step.target} = {lines[-1]}"
             else:
@@ -99,7 +100,7 @@ def _forloop_steps(ops: Ops) -> list[str]:
 
 
 def _reduced(step: Reduce) -> str:
-    """Return the line that accumulates one block's reduction into the target."""
+    """Return the line that adds the reduction of a block (of eager.blocks) to the target."""
     part = f"{reduction(step)}({step.source})"
     if step.function == "max_abs":
         return f"torch.maximum({step.target}, {part}, out={step.target})"
@@ -113,7 +114,7 @@ def reduction(step: Reduce) -> str:
 
 
 def _chains(op: Op) -> bool:
-    """Tell whether an operation can be a chained method call: its source is no argument too."""
+    """Tell whether an operation can be chained: a method whose source is not also an argument."""
     return op.function not in ("maximum", "minimum") and op.source not in op.args
 
 
@@ -138,17 +139,17 @@ def _method(op: Op) -> str:
     if op.function == "add" and is_number(op.scalar, -1):
         name = "sub"
     elif op.function in _SCALED and not is_number(op.scalar, 1):
-        arguments.append(f"{_SCALED[op.function]}={_TEXT.text(op.scalar)}")
+        arguments.append(f"{_SCALED[op.function]}={_PRINTER.text(op.scalar)}")
     return f".{name}{'_' if op.inplace else ''}({', '.join(arguments)})"
 
 
 def _operand(operand: Operand) -> str:
-    return operand if isinstance(operand, str) else _TEXT.text(operand)
+    return operand if isinstance(operand, str) else _PRINTER.text(operand)
 
 
 def _condition(operand: Operand) -> str:
     """Return a condition's text as a tensor, which torch needs."""
-    return operand if isinstance(operand, str) else f"torch.tensor({_TEXT.text(operand)})"
+    return operand if isinstance(operand, str) else f"torch.tensor({_PRINTER.text(operand)})"
 
 
 def _foreach(step: Step) -> str:
@@ -165,17 +166,18 @@ def _foreach(step: Step) -> str:
     if step.function == "add" and is_number(step.scalar, -1):
         name = "sub"
     elif step.function == "add" and not is_number(step.scalar, 1):
-        arguments.append(f"alpha={_TEXT.text(step.scalar)}")
+        arguments.append(f"alpha={_PRINTER.text(step.scalar)}")
     elif step.function in _SCALED and not is_number(step.scalar, 1):
-        arguments.append(_TEXT.text(step.scalar))
+        arguments.append(_PRINTER.text(step.scalar))
     if name == "mul" and step.inplace and not isinstance(step.args[0], str):
+        # of eager.foreach_ops: `torch._foreach_mul_` rounds the number to 16 bits
         return f"scale_({', '.join(arguments)})"
     call = f"torch._foreach_{name}{'_' if step.inplace else ''}({', '.join(arguments)})"
     return call if step.inplace else f"{plural(step.target)} = {call}"
 
 
 def _listed(operand: Operand) -> str:
-    return plural(operand) if isinstance(operand, str) else _TEXT.text(operand)
+    return plural(operand) if isinstance(operand, str) else _PRINTER.text(operand)
 
 
 def _per_tensor(op: Op) -> str:

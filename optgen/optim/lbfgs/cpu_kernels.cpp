@@ -1,7 +1,8 @@
 // Two-loop recursion of LBFGS, in compact form: three passes over the history. A pass reads each
-// row once. Vectors are split into blocks that stay in the cache, and into parts of several blocks
-// that threads share. Both depend on sizes alone, and sums of parts are added in order, so results
-// have the same bits for any number of threads.
+// row once from memory; a second reading of a block finds it in the cache. Vectors are split into
+// blocks that stay in the cache, and into parts of several blocks that threads share. Both depend
+// on sizes alone, and sums of parts are added in order, so results have the same bits for any number
+// of threads.
 
 #include "vectors.h"
 
@@ -12,14 +13,14 @@ extern "C" {
 struct Job {
     i64 elements, stride, slots, first, count;
     void *steps, *changes;                        // matrices S and Y, a row per pair
-    void *gradient, *previous, *direction, *rest; // vectors
+    void *gradient, *previous, *direction, *rest; // vectors; rest: the q below
     double *products, *alphas;                    // R = Sᵀ Y by rows; results of the first loop
     double scale, t;
     i64 fresh;                                    // the last column of R must be computed
     double result[2];
 };
 
-// First fields of `Threads` of runtime/fused_cpu/threads.py: torch's own thread pool.
+// First fields of `Threads` of runtime/fused_cpu/kernel/threads.py: torch's own thread pool.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
@@ -36,15 +37,16 @@ constexpr i64 BLOCK_BYTES = 512 << 10;
 constexpr i64 MIN_PARALLEL_BYTES = 4 << 20;
 // Limit of the parts: enough for all threads, and few partial sums to add.
 constexpr i64 MAX_PARTS = 128;
-// Rows that share the loads of the vectors they are multiplied with.
+// How many rows are multiplied at once with a vector, which is loaded once for all of them.
 constexpr int ROWS_AT_ONCE = 8;
 
-// Partition of a vector, for passes over this many rows.
+// Partition of a vector into blocks, such that `cached_rows` rows of a block fit in the cache: all
+// rows if a pass reads them twice, else 1.
 struct Partition {
     i64 elements, block, blocks, parts;
 
-    Partition(i64 n, i64 rows, i64 size) : elements(n) {
-        const i64 fitting = BLOCK_BYTES / (max<i64>(rows, 1) * size) / 64 * 64;
+    Partition(i64 n, i64 cached_rows, i64 size) : elements(n) {
+        const i64 fitting = BLOCK_BYTES / (max<i64>(cached_rows, 1) * size) / 64 * 64;
         block = min<i64>(max<i64>(fitting, 256), 4096);
         blocks = (n + block - 1) / block;
         parts = min(blocks, MAX_PARTS);
@@ -89,9 +91,9 @@ struct Partials {
     i64 width, parts;
     double* sums;
 
-    Partials(i64 count, i64 of)
-        : width(count), parts(of),
-          sums(static_cast<double*>(__builtin_calloc(count * of + 1, sizeof(double)))) {
+    Partials(i64 sum_count, i64 part_count)
+        : width(sum_count), parts(part_count),
+          sums(static_cast<double*>(__builtin_calloc(sum_count * part_count + 1, sizeof(double)))) {
         if (!sums) __builtin_trap();
     }
     Partials(const Partials&) = delete;
@@ -114,7 +116,7 @@ class TwoLoop {
 
     static T* vector(void* at) { return static_cast<T*>(at); }
 
-    // Returns where a part of a row begins; row 0 is the oldest.
+    // Returns the address of element `at` of a row; row 0 is the oldest.
     T* row(void* matrix, i64 which, i64 at) const {
         return vector(matrix) + (job.first + which) % job.slots * job.stride + at;
     }
@@ -160,7 +162,7 @@ class TwoLoop {
 
     i64 bytes(i64 vectors) const { return vectors * job.elements * i64(sizeof(T)); }
 
-    // Adds sums[row * K + k] of all parts, into `to`.
+    // Writes the sums of all parts, added up, to `to`.
     void total(const Partials& sums, double* to) const {
         for (i64 i = 0; i < sums.width; ++i) to[i] = sums.total(i);
     }
@@ -270,7 +272,7 @@ public:
         if (job.fresh) project<2>();
         else project<1>();
         first_loop(job.alphas);
-        Partials weights(job.count, 1);
+        Partials weights(job.count, 1); // as a buffer: Yᵀ q, then the weights of the second loop
         remove_changes(weights.sums);
         second_loop(weights.sums);
         add_steps(weights.sums);

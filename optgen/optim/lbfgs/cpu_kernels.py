@@ -30,7 +30,7 @@ class _Job(ctypes.Structure):
     ]
 
 
-class Sweeps:
+class Kernels:
     """Compiled functions for vectors of one dtype."""
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
@@ -90,23 +90,23 @@ def _job(pairs: Pairs, gradient: Tensor, direction: Tensor) -> _Job:
     )
 
 
-def sweeps(like: Tensor) -> Sweeps | None:
-    """Return the compiled functions for vectors like this one, or None."""
+def kernels_for(like: Tensor) -> Kernels | None:
+    """Return the compiled functions for vectors like this one, or None if there are none."""
     if like.device.type != "cpu" or like.dtype not in _TYPES:
         return None
     return _built(like.dtype)
 
 
 @cache
-def _built(dtype: torch.dtype) -> Sweeps | None:
+def _built(dtype: torch.dtype) -> Kernels | None:
     library = _library()
-    return None if library is None else Sweeps(library, dtype)
+    return None if library is None else Kernels(library, dtype)
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    sweeps, vectors = (Path(__file__).with_name(name) for name in ("cpu_kernels.cpp", "vectors.h"))
-    source = sweeps.read_text().replace('#include "vectors.h"\n', vectors.read_text())
+    kernels, vectors = (Path(__file__).with_name(name) for name in ("cpu_kernels.cpp", "vectors.h"))
+    source = kernels.read_text().replace('#include "vectors.h"\n', vectors.read_text())
     try:
         return ctypes.CDLL(str(library_cache.library("lbfgs", source)))
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:

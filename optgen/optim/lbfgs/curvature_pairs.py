@@ -39,7 +39,7 @@ class Pairs:
         grown[: len(rows)] = rows
         return grown
 
-    def free(self) -> tuple[Tensor, Tensor]:
+    def free_rows(self) -> tuple[Tensor, Tensor]:
         """Return the free rows for the next pair: its step, and the change of the gradient."""
         row = (self.oldest + self.count) % self.slots
         return self.steps[row, : self.numel], self.changes[row, : self.numel]
@@ -74,6 +74,6 @@ def dots(runs: list[Tensor], vector: Tensor) -> Tensor:
 
 def add_rows(vector: Tensor, runs: list[Tensor], weights: Tensor) -> None:
     """Add a weighted sum of rows to a vector, in place."""
-    shares = weights.to(vector).split([len(run) for run in runs])
-    for run, share in zip(runs, shares, strict=True):
-        vector.addmv_(run.t(), share)
+    parts = weights.to(vector).split([len(run) for run in runs])
+    for run, part in zip(runs, parts, strict=True):
+        vector.addmv_(run.t(), part)

@@ -37,7 +37,7 @@ class Descent:
         self._direction = _vector(state.get("d"), gradient)
         self._previous = Evaluation(0.0, _vector(state.get("prev_flat_grad"), gradient))
         self._rest = torch.empty_like(gradient)
-        self._slope = self._reach = 0.0
+        self._slope = self._reach = 0.0  # the direction's product with g, its largest magnitude
         self._t = float(state.get("t", 0.0))
 
     def run(self) -> None:

@@ -1,6 +1,6 @@
 """Approximate the inverse Hessian by the last curvature pairs.
 
-Torch applies it by two loops over the pairs (Nocedal and Wright, algorithm 7.4), with two dot
+Torch multiplies by it in two loops over the pairs (Nocedal and Wright, algorithm 7.4), with two dot
 products and two sums for each. Written for all pairs at once, these loops are two triangular
 systems in R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the changes of
 the gradient. They take four matrix-vector products, and one more for each new pair. On a CPU they
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.cpu_kernels import sweeps
+from optgen.optim.lbfgs.cpu_kernels import kernels_for
 from optgen.optim.lbfgs.curvature_pairs import Pairs, add_rows, dots
 from optgen.optim.lbfgs.flat_parameters import largest
 
@@ -26,12 +26,12 @@ class History:
         self._kind = _kind(like)
         self._like = like.new_empty(0)
         self._pairs = Pairs(capacity, like)
-        self._sweeps = sweeps(like)
+        self._kernels = kernels_for(like)
         self._products = torch.zeros(0, 0, dtype=torch.float64)  # R, oldest pair first
         self._fresh = False  # whether the last column of R is still to be computed
         self._scale = 1.0
         self._alphas: Tensor | None = None  # of the last direction
-        self._shown: list[list[Tensor]] = []
+        self._presented: list[list[Tensor]] = []
         self._versions = (0, 0)
 
     @classmethod
@@ -41,7 +41,7 @@ class History:
         pairs = history._pairs
         steps, changes = state["old_stps"][-capacity:], state["old_dirs"][-capacity:]
         for pair in zip(steps, changes, strict=True):
-            for free, row in zip(pairs.free(), pair, strict=True):
+            for free, row in zip(pairs.free_rows(), pair, strict=True):
                 free.copy_(row)
             pairs.accept()
         if pairs.count:
@@ -59,16 +59,16 @@ class History:
         Returns:
             The dot products of the gradient's change with the step and with itself.
         """
-        if self._sweeps:
-            return self._sweeps.observe(self._pairs, gradient, previous, direction, t)
-        step, change = self._pairs.free()
+        if self._kernels:
+            return self._kernels.observe(self._pairs, gradient, previous, direction, t)
+        step, change = self._pairs.free_rows()
         torch.mul(direction, t, out=step)
         torch.sub(gradient, previous, out=change)
         return change.dot(step).item(), change.dot(change).item()
 
     def accept(self, scale: float) -> None:
         """Add the pair in the free rows, which also gives the inverse Hessian a new scale."""
-        self._shown = []
+        self._presented = []
         self._pairs.accept()
         count = self._pairs.count
         kept = self._products[1:, 1:] if len(self._products) == count else self._products
@@ -84,16 +84,16 @@ class History:
             The dot product of the direction with the gradient, and its largest magnitude.
         """
         fresh, self._fresh = self._fresh, False
-        if self._sweeps and self._pairs.count:
-            alphas, slope, reach = self._sweeps.direct(
+        if self._kernels and self._pairs.count:
+            alphas, slope, reach = self._kernels.direct(
                 self._pairs, self._products, fresh, self._scale, gradient, out, rest
             )
             self._alphas = -alphas
             return slope, reach
-        self._direct(fresh, gradient, out, rest)
+        self._direction_by_torch(fresh, gradient, out, rest)
         return gradient.dot(out).item(), largest(out)
 
-    def _direct(self, fresh: bool, gradient: Tensor, out: Tensor, rest: Tensor) -> None:
+    def _direction_by_torch(self, fresh: bool, gradient: Tensor, out: Tensor, rest: Tensor) -> None:
         if not self._pairs.count:
             torch.mul(gradient, -self._scale, out=out)
             return
@@ -112,9 +112,9 @@ class History:
     def present(self, state: dict[str, Any]) -> None:
         """Put the history into a state in torch's form. The vectors are rows of the matrices."""
         pairs = self._pairs
-        self._shown = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
+        self._presented = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
         self._versions = pairs.versions()
-        state["old_dirs"], state["old_stps"] = map(list, self._shown)
+        state["old_dirs"], state["old_stps"] = map(list, self._presented)
         state["ro"] = self._numbers(1 / self._products.diagonal())
         state["H_diag"] = self._like.new_tensor(self._scale) if pairs.count else 1
 
@@ -128,8 +128,8 @@ class History:
         shown = [state["old_dirs"], state["old_stps"]]
         return (
             (capacity, _kind(like)) == (self._pairs.capacity, self._kind)
-            and [len(rows) for rows in shown] == [len(rows) for rows in self._shown]
-            and all(map(operator.is_, chain(*shown), chain(*self._shown)))
+            and [len(rows) for rows in shown] == [len(rows) for rows in self._presented]
+            and all(map(operator.is_, chain(*shown), chain(*self._presented)))
             and self._versions == self._pairs.versions()
         )
 

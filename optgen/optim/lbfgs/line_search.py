@@ -64,13 +64,13 @@ class Bracket:
 
 
 class Search:
-    """One line search, with the number of trials made after the first."""
+    """One line search. It counts the trials after the first, of which `most` are allowed."""
 
     def __init__(self, function: Callable[[float], Trial], start: Trial, most: int) -> None:
         self._function = function
         self._start = start.guarded()
-        self._most = max(most, 0)
-        self._made = 0
+        self._max_trials = max(most, 0)
+        self._trials_made = 0
 
     def minimum(self, t: float, reach: float, tolerance: float) -> Trial:
         """Return the accepted trial, or the best one if no more may be made.
@@ -85,8 +85,8 @@ class Search:
 
     def _widen(self, t: float) -> Trial | Bracket:
         previous, trial = self._start, self._function(t).guarded()
-        while self._made < self._most:
-            if self._too_high(trial) or (self._made > 1 and trial.loss >= previous.loss):
+        while self._trials_made < self._max_trials:
+            if self._too_high(trial) or (self._trials_made > 1 and trial.loss >= previous.loss):
                 return Bracket(previous, trial)
             if self._flat_enough(trial):
                 return trial
@@ -99,7 +99,7 @@ class Search:
 
     def _narrow(self, bracket: Bracket, reach: float, tolerance: float) -> Trial:
         stuck = False
-        while self._made < self._most:
+        while self._trials_made < self._max_trials:
             left, right = sorted((bracket.low.t, bracket.high.t))
             if (right - left) * reach < tolerance:
                 break
@@ -120,7 +120,7 @@ class Search:
         return bracket.low
 
     def _next(self, t: float) -> Trial:
-        self._made += 1
+        self._trials_made += 1
         return self._function(t).guarded()
 
     def _too_high(self, trial: Trial) -> bool:

@@ -25,8 +25,8 @@ _OPTIONS = {
     "capturable": False,
     "differentiable": False,
 }
-_TORCHS = signature(torch.optim.LBFGS).parameters
-_ABSENT = {key: default for key, default in _OPTIONS.items() if key not in _TORCHS}
+_TORCH_ARGUMENTS = signature(torch.optim.LBFGS).parameters
+_ABSENT = {key: default for key, default in _OPTIONS.items() if key not in _TORCH_ARGUMENTS}
 """Keys that torch's group lacks, with the values that their absence means.
 
 Groups hold `maximize` since torch 2.14.
@@ -47,7 +47,7 @@ class LBFGS(LightOptimizer):
             &\theta_{k+1} \leftarrow \theta_k + t_k d_k
         \end{aligned}
 
-    with :math:`t_k = \gamma`, the learning rate, or the result of a line search from there.
+    with :math:`t_k = \gamma`, the learning rate, or the result of a line search that begins there.
 
     All parameters are one vector, in one group and on one device. After `history_size` iterations,
     the history takes `2 * history_size` times their memory.

@@ -29,7 +29,7 @@ def check_finite(name: str, values: Any) -> None:
             raise ValueError(f"Expected {name} to be finite, but got {value!r}")
 
 
-def check_counts(names: Iterable[tuple[str, Any]]) -> None:
+def check_counts(named_counts: Iterable[tuple[str, Any]]) -> None:
     """Raise a ValueError if a number of steps is negative."""
-    for name, value in names:
+    for name, value in named_counts:
         check(name, value, ge=0)

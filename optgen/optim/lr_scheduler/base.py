@@ -96,13 +96,13 @@ class LRScheduler(torchs.LRScheduler):
 
     def _update_lr(self, epoch: int | None = None) -> None:
         """Go to a step, by default the next one, and set its rates."""
-        rates = self.get_lr
+        compute = self.get_lr
         if epoch is not None:
-            rates = getattr(self, "_get_closed_form_lr", self.get_lr)
+            compute = getattr(self, "_get_closed_form_lr", self.get_lr)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._get_lr_called_within_step = True
         try:
-            values = rates()
+            values = compute()
         finally:
             self._get_lr_called_within_step = False
         write(self._groups_with(values))

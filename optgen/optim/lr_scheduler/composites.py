@@ -94,12 +94,12 @@ class SequentialLR(_Composite):
         optimizer (Optimizer): The optimizer whose rates are set.
         schedulers (list): The schedulers, composites too; each was made for this optimizer.
         milestones (list of int): The steps at which the second, third, … scheduler takes over.
-        last_epoch (int): -1 to begin, else the last step that was taken: the schedulers, made as
-            for the beginning, are taken there. Default: -1.
+        last_epoch (int): -1 to begin, else the last step that was taken. The schedulers, each made
+            with its own default of -1, advance to the step after it. Default: -1.
 
     Raises:
-        ValueError: There is no scheduler, not one milestone less than schedulers, a scheduler of
-            another optimizer, or a `ReduceLROnPlateau`.
+        ValueError: There is no scheduler, a scheduler of another optimizer, or a
+            `ReduceLROnPlateau`; or the milestones are not one fewer than the schedulers.
         TypeError: A scheduler has no `optimizer`.
     """
 

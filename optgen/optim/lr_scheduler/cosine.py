@@ -12,7 +12,7 @@ from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
 def half_cosine(part: float, whole: float) -> float:
-    """Return half a cosine: from 1 at 0 to 0 at the whole."""
+    """Return half a cosine: 1 if `part` is 0, and 0 if it is `whole`."""
     return (1 + math.cos(math.pi * part / whole)) / 2
 
 
@@ -52,7 +52,7 @@ class CosineAnnealingLR(ShapedLR):
         """Return the value of the cosine, between 0 and 1."""
         return half_cosine(epoch, self.T_max) if epoch else 1.0  # T_max may be 0
 
-    def _from_nothing(self, epoch: int) -> float:
+    def _share_above_floor(self, epoch: int) -> float:
         # 1 + cos loses digits near its zero. torch loses the same, and later steps multiply them.
         return (1 - math.cos(math.pi / self.T_max)) / 2
 

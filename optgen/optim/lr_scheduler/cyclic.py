@@ -155,7 +155,7 @@ class CyclicLR(LRScheduler):
             cycled_momentum.write(self.optimizer, self.use_beta1, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes except the optimizer; for `scale_fn`, those of an object."""
+        """Return all attributes except the optimizer; of `scale_fn`, only those of an object."""
         return {**super().state_dict(), "_scale_fn_custom": saved(self._scale_fn_custom)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -22,7 +22,10 @@ class _DecayLR(ShapedLR):
         return self.gamma ** self._decays(epoch)
 
     def ratio(self, epoch: int) -> float:
-        """Return gamma to the power of the decays in this step, also where `shape` underflows."""
+        """Return s(t) / s(t - 1): gamma to the power of the number of decays in this step.
+
+        It is computed without `shape`, which may underflow to 0.
+        """
         before = self._decays(epoch - 1) if epoch > 0 else 0
         return self.gamma ** (self._decays(epoch) - before)
 
@@ -65,7 +68,8 @@ class MultiStepLR(_DecayLR):
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
         milestones (iterable of int): The steps of the decays. A repeated one counts repeatedly.
-            One that is negative or not a whole number has no effect.
+            One that is negative or not a whole number has no effect, except that `step(epoch)`
+            counts all milestones up to the epoch.
         gamma (float): Factor of a decay, at least 0. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
@@ -86,7 +90,7 @@ class MultiStepLR(_DecayLR):
         super().__init__(optimizer, last_epoch)
 
     def ratio(self, epoch: int) -> float:
-        """Return gamma to the power of how often this step is a milestone; no other one counts."""
+        """Return gamma to the power of how often this step is among the milestones."""
         return self.gamma ** self.milestones[epoch]
 
     def _decays(self, epoch: int) -> int:

@@ -28,8 +28,8 @@ def read(optimizer: Optimizer, key: str) -> list[Any]:
 def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
     """Set the lr of groups: a number is replaced, a tensor is filled in place.
 
-    Groups share one tensor if the optimizer was given one tensor for all. When their rates differ,
-    each group after the first gets its own tensor.
+    Groups share one tensor if the optimizer was given one tensor for all. Then a group whose rate
+    differs from the first one's gets its own tensor.
     """
     filled: dict[int, Value] = {}
     for group, value in rates:

@@ -58,7 +58,7 @@ class OneCycleLR(LRScheduler):
     r"""Raise the learning rate to its maximum, then anneal it to almost 0, batch by batch.
 
     From `max_lr / div_factor` to `max_lr`, then to `max_lr / div_factor / final_div_factor`; with
-    `three_phase`, as in the paper, back to where it began before the last descent. Momentum goes
+    `three_phase`, as in the paper, back to its first value before the last descent. Momentum goes
     the other way. This scheduler assigns its rates, whatever the rate was.
 
     Args:
@@ -67,7 +67,7 @@ class OneCycleLR(LRScheduler):
         total_steps (int, optional): Batches of the whole cycle, unless the next two are given.
         epochs (int, optional): Epochs of the whole cycle.
         steps_per_epoch (int, optional): Batches of an epoch.
-        pct_start (float): The share of the way up, in [0, 1]. Default: 0.3.
+        pct_start (float): The fraction of the cycle on the way up, in [0, 1]. Default: 0.3.
         anneal_strategy (str): "cos" or "linear". Default: "cos".
         cycle_momentum (bool): Cycle `momentum`, or the first of `betas`, too. Default: True.
         base_momentum (float or list): The momentum at the highest rate. Default: 0.85.

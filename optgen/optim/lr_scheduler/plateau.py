@@ -25,12 +25,12 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         optimizer (Optimizer): The optimizer whose rates are set.
         mode (str): "min" if less is better, "max" if more is. Default: "min".
         factor (float): Factor of a reduction, below 1. Default: 0.1.
-        patience (int): How many steps without improvement are borne. Default: 10.
+        patience (int): The most steps in a row that may bring no improvement. Default: 10.
         threshold (float): By how much a metric must be better than the best. Default: 1e-4.
         threshold_mode (str): "rel" for a share of the best, "abs" for a difference. Default: "rel".
         cooldown (int): Steps after a reduction in which nothing is counted. Default: 0.
         min_lr (float or list): The least rate, for all groups or one for each. Default: 0.
-        eps (float): A reduction by no more than this is not made. Default: 1e-8.
+        eps (float): A reduction by at most this much is skipped. Default: 1e-8.
 
     Raises:
         ValueError: `factor`, `mode` or `threshold_mode` is outside its range, or `min_lr` does not

@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 from optgen.runtime.light_optimizer import LightOptimizer
 
 
-class _Stage(LightOptimizer):
-    """Stand-in optimizer with the groups that schedulers change, and no parameters."""
+class _StandIn(LightOptimizer):
+    """Optimizer with the groups that schedulers change, and no parameters."""
 
     def __init__(self, rates: Sequence[float]) -> None:
         groups: list[dict[str, Any]] = [{"params": [torch.zeros(0)], "lr": lr} for lr in rates]
@@ -57,12 +57,12 @@ def preview(
         steps: How many rates to return; the first is the one before any step.
         lr: The optimizer's learning rate; a sequence gives it as many groups. Default: 1.
         metrics: For `ReduceLROnPlateau`: the metric after each step but the last.
-        key: What of a group to return, as "momentum" of a schedule that cycles it. Default: "lr".
+        key: The group value to return; "momentum" for a schedule that cycles it. Default: "lr".
 
     Returns:
         A list of `steps` rates; of several groups, a list for each.
     """
-    optimizer = _Stage(list(lr) if isinstance(lr, Sequence) else [lr])
+    optimizer = _StandIn(list(lr) if isinstance(lr, Sequence) else [lr])
     scheduler = schedule(optimizer)
     remaining = iter(metrics) if metrics is not None else None
     columns: list[list[float]] = [[] for _ in optimizer.param_groups]

@@ -51,7 +51,7 @@ class LinearLR(ShapedLR):
         optimizer (Optimizer): The optimizer whose rates are set.
         start_factor (float): :math:`f_0`, in (0, 1]. Default: 1/3.
         end_factor (float): :math:`f_1`, in [0, 1]. Default: 1.
-        total_iters (int): Steps from one to the other; 0 begins at the end. Default: 5.
+        total_iters (int): Steps from one to the other; 0 keeps :math:`f_1`. Default: 5.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:

@@ -45,11 +45,12 @@ class ShapedLR(LRScheduler):
             return read(self.optimizer, "lr")
         if ratio is not None:
             return [ratio * (group["lr"] - floor) + floor for group in self.optimizer.param_groups]
-        share = self._from_nothing(self.last_epoch)
+        share = self._share_above_floor(self.last_epoch)
         pairs = self._groups_with(self.base_lrs)
         return [group["lr"] + (base - floor) * share for group, base in pairs]
 
-    def _from_nothing(self, epoch: int) -> float:
+    def _share_above_floor(self, epoch: int) -> float:
+        """Return s(t) for a step from the floor: the share of the way to the base rate."""
         return self.shape(epoch)
 
     def _get_closed_form_lr(self) -> list[Any]:

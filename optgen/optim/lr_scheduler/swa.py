@@ -27,7 +27,8 @@ class SWALR(LRScheduler):
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
-        ValueError: An argument is outside its range, or `swa_lr` has no value for some group.
+        ValueError: An argument is outside its range, or `swa_lr` does not have one value for each
+            group.
 
     Paper: https://arxiv.org/abs/1803.05407
     """

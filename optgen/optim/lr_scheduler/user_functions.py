@@ -40,7 +40,7 @@ class _FunctionsLR(LRScheduler):
         """Raise a TypeError for functions that torch's constructor of this class refuses."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes except the optimizer. For functions, those of callable objects."""
+        """Return all attributes except the optimizer; of the functions, only those of objects."""
         return {**super().state_dict(), "lr_lambdas": list(map(saved, self.lr_lambdas))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

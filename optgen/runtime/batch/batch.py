@@ -1,4 +1,4 @@
-"""A batch: the tensors of one group in one step, and the findings about them."""
+"""A batch: the tensors of one group in one step, and what is known about them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ _dtype = attrgetter("dtype")
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """One group's tensors of one step; the lists are parallel, and empty between steps."""
+    """One group's tensors in one step; the lists are parallel, and empty between steps."""
 
     group: Group
     members: list[Tensor]  # the parameters: the keys of the optimizer's state
@@ -31,10 +31,10 @@ class Batch:
     fresh: dict[str, list[bool]]  # per fresh state of the rule: whether this step created it
     dispatch_keys: list[DispatchKey]
     types: list[list[Any]]  # classes, dtypes, sizes of members and states; empty in a part
-    real: bool = True  # lowerings see members and states as they are
+    real: bool = True  # members and states need no other views, real or local
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
-    memo: dict[str, Any] = field(default_factory=dict)  # the lowerings' findings about the types
+    memo: dict[str, Any] = field(default_factory=dict)  # what the lowerings found for these types
     parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
     indices: list[int] = field(default_factory=list)  # of a part's tensors in the whole batch
     _noncontiguous: list[int] | None = None
@@ -47,7 +47,7 @@ class Batch:
 
     @property
     def any_fresh(self) -> bool:
-        """Tell whether this step has created a state of the rule's `fresh` ones."""
+        """Tell whether this step has created one of the rule's `fresh` states."""
         return any(map(any, self.fresh.values()))
 
     @property
@@ -73,14 +73,14 @@ class Batch:
     def overriding_class(self) -> str:
         """Return the name of a tensor class that may have no memory for a kernel; "" if none."""
         classes = dict.fromkeys(map(type, self.tensors()))
-        return next((found.__name__ for found in classes if not is_plain_class(found)), "")
+        return next((each.__name__ for each in classes if not is_plain_class(each)), "")
 
     def tensors(self) -> Iterator[Tensor]:
         """Return every tensor that a kernel reads or writes."""
         return chain(self.params, self.grads, *self.states, self.steps)
 
     def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
-        """Return the tensors that kernels only read; a kernel writes to gradients if scaled."""
+        """Return the tensors that kernels only read; if `scaled`, they write to gradients."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]
         return chain(*columns, () if scaled else self.grads)
@@ -148,5 +148,5 @@ def _in_order(tensor: Tensor | None) -> bool:
 
 
 def _all_or_none(column: list[Any]) -> list[Any]:
-    """Return a part's states; [] if its tensors have None, which they then all have."""
+    """Return a part's states; [] if they are None, as then all are: their facts are equal."""
     return [] if column and column[0] is None else column

@@ -56,10 +56,9 @@ def _named_columns(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Ten
 
 
 def _check_gradients(batch: Batch) -> None:
-    """Raise an error for a gradient with another shape or device than its parameter, or no dtype
-    of real or complex numbers.
+    """Raise an error for a gradient that does not fit its parameter, or has no supported dtype.
 
-    `.data` and `resize_` can leave such a gradient; a kernel would read beyond its memory.
+    `.data` and `resize_` can change a gradient's shape; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
     if not _have_shapes(batch.shapes if batch.real else map(_shape, params), grads):
@@ -74,7 +73,7 @@ def _check_gradients(batch: Batch) -> None:
 
 
 def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
-    """Tell whether tensors have these shapes; one by one, as thousands would start the GC."""
+    """Tell whether tensors have these shapes; makes no list, as long ones would start the GC."""
     return all(map(eq, map(_shape, tensors), shapes))
 
 
@@ -113,8 +112,8 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
     A kernel would write beyond a state that is smaller than its parameter.
     """
     for state, column in zip(rule.states, batch.states, strict=True):
-        as_always = state.shape == "like" and not rule.facts
-        if as_always and list(map(_shape, column)) == list(map(_shape, batch.params)):
+        for_all = state.shape == "like" and not rule.facts  # every parameter has such a state
+        if for_all and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
         for param, values in zip(batch.params, column, strict=False):
             if state.shape == "scalar" or values is None:
@@ -127,9 +126,9 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
 
 
 def _check_states(rule: Rule, batch: Batch) -> None:
-    """Raise an error for a state that has got another shape of as many elements.
+    """Raise an error for a state that got another shape with as many elements since `check_types`.
 
-    The types of a batch hold the number of elements, so they show any other change.
+    The types of a batch hold the number of elements, so they show any other change of shape.
     """
     if rule.facts or not batch.real:
         return

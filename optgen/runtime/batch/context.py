@@ -29,7 +29,7 @@ class StepContext:
     batches: dict[int, Batch] = field(default_factory=dict)  # by the identity of the group
     created: list[Created] = field(default_factory=list)  # by the current step
     placeholders: list[Placeholder] = field(default_factory=list)
-    before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set when a step changes states
+    before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set before states change
     cached: CachedStep | None = None  # set if one backend took the whole step
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group, as above
 

@@ -16,7 +16,10 @@ OPTIONS = ("foreach", "fused", "capturable", "differentiable")
 
 
 class DispatchKey(NamedTuple):
-    """The properties that decide which lowerings can take a tensor; a call takes one key only."""
+    """The properties that decide which lowerings can take a tensor.
+
+    The tensors of one call have equal keys.
+    """
 
     device: str = "cpu"
     sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
@@ -39,41 +42,41 @@ def dispatch_keys(
     grads: list[Tensor],
     ordinary: bool,
 ) -> list[DispatchKey]:
-    """Find the dispatch key of every parameter and its gradient.
+    """Return the dispatch key of every parameter and its gradient.
 
     `ordinary` promises that gradients are dense and of plain classes, and parameters distinct.
     """
-    found = (
+    keys = (
         [_plain_key(param.device.type) for param in params]
         if ordinary and all_plain(params)
         else _keys_one_by_one(members, params, grads)
     )
     if not rule.elementwise and not all_plain(members):
-        pairs = zip(found, map(sharding_of, members), strict=True)
-        found = [key._replace(sharding=sharding) for key, sharding in pairs]
+        pairs = zip(keys, map(sharding_of, members), strict=True)
+        keys = [key._replace(sharding=sharding) for key, sharding in pairs]
     if not rule.facts:
-        return found
+        return keys
     answers = zip(*(map(FACTS[fact], members) for fact in rule.facts), strict=True)
-    answered = list(zip(found, answers, strict=True))
-    made = {(key, facts): key._replace(facts=facts) for key, facts in set(answered)}
-    return list(map(made.__getitem__, answered))
+    answered = list(zip(keys, answers, strict=True))
+    with_facts = {(key, facts): key._replace(facts=facts) for key, facts in set(answered)}
+    return list(map(with_facts.__getitem__, answered))
 
 
 def _keys_one_by_one(
     members: list[Tensor], params: list[Tensor], grads: list[Tensor]
 ) -> list[DispatchKey]:
-    seen: dict[int, int] = {}
-    found = []
+    occurrences: dict[int, int] = {}
+    keys = []
     for member, param, grad in zip(members, params, grads, strict=True):
-        occurrence = seen[id(member)] = seen.get(id(member), -1) + 1
+        occurrence = occurrences[id(member)] = occurrences.get(id(member), -1) + 1
         subclass = next(
             (type(t).__name__ for t in (param, grad) if not is_plain_class(type(t))), ""
         )
         sparse_param = param.layout is not torch.strided
         sparse_grad = grad.layout is not torch.strided and not sparse_param
         device = param.device.type
-        found.append(DispatchKey(device, sparse_grad, sparse_param, subclass, occurrence))
-    return found
+        keys.append(DispatchKey(device, sparse_grad, sparse_param, subclass, occurrence))
+    return keys
 
 
 def dtype_or_class(value: object) -> object:

@@ -7,9 +7,9 @@ a vector for a parameter, and compute wrong values without an error.
 
 FSDP marks its tensors. The other engines do not, so a group remembers its original parameters. Its
 parameters count as a flat partition if no original parameter is left, all are vectors, and there
-are fewer of them than before or some original was no vector. Other changes do not fit this
-description: layers that grow, parameters that join, and shards with the shape of the whole keep
-their dimensions, or leave some original parameters in place.
+are fewer of them than before or some original had more than one dimension. Other changes do not fit
+this description: layers that grow and DTensors keep their number of dimensions, and parameters that
+join leave the original ones in place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
 class OriginalParams(NamedTuple):
-    """The identities and dimensions of the parameters that the user gave to a group."""
+    """The identities and numbers of dimensions of the parameters that the user gave to a group."""
 
     ids: frozenset[int]
     dims: tuple[int, ...]
@@ -52,26 +52,26 @@ def check(optimizer: Optimized, group: Group, original: OriginalParams | None) -
         return
     params = group["params"]
     marked = any(map(flattened_by_fsdp, params))
-    if marked and (any(map(is_flat_parameter, params)) or _pieces(optimizer)):
-        what = "FSDP has flattened them"
+    if marked and (any(map(is_flat_parameter, params)) or _are_pieces(optimizer)):
+        reason = "FSDP has flattened its parameters"
     elif original and _exchanged(original, params):
         sizes = ", ".join(str(param.numel()) for param in params[:3]) + ", …" * (len(params) > 3)
-        what = f"a group's parameters were exchanged for vectors of {sizes} elements"
+        reason = f"a group's parameters were exchanged for vectors of {sizes} elements"
     else:
         return
     name = type(optimizer).__name__
     raise RuntimeError(
-        f"{name} cannot step a flat partition: {what}, and its rule looks at each "
+        f"{name} cannot step a flat partition: {reason}, and its rule looks at each "
         "parameter as a whole. Parameters keep their shapes with FSDP2 (fully_shard), DDP and "
         "DeepSpeed's stage 0; elementwise rules, such as AdamW, step flat partitions as well"
     )
 
 
-def _pieces(optimizer: Optimized) -> bool:
+def _are_pieces(optimizer: Optimized) -> bool:
     """Tell whether all of FSDP's parameters are vectors, thus pieces of a flat parameter.
 
-    With FSDP's NO_SHARD the parameters keep their shapes. Any matrix in any group shows this; a
-    single group may have vectors only.
+    With FSDP's NO_SHARD the parameters keep their shapes, so one of them at least is a matrix. All
+    groups are searched for it, because one group may have vectors only.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     marked = [param for param in params if flattened_by_fsdp(param)]

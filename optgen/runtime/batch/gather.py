@@ -2,7 +2,7 @@
 
 Anything may change between two steps: wrappers swap parameters or their storage, offloading
 replaces states, a load replaces everything. So each step fetches the tensors, and drops them at its
-end. The findings about the tensors are kept with their types, and hold while the types are equal.
+end. What was found about the tensors is kept with their types, and holds while these stay equal.
 """
 
 from collections.abc import Sequence
@@ -39,17 +39,18 @@ def gather_batches(
     states = States(optimizer.state)
     batches = []
     for group in optimizer.param_groups:
-        members, found = with_gradient(group, given)
-        grads = checked_gradients(optimizer, group, redistribute_gradients(members, found))
-        known = old.get(id(group))
-        batch = make_batch(optimizer, group, members, grads, states, known)
-        if known is None or not known.is_like(batch):
-            known = _rebuild(optimizer, batch, grads)
+        members, raw_grads = with_gradient(group, given)
+        grads = checked_gradients(optimizer, group, redistribute_gradients(members, raw_grads))
+        last = old.get(id(group))
+        batch = make_batch(optimizer, group, members, grads, states, last)
+        if last is None or not last.is_like(batch):
+            batch = _rebuild(optimizer, batch, grads)
         else:
-            known.take_tensors(batch)
-        check_step(optimizer, known)
-        batches.append(known)
-        for part in (known, *known.parts):
+            last.take_tensors(batch)
+            batch = last
+        check_step(optimizer, batch)
+        batches.append(batch)
+        for part in (batch, *batch.parts):
             context.batches[id(part.group)] = part
     return batches
 
@@ -73,8 +74,8 @@ def roll_back(optimizer: Stepping) -> None:
 def finish(optimizer: Stepping, stepped: bool) -> None:
     """Store integer step counts, and drop all tensors of a step.
 
-    If the step was skipped, also remove the fresh states that it created: the next step must find
-    them missing.
+    If the step was skipped or failed, also remove the fresh states that it created: the next step
+    must find them missing.
     """
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":
@@ -86,7 +87,7 @@ def finish(optimizer: Stepping, stepped: bool) -> None:
 
 
 def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
-    """Check a batch whose types differ from the last step's; create missing states."""
+    """Check a batch whose types or dispatch keys are new; return it with all states created."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
     check_not_partial(batch.members)
     gradient_checks.check_whole(optimizer, batch.members)

@@ -1,4 +1,4 @@
-"""A gradient scaler's work that is left to the step: skip it after an overflow, and unscale."""
+"""A gradient scaler's work that a step does: skip itself after an overflow, unscale gradients."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from optgen.runtime.batch.batch import Batch
 
 def is_skipped(optimizer: Any) -> bool:
     """Tell whether a gradient scaler found infinities, so that the step must be skipped."""
-    found = getattr(optimizer, "found_inf", None)
-    return found is not None and bool(found)
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf)
 
 
 def unscale(optimizer: Any, batch: Batch) -> None:

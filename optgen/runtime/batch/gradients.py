@@ -29,12 +29,12 @@ def with_gradient(
 
     The gradients are the parameters' own, unless they are `given` for all parameters.
     """
-    listed = group["params"]
-    found = [param.grad for param in listed] if given is None else given
-    grads = [grad for grad in found if grad is not None]
-    if len(grads) == len(listed):
-        return list(listed), grads
-    return list(compress(listed, [grad is not None for grad in found])), grads
+    params = group["params"]
+    all_grads = [param.grad for param in params] if given is None else given
+    grads = [grad for grad in all_grads if grad is not None]
+    if len(grads) == len(params):
+        return list(params), grads
+    return list(compress(params, [grad is not None for grad in all_grads])), grads
 
 
 def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradients:
@@ -45,13 +45,13 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     """
     rule = optimizer.rule
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
-        seen = reals(grads)
-        return Gradients(seen, all_plain(seen))
-    whole = any(not state.rows and state.present(group) for state in rule.states)
-    seen = []
+        views = reals(grads)
+        return Gradients(views, all_plain(views))
+    needs_dense = any(not state.rows and state.present(group) for state in rule.states)
+    checked = []
     for grad in grads:
         if grad.layout is not torch.strided or rule.gradient == "sparse_only":
             gradient_checks.check(optimizer, group, grad)
         scalar = grad.is_sparse and grad.sparse_dim() == 0
-        seen.append(grad.to_dense() if grad.is_sparse and (whole or scalar) else grad)
-    return Gradients(reals(seen), False)
+        checked.append(grad.to_dense() if grad.is_sparse and (needs_dense or scalar) else grad)
+    return Gradients(reals(checked), False)

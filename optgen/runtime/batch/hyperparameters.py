@@ -18,7 +18,7 @@ class Cell(NamedTuple):
 
     key: str
     optional: tuple[bool, ...] = (False,)  # for each of its numbers: whether it may be None
-    below: float | None = None  # each of its numbers must be less
+    below: float | None = None  # the exclusive upper bound of each of its numbers
 
     def parts(self, value: Any) -> tuple[Any, ...] | list[Any]:
         """Return the numbers of a value; raise a ValueError if they are too few or too many."""
@@ -44,8 +44,8 @@ class Numbers:
     """The hyperparameters of a class or function, as its signature declares them.
 
     Only the constructor checks lower bounds: a scheduler may leave a learning rate at -1e-20, and
-    torch steps with negative rates as well. Upper bounds are checked here in every step: above one,
-    a rule divides by zero, or takes the root of a negative number.
+    torch steps with negative rates as well. Upper bounds are checked here in every step: without
+    them, a rule would divide by zero, or take the root of a negative number.
     """
 
     def __init__(self, owner: Lowered) -> None:
@@ -83,7 +83,7 @@ _numbers: WeakKeyDictionary[type[Any], Numbers] = WeakKeyDictionary()
 
 
 def numbers_of(owner: Lowered) -> Numbers:
-    """Return the hyperparameters of an optimizer's class, from a cache."""
+    """Return the hyperparameters of an optimizer's class, from a cache; `owner` is no function."""
     kind = type(owner)
     if kind not in _numbers:
         _numbers[kind] = Numbers(owner)
@@ -96,6 +96,6 @@ def _cell(key: str, hint: Any, below: float | None) -> Cell:
 
 
 def _may_be_none(hint: Any) -> bool:
-    """Tell from an annotation whether None is valid; it is for a flag, where it means False."""
+    """Tell from an annotation whether None is valid. For a flag it is, and means False."""
     union = get_origin(hint) in (Union, UnionType)
     return hint is bool or (union and NoneType in get_args(hint))

@@ -27,7 +27,7 @@ _shape = attrgetter("shape")
 
 
 class States:
-    """An optimizer's states by parameter; hashes no tensor while parameters come in their order."""
+    """An optimizer's states by parameter; hashes no tensor if asked in the order of the states."""
 
     def __init__(self, states: Mapping[Tensor, dict[str, Any]]) -> None:
         self._states = states
@@ -56,17 +56,17 @@ def make_batch(
     """Make the batch of parameters and gradients, with the states that exist.
 
     Args:
-        known: the group's batch of the last step; its findings are reused if all types are equal.
+        known: the group's batch of the last step; what it found is reused if all types are equal.
     """
     rule = optimizer.rule
     keys = state_keys(rule, group)
-    counted = [] if rule.step is None else ["step"]
-    dicts, unique = states.of(members) if keys or counted else ([], False)
+    step_key = [] if rule.step is None else ["step"]
+    dicts, unique = states.of(members) if keys or step_key else ([], False)
     shapes = list(map(_shape, members))
-    raw, types = _fetch_states(rule, keys, counted, members, dicts)
+    raw, types = _fetch_states(rule, keys, step_key, members, dicts)
     types.append(shapes)
-    same = known is not None and known.types == types
-    real = known.real if known and same else _are_real(types)
+    same_types = known is not None and known.types == types
+    real = known.real if known and same_types else _are_real(types)
     columns = [raw.get(state.key, []) for state in rule.states]
     batch = Batch(
         group=group,
@@ -83,12 +83,12 @@ def make_batch(
         real=real,
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
-    _set_dispatch_keys(rule, batch, known if same else None)
+    _set_dispatch_keys(rule, batch, known if same_types else None)
     return batch
 
 
 def _set_dispatch_keys(rule: Rule, batch: Batch, known: Batch | None) -> None:
-    """Set the dispatch keys of a batch, and its parts; reuse those of `known` of the same types."""
+    """Set the dispatch keys of a batch, and its parts; `known` is a batch of the same types."""
     if known and batch.ordinary and known.ordinary and not rule.facts:
         batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
     else:
@@ -100,18 +100,18 @@ def _set_dispatch_keys(rule: Rule, batch: Batch, known: Batch | None) -> None:
 def _fetch_states(
     rule: Rule,
     keys: list[str],
-    counted: list[str],
+    step_key: list[str],
     members: list[Tensor],
     dicts: list[dict[str, Any]],
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
     """Return the states and step counts by key, and the types; no states if any is missing."""
     try:
-        raw = {key: [values[key] for values in dicts] for key in counted}
+        raw = {key: [values[key] for values in dicts] for key in step_key}
         raw |= _columns(rule, keys, members, dicts)
-        seen = raw if not rule.facts else {key: _present(column) for key, column in raw.items()}
-        looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
-        types = _types(rule, [members, *map(seen.__getitem__, looked_at)])
-        types += [list(map(numel, seen[key])) for key in looked_at]
+        present = raw if not rule.facts else {key: _present(column) for key, column in raw.items()}
+        tensor_keys = [*keys, *(step_key if rule.step == "tensor" else [])]
+        types = _types(rule, [members, *map(present.__getitem__, tensor_keys)])
+        types += [list(map(numel, present[key])) for key in tensor_keys]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         return {}, _types(rule, [members])
     return raw, [*types, ["complete", *keys]]
@@ -144,13 +144,13 @@ def _present(column: list[Any]) -> list[Any]:
 
 def _real_views(column: list[Any]) -> list[Any]:
     """Return states as a lowering sees them; None stays None."""
-    found = iter(reals(_present(column), written=True))
-    return [None if value is None else next(found) for value in column]
+    views = iter(reals(_present(column), written=True))
+    return [None if value is None else next(views) for value in column]
 
 
 def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     """Return classes, dtypes, layouts if any can be sparse, devices unless all CPU, and specs."""
-    # torch keeps SGD's momentum as sparse as its gradients; anything else is never sparse.
+    # A state can be sparse only if gradients can: torch's SGD then makes a sparse momentum.
     getters = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
     types: list[list[Any]] = [list(map(get, column)) for get in getters for column in columns]
     on_cpu = all(map(_is_cpu, chain.from_iterable(columns)))

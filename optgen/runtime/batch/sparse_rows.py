@@ -2,8 +2,8 @@
 
 A rule that works on elements or rows computes the same for some rows as for all rows. So any
 lowering for dense tensors can take sparse gradients. The touched rows of the parameter, and of
-every state that has rows, are copied to dense tensors, updated, and copied back. Steps and scalar
-states belong to the parameter: they advance once, even if no row is touched.
+every state that has rows, are copied to dense tensors, updated, and copied back. Step counts and
+scalar states belong to the parameter: they advance once, even if no row is touched.
 """
 
 from dataclasses import dataclass, replace

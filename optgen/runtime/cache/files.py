@@ -55,10 +55,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.ENOTSUP,
-        ):  # fsync is not supported
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # fsync is not supported
             raise
     finally:
         os.close(opened)

@@ -74,7 +74,7 @@ def _is_trusted(folder: Path, variable: str) -> bool:
 
 @cache
 def _temporary_folder(pid: int) -> Path:
-    """Make a private folder of the process `pid`, from a cache.
+    """Return the private temporary folder of the process `pid`; make it on the first call.
 
     A forked child makes a folder of its own, since each process removes its own folder.
     """

@@ -19,8 +19,8 @@ def untrusted(folder: Path) -> str:
     if not hasattr(os, "geteuid"):
         return ""
     *ancestors, last = _path_components(folder.absolute())
-    found = ((path, fault(path.lstat(), ancestor=True)) for path in ancestors)
-    for path, reason in (*found, (last, fault(last.lstat()))):
+    faults = ((path, fault(path.lstat(), ancestor=True)) for path in ancestors)
+    for path, reason in (*faults, (last, fault(last.lstat()))):
         if reason:
             return f"{path} {reason}"
     return ""

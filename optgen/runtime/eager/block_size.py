@@ -10,7 +10,7 @@ from torch import Tensor
 CPU_ELEMENTS = 2**18
 """Elements processed at once on the CPU: 1 MiB of float32; with its states it fits into L2."""
 DEVICE_BYTES = 15 * 2**20
-"""Bytes processed at once on any other device: four lists of temporaries stay below 64 MiB."""
+"""Bytes of each list of temporaries on any other device if four exist: below 64 MiB together."""
 
 
 def block_elements(tensor: Tensor, itemsize: int, alive: int) -> int:

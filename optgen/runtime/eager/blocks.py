@@ -41,9 +41,9 @@ def needs_blocks(param: Tensor) -> bool:
 def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
     """Yield the blocks of a tensor, each with the matching blocks of the other tensors.
 
-    An axis of size 1 is not split: a block has its rows of a row value, and all of a single number.
-    The result of a reduction is float64 and would promote the block to float64. So a float64 tensor
-    is converted to float32, unless `param` is float64 too.
+    An axis of size 1 is not split: a block comes with the row values of its rows, and with any
+    single number. A reduction to a single number is float64 and would promote the block to float64.
+    So a float64 tensor is converted to float32, unless `param` is float64 too.
 
     Args:
         param: A tensor of any shape.
@@ -91,13 +91,13 @@ def list_chunks(
 
     Args:
         params, lists: As `list_blocks` takes them.
-        sums: Reduction results that the caller adds to in place. They come last in a row, and keep
-            their dtype.
+        sums: Reduction results that the caller adds to in place. They come last in each tuple, and
+            keep their dtype.
     """
     for sublist in sublists(params, *lists, *sums):
-        taken = sublist[: 1 + len(lists)]
-        for row in list_blocks(*taken):
-            yield (*row, *sublist[len(taken) :])
+        split = sublist[: 1 + len(lists)]
+        for row in list_blocks(*split):
+            yield (*row, *sublist[len(split) :])
 
 
 def _limit(tensor: Tensor) -> int:

@@ -52,20 +52,20 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
 def _kinds(rule: Rule, batch: Batch) -> list[int]:
     """Number the parameters by device, by dtypes and, unless the rule is elementwise, by shape.
 
-    `memo` keeps the numbers: a batch is used again only for tensors of the same kinds.
+    `batch.memo` keeps the numbers: a batch is used again only for tensors of the same kinds.
     """
     kinds: list[int] | None = batch.memo.get("kinds")
     if kinds is None:
-        known: dict[tuple[Any, ...], int] = {}
+        number_of: dict[tuple[Any, ...], int] = {}
         columns = [batch.members, batch.params, *(column for column in batch.states if column)]
         kinds = batch.memo["kinds"] = [
-            known.setdefault(
+            number_of.setdefault(
                 (
                     tensors[0].device,
                     None if rule.elementwise else (member.shape, tensors[0].shape),
                     *(tensor.dtype for tensor in tensors),
                 ),
-                len(known),
+                len(number_of),
             )
             for member, *tensors in zip(*columns, strict=True)
         ]
@@ -81,17 +81,17 @@ def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
 
 
 def _occurrences(scalars: list[Tensor]) -> list[int]:
-    """Return how often each tensor came before.
+    """Return how often each tensor stands earlier in the list.
 
     Parameters that share one step count go into different buckets: each must count a step.
     """
     if len(set(map(id, scalars))) == len(scalars):
         return [0] * len(scalars)
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     occurrences = []
     for scalar in scalars:
-        occurrences.append(seen.get(id(scalar), 0))
-        seen[id(scalar)] = occurrences[-1] + 1
+        occurrences.append(counts.get(id(scalar), 0))
+        counts[id(scalar)] = occurrences[-1] + 1
     return occurrences
 
 

@@ -20,13 +20,13 @@ Split: TypeAlias = Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]
 
 
 class Call(NamedTuple):
-    """Batch with the generated function that updates it."""
+    """A batch, the generated function that updates it, and how to call that."""
 
     batch: Batch
     function: Function
     hypers: dict[str, Any]
     functional: bool
-    takes_sparse: bool  # gradients are dense, or the function can add sparse gradients
+    takes_grads: bool  # gradients are dense, or the function can add sparse gradients
     split: Split  # divides the lists of a bucket among several calls
 
     @classmethod
@@ -34,36 +34,36 @@ class Call(NamedTuple):
         """Check a batch, and find its function."""
         rule, group = optimizer.rule, batch.group
         functional = bool(group.get("differentiable") or group.get("capturable"))
-        taken = hyper_arguments(rule, group, functional, lowering)
+        hypers = hyper_arguments(rule, group, functional, lowering)
         if functional:
             check_functional(rule, batch)
-            taken["capturable"] = bool(group.get("capturable"))
+            hypers["capturable"] = bool(group.get("capturable"))
         if batch.dispatch_key.sparse_grad:
             check_rows(batch)
-        # The functional form is written for one tensor; tensor lists compute like one.
+        # The functional form is written for one tensor; a TensorList computes like one.
         form = ("forloop", "update_functional") if functional else (lowering, "update")
         function = load(optimizer.lowerings, form[0], variant_name(form[1], rule, batch))
-        takes_sparse = not batch.dispatch_key.sparse_grad or (
+        takes_grads = not batch.dispatch_key.sparse_grad or (
             rule.adds and not functional and not any(map(torch.is_complex, batch.grads))
         )
         split = _split(rule, batch, functional, lowering)
-        return cls(batch, function, taken, functional, takes_sparse, split)
+        return cls(batch, function, hypers, functional, takes_grads, split)
 
     def update(self, rule: Rule) -> None:
         """Update the batch, bucket by bucket; with sparse gradients, only the rows they touch."""
-        rows = None if self.takes_sparse else gather_rows(rule, self.batch)
-        dense = rows.rows if rows else self.batch
-        for columns, fresh, _ in buckets(rule, dense, equal_scalars=not self.functional):
+        touched = None if self.takes_grads else gather_rows(rule, self.batch)
+        batch = touched.rows if touched else self.batch
+        for columns, fresh, _ in buckets(rule, batch, equal_scalars=not self.functional):
             for part in self.split(rule, columns):
                 self.function(*part, **self.hypers, **fresh)
-        if rows:
-            rows.scatter_rows()
+        if touched:
+            touched.scatter_rows()
 
 
 def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:
     """Return the function that divides the lists of a bucket among several calls."""
     split = _in_chunks if functional and lowering == "foreach" and rule.elementwise else _whole
-    if not common_dtype.several(rule, batch):
+    if not common_dtype.has_several_dtypes(rule, batch):
         return split
 
     def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:

@@ -22,12 +22,12 @@ from optgen.runtime.rule import Rule
 _dtype = attrgetter("dtype")
 
 
-def several(rule: Rule, batch: Batch) -> bool:
-    """Tell whether some parameter of a batch has a gradient or a state of another dtype."""
-    known = batch.memo.get("dtype")
+def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
+    """Tell whether parameters, gradients, and states created in their dtype differ in dtype."""
+    known = batch.memo.get("dtype")  # the only dtype of parameters and states, or "several"
     if known is None:
-        kept = _states_in_param_dtype(rule, batch.states)
-        dtypes = set(map(_dtype, chain(batch.params, *kept)))
+        states = _states_in_param_dtype(rule, batch.states)
+        dtypes = set(map(_dtype, chain(batch.params, *states)))
         known = batch.memo["dtype"] = dtypes.pop() if len(dtypes) == 1 else "several"
     return batch.grad_dtypes != {known}
 
@@ -56,29 +56,34 @@ def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> OneDtype:
     param = columns[0][0]
     states = [state for state in rule.states if state.suits(param)]
     own = [state.shape != "scalar" and state.dtype is None for state in states]
-    kept = [True, True, *own, *[False] * (len(columns) - 2 - len(own))]
+    counted = [False] * (len(columns) - 2 - len(own))  # the list of step counts, if there is one
+    follows_param = [True, True, *own, *counted]
     written = [True, False, *(state.written for state in states)]
-    dtypes = [c[0].dtype for c, counts in zip(columns, kept, strict=True) if counts and c]
+    pairs = zip(columns, follows_param, strict=True)
+    dtypes = [column[0].dtype for column, follows in pairs if follows and column]
     common = reduce(torch.promote_types, dtypes)
-    taken, back = list(columns), []
+    converted, back = list(columns), []
     for place, column in enumerate(columns):
-        if kept[place] and column and column[0].dtype != common:
-            taken[place] = [tensor.to(common) for tensor in column]
+        if follows_param[place] and column and column[0].dtype != common:
+            converted[place] = [tensor.to(common) for tensor in column]
             if written[place]:
-                back.append((column, taken[place]))
-    return OneDtype(taken, back)
+                back.append((column, converted[place]))
+    return OneDtype(converted, back)
 
 
 def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
     """Yield the lists of a bucket in one dtype, a few parameters at a time; write results back."""
     for chunk in chunks(columns):
+        # Each part of a chunk is one TensorList, or nothing for an empty list.
         lists = [part[0].tensors if part else [] for part in chunk]
-        alike = in_one_dtype(rule, lists)
-        yield alike.columns
-        alike.put_back()
+        converted = in_one_dtype(rule, lists)
+        yield converted.columns
+        converted.put_back()
 
 
-def reads_in_dtype_of_first(rule: Rule, columns: list[list[Tensor]]) -> Iterator[list[Tensor]]:
+def with_read_lists_in_dtype_of_first(
+    rule: Rule, columns: list[list[Tensor]]
+) -> Iterator[list[Tensor]]:
     """Yield the lists of a function; lists that are only read come in the first list's dtype."""
     written = (True, False, *(state.written for state in rule.states))
     for column, is_written in zip(columns, written, strict=True):

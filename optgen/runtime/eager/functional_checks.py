@@ -16,9 +16,9 @@ def check_functional(rule: Rule, batch: Batch) -> None:
             for state, column in zip(rule.states, batch.states, strict=True)
             if state.shape == "scalar" and column
         }
-        counters = [*scalars.values(), *([batch.steps] if batch.steps else [])]
-        for param, *counted in zip(batch.params, *counters, strict=True):
-            device_types = {tensor.device.type for tensor in (param, *counted)}
+        columns = [*scalars.values(), *([batch.steps] if batch.steps else [])]
+        for tensors in zip(batch.params, *columns, strict=True):
+            device_types = {tensor.device.type for tensor in tensors}
             if len(device_types) > 1 or not device_types.issubset(devices):
                 named = ", ".join(["params", *reversed(scalars)])
                 comma = "," if len(scalars) > 1 else ""

@@ -15,18 +15,19 @@ def hyper_arguments(rule: Rule, group: Group, functional: bool, lowering: str) -
     gets numbers, with one exception: the for-loop gets a tensor learning rate as a tensor, because
     torch's for-loop computes the step size in the dtype of that tensor.
     """
-    taken: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in zip(rule.hypers, rule.values(group), strict=True):
         if isinstance(value, (tuple, list)):
-            taken[key] = tuple(map(_scalar_tensor if functional else number, value))
+            arguments[key] = tuple(map(_without_axes if functional else number, value))
         elif functional:
-            taken[key] = _scalar_tensor(value)
+            arguments[key] = _without_axes(value)
         elif lowering == "forloop" and key in rule.tensor_hypers and isinstance(value, Tensor):
-            taken[key] = _scalar_tensor(value.detach())
+            arguments[key] = _without_axes(value.detach())
         else:
-            taken[key] = number(value)
-    return taken
+            arguments[key] = number(value)
+    return arguments
 
 
-def _scalar_tensor(value: Any) -> Any:
+def _without_axes(value: Any) -> Any:
+    """Return a one-element tensor as a 0-dim tensor, and any other value itself."""
     return value.squeeze() if isinstance(value, Tensor) and value.dim() else value

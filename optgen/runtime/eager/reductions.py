@@ -1,8 +1,8 @@
 """Reduce tensors for the for-loop and foreach lowerings; a reduced axis stays, with size 1.
 
-Squares are summed without being stored: torch's vector norm reads a tensor once. A number per
-tensor is accumulated in float64. Row and column values have the dtype of the computation: float64
-for a float64 tensor, float32 for any other.
+Squares are summed without being stored: torch's vector norm reads a tensor once. A sum over a whole
+tensor is accumulated in float64, block by block. Row and column values have the dtype of the
+computation: float64 for a float64 tensor, float32 for any other.
 """
 
 import torch

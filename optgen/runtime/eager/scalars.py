@@ -1,7 +1,7 @@
 """Compute with one number per parameter: step counts, scalar states, hyperparameters.
 
 The functions below `store` take floats, tensors, and lists of tensors. So the functional form of a
-rule is written once. A graph capture computes with float64 tensors, everything else with floats.
+rule is written once. Graph capture and autograd need float64 tensors, all else uses floats.
 """
 
 import builtins
@@ -50,7 +50,7 @@ def store_one(state: Tensor | TensorList, value: Scalar, capturable: bool) -> Sc
 
 
 def read_one(state: Tensor | TensorList, capturable: bool) -> Scalar:
-    """Return the scalar state of one parameter; a new tensor if a graph or autograd must see it."""
+    """Return the scalar state of one parameter: a float; for capture or autograd, a new tensor."""
     if isinstance(state, TensorList):
         return state.vector()
     if capturable or state.requires_grad:
@@ -199,7 +199,7 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
 
 
 def _spread(chosen: Scalar, other: Scalar) -> Scalar:
-    """Return the chosen value in a new tensor, with the shape and dtype of torch's `where`."""
+    """Return what torch's `where` would if it chose this value; a float if both are floats."""
     if not isinstance(other, Tensor):
         return chosen.clone() if isinstance(chosen, Tensor) else chosen
     if not isinstance(chosen, Tensor):
@@ -270,7 +270,7 @@ def remainder(a: Scalar, b: Scalar) -> Scalar:
 def _computed(
     plainly: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
 ) -> Scalar:
-    """Compute with Python, or with torch if Python raises or returns a complex number."""
+    """Compute `plainly`, or with torch if Python raises or returns a complex number."""
     try:
         result = plainly()
     except ArithmeticError:

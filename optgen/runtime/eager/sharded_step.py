@@ -18,11 +18,11 @@ from optgen.runtime.sharded.driver import Update, run
 def prepare(
     optimizer: Optimized, batches: Sequence[Batch], consensus: Consensus
 ) -> Callable[[], None]:
-    """Create the updates of these batches and note their collectives; return what runs them.
+    """Note the collectives of these batches' updates; return a function that runs the updates.
 
     The buckets follow from the shapes of whole parameters, so all ranks have the same buckets.
     """
-    rounds: dict[int, list[Update]] = {}  # a parameter that stands in the group twice steps twice
+    rounds: dict[int, list[Update]] = {}  # a parameter that is listed twice steps in two rounds
     for batch in batches:
         rounds.setdefault(batch.dispatch_key.occurrence, []).extend(
             _updates(optimizer, batch, consensus)
@@ -46,23 +46,24 @@ def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterat
             f"({sharding.placements}): a step is possible with neither differentiable=True nor "
             "capturable=True, so set both to False"
         )
-    taken = hyper_arguments(rule, group, functional=False, lowering="foreach")
+    hypers = hyper_arguments(rule, group, functional=False, lowering="foreach")
     name, sharded_axes = variant_name("update_sharded", rule, batch), sharding.sharded_axes()
     sharded = find(optimizer.lowerings, "foreach", name)
-    alone = variant_name("update", rule, batch)  # needs no other rank
-    update = sharded or load(optimizer.lowerings, "foreach", alone)
-    consensus.note(sharding, name, taken)
+    local_name = variant_name("update", rule, batch)  # needs no other rank
+    update = sharded or load(optimizer.lowerings, "foreach", local_name)
+    consensus.note(sharding, name, hypers)
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
         whole = batch.members[indices[0]]
         count = columns[-1][0].item() if rule.step else None
         consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
         collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
-        yield _update_bucket(update, in_one_dtype(rule, columns), {**taken, **fresh, **collectives})
+        keywords = {**hypers, **fresh, **collectives}
+        yield _update_bucket(update, in_one_dtype(rule, columns), keywords)
 
 
-def _update_bucket(update: Function, taken: OneDtype, keywords: Mapping[str, Any]) -> Update:
+def _update_bucket(update: Function, lists: OneDtype, keywords: Mapping[str, Any]) -> Update:
     """Update a bucket, and yield the collectives it needs; an update without phases needs none."""
-    asking = update(*taken.columns, **keywords)
-    if asking is not None:
-        yield from asking
-    taken.put_back()
+    requests = update(*lists.columns, **keywords)
+    if requests is not None:
+        yield from requests
+    lists.put_back()

@@ -18,28 +18,28 @@ def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor,
 def chunks(
     params: list[Tensor], *lists: list[Tensor], alive: int = 4
 ) -> Iterator[tuple[list[Tensor], ...]]:
-    """Split the lists into chunks with as many elements as a slice; an empty list stays empty.
+    """Split the lists into chunks of no more elements than a slice; an empty list stays empty.
 
     Args:
         params, lists: Lists of equal length, or empty; the tensors of one list have one dtype.
         alive: How many lists of temporaries exist at once.
     """
     limit = _limit((params, *lists), alive)
-    batch: list[tuple[Tensor, ...]] = []
+    rows: list[tuple[Tensor, ...]] = []
     room = limit
     for whole in zip_longest(params, *lists):
         for row in _split_row(whole, limit) if whole[0].numel() > limit else (whole,):
             size = row[0].numel()
-            if batch and size > room:
-                yield _transposed(batch)
-                batch, room = [], limit
-            batch.append(row)
+            if rows and size > room:
+                yield _transposed(rows)
+                rows, room = [], limit
+            rows.append(row)
             room -= size
-    yield _transposed(batch)
+    yield _transposed(rows)
 
 
 def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
-    """Return how many elements a slice may hold. A temporary may have the lists' widest dtype."""
+    """Return how many elements a slice may hold; temporaries may have the widest dtype of all."""
     widest = max(column[0].itemsize for column in columns if column)
     return block_size.block_elements(columns[0][0], widest, alive)
 
@@ -50,10 +50,10 @@ def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
 
 def _split_row(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
     """Split the tensors of one parameter into views of at most `size` elements."""
-    given = [tensor for tensor in row if tensor is not None]
-    if any(tensor.is_sparse for tensor in given):
+    present = [tensor for tensor in row if tensor is not None]
+    if any(tensor.is_sparse for tensor in present):
         yield row
-    elif all(tensor.is_contiguous() for tensor in given):
+    elif all(tensor.is_contiguous() for tensor in present):
         columns = [None if tensor is None else tensor.view(-1).split(size) for tensor in row]
         yield from zip_longest(*(column or () for column in columns))
     else:

@@ -39,7 +39,7 @@ class TensorList:
         return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
 
     def clone(self) -> TensorList:
-        """Return copies of the tensors: the last writes may swap the values of two lists."""
+        """Return copies of the tensors; a rule may give the old values to another list."""
         return TensorList(foreach_clone(self.tensors))
 
     def copy_(self, values: TensorList) -> None:
@@ -68,15 +68,15 @@ def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList
 
     A parameter stays whole: its step must be counted once.
     """
-    batch: list[tuple[Tensor, ...]] = []
+    rows: list[tuple[Tensor, ...]] = []
     room = CHUNK_ELEMENTS
     for row in zip_longest(*columns):
-        if batch and row[0].numel() > room:
-            yield _as_one(batch)
-            batch, room = [], CHUNK_ELEMENTS
-        batch.append(row)
+        if rows and row[0].numel() > room:
+            yield _as_one(rows)
+            rows, room = [], CHUNK_ELEMENTS
+        rows.append(row)
         room -= row[0].numel()
-    yield _as_one(batch)
+    yield _as_one(rows)
 
 
 def _as_one(rows: list[tuple[Tensor, ...]]) -> list[list[TensorList]]:
@@ -99,15 +99,15 @@ def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
             return _foreach("mul", (TensorList(_call("reciprocal", b.tensors)), a))
         else:
             return None
-    alone = isinstance(b, int | float) or (
+    takes_one = isinstance(b, int | float) or (
         isinstance(b, Tensor) and not b.dim() and name in _WITH_0_DIM
     )
-    return _call(name, a.tensors, b if alone else list(_column(b, len(a.tensors))))
+    return _call(name, a.tensors, b if takes_one else list(_column(b, len(a.tensors))))
 
 
 def _call(name: str, *args: Any) -> Sequence[Tensor]:
-    found: Sequence[Tensor] = getattr(torch, f"_foreach_{name}")(*args)
-    return found
+    results: Sequence[Tensor] = getattr(torch, f"_foreach_{name}")(*args)
+    return results
 
 
 def _each(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[Tensor]:
@@ -126,7 +126,7 @@ def _column(value: Any, count: int) -> Sequence[Any]:
 
 
 def _operator(function: Callable[..., Any], reflected: bool = False) -> Any:
-    """Return an operator method that calls a torch function, which then finds the lists."""
+    """Return an operator method that calls a torch function, thus `__torch_function__`."""
     if reflected:
         return lambda self, other: function(other, self)
     return lambda self, *other: function(self, *other)
@@ -142,7 +142,7 @@ _OPERATORS: dict[str, Any] = {
     "and": torch.logical_and,
     "or": torch.logical_or,
 }
-_OTHERS: dict[str, Any] = {
+_NOT_REFLECTED: dict[str, Any] = {
     "neg": torch.neg,
     "abs": torch.abs,
     "invert": torch.logical_not,
@@ -153,7 +153,7 @@ _OTHERS: dict[str, Any] = {
     "eq": torch.eq,
     "ne": torch.ne,
 }
-for _name, _function in {**_OPERATORS, **_OTHERS}.items():
+for _name, _function in {**_OPERATORS, **_NOT_REFLECTED}.items():
     setattr(TensorList, f"__{_name}__", _operator(_function))
 for _name, _function in _OPERATORS.items():
     setattr(TensorList, f"__r{_name}__", _operator(_function, reflected=True))

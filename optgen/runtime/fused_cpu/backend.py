@@ -96,8 +96,10 @@ def _cached(optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
         return CachedDenseStep.of(kernel, optimizer, stepped)
     update = sparse_gradients.kernel_function(kernel)
     listed = optimizer.param_groups
-    every = stepped == set(map(id, listed)) and all(b.dispatch_key.sparse_grad for b in batches)
-    return CachedSparseStep.of(kernel, update, listed) if update and every else None
+    all_sparse = all(batch.dispatch_key.sparse_grad for batch in batches)
+    if not update or not all_sparse or stepped != set(map(id, listed)):
+        return None
+    return CachedSparseStep.of(kernel, update, listed)
 
 
 def backend(lowering: str) -> FusedCpuBackend:

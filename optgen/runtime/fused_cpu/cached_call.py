@@ -50,9 +50,9 @@ class CachedCall:
             self._busy.release()
 
     def _take_hypers(self, values: list[Any]) -> None:
-        known = self._values
+        last = self._values
         constant = all(isinstance(value, (int, float)) for value in values)
-        if not (constant and len(known) == len(values) and all(map(is_, values, known))):
+        if not (constant and len(last) == len(values) and all(map(is_, values, last))):
             self._table.hypers[0] = self._kernel.pack_hypers(values)
             self._table.set_hypers()
             self._values = values

@@ -47,7 +47,7 @@ class GroupValues(NamedTuple):
 class GroupGetter(NamedTuple):
     """Getter of a group's values, made for the keys that the group has."""
 
-    keys: int  # how many keys the group has; one more may be an option
+    keys: int  # how many keys the group has; a key that is added may be an option
     items: Callable[[Group], tuple[Any, ...]]
     options: int  # how many of the items are options; the parameters follow
 
@@ -129,7 +129,7 @@ class CachedDenseStep:
         self._request.specs = self._expected.buffer_info()[0]
 
     def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
-        """Run for the first time; `created` are the new states that the rule asks `fresh` of."""
+        """Take the first step; `created` are the new states that the rule asks `fresh` of."""
         if not self._note_order(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
@@ -176,10 +176,10 @@ class CachedDenseStep:
                 values = getter.values(group)
             except KeyError:
                 return False
-            known = self._values[index]
-            if not all(map(is_, values.options, known.options)) or type(values.params) is not list:
+            last = self._values[index]
+            if not all(map(is_, values.options, last.options)) or type(values.params) is not list:
                 return False
-            if not (self._constant[index] and all(map(is_, values.hypers, known.hypers))):
+            if not (self._constant[index] and all(map(is_, values.hypers, last.hypers))):
                 if not self._update_hypers(index, group, values):
                     return False
                 changed = True
@@ -189,9 +189,9 @@ class CachedDenseStep:
         return True
 
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
-        # A learning rate that has become a tensor may need computing in its own dtype.
-        known = self._values[index].hypers
-        if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, known)):
+        # If a learning rate has become a tensor, the step may have to compute in its dtype.
+        last = self._values[index].hypers
+        if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, last)):
             return False
         self._table.hypers[index] = self._kernel.pack_hypers(self._kernel.rule.values(group))
         if any(self._needed[2 * index : 2 * index + 2]):
@@ -264,14 +264,14 @@ def whole_groups(optimizer: Stepping, batches: Sequence[Batch]) -> set[int] | No
     Parts that differ only in their shape predicates count as a whole group: the kernel evaluates
     shape predicates itself.
     """
-    taken = {id(batch.group) for batch in batches}
-    whole = {id(group) for group in optimizer.param_groups} & taken
+    updated = {id(batch.group) for batch in batches}
+    whole = {id(group) for group in optimizer.param_groups} & updated
     for group in optimizer.param_groups:
         batch = optimizer._context.batches.get(id(group))
         parts = {id(part.group) for part in batch.parts} if batch else set()
-        if batch and parts and parts <= taken:
+        if batch and parts and parts <= updated:
             keys = {part.dispatch_key._replace(facts=()) for part in batch.parts}
             if len(keys) == 1:
                 whole.add(id(group))
-                taken -= parts
-    return whole if taken <= whole else None
+                updated -= parts
+    return whole if updated <= whole else None

@@ -59,8 +59,8 @@ class CachedSparseStep:
         present = any(state.present(group) for state in kernel.rule.states for group in groups)
         if present or kernel.rule.step is not None or not kernel.rule.adds:
             return None
-        found = cls(kernel, update, groups)
-        return found if all(all(map(is_constant, v.hypers)) for v in found._values) else None
+        cached = cls(kernel, update, groups)
+        return cached if all(all(map(is_constant, v.hypers)) for v in cached._values) else None
 
     def run(self, optimizer: Optimized) -> bool:
         """Take a step; or change nothing and return False if the step must be gathered."""
@@ -85,11 +85,11 @@ class CachedSparseStep:
                 values = getter.values(group)
             except KeyError:
                 return False
-            known, size = self._values[index], len(values.params)
-            same = all(map(is_, values.options, known.options))
+            last, size = self._values[index], len(values.params)
+            same = all(map(is_, values.options, last.options))
             if not same or len(group) != getter.keys or size != self._sizes[index]:
                 return False
-            if not all(map(is_, values.hypers, known.hypers)):
+            if not all(map(is_, values.hypers, last.hypers)):
                 if not self._can_step(group) or not all(map(is_constant, values.hypers)):
                     return False
                 self._table.hypers[index] = self._kernel.pack_hypers(
@@ -102,22 +102,22 @@ class CachedSparseStep:
         return True
 
     def _can_step(self, group: Group) -> bool:
+        """Tell whether a group's values allow sparse gradients and need no state."""
         rule = self._kernel.rule
-        untrue = not any(truth(group[key]) for key in rule.dense_only)
-        return untrue and not any(state.present(group) for state in rule.states)
+        allowed = not any(truth(group[key]) for key in rule.dense_only)
+        return allowed and not any(state.present(group) for state in rule.states)
 
     def _run(self, groups: list[Group]) -> bool:
         params: list[Tensor] = [param for group in groups for param in group["params"]]
         if len(set(map(id, params))) < len(params):
             return False
-        held: list[Any] = []  # keeps temporary tensors alive until the call returns
+        gradients: list[Any] = []  # keeps temporary tensors alive until the call returns
         for place, param in enumerate(params):
-            found = self._read_gradient(param)
-            if found is None:
+            gradient = self._read_gradient(param)
+            if gradient is None:
                 return False
-            held.append(found)
-            indices, values, code = found
-            self._fill_row(place, param, indices, values, code)
+            gradients.append(gradient)
+            self._fill_row(place, param, *gradient)
         structs = (self._table.struct, self._rows, threads.current())
         if self._update(*map(ctypes.addressof, structs)) >= 0:
             return False
@@ -127,7 +127,7 @@ class CachedSparseStep:
     def _read_gradient(self, param: Tensor) -> tuple[Tensor, Tensor, int] | None:
         """Return the indices and values of a parameter's gradient, and the code of their dtype.
 
-        None if the kernel cannot take the parameter or its gradient.
+        Return None if the kernel cannot take the parameter or its gradient.
         """
         grad = param.grad
         if grad is None or type(param) not in _PLAIN or type(grad) is not Tensor:
@@ -140,8 +140,8 @@ class CachedSparseStep:
             return None
         indices, values = grad._indices(), grad._values()
         tensors = (param, indices, values)
-        known = all(map(is_contiguous, tensors)) and not is_neg(values)
-        return (indices, values, code) if known and self._kernel.dtype_bits >> code & 1 else None
+        plain = all(map(is_contiguous, tensors)) and not is_neg(values)
+        return (indices, values, code) if plain and self._kernel.dtype_bits >> code & 1 else None
 
     def _fill_row(self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int) -> None:
         table = self._table

@@ -17,8 +17,8 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
-# Elements copied at once, or one larger tensor. From this size on a second thread makes copying
-# faster.
+# Elements copied at once; a larger tensor is copied alone. From this size on, a second thread makes
+# copying faster.
 _ELEMENTS = 1 << 20
 
 
@@ -55,7 +55,7 @@ def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
 
 
 def _places_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
-    """Return the places of the parameters of which subset stream must be copied."""
+    """Return the places of the parameters that have a stream to copy."""
     columns = _kernel_columns(kernel, batch)
     flat = not batch.noncontiguous and all(map(is_contiguous, batch.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
@@ -74,18 +74,19 @@ def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
 
 
 def check_copies(kernel: Kernel, batches: Sequence[Batch]) -> None:
-    """Raise the errors about batches that are copied later, when others are already updated."""
+    """Raise errors about these batches before any is updated; they are copied only later."""
     for batch in batches:
         check(kernel, batch)
 
 
 def _split_by_size(batch: Batch, places: list[int]) -> Iterator[list[int]]:
-    found, elements = list[int](), 0
+    """Split places into lists of at most `_ELEMENTS` elements each, or of one larger tensor."""
+    part, elements = list[int](), 0
     for place in places:
         size = batch.params[place].numel()
-        if found and elements + size > _ELEMENTS:
-            yield found
-            found, elements = [], 0
-        found.append(place)
+        if part and elements + size > _ELEMENTS:
+            yield part
+            part, elements = [], 0
+        part.append(place)
         elements += size
-    yield found
+    yield part

@@ -5,7 +5,7 @@ longer than creating the states. Here the C++ reader reads the parameters and gr
 reads one parameter and gradient per dtype only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, compress
 
 from optgen.runtime.batch import flat_partitions
@@ -22,8 +22,8 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     """Return the groups' batches, without states; nothing unless the kernel can take all of them.
 
     The `members` of a batch are all parameters with a gradient. Its `params` and `grads` hold one
-    parameter and gradient per pair of dtypes. Bad tensors raise no
-    error here. Python gathers the step instead, and `gather_batches` raises the error.
+    parameter and gradient per pair of dtypes. Bad tensors raise no error here: nothing is returned,
+    and `gather_batches` raises the error later.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
@@ -34,17 +34,20 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     if not all(type(params) is list for params in lists):
         return []
     reader = tensor_reader.built_reader()  # a missing reader is built along with the kernel
-    seen = reader.read_dtypes(lists) if reader else []
-    found = [_batch(optimizer, *each) for each in zip(groups, seen, strict=False) if any(each[1])]
-    return found if _all_are_taken(optimizer, found, takes) else []
+    codes = reader.read_dtypes(lists) if reader else []
+    pairs = zip(groups, codes, strict=False)
+    result = [_batch(optimizer, group, each) for group, each in pairs if any(each)]
+    return result if _all_are_taken(optimizer, result, takes) else []
 
 
-def _all_are_taken(optimizer: Stepping, found: list[Batch], takes: Callable[[Batch], bool]) -> bool:
+def _all_are_taken(
+    optimizer: Stepping, batches: Sequence[Batch], takes: Callable[[Batch], bool]
+) -> bool:
     context = optimizer._context
     # `load_kernel` reads these batches, so that one library is built for all of them.
-    context.batches = {id(batch.group): batch for batch in found}
+    context.batches = {id(batch.group): batch for batch in batches}
     try:
-        return all(map(takes, found))
+        return all(map(takes, batches))
     finally:
         context.batches = {}
 
@@ -63,13 +66,13 @@ def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDen
     if cached is None:
         return None
     rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults
-    ensured = (
+    created_by_batch = (
         create_missing(rule, state, batch.group, batch.members, defaults) for batch in batches
     )
-    created = list(chain.from_iterable(ensured))
+    created = list(chain.from_iterable(created_by_batch))
     if cached.begin(optimizer, created):
         return cached
-    # Remove the states. The gathered step that follows creates them again, and marks them as fresh.
+    # Remove fresh states: the gathered step that follows must find them missing to treat them so.
     for values, key in created:
         values.pop(key, None)  # if a parameter is listed twice, its states are in `created` twice
     return None

@@ -21,7 +21,7 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import Lowered
 
-# Kernels, or reasons, by whether they are for sharded parameters and by the dtypes asked for.
+# A kernel, or why there is none, by a flag (for sharded parameters) and by the dtypes asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
@@ -35,16 +35,19 @@ def load_kernel(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -
 
 
 def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel | str:
-    """Return the kernel that knows these dtypes and most others, or the reason why none exists."""
+    """Return a kernel that knows these dtypes, or the reason why there is none.
+
+    A new kernel also knows all dtypes of the current step and of earlier kernels.
+    """
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
-    alike = [kernel for kernel in kernels if kernel.is_sharded == is_sharded]
-    for kernel in reversed(alike):  # each knows the dtypes of all earlier ones
+    earlier = [kernel for kernel in kernels if kernel.is_sharded == is_sharded]
+    for kernel in reversed(earlier):  # each knows the dtypes of all before it
         if not dtype_bits & ~kernel.dtype_bits:
             return kernel
-    for known in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in alike)):
-        dtype_bits |= known
+    for more_bits in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in earlier)):
+        dtype_bits |= more_bits
     key = is_sharded, dtype_bits
     if key not in loaded:
         loaded[key] = _load(owner, module, *key)
@@ -52,7 +55,7 @@ def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = Fal
 
 
 def _dtypes_of_step(owner: Lowered) -> int:
-    """Return the dtypes of all tensors of the current step: one library is built for all."""
+    """Return the dtypes of all tensors of the current step, which one library is built for."""
     context = getattr(owner, "_context", None)
     batches = [batch for batch in context.batches.values() if not batch.parts] if context else []
     return dtype_variants.bits_of_batches(owner.rule, batches)

@@ -39,7 +39,7 @@ def prepare_chunks(
     return update
 
 
-def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> PreparedCall:
+def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> Callable[[], bool]:
     """Prepare one kernel call, which returns whether tensors were copied.
 
     Copies are made only when the call runs, so that few copies exist at once.
@@ -74,7 +74,7 @@ def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: Lowered) -> Kernel:
 
 
 def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> PreparedCall:
-    """Prepare an update of batches of which some have sparse gradients."""
+    """Prepare an update of batches, some of which have sparse gradients."""
     sparse = [batch for batch in batches if batch.dispatch_key.sparse_grad]
     update = sparse_gradients.kernel_function(kernel)
     kernel_batches = [batch for batch in sparse if update and sparse_gradients.can_take(batch)]
@@ -83,10 +83,10 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
         if update and kernel_batches
         else None
     )
-    taken = [gather_rows(optimizer.rule, batch) for batch in sparse if batch not in kernel_batches]
+    copied = [gather_rows(optimizer.rule, batch) for batch in sparse if batch not in kernel_batches]
     dense = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
-        *(each.rows for each in taken),
+        *(each.rows for each in copied),
     ]
     others = prepare_dense(kernel, optimizer, dense) if dense else None
 
@@ -95,7 +95,7 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
             in_place()  # runs first: it raises an error if an index names no row
         if others:
             others()
-        for each in taken:
+        for each in copied:
             each.scatter_rows()
         return not dense
 

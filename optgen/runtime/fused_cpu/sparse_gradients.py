@@ -1,9 +1,10 @@
 """Update the rows that sparse gradients touch; the compiled kernel finds these rows itself.
 
-The kernel sorts the indices and sums the values of equal indices; torch's coalesce is many times
-slower. It updates each row in place, in one pass. So parameters and states must be contiguous, and
-gradients must have one sparse dimension. For all other tensors, Python copies the touched rows,
-and the kernel for dense tensors updates the copies.
+The kernel sorts the indices and sums the values of equal indices, unless the rule only adds
+multiples of the gradient; torch's coalesce is many times slower. It updates each row in place, in
+one pass. So parameters and states must be contiguous, and gradients must have one sparse dimension.
+For all other tensors, Python copies the touched rows, and the kernel for dense tensors updates the
+copies.
 """
 
 import ctypes
@@ -42,7 +43,7 @@ class Rows(ctypes.Structure):
 def library(name: str, source: str) -> Path | None:
     """Return the path of the library with the kernel for sparse gradients; build it if necessary.
 
-    None if the build is impossible. A rule with reductions has no such kernel.
+    Return None if the build is impossible, or if the rule has reductions and so no such kernel.
     """
     if "OPTGEN_SPARSE" not in source:
         return None
@@ -55,18 +56,18 @@ def library(name: str, source: str) -> Path | None:
 def kernel_function(kernel: Kernel) -> Any | None:
     """Return the compiled function that updates rows; None if the rule has none."""
     if kernel not in _functions:
-        path, found = library(kernel.rule.name, kernel.source), None
+        path, function = library(kernel.rule.name, kernel.source), None
         if path is not None:
-            found = ctypes.CDLL(str(path))["optgen_step_sparse"]
-            found.argtypes, found.restype = (c_void_p, c_void_p, c_void_p), c_int64
-        _functions[kernel] = found
+            function = ctypes.CDLL(str(path))["optgen_step_sparse"]
+            function.argtypes, function.restype = (c_void_p, c_void_p, c_void_p), c_int64
+        _functions[kernel] = function
     return _functions[kernel]
 
 
 def can_take(batch: Batch) -> bool:
     """Tell whether the kernel can update the rows of this batch in place."""
-    one = all(grad.sparse_dim() == 1 for grad in batch.grads)
-    return one and all(map(is_row_major, chain(batch.params, *batch.states)))
+    name_rows = all(grad.sparse_dim() == 1 for grad in batch.grads)
+    return name_rows and all(map(is_row_major, chain(batch.params, *batch.states)))
 
 
 def prepare(
@@ -97,10 +98,10 @@ def prepare(
     def run() -> None:
         table.set_scale(optimizer)
         arguments = (table.struct, rows, threads.current())
-        wrong = update(*map(ctypes.addressof, arguments))
-        if wrong >= 0:
-            named, count = indices[wrong].tolist()[0], columns["rows"][wrong]
-            raise row_index_error(min(named), max(named), count)
+        invalid = update(*map(ctypes.addressof, arguments))  # the place of a bad gradient, or -1
+        if invalid >= 0:
+            named_rows, count = indices[invalid].tolist()[0], columns["rows"][invalid]
+            raise row_index_error(min(named_rows), max(named_rows), count)
         for batch in batches:
             increment_version(batch.params)
 

@@ -1,6 +1,6 @@
 """Update batches through Triton kernels.
 
-A step of a bucket takes one launch for the scalars, and one launch per phase for all tensors.
+A step of a bucket takes one launch for the scalars, then one launch for each sweep and each finish.
 Tensors are gathered into buckets once. After that a step compares addresses, uploads the addresses
 that changed, and launches. The device reads all other values in place, including learning rates and
 step counts. Nothing here waits for the device.
@@ -26,7 +26,7 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.torch_private import capturing
 
-_KEPT = 4  # plans of a function: four averaged models can alternate without a new table
+_KEPT = 4  # plans kept for a function: four averaged models can take turns without a new table
 
 
 class FusedTritonBackend:
@@ -66,8 +66,8 @@ class FusedTritonBackend:
             calls.append((self._plan(optimizer, dense), dense))
 
         def update() -> None:
-            for plan, taken in calls:
-                plan.update(optimizer, taken)
+            for plan, planned in calls:
+                plan.update(optimizer, planned)
             for each in touched_rows:
                 each.scatter_rows()
 
@@ -84,12 +84,12 @@ class FusedTritonBackend:
             plan.update(function, [batch])
             return
         with self._calling:
-            known = self._calls.setdefault(function, [])
-            if not any(_taken_by(*each, function, batch) for each in known):
+            calls = self._calls.setdefault(function, [])
+            if not any(_taken_by(*each, function, batch) for each in calls):
                 plan = LaunchPlan(function, [batch], None)
                 plan.update(function, [batch])
                 batch.drop_tensors()
-                self._calls[function] = [(batch, plan), *known[: _KEPT - 1]]
+                self._calls[function] = [(batch, plan), *calls[: _KEPT - 1]]
 
     def _plan(self, optimizer: Stepping, batches: list[Batch]) -> LaunchPlan:
         plan = self._plans.get(optimizer)
@@ -114,16 +114,16 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _taken_by(known: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
+def _taken_by(planned: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
     """Update a batch through the plan of another one, if that plan fits; tell whether it did."""
-    known.take_tensors(batch)
+    planned.take_tensors(batch)
     try:
-        fits = len(known.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([known])
+        fits = len(planned.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([planned])
         if fits:
-            plan.update(function, [known])
+            plan.update(function, [planned])
         return fits
     finally:
-        known.drop_tensors()
+        planned.drop_tensors()
 
 
 def _capturing(batches: list[Batch]) -> bool:

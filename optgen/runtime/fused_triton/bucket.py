@@ -1,4 +1,4 @@
-"""Bucket the tensors of one device with equal stream dtypes; a phase takes a bucket per launch."""
+"""Put the tensors of one device with equal dtypes into a bucket; each launch takes all of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BucketKey(NamedTuple):
 
 
 class GroupSubset(NamedTuple):
-    """Tensors of one batch that belong to a bucket: the index of the batch, and places in it."""
+    """Tensors of a batch that belong to a bucket: the index of the batch, and theirs in it."""
 
     group: int
     indices: tuple[int, ...]
@@ -69,7 +69,7 @@ class Bucket:
         hypers: The groups' hyperparameters on the device.
         staging: The list of a graph capture that keeps pinned buffers alive; None outside one.
         spec: The workspace that the phases need; None for a rule without phases.
-        read_only: The streams that kernels only read; they may still unscale gradients.
+        read_only: The streams that kernels only read, except that they may unscale gradients.
     """
 
     loss_scale: Tensor | None = None
@@ -154,7 +154,7 @@ class Bucket:
         return _triton_type(self.compute_dtype)
 
     def _counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
-        """Return the number of blocks of every parameter; of tiles if phases go by matrices."""
+        """Return the number of blocks of every parameter; if phases go by matrices, of tiles."""
         if shapes:
             return [prod(Tile.of(shape).counts(shape)) for shape in shapes]
         return [-(-param.numel() // self.options["BLOCK"]) for param in params]
@@ -180,7 +180,7 @@ class Bucket:
         )
 
     def room(self, name: str) -> None:
-        """Allocate the tensors that a sweep stores as operands of a matrix op."""
+        """Allocate the tensors in which a sweep stores the operands of a matrix op."""
         shapes = [param.shape for param in self._params]
         # Each tensor begins at a multiple of 16 elements, so at an aligned address.
         sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
@@ -192,15 +192,15 @@ class Bucket:
         self, op: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
     ) -> None:
         """Apply a matrix op to the tensors that a sweep has stored, group by group."""
-        given, results = iter(self._locals[source]), []
+        operands, results = iter(self._locals[source]), []
         for subset, group in zip(self.subsets, self._groups, strict=True):
-            results += op(list(islice(given, len(subset.indices))), *arguments(group))
-        wide = self._params[0].dtype
-        narrow = (t if t.dtype.itemsize <= wide.itemsize else t.to(wide) for t in results)
-        self._keep(target, [tensor.contiguous() for tensor in narrow])
+            results += op(list(islice(operands, len(subset.indices))), *arguments(group))
+        widest = self._params[0].dtype
+        kept = (t if t.dtype.itemsize <= widest.itemsize else t.to(widest) for t in results)
+        self._keep(target, [tensor.contiguous() for tensor in kept])
 
     def local_type(self, name: str) -> Any:
-        """Return the Triton type of the tensors that exist for one step only, under this name."""
+        """Return the Triton type of the tensors stored under this name for one step."""
         return _triton_type(self._locals[name][0].dtype)
 
     def _keep(self, name: str, tensors: list[Tensor]) -> None:
@@ -217,19 +217,19 @@ class Bucket:
 
         `groups` holds the group of each subset.
         """
-        swapped = []
+        written_copies = []
         for stream, i in self._to_copy:
             original = streams[stream][i]
             streams[stream][i] = copy = self._copy_of(original, streams[0][i])
             if stream not in self._read_only or (stream == 1 and self.loss_scale is not None):
-                swapped.append((original, copy))
+                written_copies.append((original, copy))
         self._table.point(streams)
         self._params, self._groups = streams[0], groups
         with _on(self.key.device):
             update(self)
         self._params, self._groups = (), ()
         self._locals.clear()
-        for original, copy in swapped:
+        for original, copy in written_copies:
             original.copy_(copy)
 
     def _copy_of(self, tensor: Tensor, param: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Device functions for all generated Triton kernels.
 
-Imports Triton, so only generated `fused_triton` modules import it. Everything here compiles ahead
-of time for NVIDIA and AMD and runs in Triton's interpreter: nothing calls libdevice by name.
+This module imports Triton, so only generated `fused_triton` modules import it. Everything here
+compiles ahead of time for NVIDIA and AMD and runs in Triton's interpreter: nothing calls libdevice
+by name.
 """
 
 import math
@@ -88,11 +89,11 @@ def tanh(x):
     size = tl.abs(x)
     square = x * x
     # The continued fraction x / (1 + x**2 / (3 + x**2 / (5 + ...))) up to 15, as one quotient.
-    above = ((square * 36 + 6930) * square + 270270) * square + 2027025
-    below = (((square + 630) * square + 51975) * square + 945945) * square + 2027025
-    shrunk = tl.exp(size * -2)
-    large = div(1 - shrunk, 1 + shrunk)
-    return tl.where(size < 0.625, x * div(above, below), tl.where(x < 0, neg(large), large))
+    dividend = ((square * 36 + 6930) * square + 270270) * square + 2027025
+    divisor = (((square + 630) * square + 51975) * square + 945945) * square + 2027025
+    power = tl.exp(size * -2)
+    large = div(1 - power, 1 + power)
+    return tl.where(size < 0.625, x * div(dividend, divisor), tl.where(x < 0, neg(large), large))
 
 
 @triton.jit

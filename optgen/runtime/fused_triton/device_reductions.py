@@ -1,8 +1,8 @@
 """Device functions for reductions in generated Triton kernels: float64 sums in a fixed order.
 
 A block of a sweep stores partial sums in its own memory, and the program that reads them adds them
-up in the order of the blocks. There are no atomic additions, so a step gives the same bits whenever
-it runs. Imports Triton, so only generated `fused_triton` modules import it.
+up in the order of the blocks. Nothing is added atomically, so a step gives the same bits every time
+it runs. This module imports Triton, so only generated `fused_triton` modules import it.
 """
 
 import triton
@@ -20,17 +20,17 @@ NDIM = tl.constexpr(4)
 EPS = tl.constexpr(5)  # of the parameter's dtype: the bits of a float64
 PARTIALS = tl.constexpr(6)  # offset of the tensor's partial sums
 VALUES = tl.constexpr(7)  # offset of its row values, column values and numbers per matrix
-FIRST_GROUP = tl.constexpr(8)  # its first group of matrices that one program finishes
-GROUPS = tl.constexpr(9)  # how many such groups it has
+FIRST_GROUP = tl.constexpr(8)  # its first group of matrices; one program finishes a group
+GROUPS = tl.constexpr(9)  # how many groups of matrices it has
 TILE_INDEX = tl.constexpr(10)  # the index of its tile among the bucket's tiles
 GROUP_PARTIALS = tl.constexpr(11)  # offset of partial sums that its groups of matrices store
 
 TERMS = tl.constexpr(1024)
-"""Partial sums of a number that are added at once."""
+"""Count of partial sums of one number that are added at once."""
 PART = tl.constexpr(CHUNK)
 """Rows or columns of a large matrix whose partial sums one program adds up."""
 PARTS = tl.constexpr(16)
-"""Partial sums of every row, or column, that are added at once."""
+"""Count of partial sums of every row, or column, that are added at once."""
 
 
 @triton.jit
@@ -83,16 +83,16 @@ def add_up(partials, count):
 @triton.jit
 def pick_largest(partials, count):
     """Return the largest of `count` partial results."""
-    found = tl.zeros((TERMS,), tl.float64)
+    maxima = tl.zeros((TERMS,), tl.float64)
     for first in range(0, count, TERMS):
         lanes = first + tl.arange(0, TERMS)
-        found = maximum(found, tl.load(partials + lanes, lanes < count, 0.0))
-    return tl.reduce(found, 0, larger)
+        maxima = maximum(maxima, tl.load(partials + lanes, lanes < count, 0.0))
+    return tl.reduce(maxima, 0, larger)
 
 
 @triton.jit
 def elements(height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the offsets of a tile's elements from its first, in matrices of this size."""
+    """Return the offsets of a tile's elements from its first one, in matrices of this size."""
     matrix = tl.arange(0, DEPTH)[:, None, None] * (height * width)
     row = tl.arange(0, HEIGHT)[None, :, None] * width
     return matrix + row + tl.arange(0, WIDTH)[None, None, :]
@@ -143,9 +143,9 @@ def left_of(size, first, SIZE: tl.constexpr):
 
 @triton.jit
 def is_whole(
-    left,
-    below,
-    beside,
+    matrices_left,
+    rows_left,
+    columns_left,
     height,
     width,
     VECTOR: tl.constexpr,
@@ -154,7 +154,7 @@ def is_whole(
     WIDTH: tl.constexpr,
 ):
     """Tell whether a tile is complete, and each of its rows is aligned for vector access."""
-    full = (left == DEPTH) & (below == HEIGHT) & (beside == WIDTH)
+    full = (matrices_left == DEPTH) & (rows_left == HEIGHT) & (columns_left == WIDTH)
     return full & (width % VECTOR == 0 if DEPTH == 1 else (height == HEIGHT) & (width == WIDTH))
 
 
@@ -175,7 +175,7 @@ def whole_elements(
 
 @triton.jit
 def add_lines(partials, sums, start, length, stride, count):
-    """Add up `count` partial sums of each of `length` rows or columns, from `start` on."""
+    """Add up `count` partial sums of each of PART rows (or columns), from row `start` on."""
     lanes = start + tl.arange(0, PART)
     total = tl.zeros((PARTS, PART), tl.float64)
     for part in range(0, count, PARTS):
@@ -190,16 +190,17 @@ def add_lines(partials, sums, start, length, stride, count):
 def add_chunk(program, partials, sums, matrix, length, stride, count):
     """Add up one program's chunk of the rows, or of the columns, of a large matrix."""
     programs = tl.cdiv(length, PART)
-    which = program // programs
-    lines = which * stride + matrix * length
-    parts = partials + which * (count - 1) * stride + lines
+    sum_index = program // programs
+    lines = sum_index * stride + matrix * length
+    parts = partials + sum_index * (count - 1) * stride + lines
     add_lines(parts, sums + lines, program % programs * PART, length, stride, count)
 
 
 @triton.jit
 def is_last(arrived, group, shape, tensors, count):
     """Tell whether this is the last of `count` programs: it can read what the others stored."""
-    # Every thread has stored. The atomic count orders these stores before the last one's reads.
+    # After the barrier, every thread has stored. The atomic addition orders these stores before
+    # the reads of the last program.
     tl.debug_barrier()
     place = arrived + tl.load(shape + FIRST_GROUP * tensors) + group
     last = tl.atomic_add(place, 1, sem="acq_rel") == count - 1
@@ -224,7 +225,7 @@ def combine(
     FIRST_ROW: tl.constexpr = 0,
     FIRST_COLUMN: tl.constexpr = 0,
 ):
-    """Add up the tiles' partial sums of some lines of a large matrix.
+    """Add up the tiles' partial sums of some rows, or columns, of a large matrix.
 
     The sums of rows go to its row values from FIRST_ROW on. The sums of columns go to its column
     values from FIRST_COLUMN on. Returns the index of the matrix, and how many programs work on it.

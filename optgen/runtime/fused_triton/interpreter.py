@@ -1,9 +1,9 @@
 """Patch Triton's interpreter during our launches, so that it computes as devices do.
 
 The interpreter stores bfloat16 values as their bits. It converts them from and to float32 only, and
-truncates where devices round. For any other dtype it takes the bits for a number, so a float64
+truncates where devices round. In any other conversion it takes the bits for a number, so a float64
 stored as bfloat16 is nearly always 0. It also converts a boolean to a number when it broadcasts the
-boolean to a block, and `&` and `|` refuse numbers. Other kernels of the process see no patch.
+boolean to a block, and `&` and `|` refuse numbers. After a launch, the patch is undone.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-_alone = RLock()  # all threads share the interpreter's builder class
+_lock = RLock()  # all threads share the interpreter's builder class
 
 
 @contextmanager
@@ -22,20 +22,20 @@ def patched_interpreter() -> Iterator[None]:
     """Patch the interpreter for the duration of a block; infinities and NaN cause no warning."""
     from triton.runtime import interpreter
 
-    builder, mended = interpreter.InterpreterBuilder, _mended()
-    with _alone, interpreter.np.errstate(all="ignore"):
-        known = {name: getattr(builder, name) for name in mended}
-        for name, function in mended.items():
+    builder, patches = interpreter.InterpreterBuilder, _patches()
+    with _lock, interpreter.np.errstate(all="ignore"):
+        originals = {name: getattr(builder, name) for name in patches}
+        for name, function in patches.items():
             setattr(builder, name, function)
         try:
             yield
         finally:
-            for name, function in known.items():
+            for name, function in originals.items():
                 setattr(builder, name, function)
 
 
 @cache
-def _mended() -> dict[str, Callable[..., Any]]:
+def _patches() -> dict[str, Callable[..., Any]]:
     """Return the patched methods of the interpreter's builder by name."""
     from triton import language as tl
     from triton.runtime import interpreter
@@ -53,7 +53,7 @@ def _mended() -> dict[str, Callable[..., Any]]:
         return cast(self, source, target)
 
     def create_splat(self: Any, kind: Any, source: Any) -> Any:
-        spread = splat(self, kind, source)
-        return handle(spread.data.astype(bool), tl.int1) if source.data.dtype == bool else spread
+        block = splat(self, kind, source)
+        return handle(block.data.astype(bool), tl.int1) if source.data.dtype == bool else block
 
     return {"cast_impl": cast_impl, "create_splat": create_splat}

@@ -17,7 +17,7 @@ def options(
     dtypes: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
 ) -> dict[str, Any]:
     """Return a kernel's block size and compiler options for these dtypes."""
-    vector = 16 // max(t.itemsize for t in dtypes if t is not None)  # elements an access
+    vector = 16 // max(t.itemsize for t in dtypes if t is not None)  # elements per access
     # With an explicit limit, NVIDIA's assembler no longer spills registers to fit one more block.
     compiled = exact(amd) | ({} if amd else {"maxnreg": 128})
     if tiles:
@@ -25,8 +25,8 @@ def options(
         return {"VECTOR": vector, "TILES": tuple(map(tuple, tiles)), "num_warps": warps} | compiled
     wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
     block = 512 if dtypes[0] == torch.float64 else 2048 if wide else 1024
-    walk = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
-    return walk | compiled
+    sizes = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
+    return sizes | compiled
 
 
 def exact(amd: bool) -> dict[str, Any]:

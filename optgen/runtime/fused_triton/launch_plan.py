@@ -1,4 +1,4 @@
-"""Plan the launches of a step: gather its tensors into buckets, and tell when these still fit."""
+"""Plan the launches of a step: gather its tensors into buckets, and tell if these still fit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LaunchPlan:
             self._module, "WORKSPACES", {}
         )
         self._staging = staging  # a captured graph reads these buffers at every replay
-        self._batches = batches if staging is None else []
+        self._batches = batches if staging is None else []  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for number, batch in enumerate(batches):
@@ -63,11 +63,11 @@ class LaunchPlan:
         read_only = frozenset((1, *(i for i, state in enumerate(streamed, 2) if not state.written)))
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)
-        known = (states, streams, fresh, hypers.values, self._staging, spec)
-        return Bucket(key, subsets, *known, read_only)
+        arguments = (states, streams, fresh, hypers.values, self._staging, spec)
+        return Bucket(key, subsets, *arguments, read_only)
 
     def fits(self, batches: list[Batch]) -> bool:
-        """Tell whether the buckets fit these batches: equal batches, in the same layouts."""
+        """Tell whether the buckets fit these batches: the same objects, in the same layouts."""
         if len(batches) != len(self._batches) or not all(map(is_, batches, self._batches)):
             return False
         if any(batch.any_fresh for batch in batches):
@@ -76,7 +76,7 @@ class LaunchPlan:
 
     def update(self, optimizer: Lowered, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
-        values = list(chain.from_iterable(flatten(w.group, self._rule) for w in batches))
+        values = list(chain.from_iterable(flatten(batch.group, self._rule) for batch in batches))
         for hypers in self._hypers.values():
             hypers.set(values)
         grad_scale = getattr(optimizer, "grad_scale", None)
@@ -87,11 +87,11 @@ class LaunchPlan:
             groups = [batches[subset.group].group for subset in bucket.subsets]
             bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
             bucket.loss_scale = bucket.found_inf = None
-        torch.autograd.graph.increment_version(chain.from_iterable(w.members for w in batches))
+        torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
 
 
 def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
-    """Yield the tensor lists of a batch in a table's order, each behind a flag: is it scalar?"""
+    """Yield the tensor lists of a batch in a table's order, each after a flag: is it of scalars?"""
     yield False, batch.params
     yield False, batch.grads
     for state, tensors in zip(rule.states, batch.states, strict=True):

@@ -5,8 +5,8 @@ Kernels find all tensors through one int64 table [row, tensor]. Its rows are:
 * the element counts, each tensor's first block, and its group;
 * the addresses of the streams: parameter, gradient, then one per state that is not a scalar;
 * the addresses of the scalars: step, then scalar states;
-* for each key that the rule asks `fresh` of, whether the state is still unused; a kernel that uses
-  the state writes a 0 there;
+* for each state that the rule asks `fresh` of, a 1 while it is unused; a kernel that uses the state
+  writes a 0 there;
 * the addresses of extra tensors that exist for one step only.
 
 An int32 array maps a block to its tensor, and a float64 table [group, value] holds the
@@ -53,7 +53,7 @@ class Table:
     def __init__(
         self,
         numels: Sequence[int],
-        counts: Sequence[int],
+        block_counts: Sequence[int],
         groups: Iterable[int],
         fresh: Iterable[Sequence[bool]],
         addresses: int,
@@ -61,16 +61,16 @@ class Table:
         staging: StagingBuffers | None,
         extra: int = 0,
     ) -> None:
-        firsts = list(accumulate(counts, initial=0))
+        firsts = list(accumulate(block_counts, initial=0))
         self.tensors = len(numels)
         self.blocks = firsts.pop()
         self._staging = staging
-        none = array("q", [0] * self.tensors)
+        zeros = array("q", [0] * self.tensors)
         rows = [array("q", numels), array("q", firsts), array("q", groups)]
-        rows += [*[none] * addresses, *(array("q", map(int, flags)) for flags in fresh)]
-        self._known = dict.fromkeys(range(HEADER, HEADER + addresses), none)
-        self._extra = len(rows)
-        rows += [none] * extra
+        rows += [*[zeros] * addresses, *(array("q", map(int, flags)) for flags in fresh)]
+        self._known = dict.fromkeys(range(HEADER, HEADER + addresses), zeros)
+        self._first_extra = len(rows)
+        rows += [zeros] * extra
         flat = array("q")
         for row in rows:
             flat.extend(row)
@@ -79,7 +79,7 @@ class Table:
         self.block_tensor = torch.empty(self.blocks, dtype=torch.int32, device=device)
         if self.blocks:
             owners = array("i")
-            for tensor, count in enumerate(counts):
+            for tensor, count in enumerate(block_counts):
                 owners.extend([tensor] * count)
             upload(self.block_tensor, owners, staging)
 
@@ -91,7 +91,7 @@ class Table:
 
     def point_extra(self, index: int, tensors: Sequence[Tensor]) -> None:
         """Write the addresses of these tensors into one of the extra rows."""
-        self._point(self._extra + index, tensors)
+        self._point(self._first_extra + index, tensors)
 
     def _point(self, place: int, tensors: Sequence[Tensor]) -> None:
         row = array("q", map(Tensor.data_ptr, tensors))
@@ -113,19 +113,18 @@ class Hypers:
 
     def set(self, values: Sequence[Hyper]) -> None:
         """Upload values if any has changed; copy a tensor on the device there, in replays too."""
-        known, slots, tensors = array("d"), [], []
+        numbers, slots, tensors = array("d"), [], []
         for slot, value in zip(self._slots, values, strict=True):
             if isinstance(value, Tensor) and value.device == self.values.device:
                 slots.append(slot)
                 tensors.append(value.detach().reshape(()))
-                known.append(-0.0)  # not 0.0: a later number 0.0 must differ, and be uploaded
+                numbers.append(-0.0)  # not 0.0: a later number 0.0 must differ, and be uploaded
             else:
-                known.append(float(value))
-        if (
-            known.tobytes() != self._known.tobytes()
-        ):  # bytes, so that a NaN equals itself but not None
-            upload(self.values, known, self._staging)
-            self._known = known
+                numbers.append(float(value))
+        # As bytes, a NaN equals itself, and differs from NONE.
+        if numbers.tobytes() != self._known.tobytes():
+            upload(self.values, numbers, self._staging)
+            self._known = numbers
         if tensors:
             torch._foreach_copy_(slots, tensors)
 

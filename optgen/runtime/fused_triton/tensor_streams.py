@@ -18,7 +18,8 @@ _dtype = attrgetter("dtype")
 class StreamLayout:
     """Memory layout of a stream's tensors, which every step compares.
 
-    An assignment to `.data` can change the layout of a tensor that stays the same object.
+    An assignment to `.data` can change the layout of a tensor that stays the same object. With
+    `shaped`, the shapes belong to the layout, else the numbers of elements suffice.
     """
 
     def __init__(self, tensors: Sequence[Tensor], shaped: bool = False) -> None:
@@ -26,12 +27,12 @@ class StreamLayout:
         self._shapes = [tensor.shape for tensor in tensors] if shaped else []
         self._kinds = dtypes_and_devices(tensors)
         self._plain = _are_plain(tensors)
-        self._walks = [] if self._plain else _walks(tensors)
+        self._layouts = [] if self._plain else _strided_layouts(tensors)
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Tell whether tensors have the same layout, so that the kernels can take them."""
         return (
-            (_are_plain(tensors) if self._plain else _walks(tensors) == self._walks)
+            (_are_plain(tensors) if self._plain else _strided_layouts(tensors) == self._layouts)
             and list(map(Tensor.numel, tensors)) == self._numels
             and dtypes_and_devices(tensors) == self._kinds
             and (not self._shapes or [tensor.shape for tensor in tensors] == self._shapes)
@@ -47,7 +48,7 @@ def _are_plain(tensors: Sequence[Tensor]) -> bool:
     return all(map(Tensor.is_contiguous, tensors)) and not any(map(Tensor.is_neg, tensors))
 
 
-def _walks(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, tuple[int, ...], bool]]:
+def _strided_layouts(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, tuple[int, ...], bool]]:
     return [(tensor.shape, tensor.stride(), tensor.is_neg()) for tensor in tensors]
 
 
@@ -77,7 +78,10 @@ def check_devices(streams: StreamTensors, device: torch.device) -> None:
 
 
 def tensors_to_copy(streams: StreamTensors, in_order: bool) -> list[tuple[int, int]]:
-    """Return (stream, tensor) of all tensors that need copies, a parameter before its streams."""
+    """Return the indices (stream, tensor) of tensors to copy, a parameter before its streams.
+
+    With `in_order`, the kernels need row-major tensors.
+    """
     if all(map(_are_plain, streams)):
         return []
     if in_order:

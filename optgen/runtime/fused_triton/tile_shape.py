@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Numbers of matrices, rows and columns of a block; a tile of several matrices is complete."""
+    """Numbers of matrices, rows and columns of a block; several matrices in a block are whole."""
 
     matrices: int
     rows: int
@@ -37,7 +37,7 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, shape: Shape) -> Tile:
-        """Return the tile that such matrices fill best; all tiles have ELEMENTS elements."""
+        """Return the tile that matrices of a shape fill best; all tiles have ELEMENTS elements."""
         high, wide = (_power_of_two(size) for size in shape[1:])
         columns = min(wide, max(WIDTH, ELEMENTS // high))
         while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:
@@ -46,10 +46,10 @@ class Tile(NamedTuple):
         return cls(ELEMENTS // (rows * columns), rows, columns)
 
     def counts(self, shape: Shape) -> tuple[int, int, int]:
-        """Return how many tiles such matrices have: over the batch, down and across."""
-        tiles = zip(shape, self, strict=True)
-        batch, down, across = (-(-size // part) for size, part in tiles)
-        return batch, down, across
+        """Return how many tiles cover matrices of a shape: over the matrices, down and across."""
+        sizes = zip(shape, self, strict=True)
+        over, down, across = (-(-size // part) for size, part in sizes)
+        return over, down, across
 
 
 def _power_of_two(size: int) -> int:

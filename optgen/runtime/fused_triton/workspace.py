@@ -28,7 +28,7 @@ LINES = 1024
 
 @dataclass(frozen=True)
 class WorkspaceSpec:
-    """Numbers that the phases of a plan store for each tensor; a generated module lists them."""
+    """Counts of the numbers that phases store for each tensor; a generated module lists them."""
 
     scalars: int  # single numbers
     by_matrix: bool = False  # whether sweeps go by matrices, in tiles
@@ -43,14 +43,14 @@ class WorkspaceSpec:
 
     @property
     def in_order(self) -> bool:
-        """Tell whether tensors must be contiguous."""
+        """Tell whether tensors must be row-major."""
         return self.by_matrix or bool(self.locals)
 
 
 def _lines(tiles: Sequence[Tile]) -> dict[str, Any]:
     """Return the tiles of sweeps, and how many matrices, rows and columns are finished at once."""
-    lines = ((1, LINES, LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles)
-    return {"TILES": tuple(map(tuple, tiles)), "LINES": tuple(lines)}
+    at_once = ((1, LINES, LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles)
+    return {"TILES": tuple(map(tuple, tiles)), "LINES": tuple(at_once)}
 
 
 class Programs(NamedTuple):
@@ -77,6 +77,7 @@ class Workspace:
         self._spec, self._staging, self._blocks = spec, staging, blocks
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
+        # Options of launches that finish numbers, and of those that finish rows and columns:
         self.numbers = {"num_warps": 4} | compiled
         self.lines = _lines(tiles) | {"num_warps": 16} | compiled
         value_dtype = dtype if dtype == torch.float64 else torch.float32
@@ -108,9 +109,9 @@ class Workspace:
         self._programs: dict[tuple[int, int], Programs] = {}
 
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
-        """Return the programs that finish matrices after these numbers of partial sums.
+        """Return the programs that finish matrices, with so many sums of each row and column.
 
-        Before a large matrix is finished, each program adds up the partial sums of some lines.
+        Before a large matrix is finished, each program adds up partial sums of some of its lines.
         """
         key = row_sums, column_sums
         if key not in self._programs:
@@ -142,12 +143,13 @@ class Workspace:
         return shape.matrices * (lines + spec.matrix_values)
 
     def _groups(self, index: int) -> int:
-        """Return the number of groups of matrices that one program finishes."""
+        """Return the number of groups of a tensor's matrices; one program finishes a group."""
         if not self._tiles:
             return 1
         return -(-self._shapes[index].matrices // self._tiles[index].matrices)
 
     def _owners(self, counts: Sequence[int]) -> Programs:
+        """Return the programs of a launch, from their number for each tensor."""
         firsts = list(accumulate(counts, initial=0))
         total, device = firsts.pop(), self.scalars.device
         owners = torch.empty(total, dtype=torch.int32, device=device)

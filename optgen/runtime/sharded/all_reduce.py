@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """A reduction of this rank's shard; it is complete once all ranks of each group have met."""
+    """A reduction of this rank's shard; each group of ranks must still reduce its results."""
 
     tensor: Tensor  # completed in place
     groups: tuple[ProcessGroup, ...]

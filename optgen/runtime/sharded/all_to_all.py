@@ -53,12 +53,12 @@ class Gather:
 
 
 class Scatter:
-    """A request for this rank's shards of what the owners made of gathered matrices."""
+    """A request for this rank's shards of the results that owners computed from matrices."""
 
-    def __init__(self, made: Sequence[Tensor], gathered: Gather) -> None:
+    def __init__(self, results: Sequence[Tensor], gathered: Gather) -> None:
         self.gathered = gathered
         # Results travel in the dtype of the shards: a rank that owns no matrix knows only that one.
-        self.made = [matrix.to(gathered.shards[0].dtype) for matrix in made]
+        self.results = [matrix.to(gathered.shards[0].dtype) for matrix in results]
 
 
 def gather(requests: Sequence[Gather]) -> list[list[Tensor]]:
@@ -74,7 +74,7 @@ def gather(requests: Sequence[Gather]) -> list[list[Tensor]]:
 def scatter(requests: Sequence[Scatter]) -> list[list[Tensor]]:
     """Return, for each request of a step, this rank's shard of every matrix."""
     gathered = [request.gathered for request in requests]
-    held = [dict(zip(r.gathered.owned, r.made, strict=True)) for r in requests]
+    held = [dict(zip(r.gathered.owned, r.results, strict=True)) for r in requests]
     for level in range(_depth(gathered)):
         for group, indices in _batches(gathered, level):
             _reshard(group, [(gathered[index], held[index]) for index in indices], level)
@@ -97,11 +97,11 @@ def _assign_owners(requests: Iterable[Gather]) -> None:
 
 def _coordinates(index: int, counts: Sequence[int]) -> Shape:
     """Convert a flat rank to its rank in the group of each axis."""
-    found = []
+    ranks = []
     for count in reversed(counts):
         index, rank = divmod(index, count)
-        found.append(rank)
-    return tuple(reversed(found))
+        ranks.append(rank)
+    return tuple(reversed(ranks))
 
 
 def _depth(requests: Iterable[Gather]) -> int:
@@ -111,7 +111,8 @@ def _depth(requests: Iterable[Gather]) -> int:
 def _batches(requests: Sequence[Gather], level: int) -> Iterable[tuple[ProcessGroup, list[int]]]:
     """Return the indices of the requests that one collective can answer, by group.
 
-    Such requests are sharded over the same group at this level, and have one dtype.
+    Such requests are sharded over the same group at this level, and have one dtype. Level 0 is the
+    outermost sharding, level -1 the innermost.
     """
     batches: dict[tuple[ProcessGroup, torch.dtype], list[int]] = {}
     for index, request in enumerate(requests):
@@ -130,14 +131,14 @@ def _unshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) 
         axis, outer = request.sharded_axes[level], request.shapes[level - 1]
         for index, piece in held.items():
             sent[request.owners[index][level]].append(piece)
-        kept = [index for index in held if request.owners[index][level] == axis.rank]
+        stay_here = [index for index in held if request.owners[index][level] == axis.rank]
         for rank, size in enumerate(axis.sizes(outer[axis.dim])):
-            shapes[rank] += [_resized(outer, axis.dim, size)] * len(kept)
+            shapes[rank] += [_resized(outer, axis.dim, size)] * len(stay_here)
     received = [iter(tensors) for tensors in _exchange(group, sent, shapes, moved[0][0].shards[0])]
     for request, held in moved:
         axis = request.sharded_axes[level]
-        kept = [index for index in held if request.owners[index][level] == axis.rank]
-        pieces = {index: [next(tensors) for tensors in received] for index in kept}
+        stay_here = [index for index in held if request.owners[index][level] == axis.rank]
+        pieces = {index: [next(tensors) for tensors in received] for index in stay_here}
         held.clear()
         held.update((index, torch.cat(each, axis.dim)) for index, each in pieces.items())
 

@@ -19,7 +19,7 @@ AXES = ("batch", "rows", "cols")
 
 
 def index_in_axes(dim: int, dimensions: int) -> int:
-    """Return the index in AXES of one dimension of a parameter that has `dimensions` of them."""
+    """Return the index in AXES of dimension `dim` of a parameter with so many dimensions."""
     return max(0, dim - dimensions + len(AXES))
 
 
@@ -36,17 +36,17 @@ class Collectives:
         self._gathered: Gather | None = None
 
     def sum(self, partial: Tensor, *axes: str) -> Partial:
-        """Ask for the sum over the ranks of a sum over these axes; without axes, over all."""
+        """Ask for the sum of all ranks' partial sums over these axes; without axes, over all."""
         return Partial(partial, self.groups(*axes))
 
     def max(self, partial: Tensor, *axes: str) -> Partial:
-        """Ask for the maximum over the ranks of a maximum of magnitudes over these axes."""
+        """Ask for the largest of all ranks' partial maxima over these axes; none: over all."""
         return Partial(partial, self.groups(*axes), largest=True)
 
     def groups(self, *axes: str) -> tuple[ProcessGroup, ...]:
         """Return the groups of ranks over which these axes are sharded; without axes, over all."""
-        taken = axes or AXES
-        return tuple(each.group for each in self.sharded_axes if self._axis_name(each) in taken)
+        names = axes or AXES
+        return tuple(each.group for each in self.sharded_axes if self._axis_name(each) in names)
 
     def gather(self, tensors: Sequence[Tensor]) -> Gather:
         """Ask for the whole matrices that this rank is to compute with.
@@ -58,10 +58,10 @@ class Collectives:
         self._gathered = Gather(tensors, self.whole.shape, matrix_axes)
         return self._gathered
 
-    def scatter(self, made: Sequence[Tensor]) -> Scatter:
-        """Ask for this rank's shards of what was made of the tensors gathered last."""
+    def scatter(self, results: Sequence[Tensor]) -> Scatter:
+        """Ask for this rank's shards of the results computed from the tensors gathered last."""
         assert self._gathered is not None
-        return Scatter(made, self._gathered)
+        return Scatter(results, self._gathered)
 
     def _axis_name(self, axis: ShardedAxis) -> str:
         return AXES[index_in_axes(axis.dim, self.whole.dim())]

@@ -1,8 +1,8 @@
 """Reach a consensus before a sharded step: all ranks take the step, or none does.
 
-If one rank raises an error, a rank that waits for it in a collective waits forever. So before the
-first collective of a step, the ranks run one small all_reduce. In it, each rank tells whether it
-failed, what it is about to do, and whether its gradients overflowed. After that, a step fails on
+If one rank raises an error, a rank that waits for it in a collective waits forever. So before a
+step updates anything, each group of ranks runs one small all_reduce. In it, each rank tells whether
+it failed, what it is about to do, and whether its gradients overflowed. After that, a step fails on
 one rank alone only if the rank's process itself is stopped.
 """
 
@@ -40,14 +40,14 @@ class Consensus:
             self._devices.update(dict.fromkeys(groups, device))
         self._digests = dict.fromkeys(self._devices, 0)
 
-    def note(self, sharding: Sharding, *facts: object) -> None:
-        """Add facts about parameters of a sharding; their texts must be equal on all its ranks."""
-        text = repr((sharding.placements, facts)).encode()
+    def note(self, sharding: Sharding, *values: object) -> None:
+        """Add values that the ranks of a sharding compare as text, to tell if their steps agree."""
+        text = repr((sharding.placements, values)).encode()
         for group in self._groups[sharding]:
             self._digests[group] = crc32(text, self._digests[group])
 
     def conclude(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
-        """Ask all ranks; return whether one failed, whether two differ, and the greatest overflow.
+        """Ask all ranks; return whether one failed, two differ, and a gradient overflowed.
 
         A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
         """
@@ -67,8 +67,8 @@ class Consensus:
 def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
     """Leave the context normally on all ranks that share sharded parameters, or on none of them.
 
-    Without sharded parameters, no collective runs. On return, a gradient scaler's `found_inf` is
-    the greatest of all ranks.
+    Without sharded parameters, no collective runs. At the end, a gradient scaler's `found_inf` is
+    that of the rank with the greatest.
 
     Raises:
         RuntimeError: another rank failed within its context, or is about to take another step.
@@ -84,8 +84,8 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
         consensus.conclude(True, 0.0)
         raise
     flag = getattr(optimizer, "found_inf", None)
-    own = 0.0 if flag is None else float(flag)
-    failed, differ, overflowed = consensus.conclude(False, own)
+    own_flag = 0.0 if flag is None else float(flag)
+    failed, differ, overflowed = consensus.conclude(False, own_flag)
     if failed:
         raise RuntimeError("another rank could not take this step: the error on that rank says why")
     if differ:
@@ -93,7 +93,7 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
             "ranks that hold shards of the same parameters are about to take different steps: all "
             "need gradients for the same parameters, equal step counts and equal options"
         )
-    if isinstance(flag, Tensor) and overflowed != own:
+    if isinstance(flag, Tensor) and overflowed != own_flag:
         flag.fill_(overflowed)
 
 
@@ -120,14 +120,14 @@ def _numbers(values: Iterable[Any]) -> list[Any]:
     """Return values with CPU tensors as numbers, and without tensors on a device.
 
     Reading a tensor on a device would wait for the device. The text of a tensor would lack digits,
-    and take longer than the step.
+    and making it would take longer than the step.
     """
-    found = []
+    numbers = []
     for value in values:
         if isinstance(value, (tuple, list)):
-            found.append(_numbers(value))
+            numbers.append(_numbers(value))
         elif not isinstance(value, Tensor):
-            found.append(value)
+            numbers.append(value)
         elif value.is_cpu:
-            found.append(value.tolist())
-    return found
+            numbers.append(value.tolist())
+    return numbers

@@ -54,8 +54,8 @@ def _answer(requests: list[Request]) -> list[Any]:
     gathered = iter(gather([each for each in flat if isinstance(each, Gather)]))
     scattered = iter(scatter([each for each in flat if isinstance(each, Scatter)]))
     answers: dict[type, Iterator[list[Tensor]]] = {Gather: gathered, Scatter: scattered}
-    found = [[next(answers.get(type(each), repeat([]))) for each in listed] for listed in lists]
+    answered = [[next(answers.get(type(each), repeat([]))) for each in listed] for listed in lists]
     return [
         answer if isinstance(request, list) else answer[0]
-        for request, answer in zip(requests, found, strict=True)
+        for request, answer in zip(requests, answered, strict=True)
     ]

@@ -23,7 +23,7 @@ def backfill(
     Args:
         optimizer: has loaded a checkpoint.
         previous: the groups before the load.
-        added: keys that torch's class has come to have, and the values that torch gives them.
+        added: keys that torch added to its class, and the values that torch's load gives them.
         optional: keys that a group gets only if it had them before the load.
 
     Any other key keeps its value from before the load, or gets the default.
@@ -58,7 +58,7 @@ def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, An
 
 
 def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
-    """Copy scalars from a device to the CPU where torch would keep them; change only `packed`."""
+    """Copy to the CPU those scalars that torch would keep there; change only `packed`."""
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.is_host_scalar)]
     groups = [g for g in packed["param_groups"] if not scalars_on_param_device(rule, g)]
@@ -78,8 +78,8 @@ def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]
     """Keep torch's load from converting states with a declared dtype to the parameters' dtype."""
     declared = {state.key for state in rule.states if state.dtype is not None}
 
-    def wrap(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
-        return {**given, "state": {k: _wrapped(v, declared) for k, v in given["state"].items()}}
+    def wrap(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
+        return {**packed, "state": {k: _wrapped(v, declared) for k, v in packed["state"].items()}}
 
     if not declared:
         yield
@@ -106,8 +106,8 @@ def restore_declared_dtypes(optimizer: Optimized) -> None:
     declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
     for group, param, values in _members(optimizer) if declared else ():
         for state, dtype in declared:
-            kept = values.get(state.key)
-            if isinstance(kept, _Unconverted):
+            loaded = values.get(state.key)
+            if isinstance(loaded, _Unconverted):
                 on_host = state.is_host_scalar
                 device = scalar_device(rule, group, param) if on_host else param.device
-                values[state.key] = kept.value.to(dtype=dtype, device=device)
+                values[state.key] = loaded.value.to(dtype=dtype, device=device)

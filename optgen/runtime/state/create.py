@@ -38,11 +38,11 @@ def create_missing(
     defaults: Mapping[str, Any],
     ahead: bool = False,
 ) -> list[Created]:
-    """Create the missing states of parameters; return those created that the rule has as `fresh`.
+    """Create the missing states of parameters; return the `fresh` states of the rule among them.
 
     An eager state begins with a value of the optimizer's `defaults`, which the constructor was
-    given, whatever its group says and whenever the parameter joined. Any other state begins with a
-    value of its group.
+    given, even if its group has another value, or the parameter joined later. Any other state
+    begins with a value of its group.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without the key, or an old checkpoint holds None. A state counts as fresh because it was
@@ -57,9 +57,9 @@ def create_missing(
         dicts = [states[param] for param in params]
         if rule.step is not None:
             _create_counts(rule, group, params, dicts)
-        made = [_create_state(rule, s, group, params, dicts, defaults) for s in present]
-    pairs = zip(present, made, strict=True)
-    return [(each, s.key) for s, given in pairs if s.key in rule.fresh for each in given]
+        changed = [_create_state(rule, s, group, params, dicts, defaults) for s in present]
+    pairs = zip(present, changed, strict=True)
+    return [(values, s.key) for s, each in pairs if s.key in rule.fresh for values in each]
 
 
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
@@ -76,7 +76,7 @@ def _create_counts(
     if not all(isinstance(count, Tensor) for count in existing.values()):
         raise RuntimeError(_NO_TENSOR)
     for index, count in existing.items():
-        if not count.is_floating_point():  # from a converted checkpoint; torch goes on counting
+        if not count.is_floating_point():  # from a converted checkpoint; torch accepts it too
             dicts[index]["step"] = as_scalar(float(count), rule, group, params[index])
     missing = [index for index in range(len(dicts)) if index not in existing]
     counts = as_scalars(0.0, rule, group, [params[index] for index in missing])
@@ -102,8 +102,8 @@ def _create_state(
                 missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    made = _initial_values(rule, state, group, [params[index] for index in missing], defaults)
-    for index, value in zip(missing, made, strict=True):
+    initial = _initial_values(rule, state, group, [params[index] for index in missing], defaults)
+    for index, value in zip(missing, initial, strict=True):
         dicts[index][state.key] = value
     return [dicts[index] for index in missing]
 
@@ -135,7 +135,7 @@ def _initial_values(
     params: list[Tensor],
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
-    """Return the initial values of a state of several parameters, made by few calls if possible."""
+    """Return a state's initial values for several parameters, made by few calls if possible."""
     if state.init == 0 and state.dtype is None and state.shape == "like":
         return list(map(torch.zeros_like, params))
     start = _init_number(state, group, defaults)
@@ -151,7 +151,10 @@ def _initial_values(
 
 
 def _copied_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
-    """Return zeros for each row or column; equal shapes, dtypes and devices are copies of one."""
+    """Return zeros for the rows or columns of each parameter.
+
+    Parameters of equal shapes, dtypes and devices get copies of one tensor.
+    """
     keys: list[Any] = list(map(_shape, params))
     dtypes, devices = list(map(_dtype, params)), list(map(_device, params))
     if len(set(dtypes)) > 1 or len(set(devices)) > 1:
@@ -172,13 +175,13 @@ def _reduced_zeros(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def dtype_of(state: State) -> torch.dtype | None:
-    """Return the declared dtype of a state; None if it has its parameter's."""
-    found: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
-    return found
+    """Return the declared dtype of a state; None if none is declared."""
+    dtype: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
+    return dtype
 
 
 def _init_number(state: State, group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """Return a state's initial number, maybe in a tensor; "p" means a copy of the parameter."""
+    """Return a state's initial number or tensor; "p" for a copy of the parameter."""
     if not isinstance(state.init, str) or state.init == "p":
         return state.init
     return (defaults if state.eager else group)[state.init]
@@ -200,15 +203,15 @@ def _initial_value(
     differentiable = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
-        made = as_scalar(number, rule, group, param, dtype_of(state), state.on_device)
-        return made.copy_(start) if differentiable else made
+        value = as_scalar(number, rule, group, param, dtype_of(state), state.on_device)
+        return value.copy_(start) if differentiable else value
     if state.shape == "like":
-        made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+        value = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
-        made = _reduced_zeros(state, param, dtype)
+        value = _reduced_zeros(state, param, dtype)
     if differentiable:
-        made = made + (torch.complex(start, start) if made.is_complex() else start).to(dtype)
+        value = value + (torch.complex(start, start) if value.is_complex() else start).to(dtype)
     elif number:
         # A lowering sees a complex state as pairs of reals; each of the two begins with the number.
-        made.fill_(complex(number, number) if made.is_complex() else number)
-    return made
+        value.fill_(complex(number, number) if value.is_complex() else number)
+    return value

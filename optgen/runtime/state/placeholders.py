@@ -16,7 +16,7 @@ from optgen.runtime.tensors.dtensor import memory_version
 
 
 class Placeholder(NamedTuple):
-    """A state under a key of a parameter's, and autograd's version of it when it was made."""
+    """A state: its parameter, its key, its value, and autograd's version of it when it was made."""
 
     param: Tensor
     key: str

@@ -1,4 +1,4 @@
-"""Make step counts and scalar states: 0-dim tensors, or Python ints for steps of some rules."""
+"""Make step counts and scalar states: 0-dim tensors. Some rules store counts as Python ints."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -23,8 +23,7 @@ def as_scalar(
 ) -> Tensor:
     """Make a 0-dim tensor in this dtype or torch's.
 
-    It lives on the parameter's device if `on_device`, else on the device for the rule and the
-    group.
+    It lives on the parameter's device if `on_device`, else where the scalars of the parameter live.
     """
     dtype = dtype or scalar_dtype(bool(group.get("fused")))
     device = param.device if on_device else scalar_device(rule, group, param)
@@ -39,7 +38,7 @@ def as_scalars(
     dtype: torch.dtype | None = None,
     on_device: bool = False,
 ) -> Sequence[Tensor]:
-    """Make such a 0-dim tensor for each of several parameters."""
+    """Make a 0-dim tensor, as `as_scalar` does, for each of several parameters."""
     on_param_device = on_device or scalars_on_param_device(rule, group)
     if not params or (on_param_device and len(set(map(_device, params))) > 1):
         return [as_scalar(value, rule, group, param, dtype, on_device) for param in params]
@@ -66,11 +65,11 @@ def counts_as_tensors(dicts: list[dict[str, Any]]) -> list[Tensor]:
     Parameters that share a state share the tensor.
     """
     existing = {id(values): values["step"] for values in dicts}
-    made = {
+    tensors = {
         key: torch.tensor(count, dtype=torch.float64, device="cpu")
         for key, count in existing.items()
     }
-    return [made[id(values)] for values in dicts]
+    return [tensors[id(values)] for values in dicts]
 
 
 def store_int_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:

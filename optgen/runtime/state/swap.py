@@ -35,19 +35,19 @@ def swap_in_optimizer_params_and_state(
     params_by_group = _split_by_group(list(swapin_parameters.values()), state, groups)
     live_state, live_groups = optimizer.state, [dict(group) for group in optimizer.param_groups]
     try:
-        for group, given, params in zip(
+        for group, new_group, params in zip(
             optimizer.param_groups, groups, params_by_group, strict=True
         ):
-            group.update({**given, "params": params})
+            group.update({**new_group, "params": params})
         optimizer.state = defaultdict(dict)
-        for params, given in zip(params_by_group, groups, strict=True):
-            for param, key in zip(params, given["params"], strict=True):
+        for params, new_group in zip(params_by_group, groups, strict=True):
+            for param, key in zip(params, new_group["params"], strict=True):
                 optimizer.state[param] = dict(state.get(key, {}))
         yield
     finally:
-        for group, kept in zip(optimizer.param_groups, live_groups, strict=True):
+        for group, live in zip(optimizer.param_groups, live_groups, strict=True):
             group.clear()
-            group.update(kept)
+            group.update(live)
         optimizer.state = live_state
 
 
@@ -106,7 +106,7 @@ def _check_group(index: int, live: Mapping[str, Any], group: Any) -> None:
 def _split_by_group(
     parameters: list[Tensor], state: Mapping[Any, Any], groups: list[dict[str, Any]]
 ) -> list[list[Tensor]]:
-    """Return the given parameters, group by group."""
+    """Split the parameters by group; raise torch's error if they do not fit the groups."""
     params_by_group, start = [], 0
     for group in groups:
         end = start + len(group["params"])

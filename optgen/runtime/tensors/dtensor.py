@@ -34,9 +34,9 @@ def to_local(tensor: Tensor) -> Tensor:
 
 
 def to_locals(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the local tensors of DTensors, and all other tensors themselves; a new list.
+    """Return a new list of the local tensors of DTensors, and all other tensors themselves.
 
-    While autograd records, it records this too. Pending collectives are waited for.
+    Autograd records this if it is enabled. Pending collectives are waited for.
     """
     classes = _dtensor_classes(tensors)
     if not classes:
@@ -52,12 +52,12 @@ def memory_version(tensor: Tensor) -> int:
 
 
 def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Return the specs of all DTensors in these columns as one list; [] if there are none."""
-    found: list[Any] = []
+    """Return a list of one list, the specs of all DTensors in these columns; [] if none is one."""
+    specs: list[Any] = []
     for column in columns:
         if classes := _dtensor_classes(column):
-            found += [dtensor_spec(tensor) for tensor in column if type(tensor) in classes]
-    return [found] if found else []
+            specs += [dtensor_spec(tensor) for tensor in column if type(tensor) in classes]
+    return [specs] if specs else []
 
 
 def redistribute_gradients(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
@@ -93,7 +93,7 @@ def check_not_partial(params: Sequence[Tensor]) -> None:
 
 
 def check_state_sharding(key: str, param: Tensor, value: Tensor) -> None:
-    """Raise a RuntimeError for a state that has not its parameter's mesh and placements."""
+    """Raise a RuntimeError for a state without its parameter's mesh and placements."""
     if same_sharding(param, value):
         return
     raise RuntimeError(
@@ -117,7 +117,7 @@ def _equal_specs(a: Any, b: Any) -> bool:
 
 
 def advance_versions(params: Sequence[Tensor]) -> None:
-    """Advance autograd's versions of DTensors: lowerings wrote to their local tensors only."""
+    """Advance autograd's versions of DTensors: lowerings advance those of local tensors only."""
     if any_dtensor(params):
         increment_version([param for param in params if is_dtensor(type(param))])
 
@@ -127,7 +127,7 @@ def _dtensor_classes(tensors: Sequence[Tensor]) -> set[type[Any]]:
 
 
 def _waited(tensor: Tensor) -> Tensor:
-    """Return a tensor; wait for the result if a collective is still to bring it."""
+    """Return a tensor; wait for the collective that computes it, if one is under way."""
     if not is_plain_class(type(tensor)) and hasattr(tensor, "wait"):
         return tensor.wait()  # type: ignore[no-any-return]
     return tensor

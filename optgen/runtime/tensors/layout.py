@@ -1,8 +1,8 @@
 """Memory layouts that a fused kernel can go over as one flat range of elements.
 
 A stream is one of the tensors that a kernel goes over for a parameter: the parameter, its gradient,
-its states. Flat offset i must be the same element of every stream. So all streams of a parameter
-need equal strides and no holes; a stream with another layout is replaced by a copy.
+its states. Flat offset i must stand for the same element in every stream. So all streams of a
+parameter need equal strides and no holes; a stream with another layout is replaced by a copy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def is_row_major(tensor: Tensor) -> bool:
-    """Tell whether a tensor is contiguous, and no view that negates its memory."""
+    """Tell whether a tensor is contiguous, and not a view whose memory holds its negative."""
     return tensor.is_contiguous() and not tensor.is_neg()
 
 
@@ -64,8 +64,8 @@ def copy_like(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
 
 
 def laid_out_like(tensor: Tensor, param: Tensor) -> Tensor:
-    """Return a tensor itself if it has the layout of a parameter of its shape, else a copy."""
+    """Return a tensor, or a copy of it if a kernel cannot go over it along with its parameter."""
     if is_row_major(tensor) and is_row_major(param):  # the usual case, tested first
         return tensor
-    streams = (param, tensor)
-    return copy_like(tensor, param) if 1 in streams_to_copy(streams) else tensor
+    must_copy = 1 in streams_to_copy((param, tensor))
+    return copy_like(tensor, param) if must_copy else tensor

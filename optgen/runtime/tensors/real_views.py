@@ -13,10 +13,10 @@ _dtype = attrgetter("dtype")
 
 
 def reals(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
-    """Return the tensors as a lowering sees them; a new list.
+    """Return a new list of the tensors as a lowering sees them.
 
-    Lowerings see a complex tensor as a real one with a last axis of size 2, and a copy of a
-    conjugate view. A copy cannot be written to, so torch's error is raised if it is `written`.
+    A lowering sees a complex tensor as a real one with a last axis of size 2. It sees a conjugate
+    view as a copy; if the tensors are `written`, torch's error is raised for such a view instead.
     """
     local = to_locals(tensors)
     if not any(dtype.is_complex for dtype in set(map(_dtype, local))):

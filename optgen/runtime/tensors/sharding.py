@@ -33,7 +33,7 @@ class ShardedAxis(NamedTuple):
 
 
 class Sharding(NamedTuple):
-    """The mesh and placements of a sharded parameter; parameters with equal ones step together."""
+    """The mesh and placements of a sharded parameter; equal shardings step together."""
 
     mesh: Any
     placements: tuple[Any, ...]
@@ -103,7 +103,7 @@ def zeros_reduced(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
     placements = [Replicate() if sharded_dim_of(p) == axis else p for p in tensor.placements]
     whole, local = list(tensor.shape), list(local_tensor(tensor).shape)
     whole[axis] = local[axis] = 1
-    made: Tensor = DTensor.from_local(
+    zeros: Tensor = DTensor.from_local(
         torch.zeros(local, dtype=dtype, device=tensor.device),
         tensor.device_mesh,
         placements,
@@ -111,4 +111,4 @@ def zeros_reduced(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
         shape=torch.Size(whole),
         stride=torch.empty(whole, device="meta").stride(),
     )
-    return made
+    return zeros

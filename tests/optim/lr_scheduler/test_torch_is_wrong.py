@@ -15,7 +15,7 @@ fault = Faults()
 
 
 def rates(scheduler: Any, count: int) -> list[float]:
-    """The rates of the first group from now on."""
+    """Return the first group's rates: the current one, and those after each step."""
     (now,) = scheduler.get_last_lr()
     return [now, *(rate for rate, _ in steps(scheduler, count))]
 

@@ -42,7 +42,7 @@ def test_phases_of_no_steps() -> None:
     assert preview(lambda o: WarmupStableDecayLR(o, 0, 3, 0), steps=4) == [1, 1, 1, 0]
 
 
-def test_a_longer_plain() -> None:
+def test_a_longer_stable_phase() -> None:
     """Until the decay begins, it can be put off, as the docstring says."""
     scheduler = WarmupStableDecayLR(optimizer_of(lr=1.0), 0, 3, 2)
     steps(scheduler, 2)

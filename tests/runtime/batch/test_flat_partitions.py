@@ -32,7 +32,7 @@ def model() -> nn.Module:
 def groups(of: nn.Module) -> list[dict[str, Any]]:
     """Return matrices and vectors in two groups, as for weight decay."""
     params = list(of.parameters())
-    return [{"params": [p for p in params if (p.ndim > 1) is two]} for two in (True, False)]
+    return [{"params": [p for p in params if (p.ndim > 1) is matrix]} for matrix in (True, False)]
 
 
 def with_gradients(params: Sequence[Tensor]) -> list[Tensor]:
@@ -71,7 +71,7 @@ def test_one_vector_in_the_place_of_a_model(kind: type[GeneratedOptimizer], rank
             opt.step()
 
 
-def test_muon_says_it_too() -> None:
+def test_muon_refuses_them_too() -> None:
     opt = Muon(with_gradients([nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(2, 3))]))
     exchange(opt.param_groups[0])
 
@@ -136,7 +136,7 @@ def test_a_copy_knows_its_own_parameters(copied: Any) -> None:
         other.step()
 
 
-def test_elementwise_rules_take_it() -> None:
+def test_elementwise_rules_take_flat_partitions() -> None:
     net, whole = model(), flat(list(model().parameters()))
     ours = AdamW(with_gradients(list(net.parameters())))
     ours.param_groups[0]["params"] = with_gradients([whole])

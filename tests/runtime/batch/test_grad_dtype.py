@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, outside, run_inside
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
 from optim.classes import CLASSES, give_gradients, kinds, parameters
 from parity.classes import SPARSE
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@outside
+@outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
@@ -92,7 +92,7 @@ def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None
 
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PLAIN)
-@outside
+@outside_interpreter
 def test_torchs_loop_where_it_takes_such_gradients(name: str, own: torch.dtype) -> None:
     other = torch.bfloat16 if own is torch.float32 else torch.float32
     found = []
@@ -109,7 +109,7 @@ def test_torchs_loop_where_it_takes_such_gradients(name: str, own: torch.dtype) 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", DENSE)
-@outside
+@outside_interpreter
 def test_a_captured_step(name: str, lowering: str) -> None:
     options = {"capturable": True}
     with captured(blind=False):
@@ -118,7 +118,7 @@ def test_a_captured_step(name: str, lowering: str) -> None:
     assert error(narrow, wide) < 1e-6
 
 
-@outside
+@outside_interpreter
 def test_a_differentiable_step() -> None:
     """The gradient's own gradient has its dtype; the numbers are those of float32."""
     found = []

@@ -1,4 +1,4 @@
-"""Test that a batch is kept from step to step exactly as long as it is true."""
+"""Test that a batch is kept from step to step exactly as long as it is valid."""
 
 from collections.abc import Callable
 from typing import Any
@@ -138,7 +138,7 @@ def test_a_gradient_left_from_a_parameter_of_another_size(shape: tuple[int, int]
 
 
 @pytest.mark.parametrize("key", ["step", "exp_avg"])
-def test_a_state_on_another_device_is_no_address_for_a_kernel(key: str) -> None:
+def test_states_on_another_device_take_the_for_loop(key: str) -> None:
     param = torch.nn.Parameter(torch.ones(3, 2))
     optimizer = Adam([param])
     give_gradients([param])

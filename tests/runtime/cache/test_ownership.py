@@ -13,7 +13,7 @@ from optgen.runtime.cache.ownership import fault, untrusted
 OTHER = 12345
 
 
-def facts(mode: int, user: int | None = None, group: int = OTHER) -> os.stat_result:
+def folder_stat(mode: int, user: int | None = None, group: int = OTHER) -> os.stat_result:
     """Return the stat result of a folder, by default of this user."""
     owner = os.geteuid() if user is None else user
     return os.stat_result((stat.S_IFDIR | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
@@ -21,19 +21,19 @@ def facts(mode: int, user: int | None = None, group: int = OTHER) -> os.stat_res
 
 def test_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert not fault(facts(0o755))
-    assert not fault(facts(0o755, user=0))
-    assert "belongs to user 12345" in fault(facts(0o700, user=OTHER))
-    assert "belongs to user 12345" in fault(facts(0o700, user=OTHER), ancestor=True)
+    assert not fault(folder_stat(0o755))
+    assert not fault(folder_stat(0o755, user=0))
+    assert "belongs to user 12345" in fault(folder_stat(0o700, user=OTHER))
+    assert "belongs to user 12345" in fault(folder_stat(0o700, user=OTHER), ancestor=True)
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o777, 0o757])
 def test_modes(mode: int) -> None:
     by = "group" if mode == 0o775 else "everybody"
-    assert by in fault(facts(mode))
-    assert by in fault(facts(mode), ancestor=True)
-    assert by in fault(facts(mode | stat.S_ISVTX))
-    assert not fault(facts(mode | stat.S_ISVTX), ancestor=True)
+    assert by in fault(folder_stat(mode))
+    assert by in fault(folder_stat(mode), ancestor=True)
+    assert by in fault(folder_stat(mode | stat.S_ISVTX))
+    assert not fault(folder_stat(mode | stat.S_ISVTX), ancestor=True)
 
 
 def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +47,11 @@ def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(ownership, "_is_private", ownership._is_private.__wrapped__)
 
-    assert not fault(facts(0o775, group=7), ancestor=True)
-    assert "group" in fault(facts(0o775, group=7))
-    assert "group" in fault(facts(0o775, group=8), ancestor=True)
+    assert not fault(folder_stat(0o775, group=7), ancestor=True)
+    assert "group" in fault(folder_stat(0o775, group=7))
+    assert "group" in fault(folder_stat(0o775, group=8), ancestor=True)
     members.append("eve")
-    assert "group" in fault(facts(0o775, group=7), ancestor=True)
+    assert "group" in fault(folder_stat(0o775, group=7), ancestor=True)
 
 
 def test_every_folder_on_the_way_counts(tmp_path: Path) -> None:
@@ -103,10 +103,12 @@ def test_one_warning_says_what_is_wrong_and_the_way_out(
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
 
-    with pytest.warns(UserWarning, match=rf"{tmp_path}/open may be.*set OPTGEN_CACHE_DIR") as told:
+    with pytest.warns(
+        UserWarning, match=rf"{tmp_path}/open may be.*set OPTGEN_CACHE_DIR"
+    ) as warned:
         used = [*folders.folders(), *folders.folders()]
 
-    assert len(told) == 1
+    assert len(warned) == 1
     assert len(set(used)) == 1
     assert stat.S_IMODE(used[0].stat().st_mode) == 0o700
 

@@ -49,7 +49,7 @@ def test_what_is_small_enough_stays_whole() -> None:
     assert not needs_blocks(tensor)
 
 
-def test_shares_hold_few_elements_or_one_tensor() -> None:
+def test_sublists_hold_few_elements_or_one_tensor() -> None:
     few = [torch.zeros(5) for _ in range(8)]
     assert [len(sublist) for (sublist,) in sublists(few)] == [3, 3, 2]
     large = [torch.zeros(40) for _ in range(3)]
@@ -57,7 +57,7 @@ def test_shares_hold_few_elements_or_one_tensor() -> None:
     assert [len(sublist) for (sublist,) in sublists([torch.zeros(0)] * 2)] == [2]
 
 
-def test_a_share_goes_by_at_once_or_in_blocks() -> None:
+def test_a_sublist_comes_at_once_or_in_blocks() -> None:
     few = [torch.zeros(5), torch.zeros(5)]
     ((first, second),) = list_blocks(few, few)
     assert first == few

@@ -1,3 +1,5 @@
+"""Test scalar functions on floats, on tensors, and on both: they agree with torch's."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Test that slices and chunks of lists cover every tensor once and stay within their limits."""
+
 import pytest
 import torch
 
@@ -77,7 +79,7 @@ def test_sparse_tensors_stay_whole():
     assert row[0].shape == (6, 5)
 
 
-def test_cuts_hold_at_most_one_piece_of_elements():
+def test_chunks_have_at_most_as_many_elements_as_a_slice():
     params = tensors((4,), (4,), (4,), (25,), (1,))
 
     found = [[t.numel() for t in batch] for (batch,) in chunks(params)]
@@ -86,7 +88,7 @@ def test_cuts_hold_at_most_one_piece_of_elements():
 
 
 @pytest.mark.parametrize(("dtype", "elements"), [(torch.float16, 20), (torch.float64, 5)])
-def test_elsewhere_a_piece_has_a_number_of_bytes(dtype, elements):
+def test_on_a_device_a_slice_is_limited_in_bytes(dtype, elements):
     """The bytes are those of the widest dtype, because a temporary may have it."""
     params = [torch.zeros(50, dtype=torch.float16, device="meta")]
     states = [torch.zeros(50, dtype=dtype, device="meta")]
@@ -95,7 +97,7 @@ def test_elsewhere_a_piece_has_a_number_of_bytes(dtype, elements):
     assert max(p.numel() for (p,), _ in chunks(params, states, alive=20)) == elements // 5
 
 
-def test_cuts_keep_lists_parallel_and_empty_lists_empty():
+def test_chunks_keep_lists_parallel_and_empty_lists_empty():
     params, states = tensors((4,), (25,)), tensors((4,), (25,))
 
     with torch.no_grad():

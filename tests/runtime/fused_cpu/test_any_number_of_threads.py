@@ -23,7 +23,7 @@ def values(step: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 @pytest.fixture
-def several() -> Iterator[None]:
+def restored_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -50,10 +50,10 @@ def stepped(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
     return [*params, *(s for p in params for s in optimizer.state[p].values())]
 
 
-@pytest.mark.usefixtures("several")
+@pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PLAIN)
-def test_the_same_bits(name: str, dtype: torch.dtype) -> None:
+def test_any_number_of_threads_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
     alone = stepped(name, dtype, 1)
 
     for count in (2, 3):

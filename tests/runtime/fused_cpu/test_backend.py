@@ -53,8 +53,8 @@ def test_a_long_tensor_has_the_bits_of_its_parts() -> None:
     parts = [each.clone().requires_grad_() for each in first.split(part)]
     for params, grads in (whole, [grad]), (parts, grad.split(part)):
         optimizer = SGD(params, momentum=0.9, weight_decay=0.01, fused=True)
-        for param, its in zip(params, grads, strict=True):
-            param.grad = its.clone()
+        for param, own in zip(params, grads, strict=True):
+            param.grad = own.clone()
         for _ in range(2):
             optimizer.step()
 

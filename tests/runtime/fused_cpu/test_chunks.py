@@ -38,15 +38,15 @@ def negated(like: Tensor) -> Tensor:
     return torch._neg_view(torch.randn_like(like))
 
 
-@pytest.mark.parametrize("of", [transposed, negated])
+@pytest.mark.parametrize("make", [transposed, negated])
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "amsgrad": True}])
-def test_a_few_at_a_time(
-    options: dict[str, Any], of: Callable[[Tensor], Tensor], copies: Copies
+def test_a_few_tensors_are_copied_at_a_time(
+    options: dict[str, Any], make: Callable[[Tensor], Tensor], copies: Copies
 ) -> None:
     """A tensor with its parameter's strides is not copied."""
     torch.manual_seed(0)
     starts = [torch.randn(2, n, dtype=torch.float64) for n in (2, 3, 2, 3, 30, 2)]
-    grads = [of(start) for start in starts]
+    grads = [make(start) for start in starts]
     grads[2] = torch.randn_like(starts[2])
     found = []
     for kind in (Adam, torch.optim.Adam):

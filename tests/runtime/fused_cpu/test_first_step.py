@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from runtime.training import error, parameters, states, train
 from torch import Tensor
 from torch.nn import Parameter
 
 import optgen.optim
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
-from tests.runtime.training import error, parameters, states, train
 
 needs_reader = pytest.mark.skipif(reader() is None, reason="no C++ reader")
 RULES: dict[str, dict[str, Any]] = {

@@ -107,7 +107,7 @@ def rule(states: int, fresh: int = 0, step: str | None = "tensor") -> Rule:
     return Rule("big", tuple(map(State, keys)), ("lr",), step, tuple(keys[:fresh]))
 
 
-def test_a_rule_that_no_row_of_the_table_holds_says_so() -> None:
+def test_what_a_rule_has_too_many_of() -> None:
     assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
     assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
     assert excess(rule(9, fresh=9)) == "more than 8 states ask whether they are fresh"
@@ -128,7 +128,7 @@ def Many(p, g, t, /, {states}, *, lr=hyper(0.5)):
 
 
 @pytest.mark.parametrize(("count", "update"), [(15, "s{0} = s{0} + g"), (9, "")])
-def test_such_a_rule_takes_its_steps_unfused(count: int, update: str, tmp_path: Path) -> None:
+def test_a_rule_with_too_many_states_steps_unfused(count: int, update: str, tmp_path: Path) -> None:
     states = ", ".join(f's{index}=state("state{index}")' for index in range(count))
     asked = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
     body = "\n".join("    " + (update or asked).format(index) for index in range(count))

@@ -49,7 +49,7 @@ def test_matrix_words_take_equal_shapes_at_once(monkeypatch: pytest.MonkeyPatch)
     assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
 
 
-def test_a_matrix_in_columns() -> None:
+def test_a_matrix_stored_by_columns() -> None:
     (start,) = values([(6, 9)], torch.float64, 0)
     plain, turned = Parameter(start.clone()), Parameter(start.t().contiguous().t())
     assert not turned.is_contiguous()

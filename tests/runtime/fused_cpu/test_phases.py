@@ -22,7 +22,7 @@ from optgen.optim import Adafactor
 from optgen.passes.maximize import add_maximize
 from optgen.spec.read_spec import read_spec
 
-repeat = importlib.import_module(
+cached_dense_step = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
 )  # a function of the package has the same name
 SPECS = Path(__file__).parents[2] / "specs"
@@ -162,7 +162,7 @@ def test_came() -> None:
 
 @pytest.mark.parametrize("by_row", [True, False])
 def test_old_values_of_rows_and_columns(by_row: bool) -> None:
-    """A pass without a sweep copies them before the first sweep."""
+    """A pass without a sweep copies the old values before the first sweep."""
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
     follow_the_rule(rule("old_factors"), shapes, 1e-12, by_row=by_row)
 
@@ -227,7 +227,7 @@ def test_tensors_without_elements() -> None:
     assert params[4].isfinite().all()
 
 
-def test_what_is_no_number_stays_within_its_parameter() -> None:
+def test_nan_stays_within_its_parameter() -> None:
     params = [Parameter(torch.ones(300, 300)), Parameter(torch.ones(300, 300))]
     optimizer = Adafactor(params)
     for param in params:
@@ -265,7 +265,7 @@ def repeats(optimizer: Any) -> bool:
     return optimizer._context.cached is not None
 
 
-@pytest.mark.skipif(repeat.reader() is None, reason="no reader on this torch")
+@pytest.mark.skipif(cached_dense_step.reader() is None, reason="no reader on this torch")
 def test_a_repeated_step_knows_shapes() -> None:
     params = [Parameter(value) for value in values([(4, 6), (5,), (2, 3, 4)], torch.float64, 0)]
     optimizer, reference = (

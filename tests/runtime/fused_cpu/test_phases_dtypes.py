@@ -26,8 +26,8 @@ def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None
         optimizer.step()
 
     # Sums and products differ from those of float32 in the last bit: a tie may go the other way.
-    of = torch.finfo(dtype)
-    half = of.eps / 2 * 2 ** wide.detach().abs().clamp(of.smallest_normal).log2().floor()
+    info = torch.finfo(dtype)
+    half = info.eps / 2 * 2 ** wide.detach().abs().clamp(info.smallest_normal).log2().floor()
     assert ((narrow.float() - wide).abs() <= 1.01 * half).all()
     assert (narrow != wide.to(dtype)).sum() <= 1 + wide.numel() / 1000
     for key, found in optimizers[0].state[narrow].items():

@@ -33,7 +33,7 @@ STEPS = 3
 
 
 @dataclass(frozen=True)
-class Lie:
+class Placement:
     """A placement: the axis that a mesh dimension cuts."""
 
     dim: int
@@ -68,7 +68,7 @@ class Rank:
 
     def sharding_of(self, whole: Tensor) -> Sharding:
         """Return a parameter's sharding; axes count from the last one."""
-        return Sharding(self.mesh, tuple(Lie(whole.dim() + axis) for axis in self.axes))
+        return Sharding(self.mesh, tuple(Placement(whole.dim() + axis) for axis in self.axes))
 
     def part(self, whole: Tensor, shape: str = "like") -> Tensor:
         """Return this rank's shard of a tensor like a parameter, or of its rows or columns."""
@@ -120,7 +120,7 @@ def _column(state: State, members: list[Tensor], states: list[dict[str, Tensor]]
     return [each[state.key] for each in states] if state.key in states[0] else []
 
 
-def together(updates: Sequence[Update]) -> int:
+def run_together(updates: Sequence[Update]) -> int:
     """Run the updates of all ranks; return how often they waited for one another."""
     rounds = 0
     while asked := [request for update in updates if (request := next(update, None)) is not None]:
@@ -167,7 +167,7 @@ def follow_the_whole(
     rounds = 0
     for number in range(1, STEPS):
         grads = step(ranks[0].optimizer, number)
-        rounds = together([rank.update(kernel, grads) for rank in ranks])
+        rounds = run_together([rank.update(kernel, grads) for rank in ranks])
     for rank in ranks:
         for index, param in enumerate(rank.members):
             assert error(rank.params[index], rank.part(param.detach())) < 1e-12, param.shape
@@ -254,17 +254,17 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
     for count in (1, 3):
         torch.set_num_threads(count)
         ranks, kernel = prepared(rule("adafactor")[0], [(3000, 1000), (5, 7), (2000, 2)], *ROWS)
-        together([rank.update(kernel, step(rank.optimizer, 1)) for rank in ranks])
+        run_together([rank.update(kernel, step(rank.optimizer, 1)) for rank in ranks])
         states = [value for rank in ranks for each in rank.states for value in each.values()]
         ended.append([*states, *(param for rank in ranks for param in rank.params)])
     assert all(map(torch.equal, *ended))
 
 
-def test_a_walk_that_is_not_finished_leaves_nothing_behind() -> None:
+def test_an_update_that_is_not_finished_leaves_nothing_behind() -> None:
     """Another rank may have failed while this one waited."""
     ranks, kernel = prepared(rule("adafactor")[0], [(5, 7)], *ROWS)
     grads = step(ranks[0].optimizer, 1)
     update = ranks[0].update(kernel, grads)
     next(update)
     update.close()
-    assert together([rank.update(kernel, grads) for rank in ranks]) == 3
+    assert run_together([rank.update(kernel, grads) for rank in ranks]) == 3

@@ -35,7 +35,7 @@ CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build kernels that treat a hundred rows or columns as many."""
 
     original = kernels.inline_includes
@@ -49,7 +49,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_kernels", weakref.WeakKeyDictionary())
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("name", ["adafactor", "came"])
 def test_thin_matrices_follow_the_rule(name: str) -> None:
     shapes = [*TALL, *FLAT, *OTHERS]
@@ -57,13 +57,13 @@ def test_thin_matrices_follow_the_rule(name: str) -> None:
     follow_the_rule(rule(name), suited, 1e-12)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limit")
 def test_every_reduction_of_thin_matrices(odd: tuple[Any, Algorithm]) -> None:
     shapes = [shape for shape in (*TALL, *FLAT, *OTHERS) if len(shape) > 1]
     follow_the_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 @pytest.mark.parametrize("name", ["adafactor", "odd"])
 def test_parts_of_thin_matrices(
@@ -74,7 +74,7 @@ def test_parts_of_thin_matrices(
     follow_the_whole(cls, [*TALL, *FLAT, (3, 3)], mesh, axes)
 
 
-@pytest.mark.usefixtures("few", "threads")
+@pytest.mark.usefixtures("low_limit", "threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     """Several threads are used from 16 MB on."""
@@ -88,13 +88,13 @@ def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     assert all(map(torch.equal, *ended))
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
 def test_gradients_are_unscaled_where_they_lie(shape: Shape) -> None:
     unscaled_once(shape)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
 def test_sixteen_bits_are_rounded_once(shape: Shape) -> None:
     """The result is a float32 step from the same numbers, rounded once at its end."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, inside, outside, run_inside
+from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
 from runtime.fused_triton.triton_cases import error, set_gradients, tensors, two_groups, worst
 from torch import Tensor
 
@@ -37,12 +37,12 @@ CASES = [
 ]
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-@outside
+@outside_interpreter
 def test_says_why_it_cannot_run() -> None:
     param = torch.ones(3, requires_grad=True)
     param.grad = torch.ones(3)
@@ -51,7 +51,7 @@ def test_says_why_it_cannot_run() -> None:
         optimizer.step()
 
 
-@outside
+@outside_interpreter
 @pytest.mark.parametrize("missing", ["triton", "numpy"])
 def test_names_the_package_the_interpreter_lacks(
     missing: str, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +92,7 @@ def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, 
         other.step()
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
     both = pair(name, torch.float64, **settings)
@@ -100,7 +100,7 @@ def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> No
     assert worst(*both) < 1e-14
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"])
 def test_computes_in_float32_for_float32(name: str) -> None:
     both = pair(name, torch.float32, weight_decay=0.1)
@@ -108,7 +108,7 @@ def test_computes_in_float32_for_float32(name: str) -> None:
     assert worst(*both) < 1e-6
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
     param = torch.randn(2000).to(dtype).requires_grad_()
@@ -119,7 +119,7 @@ def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
     assert torch.equal(param, exact.to(dtype))
 
 
-@inside
+@inside_interpreter
 def test_mixed_types_in_one_optimizer() -> None:
     dtypes = (torch.float64, torch.float32, torch.float16)
     ours, theirs = ([p for dtype in dtypes for p in tensors(dtype)] for _ in range(2))
@@ -132,7 +132,7 @@ def test_mixed_types_in_one_optimizer() -> None:
     assert len(plan._buckets) == 3  # one launch each, for any number of tensors
 
 
-@inside
+@inside_interpreter
 def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     uploads: list[tuple[int, ...]] = []
     upload = table.upload
@@ -161,7 +161,7 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
     assert uploads == [(1, 8)]
 
 
-@inside
+@inside_interpreter
 def test_a_tensor_learning_rate_is_read_where_it_lies() -> None:
     lr = torch.tensor(0.25, dtype=torch.float64)
     param = torch.zeros(5, dtype=torch.float64, requires_grad=True)
@@ -176,7 +176,7 @@ def test_a_tensor_learning_rate_is_read_where_it_lies() -> None:
     assert param.tolist() == [-0.75] * 5
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("scale", [4.0, 3.0])
 def test_unscales_gradients(scale: float) -> None:
     both = pair("Adam", torch.float32, fused=None)
@@ -194,7 +194,7 @@ def test_unscales_gradients(scale: float) -> None:
     assert worst(*both) < 1e-6
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("Adam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("NAdam", {})],
@@ -212,7 +212,7 @@ def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> N
     assert worst(*both) < 1e-14
 
 
-@inside
+@inside_interpreter
 def test_an_infinity_that_nothing_multiplies_stays_one() -> None:
     param = torch.full((3,), torch.inf, requires_grad=True)
     param.grad = torch.ones(3)
@@ -220,7 +220,7 @@ def test_an_infinity_that_nothing_multiplies_stays_one() -> None:
     assert param.tolist() == [torch.inf] * 3
 
 
-@inside
+@inside_interpreter
 def test_nan_reaches_the_maximum() -> None:
     param = torch.zeros(2, requires_grad=True)
     param.grad = torch.tensor([torch.nan, 1.0])
@@ -229,7 +229,7 @@ def test_nan_reaches_the_maximum() -> None:
     assert optimizer.state[param]["max_exp_avg_sq"].isnan().tolist() == [True, False]
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
 def test_a_weight_decay_that_is_not_a_number_decays(name: str) -> None:
     both = pair(name, torch.float64)
@@ -242,7 +242,7 @@ def test_a_weight_decay_that_is_not_a_number_decays(name: str) -> None:
     assert both[0][4].isnan().all()
 
 
-@inside
+@inside_interpreter
 def test_a_parameter_that_is_written_is_a_new_version() -> None:
     param = torch.ones(3, requires_grad=True)
     square = (param * param).sum()
@@ -252,7 +252,7 @@ def test_a_parameter_that_is_written_is_a_new_version() -> None:
         square.backward()
 
 
-@inside
+@inside_interpreter
 def test_follows_parameters_that_are_exchanged() -> None:
     param = torch.ones(4, requires_grad=True)
     optimizer = optgen.optim.Adam([param], lr=0.5)
@@ -270,7 +270,7 @@ def test_follows_parameters_that_are_exchanged() -> None:
     assert torch.allclose(other, torch.full((4,), 1.5), atol=1e-5)
 
 
-@inside
+@inside_interpreter
 def test_a_checkpoint_resumes() -> None:
     both = pair("NAdam", torch.float64, weight_decay=0.1)
     _, optimizer, _, other = both

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from runtime.changes import CHANGES, Prepare, deviation, give_gradients
 from torch import Tensor
 
@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 SHAPES = ((3, 4), (600,), (), (0, 2), (2, 3, 4), (2, 3, 2, 2))
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
@@ -109,7 +109,7 @@ def trained(make: Any, change: Prepare, steps: int = 6) -> tuple[list[Tensor], A
     return params, optimizer
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("change", [*CHANGES, *LAYOUTS], ids=lambda change: change.__name__)
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -131,7 +131,7 @@ def test_changes_between_steps_are_seen(name: str, options: Any, change: Prepare
         assert deviation(list(a.values()), list(b.values())) < tolerance
 
 
-@inside
+@inside_interpreter
 def test_the_same_step_again_keeps_its_buckets() -> None:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
@@ -147,7 +147,7 @@ def test_the_same_step_again_keeps_its_buckets() -> None:
     assert backend("fused_triton")._plans[optimizer] is plan
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("size", [5, 3000])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_streams_of_several_shapes_are_refused(size: int, momentum: float) -> None:
@@ -166,7 +166,7 @@ def test_streams_of_several_shapes_are_refused(size: int, momentum: float) -> No
     assert param.tolist() == [1.0] * size
 
 
-@inside
+@inside_interpreter
 def test_a_state_on_another_device_is_refused() -> None:
     """An address in another device's memory would be read as one of this device's."""
     param = torch.nn.Parameter(torch.ones(20))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 
 import optgen
 from optgen import use_lowering
@@ -24,7 +24,7 @@ SPREAD = 8
 """Factor of the bound for rules that iterate in 16 bits."""
 
 
-@outside
+@outside_interpreter
 def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
@@ -44,7 +44,7 @@ def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
     return [param.detach() for param in params] + [s for s in states if torch.is_tensor(s)]
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule(name: str, dtype: torch.dtype) -> None:
@@ -57,7 +57,7 @@ def test_a_rule(name: str, dtype: torch.dtype) -> None:
         assert wrong <= bound * expected.double().abs().max()
 
 
-@inside
+@inside_interpreter
 def test_factored_variances_in_16_bits_are_not_zero() -> None:
     """Variances were once silently zero: a float64 was stored with bits that mean no bfloat16."""
     param = torch.ones(8, 4, dtype=torch.bfloat16, requires_grad=True)
@@ -70,7 +70,7 @@ def test_factored_variances_in_16_bits_are_not_zero() -> None:
     assert optimizer.state[param]["col_var"].min() > 0
 
 
-@inside
+@inside_interpreter
 def test_infinities_warn_of_nothing() -> None:
     param = torch.ones(4, requires_grad=True)
     param.grad = torch.tensor([torch.inf, -torch.inf, torch.nan, 3e38])
@@ -81,7 +81,7 @@ def test_infinities_warn_of_nothing() -> None:
     assert param.isnan().tolist() == [True, True, True, False]
 
 
-@inside
+@inside_interpreter
 def test_other_kernels_find_the_interpreter_as_it_is() -> None:
     from triton.runtime.interpreter import InterpreterBuilder
 
@@ -99,7 +99,7 @@ def test_other_kernels_find_the_interpreter_as_it_is() -> None:
     assert methods() == before
 
 
-@inside
+@inside_interpreter
 def test_one_thread_after_the_other() -> None:
     """The interpreter has one global state; two threads at once would mix their programs."""
     results: list[list[torch.Tensor]] = []

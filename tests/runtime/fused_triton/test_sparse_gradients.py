@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside, outside, run_inside
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 
 import optgen
 import optgen.optim
@@ -21,7 +21,7 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
 CHECKED = torch.sparse.check_sparse_tensor_invariants
 
 
-@outside
+@outside_interpreter
 def test_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
@@ -36,7 +36,7 @@ def gradients() -> Iterator[torch.Tensor]:
         yield torch.sparse_coo_tensor(indices, values, (9, 6))
 
 
-@inside
+@inside_interpreter
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_the_touched_rows(name: str, options: dict[str, Any]) -> None:
     start = torch.randn(9, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

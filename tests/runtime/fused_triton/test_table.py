@@ -58,6 +58,8 @@ def test_points_where_tensors_lie_and_leaves_absent_streams_at_zero() -> None:
 
 
 class Uploads(list[tuple[int, ...]]):
+    """Stands for `upload`, and lists the shapes of what was uploaded."""
+
     def __call__(self, target: Tensor, values: Any, staging: Any) -> None:
         self.append(tuple(target.shape))
         target.copy_(torch.frombuffer(values, dtype=target.dtype).view(target.shape))
@@ -108,7 +110,7 @@ def test_an_upload_copies_what_it_is_given() -> None:
     assert target.tolist() == [1, 2, 3]
 
 
-def test_a_share_picks_in_order() -> None:
+def test_a_subset_picks_in_order() -> None:
     tensors = [torch.tensor(float(i)) for i in range(4)]
     assert GroupSubset(0, (0, 1, 2, 3)).pick(tensors) is tensors
     assert list(GroupSubset(0, (1,)).pick(tensors)) == tensors[1:2]

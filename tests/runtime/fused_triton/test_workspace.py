@@ -93,7 +93,7 @@ def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
     assert work.programs(1, 1).owners.tolist() == [0, 0, 0, 1]
 
 
-def test_parts_of_what_finishing_sums_find_room() -> None:
+def test_parts_of_the_sums_of_a_finish_have_room() -> None:
     work = workspace(WorkspaceSpec(1, True, sums=1, parts=3), [(300, 3, 3), (5, 2)])
     assert work.shapes[6].tolist() == [0, 3 + 3 * 3]
     assert work.shapes[-1].tolist() == [3, 3 + 3 * 3 + 1]

@@ -1,6 +1,5 @@
 """Tensors that a fused kernel must take: sizes around its block, and layouts of all kinds."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ def tensors(dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
 
 
 def set_gradients(params: list[Tensor], step: int, scale: float = 1.0) -> None:
-    """Draw gradients; every fifth of the odd parameters has none, one is laid out like its own."""
+    """Draw gradients; some parameters have none, and only the last has its parameter's layout."""
     generator = torch.Generator().manual_seed(1000 + step)
     for i, param in enumerate(params):
         drawn = torch.randn(param.shape, generator=generator, dtype=torch.float64) * scale
@@ -54,6 +53,3 @@ def worst(params: list[Tensor], optimizer: Any, others: list[Tensor], other: Any
         assert {k: v.dtype for k, v in ours.items()} == {k: v.dtype for k, v in theirs.items()}
         errors += [error(ours[key], theirs[key]) for key in ours]
     return max(errors)
-
-
-Make = Callable[..., Any]

@@ -43,16 +43,16 @@ class _Member:
 
 
 def _all_to_all_single(
-    come: Tensor, gone: Tensor, counts: list[int], sent: list[int], group: _Member
+    output: Tensor, source: Tensor, counts: list[int], sent: list[int], group: _Member
 ) -> None:
     lane = group.lane
-    lane.sent[group.own], lane.counts[group.own] = gone, sent
+    lane.sent[group.own], lane.counts[group.own] = source, sent
     lane.barrier.wait(10)
     parts = [
         tensor.split(sizes)[group.own] for tensor, sizes in zip(lane.sent, lane.counts, strict=True)
     ]
     assert [part.numel() for part in parts] == counts
-    come.copy_(torch.cat(parts))
+    output.copy_(torch.cat(parts))
     lane.barrier.wait(10)
 
 
@@ -126,7 +126,7 @@ def test_matrices_come_whole_and_their_parts_go_back(calls: list[_Member]) -> No
     for name, shape in whole:
         ranks = torch.tensor(GRID)[[dim for dim, _ in CUTS[name]]].prod().item()
         copies = len(owned) // ranks  # lanes that hold shards of the same matrices
-        assert sum(of[name, shape] for of in owned) == 5 * copies
+        assert sum(counts[name, shape] for counts in owned) == 5 * copies
     # The first cut and the second, along two dimensions each, there and back.
     assert len(calls) == len(owned) * 2 * 2 * 2
 

@@ -88,7 +88,7 @@ def test_the_state_of_an_optimizer_that_took_no_step_can_be_saved_and_loaded() -
     assert optimizer.state_dict()["state"] == {}
 
 
-def test_missing_group_keys_get_torchs_values_ours_and_defaults() -> None:
+def test_missing_group_keys_get_torchs_value_or_the_groups_own() -> None:
     params = parameters()
     optimizer = Adam(params, maximize=True, eps=1e-3)
     optimizer.param_groups[0]["eps"] = 1e-4

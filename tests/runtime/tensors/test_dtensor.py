@@ -61,7 +61,7 @@ def test_sharded_and_plain_parameters_in_one_group(
     assert error([states["exp_avg"].full_tensor()], [reference.state[theirs[0]]["exp_avg"]]) < 1e-12
 
 
-def test_what_is_known_of_a_mesh_does_not_keep_it(mesh: "distributed.DeviceMesh") -> None:
+def test_a_known_sharding_does_not_keep_its_mesh_alive(mesh: "distributed.DeviceMesh") -> None:
     from torch.distributed.tensor import DTensor, Replicate
 
     another = distributed.DeviceMesh("cpu", [[0]])

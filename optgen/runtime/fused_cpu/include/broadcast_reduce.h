@@ -19,7 +19,7 @@ struct Max {
     template <class C> static C combine(C a, C b) { return maximum(a, b); }
 };
 
-// Number of elements that may be written beyond the end, and read there from a buffer.
+// Number of elements beyond the end of a buffer that may be written and read.
 constexpr i64 PADDING = 64;
 
 // Repeats every number N times. With a constant N, compilers vectorize the loop with shuffles.
@@ -29,7 +29,8 @@ void repeat_interleave_by(const C* __restrict from, i64 count, C* __restrict to)
         for (int k = 0; k < N; ++k) to[N * i + k] = from[i];
 }
 
-// Repeats every number, W at a time. The next number overwrites what was written too far.
+// Repeats every number `times` times, W at a time. The next number overwrites what was written too
+// far.
 template <int W, class C>
 void repeat_interleave_wide(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
     for (i64 i = 0; i < count; ++i, to += times)
@@ -47,7 +48,7 @@ NOINLINE void repeat_interleave(const C* from, i64 count, i64 times, C* to) {
     repeat_interleave_wide<16>(from, count, times, to);
 }
 
-// Repeats the columns' numbers of every matrix for each of its rows. With N rows and N columns.
+// Repeats the columns' numbers of every matrix, which is N by N, for each of its rows.
 template <int N, class C>
 void repeat_rows_square(const C* __restrict from, i64 matrices, C* __restrict to) {
     for (i64 m = 0; m < matrices; ++m)
@@ -55,7 +56,8 @@ void repeat_rows_square(const C* __restrict from, i64 matrices, C* __restrict to
             for (int c = 0; c < N; ++c) to[N * (N * m + r) + c] = from[N * m + c];
 }
 
-// Repeats up to W columns at a time. The next row overwrites what was written too far.
+// Repeats the columns' numbers of matrices with at most W columns. The next row overwrites what was
+// written too far.
 template <int W, class C>
 void repeat_rows_narrow(
     const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {
@@ -98,7 +100,7 @@ NOINLINE double reduce_all(const C* x, i64 n) {
     return reduce_in_lanes<Op, 32>(x, n);
 }
 
-// Reduces each of some short rows to one number.
+// Reduces each row of N numbers to one number.
 template <class Op, int N, class C, class To>
 void reduce_short_rows(const C* __restrict x, i64 rows, To* __restrict to) {
     for (i64 r = 0; r < rows; ++r, x += N) {
@@ -120,7 +122,7 @@ NOINLINE void reduce_rows(const C* x, i64 rows, i64 columns, To* to) {
         for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(reduce_all<Op>(x, columns));
 }
 
-// Combines rows with a row of partial results.
+// Combines each column of some rows with its partial result.
 template <class Op, class C>
 NOINLINE void accumulate_columns(
     const C* __restrict x, i64 rows, i64 columns, double* __restrict to) {

@@ -41,8 +41,8 @@ INLINE To bit_cast(From from) {
 }
 
 // Storage of the 16-bit dtypes. F is a float and U an unsigned integer of its size, or both are
-// vectors of these. A code is the lower half of its U. Conversions round to nearest even. NaN keeps
-// its upper bits, as it does where the CPU converts.
+// vectors of these, with a code in the lower half of each U. Conversions round to nearest even. NaN
+// keeps its upper bits, as it does where the CPU converts.
 struct bfloat16 {
     u16 code;
 
@@ -122,6 +122,7 @@ NOINLINE void read(u32 dtype, const void* stream, i64 first, i64 n, C* to) {
         if (dtype == FLOAT32) return read<float>(stream, first, n, to);
 }
 
+// Converts n numbers of the compute dtype to elements first, first + 1, ... of a stream.
 template <class S, class C>
 void write(const C* __restrict from, void* stream, i64 first, i64 n) {
     S* __restrict to = static_cast<S*>(stream) + first;

@@ -16,7 +16,7 @@
 //   pass     A pass sweeps all blocks of a tensor, and then runs its finish steps once. A finish
 //            step turns sums into numbers, rows or columns that the next pass reads.
 //   tile     A block is swept tile by tile. A tile stays in the first-level cache. All loops of the
-//            pass run on the tile, by strips if streams are converted or come from memory.
+//            pass run on the tile, by strips if streams are converted or exceed the caches.
 //   loop     A generated loop is a template on the storage dtype S and the compute type C. The
 //            compiler vectorizes loops over float32 and double; 16-bit elements use VectorPair.
 // An elementwise rule has one loop and no plan: a step is one sweep over the list of all elements.
@@ -116,7 +116,8 @@ struct ElementwiseKernel : Program<R> {
     using Program<R>::STREAMS, Program<R>::table, Program<R>::scalar_run, Program<R>::address;
     using Program<R>::hypers, Program<R>::scalars, Program<R>::dtype;
 
-    HeapArray<i64> first_element; // [tensor]: its first element in the list of all elements
+    HeapArray<i64> first_element; // [tensor]: its first place, a multiple of 64, in the list of all
+                                  // elements
     i64 traffic = 0;              // bytes that the step moves
 
     explicit ElementwiseKernel(const Table& given_table)
@@ -133,6 +134,7 @@ struct ElementwiseKernel : Program<R> {
 
     i64 length() const { return first_element[table.tensors]; }
 
+    // Updates streams in place if they have the compute dtype C, all others through buffers.
     template <class C>
     void through_buffers(i64 t, i64 first, i64 n) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];

@@ -4,7 +4,7 @@
 namespace optgen {
 
 // Results agree with torch: maximum and minimum are NaN if an operand is NaN, and sign(NaN) is 0.
-// All are selects, because loops with fmax and fmin do not vectorize.
+// These three are selects, because loops with fmax and fmin do not vectorize.
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline double sqrt(double x) { return __builtin_sqrt(x); }
 inline float exp(float x) { return __builtin_expf(x); }

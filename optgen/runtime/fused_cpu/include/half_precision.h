@@ -9,6 +9,7 @@ namespace optgen {
 template <class S>
 constexpr bool DEINTERLEAVED = true;
 
+// Loads a pair, and prefetches the element that lies `ahead` of it.
 INLINE VectorPair load(const bfloat16* from, i64 ahead) {
     VectorBits pairs;
     __builtin_prefetch(from + ahead);
@@ -16,6 +17,7 @@ INLINE VectorPair load(const bfloat16* from, i64 ahead) {
     return {bit_cast<Vector>(pairs << 16), bit_cast<Vector>(pairs & 0xffff0000)};
 }
 
+// Returns the codes of a pair in memory order.
 INLINE VectorBits packed(VectorPair x) {
     const VectorBits low = bfloat16::rounded_bits<VectorBits>(x.a);
     const VectorBits high = bfloat16::rounded_bits<VectorBits>(x.b);

@@ -28,12 +28,12 @@ i64 bytes_per_element(const Program<R>& program, i64 t) {
 // dtype, or a 16-bit dtype. Returns ABSENT otherwise.
 template <class R>
 u32 find_loop_dtype(const Program<R>& program, i64 t, bool in_double) {
-    const u32 its = program.dtype(0, t);
+    const u32 param_dtype = program.dtype(0, t);
     for (int v = 1; v < R::STREAMS; ++v) {
         const u32 dtype = program.dtype(v, t);
-        if (R::AXES[v] == TENSOR && dtype && dtype != its) return ABSENT;
+        if (R::AXES[v] == TENSOR && dtype && dtype != param_dtype) return ABSENT;
     }
-    return in_double == (its == FLOAT64) ? its : ABSENT;
+    return in_double == (param_dtype == FLOAT64) ? param_dtype : ABSENT;
 }
 
 // Shape of a whole tensor, of which this rank may hold a shard. Decisions that depend on this shape
@@ -48,23 +48,25 @@ struct GlobalShape {
 inline GlobalShape global_shape(const Table& table, i64 t) {
     const i64* const shape = table.shape + SHAPE * t;
     if (!table.shards) return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
-    const Shard& of = table.shards->of[t];
-    return {of.elements / max(1, of.rows * of.columns), of.rows, of.columns, of.sharded_axes};
+    const Shard& shard = table.shards->of[t];
+    const i64 batch = shard.elements / max(1, shard.rows * shard.columns);
+    return {batch, shard.rows, shard.columns, shard.sharded_axes};
 }
 
 // Chooses the tiling strategy of a tensor with row or column values: the same on all ranks.
 template <class R>
-TensorPlan::Strategy choose_strategy(const GlobalShape& of, bool exact) {
-    const bool tall = of.rows >= of.columns;
-    const bool many = of.batch * (of.rows + of.columns)
+TensorPlan::Strategy choose_strategy(const GlobalShape& shape, bool exact) {
+    const bool tall = shape.rows >= shape.columns;
+    const bool many = shape.batch * (shape.rows + shape.columns)
         > (exact ? MANY_AXIS_VALUES : 2 * MANY_AXIS_VALUES);
-    const i64 largest = many && of.batch > 1 ? MAX_WHOLE_MATRIX_OF_MANY : MAX_WHOLE_MATRIX;
+    const i64 largest = many && shape.batch > 1 ? MAX_WHOLE_MATRIX_OF_MANY : MAX_WHOLE_MATRIX;
     TensorPlan::Strategy strategy = TensorPlan::SPLIT;
-    if (of.is_unsharded() && of.size() && of.size() <= largest)
+    if (shape.is_unsharded() && shape.size() && shape.size() <= largest)
         strategy = TensorPlan::WHOLE_MATRICES;
-    else if (!many || !of.size() || of.sharded_axes & (tall ? 4 : 2)) return strategy;
-    else if (tall && of.columns <= LONG_ROW_TILE) strategy = TensorPlan::WHOLE_ROWS;
-    else if (!tall && of.rows <= MAX_WHOLE_COLUMN) strategy = TensorPlan::WHOLE_COLUMNS;
+    else if (!many || !shape.size() || shape.sharded_axes & (tall ? 4 : 2)) // 4: columns, 2: rows
+        return strategy;
+    else if (tall && shape.columns <= LONG_ROW_TILE) strategy = TensorPlan::WHOLE_ROWS;
+    else if (!tall && shape.rows <= MAX_WHOLE_COLUMN) strategy = TensorPlan::WHOLE_COLUMNS;
     if (strategy != TensorPlan::SPLIT && exact)
         strategy = TensorPlan::Strategy(strategy + TensorPlan::EXACT_MATRICES);
     return R::PASS_COUNTS[strategy] ? strategy : TensorPlan::SPLIT;
@@ -77,11 +79,11 @@ constexpr int COMPLETE_AXES[] = {
 
 // Plans tiles of one or more whole matrices.
 inline void plan_whole_matrices(TensorPlan& plan) {
-    const bool few = plan.size() <= MAX_WHOLE_MATRIX;
-    plan.by_rows = plan.columns >= LONG_ROW && 2 * plan.size() >= SHORT_ROW_TILE && few;
+    const bool small = plan.size() <= MAX_WHOLE_MATRIX;
+    plan.by_rows = plan.columns >= LONG_ROW && 2 * plan.size() >= SHORT_ROW_TILE && small;
     plan.tile_elements = plan.by_rows ? LONG_ROW_TILE : plan.short_row_tile();
     plan.tile_height = plan.by_rows ? 1 : max(1, plan.short_row_tile() / max(1, plan.size()));
-    // A matrix value has one number a matrix: tiles begin at a cache line of these numbers.
+    // A matrix value has one number per matrix: tiles begin at a cache line of these numbers.
     if (plan.tile_height > CACHE_LINE)
         plan.tile_height = plan.tile_height / CACHE_LINE * CACHE_LINE;
     plan.tile_elements = max(plan.tile_elements, plan.tile_height * plan.size());
@@ -143,8 +145,9 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
     plan.batch = shape[BATCH], plan.rows = shape[ROWS], plan.columns = shape[COLUMNS];
     plan.loop_dtype = find_loop_dtype(program, t, plan.in_double);
     if constexpr (R::HAS_AXES) {
-        const GlobalShape of = global_shape(program.table, t);
-        plan.strategy = choose_strategy<R>(of, has_exact_axis_states(program, t, plan.in_double));
+        const GlobalShape whole = global_shape(program.table, t);
+        const bool exact = has_exact_axis_states(program, t, plan.in_double);
+        plan.strategy = choose_strategy<R>(whole, exact);
         plan.complete_axes = COMPLETE_AXES[plan.strategy];
         plan.whole_matrices = plan.is_complete(MATRIX);
         const bool wide = plan.columns >= WIDE_ROW && !plan.has_whole_columns();
@@ -155,8 +158,8 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
         const bool once = plan.strategy == TensorPlan::SPLIT
             ? split_once : columns_once && plan.strategy == TensorPlan::EXACT_COLUMNS;
         if (!plan.whole_matrices)
-            plan_bands_and_chunks(plan, !of.is_unsharded(), plan.loop_dtype && once);
-    } else {
+            plan_bands_and_chunks(plan, !whole.is_unsharded(), plan.loop_dtype && once);
+    } else { // each element is a matrix
         plan.batch = program.table.elements[t], plan.rows = plan.columns = 1;
         plan.complete_axes = COMPLETE_AXES[TensorPlan::WHOLE_MATRICES], plan.whole_matrices = true;
     }

@@ -77,7 +77,7 @@ struct ParallelStep {
             for (int pass = 0; pass < batches[g].passes; ++pass, ++counter) {
                 for (i64 b; (b = claim(counter)) < batches[g].blocks;)
                     sweep_block(batches[g], pass, b, thread_memory + step_plan.memory);
-                if (counter == next + 1) run_unshared(thread_memory);
+                if (counter == next + 1) run_unshared(thread_memory); // in the first pass only
                 threads.barrier();
                 if (pass + 1 == batches[g].passes && g + 1 < batch_count) {
                     if (id == 0) begin_batch(g + 1);

@@ -28,6 +28,7 @@ struct RuleDescriptor {
 
     i64 bytes(int v) const { return element_streams >> v & 1 ? element_bytes : i64(sizeof(C)); }
 
+    // Runs loop k over some rows of n elements: whole vectors first, then the rest one by one.
     NOINLINE void run(
         bool expanded, const void* inputs, int k, i64 rows, i64 n, const Pointer* at) const {
         const i64 rest = steps[k].axes == TENSOR ? n % lanes : 0, whole = n - rest;

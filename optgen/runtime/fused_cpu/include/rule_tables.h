@@ -6,7 +6,7 @@
 namespace optgen {
 
 // Dtypes that the streams of a library may have, a bit each (dtype_variants.py). Code for other
-// dtypes is not compiled. 16-bit dtypes are computed in float32, which has a bit then, too.
+// dtypes is not compiled. 16-bit dtypes are computed in float32, which then has a bit too.
 #ifdef OPTGEN_TYPES
 constexpr u32 COMPILED_DTYPES = OPTGEN_TYPES;
 #else

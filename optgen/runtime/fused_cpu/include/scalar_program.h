@@ -74,9 +74,9 @@ struct Program {
         const i64* const shape = table.shape + SHAPE * tensor;
         const double ndim = double(shape[DIMENSIONS]), eps = machine_eps(dtype(0, tensor));
         if (table.shards) {
-            const Shard& of = table.shards->of[tensor];
-            const double numel = double(of.elements);
-            return {numel, ndim, double(of.rows), double(of.columns), eps, of.sharded_axes != 0};
+            const Shard& shard = table.shards->of[tensor];
+            const double numel = double(shard.elements), rows = double(shard.rows);
+            return {numel, ndim, rows, double(shard.columns), eps, shard.sharded_axes != 0};
         }
         return {
             double(table.elements[tensor]), ndim, double(shape[ROWS]), double(shape[COLUMNS]), eps,
@@ -107,6 +107,7 @@ struct Program {
                 if (runs == capacity) results.grow(capacity *= 2);
                 results[runs++] = R::program(hypers(t), cells, table.fresh[t], its_sizes);
             }
+            // Only the last of a rule's parts between matrix ops stores: all need the old values.
             for (int c = 0; c < CELLS; ++c)
                 if (R::LAST_PART && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));

@@ -20,7 +20,7 @@ constexpr bool SCATTER_ADDS<R, decltype(void(R::SCATTER_ADDS))> = R::SCATTER_ADD
 // Adds values to their rows one by one, in order. Values are neither sorted nor summed before.
 template <class R>
 struct ScatterAddKernel {
-    const ElementwiseKernel<R>* kernel; // null until indices are checked: creation advances counts
+    const ElementwiseKernel<R>* kernel; // null until indices are checked: its creation counts steps
     const Table& table;
     const SparseGradients& rows;
     const Threads& threads;
@@ -46,24 +46,24 @@ struct ScatterAddKernel {
     template <class C>
     void add(i64 t, i64 id, i64 team) const {
         constexpr i64 PREFETCH_VALUES = 8;
-        const i64 n = rows.values[t], wide = table.elements[t] / n;
+        const i64 n = rows.values[t], width = table.elements[t] / n;
         const i64* const indices = rows.indices[t];
         C* const param = static_cast<C*>(kernel->address(0, t));
         C* const grads = static_cast<C*>(kernel->address(1, t));
         C* streams[R::STREAMS] = {};
         C buffer[BUFFER_ELEMENTS];
-        const i64 piece = table.grad_scale ? BUFFER_ELEMENTS : wide;
+        const i64 piece = table.grad_scale ? BUFFER_ELEMENTS : width;
         for (i64 i = 0; i < n; ++i) {
             if (i + PREFETCH_VALUES < n) {
-                const C* const next = param + indices[i + PREFETCH_VALUES] * wide;
-                for (i64 at = 0; at < wide && at < 256; at += 64 / i64(sizeof(C)))
+                const C* const next = param + indices[i + PREFETCH_VALUES] * width;
+                for (i64 at = 0; at < width && at < 256; at += 64 / i64(sizeof(C)))
                     __builtin_prefetch(next + at, 1);
             }
             if (team > 1 && indices[i] % team != id) continue;
-            for (i64 at = 0; at < wide; at += piece) {
-                const i64 left = wide - at < piece ? wide - at : piece;
-                streams[0] = param + indices[i] * wide + at;
-                streams[1] = grads + i * wide + at;
+            for (i64 at = 0; at < width; at += piece) {
+                const i64 left = width - at < piece ? width - at : piece;
+                streams[0] = param + indices[i] * width + at;
+                streams[1] = grads + i * width + at;
                 if (table.grad_scale) streams[1] = unscaled(streams[1], left, buffer);
                 update<R>(kernel->hypers(t), kernel->scalars(t), table.fresh[t], left, streams);
             }

@@ -89,10 +89,11 @@ struct ShardedStep {
             const i64 middle = (i + end) / 2;
             (first[middle] <= block ? i : end) = middle;
         }
-        TensorProgress& its = progress[i];
-        TensorPlan& plan = *its.plan;
-        plan.methods->sweep(plan, its.pass, block - first[i], thread_scratch);
-        if (!__atomic_sub_fetch(&plan.blocks_left, 1, __ATOMIC_ACQ_REL)) its.methods->combine(its);
+        TensorProgress& tensor = progress[i];
+        TensorPlan& plan = *tensor.plan;
+        plan.methods->sweep(plan, tensor.pass, block - first[i], thread_scratch);
+        if (!__atomic_sub_fetch(&plan.blocks_left, 1, __ATOMIC_ACQ_REL))
+            tensor.methods->combine(tensor);
     }
 
     // A loop whose iterations threads claim one by one.

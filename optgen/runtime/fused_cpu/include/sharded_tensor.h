@@ -38,7 +38,7 @@ struct ShardedTensor : TensorPasses<R, C> {
 
     const Pass& pass() const { return this->table()[progress.pass]; }
 
-    // Zeroes the sums of an empty shard, which has no block that would do so.
+    // Begins the step. Zeroes the sums of an empty shard, which has no block that would do so.
     void begin() const {
         TensorPasses<R, C>::begin();
         for (int k = 0; !plan.blocks && k < R::STEP_COUNT; ++k)
@@ -59,7 +59,8 @@ struct ShardedTensor : TensorPasses<R, C> {
         progress.state = progress.incomplete ? TensorProgress::SUSPENDED : TensorProgress::READY;
     }
 
-    // Runs the finish steps, until a reduction must be completed or the next sweep begins.
+    // Converts the reductions that the ranks have completed. Then runs finish steps, until another
+    // reduction must be completed or the next sweep begins.
     void resume() const {
         for (; progress.incomplete; progress.incomplete &= progress.incomplete - 1)
             convert(__builtin_ctzll(progress.incomplete));

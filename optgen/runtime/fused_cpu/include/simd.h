@@ -209,7 +209,7 @@ INLINE VectorPair minimum(VectorPair x, VectorPair y) { return propagate_nan(vec
 INLINE VectorPair clamp(VectorPair x, VectorPair low, VectorPair high) {
     const MaskPair unordered = (low != low) | (high != high);
     const VectorPair nan = where<VectorPair>(unordered, __builtin_nanf(""), -0.0f);
-    return vector_min(high, vector_max(low, x)) + nan; // NaN bounds are tested once, outside
+    return vector_min(high, vector_max(low, x)) + nan; // bounds are tested for NaN before the loop
 }
 INLINE VectorPair lerp(VectorPair start, VectorPair end, VectorPair weight) {
     const VectorPair distance = end - start;

@@ -37,29 +37,29 @@ struct SparseKernel {
 
     u32 dtype(i64 t, int stream) const { return dtype_of(kernel.table.dtypes[t], stream); }
 
-    // Sums the values of a row, for elements at, at + 1, ...
+    // Sums the gradient's values of a row: n elements of it, from element `at` on.
     template <class C>
     void sum(i64 t, i64 row, i64 at, i64 n, C* to) const {
         const void* const values = kernel.address(1, t);
-        const i64 wide = width(t);
+        const i64 row_size = width(t);
         i64 v = touched.first[row];
-        read(dtype(t, 1), values, touched.values[v].position * wide + at, n, to);
+        read(dtype(t, 1), values, touched.values[v].position * row_size + at, n, to);
         while (++v < touched.first[row + 1])
-            add(dtype(t, 1), values, touched.values[v].position * wide + at, n, to);
+            add(dtype(t, 1), values, touched.values[v].position * row_size + at, n, to);
         if (kernel.table.grad_scale)
             for (i64 i = 0; i < n; ++i) to[i] /= C(*kernel.table.grad_scale);
     }
 
-    // Updates touched rows in place, piece by piece.
+    // Updates touched rows [low, high) in place, piece by piece.
     template <class C>
     void in_place(i64 t, i64 low, i64 high) const {
         C grads[BUFFER_ELEMENTS];
         C* streams[STREAMS];
-        const i64 wide = width(t);
+        const i64 row_size = width(t);
         for (; low < high; ++low) {
-            const i64 first = touched.values[touched.first[low]].row * wide;
-            for (i64 at = 0; at < wide; at += BUFFER_ELEMENTS) {
-                const i64 n = wide - at < BUFFER_ELEMENTS ? wide - at : BUFFER_ELEMENTS;
+            const i64 first = touched.values[touched.first[low]].row * row_size;
+            for (i64 at = 0; at < row_size; at += BUFFER_ELEMENTS) {
+                const i64 n = row_size - at < BUFFER_ELEMENTS ? row_size - at : BUFFER_ELEMENTS;
                 for (int s = 0; s < STREAMS; ++s) {
                     C* const rows = static_cast<C*>(kernel.address(s, t));
                     streams[s] = dtype(t, s) ? rows + first + at : nullptr;
@@ -93,12 +93,13 @@ struct SparseKernel {
         C buffer[STREAMS][BUFFER_ELEMENTS];
         C* streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s) streams[s] = dtype(t, s) ? buffer[s] : nullptr;
-        const i64 wide = width(t), piece = wide < BUFFER_ELEMENTS ? wide : BUFFER_ELEMENTS;
-        const i64 many = BUFFER_ELEMENTS / piece;
-        for (; low < high; low += many) {
-            const i64 count = high - low < many ? high - low : many;
-            for (i64 at = 0; at < wide; at += piece) {
-                const i64 n = wide - at < piece ? wide - at : piece;
+        const i64 row_size = width(t);
+        const i64 piece = row_size < BUFFER_ELEMENTS ? row_size : BUFFER_ELEMENTS;
+        const i64 rows_at_once = BUFFER_ELEMENTS / piece;
+        for (; low < high; low += rows_at_once) {
+            const i64 count = high - low < rows_at_once ? high - low : rows_at_once;
+            for (i64 at = 0; at < row_size; at += piece) {
+                const i64 n = row_size - at < piece ? row_size - at : piece;
                 for (i64 i = 0; i < count; ++i) {
                     load(t, low + i, at, n, streams, i * n);
                     sum(t, low + i, at, n, buffer[1] + i * n);
@@ -121,14 +122,14 @@ struct SparseKernel {
 
     // Updates one thread's share of all touched rows, in proportion to their elements.
     void run_thread(i64 id, i64 team) const {
-        i64 all = 0, at = 0;
-        for (i64 t = 0; t < kernel.table.tensors; ++t) all += elements(t);
-        const i64 low = all * id / team, high = all * (id + 1) / team;
+        i64 total = 0, at = 0;
+        for (i64 t = 0; t < kernel.table.tensors; ++t) total += elements(t);
+        const i64 low = total * id / team, high = total * (id + 1) / team;
         for (i64 t = 0; t < kernel.table.tensors; at += elements(t++)) {
-            const i64 wide = width(t), begin = touched.start[t], end = touched.start[t + 1];
-            if (!wide) continue;
-            const i64 first = begin + rows_within(low - at, wide);
-            const i64 limit = begin + rows_within(high - at, wide);
+            const i64 row_size = width(t), begin = touched.start[t], end = touched.start[t + 1];
+            if (!row_size) continue;
+            const i64 first = begin + rows_within(low - at, row_size);
+            const i64 limit = begin + rows_within(high - at, row_size);
             const i64 last = limit < end ? limit : end;
             if (first >= last) continue;
             if (kernel.in_double(t)) update<double>(t, first, last);
@@ -139,8 +140,8 @@ struct SparseKernel {
     i64 elements(i64 t) const { return (touched.start[t + 1] - touched.start[t]) * width(t); }
 
     // Returns how many rows begin within this many elements.
-    static i64 rows_within(i64 elements, i64 wide) {
-        return elements > 0 ? (elements + wide - 1) / wide : 0;
+    static i64 rows_within(i64 elements, i64 row_size) {
+        return elements > 0 ? (elements + row_size - 1) / row_size : 0;
     }
 
     static void work(void* at) {
@@ -154,9 +155,9 @@ struct SparseKernel {
 template <class R>
 i64 step_sparse(const Table& table, const SparseGradients& rows, const Threads& threads) {
     if constexpr (SCATTER_ADDS<R>) {
-        ScatterAddKernel<R> unread{nullptr, table, rows, threads};
-        if (unread.keeps_precision()) {
-            const i64 invalid = unread.find_invalid();
+        ScatterAddKernel<R> unchecked{nullptr, table, rows, threads};
+        if (unchecked.keeps_precision()) {
+            const i64 invalid = unchecked.find_invalid();
             if (invalid >= 0) return invalid;
             const ElementwiseKernel<R> kernel(table);
             ScatterAddKernel<R> region{&kernel, table, rows, threads};

@@ -105,6 +105,7 @@ struct StepPlan {
         }
     }
 
+    // Takes the step on this thread alone.
     void serial() const {
         const Workspace workspace(memory + scratch);
         for (i64 i = 0; i < count; ++i) run_whole(plans[i], workspace.at, workspace.at + memory);

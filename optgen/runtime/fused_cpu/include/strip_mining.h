@@ -15,16 +15,16 @@ struct StripMinedLoop {
     const Tile& tile;
 
     void run(int k, const Pointer* at) const {
-        const i64 length = converted ? CONVERTED_TILE : STRIP, all = tile.columns;
-        const i64 rows_per_strip = gapped ? 1 : max(1, length / all);
-        const i64 gap = tensor.plan.columns - all;
+        const i64 length = converted ? CONVERTED_TILE : STRIP, width = tile.columns;
+        const i64 rows_per_strip = gapped ? 1 : max(1, length / width);
+        const i64 gap = tensor.plan.columns - width;
         Pointer pointers[MAX_VALUES];
         for (int v = 0; v < rule.values; ++v) pointers[v] = at[v];
         i64 element = tile.element;
         for (i64 row = 0; row < tile.rows; row += rows_per_strip) {
             const i64 rows = min(rows_per_strip, tile.rows - row);
-            for (i64 column = 0; column < all; column += length) {
-                const i64 columns = min(length, all - column), n = rows * columns;
+            for (i64 column = 0; column < width; column += length) {
+                const i64 columns = min(length, width - column), n = rows * columns;
                 before_strip(k, element, n, pointers);
                 rule.run(false, tensor.inputs, k, rows, columns, pointers);
                 after_strip(element, n, pointers);
@@ -33,7 +33,7 @@ struct StripMinedLoop {
                 advance(COLUMN, columns, pointers);
             }
             advance(ROW, rows, pointers);
-            advance(COLUMN, -all, pointers);
+            advance(COLUMN, -width, pointers);
             for (u64 streams = gapped; streams; streams &= streams - 1) {
                 Pointer& pointer = pointers[__builtin_ctzll(streams)];
                 pointer = pointer.plus(gap * rule.element_bytes);
@@ -67,6 +67,7 @@ struct StripMinedLoop {
         }
     }
 
+    // Advances the pointers to values of these axes by n numbers.
     void advance(int axes, i64 n, Pointer* pointers) const {
         for (u64 values = touched & ~converted; values; values &= values - 1) {
             const int v = __builtin_ctzll(values);

@@ -1,5 +1,5 @@
-// The interface to the sweep library (build/sweep_library.cpp). Sweeps know rules only by their
-// descriptors. So the library is separate, and a second compiler builds it meanwhile.
+// The interface to the sweep library (toolchain/sweep_library.cpp). Sweeps know rules only by their
+// descriptors. So the library is separate, and a second compiler builds it at the same time.
 
 // Beside vectorization, the passes of -O2 and -O3 double the build time. They make nothing faster
 // except the loops of broadcast_reduce.h over few rows or columns.

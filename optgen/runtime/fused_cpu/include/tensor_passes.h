@@ -14,6 +14,7 @@ struct LoopInputs {
     double* numbers;  // [NUMBERS], numbers of the whole tensor
     double* partials; // [NUMBERS], sums over the swept block
 
+    // Return the numbers and the partial sums by their names in the rule.
     typename R::Numbers& named() const { return *reinterpret_cast<typename R::Numbers*>(numbers); }
     typename R::Numbers& sums() const { return *reinterpret_cast<typename R::Numbers*>(partials); }
 };

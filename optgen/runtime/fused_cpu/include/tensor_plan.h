@@ -20,8 +20,9 @@ constexpr i64 SUMMED_ROWS = 64;
 // A matrix of at most this many elements is never split.
 constexpr i64 MAX_WHOLE_MATRIX = 4096;
 // With more row and column values than this, no row or column value is kept between passes if
-// possible. The limit is twice as high if the values must be recomputed. Above the limit, matrices
-// of a batch are split only above MAX_WHOLE_MATRIX_OF_MANY elements.
+// possible. The limit is twice as high if states are stored rounded, since values must then be
+// recomputed. Above the limit, matrices of a batch are split only above MAX_WHOLE_MATRIX_OF_MANY
+// elements.
 constexpr i64 MANY_AXIS_VALUES = 1 << 18, MAX_WHOLE_MATRIX_OF_MANY = 1 << 14;
 // A tile has whole columns only if matrices have at most this many rows.
 constexpr i64 MAX_WHOLE_COLUMN = 256;
@@ -94,6 +95,7 @@ struct TensorPlan {
     bool has_whole_columns() const { return is_complete(COLUMN) && !whole_matrices; }
     i64 short_row_tile() const { return loop_dtype ? SHORT_ROW_TILE : CONVERTED_TILE; }
 
+    // Returns the whole tensor as a tile.
     Tile extent() const {
         return {0, 0, 0, 0, batch, batch * rows, batch * columns, batch * size()};
     }

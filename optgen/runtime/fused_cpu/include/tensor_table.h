@@ -21,7 +21,8 @@ struct Shards {
 };
 
 // Tensors of all parameter groups, in the optimizer's order. Streams are the parameter, its
-// gradient, states of the parameter's shape, then the scalar cells: step count and scalar states.
+// gradient, states that are no scalars, operands and results of matrix ops, then the scalar cells:
+// step count and scalar states.
 // If a tensor has no gradient, the gradient's dtype is ABSENT, and the kernel skips the tensor.
 struct Table {
     i64 tensors;

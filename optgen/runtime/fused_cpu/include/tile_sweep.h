@@ -47,9 +47,9 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     // Sweeps tiles of whole matrices.
     void sweep_matrices(i64 block) {
         const i64 size = plan.size();
-        const i64 all = rounded_up(plan.batch, plan.tile_height) / plan.tile_height;
-        const i64 first = all * block / plan.blocks * plan.tile_height;
-        const i64 end = min(plan.batch, all * (block + 1) / plan.blocks * plan.tile_height);
+        const i64 tiles = rounded_up(plan.batch, plan.tile_height) / plan.tile_height;
+        const i64 first = tiles * block / plan.blocks * plan.tile_height;
+        const i64 end = min(plan.batch, tiles * (block + 1) / plan.blocks * plan.tile_height);
         for (i64 m = first; m < end; m += plan.tile_height) {
             const i64 n = min(plan.tile_height, end - m);
             sweep_tile({m, m * plan.rows, m * plan.columns, m * size, n, n * plan.rows,
@@ -179,7 +179,8 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
                 Pointer pointers[MAX_VALUES];
                 for (u64 values = step.reads | step.writes; values; values &= values - 1) {
                     const int v = __builtin_ctzll(values);
-                    const bool in_place = rule.axes[v] == step.axes || !at[v].at; // or no state
+                    // A null pointer stands for an absent state.
+                    const bool in_place = rule.axes[v] == step.axes || !at[v].at;
                     pointers[v] =
                         in_place ? at[v] : broadcast_to_elements(v, step.axes, tile, at[v]);
                 }

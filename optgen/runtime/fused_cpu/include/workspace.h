@@ -3,7 +3,7 @@
 
 namespace optgen {
 
-// Memory of the last step: as much as any step has needed.
+// Memory kept from the last step, or null: as much as the largest step so far has needed.
 static char* kept_memory = nullptr;
 
 class Workspace {

@@ -63,8 +63,8 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
     table.elements[first:last] = batch.memo["elements"]
     if kernel.has_shapes:
         sizes = list(map(_size, batch.params))
-        one_each = dict(zip(sizes, batch.params, strict=True))
-        numbers = {size: _shape(param) for size, param in one_each.items()}
+        examples = dict(zip(sizes, batch.params, strict=True))
+        numbers = {size: _shape(param) for size, param in examples.items()}
         shapes = chain.from_iterable(map(numbers.__getitem__, sizes))
         table.shape[SHAPE * first : SHAPE * last] = array("q", list(shapes))
     table.group[first:last] = array("i", [index]) * count
@@ -80,9 +80,9 @@ def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) ->
     columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped)]
     if copied is not None:
         columns = _with_copies(columns, copied, kernel.by_matrix)
-    taken = {call.source for call in kernel.calls}
+    operands = {call.source for call in kernel.calls}
     columns += [
-        [torch.empty_like(param) for param in columns[0]] if name in taken else []
+        [torch.empty_like(param) for param in columns[0]] if name in operands else []
         for name in kernel.locals
     ]
     return [*columns, *(states[key] for key in kernel.keys[kernel.streams :])]
@@ -91,15 +91,15 @@ def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) ->
 def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
     """Return the dtype codes of all streams; only gradients may change dtype between steps."""
     dtypes = list(map(_dtype, columns[1]))
-    one = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
-    known: array[int] | None = batch.memo.get(f"codes with {one}")
-    if known is None or one is None:
+    common = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
+    known: array[int] | None = batch.memo.get(f"codes with {common}")
+    if known is None or common is None:
         packed = [0] * len(dtypes)
         for stream, column in enumerate(columns):
             codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
             if column:
                 packed = list(map(add, packed, map(codes.__getitem__, map(_dtype, column))))
-        known = batch.memo[f"codes with {one}"] = array("Q", packed)
+        known = batch.memo[f"codes with {common}"] = array("Q", packed)
     return known
 
 
@@ -109,9 +109,9 @@ def check(kernel: KernelSignature, batch: Batch) -> None:
 
 
 def _check(kernel: KernelSignature, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
-    """Raise a `RuntimeError` if a state is absent that the group's flags require.
+    """Raise a `RuntimeError` if a state is absent that the group's values require.
 
-    The kernel relies on the flags, and would crash without the state.
+    The kernel relies on the values, and would crash without the state.
     """
     needed = kernel.needed(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):
@@ -130,13 +130,13 @@ def _shape(param: Tensor) -> tuple[int, int, int, int]:
 def _with_copies(
     columns: list[list[Tensor]], copied: CopyPairs, by_matrix: bool
 ) -> list[list[Tensor]]:
-    """Return the columns with copies of streams whose memory order differs from the parameter's."""
-    walked = [list(column) for column in columns if column]
+    """Return the columns, with copies of tensors whose memory order is not their parameter's."""
+    streams = [list(column) for column in columns if column]
     for index in range(len(columns[0])):
-        row = [column[index] for column in walked]
+        row = [column[index] for column in streams]
         for stream in layout.streams_to_copy(row, by_matrix):
             copy = layout.copy_like(row[stream].detach(), row[0], by_matrix)
             copied.append((row[stream], copy))
-            walked[stream][index] = copy
-    present = iter(walked)
+            streams[stream][index] = copy
+    present = iter(streams)
     return [next(present) if column else [] for column in columns]

@@ -52,12 +52,12 @@ class Kernel(KernelSignature):
                 segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: MatrixCall, table: Table) -> None:
-        """Apply a matrix op to all tensors of a group at once, except those it is not meant for."""
+        """Apply a matrix op to all tensors of a group at once that its condition selects."""
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             suited = call.suited(columns[0])
-            made = call(batch.group, [columns[source][place] for place in suited])
-            table.set_results(target, index, dict(zip(suited, made, strict=True)), source)
+            results = call(batch.group, [columns[source][place] for place in suited])
+            table.set_results(target, index, dict(zip(suited, results, strict=True)), source)
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
         """Return the streams of the table that hold a matrix op's operand and its result."""

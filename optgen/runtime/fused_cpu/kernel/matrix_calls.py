@@ -1,4 +1,4 @@
-"""Parse and call the matrix ops that a compiled rule asks for between its segments."""
+"""Parse and call the matrix ops of a compiled rule; its code between two of them is a segment."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -39,15 +39,18 @@ class MatrixCall:
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Apply the op to tensors of one group; return the results."""
         values = (group[name] if name in group else float(name) for name in self.arguments)
-        made: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *values)
-        return made
+        results: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *values)
+        return results
 
 
 def parse_calls(text: str) -> tuple[MatrixCall, ...]:
     """Return the calls that a compiled rule exports as text, in order."""
-    found = (_CALL.fullmatch(each) for each in text.split("; ") if each)
-    return tuple(
-        MatrixCall(match[1], match[2], match[3], tuple(match[4].split(", ")[1:]), match[5] or "")
-        for match in found
-        if match
-    )
+    return tuple(map(_parse_call, filter(None, text.split("; "))))
+
+
+def _parse_call(text: str) -> MatrixCall:
+    match = _CALL.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a call of a matrix op: {text!r}")
+    arguments = tuple(match[4].split(", ")[1:])
+    return MatrixCall(match[1], match[2], match[3], arguments, match[5] or "")

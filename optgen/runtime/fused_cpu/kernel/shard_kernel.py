@@ -1,6 +1,6 @@
 """Run the fused C++ kernel for sharded parameters, with collectives between its phases.
 
-The kernel for sharded parameters is a library of its own. A step walks over all tensors and
+The kernel for sharded parameters is a library of its own. A step goes over all tensors, and
 suspends before it reads sums over whole parameters. The ranks then complete these sums, with one
 collective for all tensors.
 """
@@ -41,44 +41,45 @@ class _Shards(ctypes.Structure):
 
 
 class Shards:
-    """`Shards` of tensor_table.h: the global shape of each tensor, and its other ranks."""
+    """`Shards` of tensor_table.h: each tensor's whole shape, and the ranks that hold the rest."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
-        self._partners: dict[tuple[ProcessGroup, ...], int] = {}
+        self._rank_groups: dict[tuple[ProcessGroup, ...], int] = {}
         self._rows = array("q")
         for batch in batches:
-            known: dict[torch.Size, list[int]] = {}
+            row_of_shape: dict[torch.Size, list[int]] = {}
             sharded_axes = _sharded_axes(batch)
             for member in batch.members:
-                if member.shape not in known:
-                    known[member.shape] = self._row(member, sharded_axes)
-                self._rows.extend(known[member.shape])
-        self._counts = array("q", bytes(8 * 2 * len(self._partners)))
+                if member.shape not in row_of_shape:
+                    row_of_shape[member.shape] = self._row(member, sharded_axes)
+                self._rows.extend(row_of_shape[member.shape])
+        self._counts = array("q", bytes(8 * 2 * len(self._rank_groups)))
         self.struct = _Shards(
-            self._rows.buffer_info()[0], len(self._partners), self._counts.buffer_info()[0]
+            self._rows.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
         )
 
     def _row(self, member: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
+        """Return the fields of `Shard` of tensor_table.h for a parameter."""
         axes = {axis: 1 << index_in_axes(axis.dim, member.dim()) for axis in sharded_axes}
-        every = 0
+        sharded_bits = 0
         for bit in axes.values():
-            every |= bit
-        partners = []
-        for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as tensor_table.h has them
-            groups = tuple(axis.group for axis in sharded_axes if axes[axis] & taken)
-            number = self._partners.setdefault(groups, len(self._partners)) if groups else -1
-            partners.append(number)
-        return [member.numel(), rows(member), cols(member), every, *partners]
+            sharded_bits |= bit
+        numbers = []
+        for summed in range(1 << len(AXES)):  # the axes of a sum, as bits
+            groups = tuple(axis.group for axis in sharded_axes if axes[axis] & summed)
+            number = self._rank_groups.setdefault(groups, len(self._rank_groups)) if groups else -1
+            numbers.append(number)
+        return [member.numel(), rows(member), cols(member), sharded_bits, *numbers]
 
     def partials(self) -> list[Partial]:
-        """Return the sums that a walk waits for, in the kernel's memory; one tensor per partner."""
+        """Return the sums and maxima that a suspended step needs, as views of kernel memory."""
         bounds = list(accumulate(self._counts, initial=0))
-        held = (c_double * bounds[-1]).from_address(self.struct.numbers)
-        numbers = torch.frombuffer(held, dtype=torch.float64)
-        wanted = ((groups, largest) for groups in self._partners for largest in (False, True))
+        memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
+        numbers = torch.frombuffer(memory, dtype=torch.float64)
+        channels = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
             Partial(numbers[first:end], groups, largest)
-            for (first, end), (groups, largest) in zip(pairwise(bounds), wanted, strict=True)
+            for (first, end), (groups, largest) in zip(pairwise(bounds), channels, strict=True)
             if end > first
         ]
 
@@ -120,34 +121,35 @@ class ShardKernel(Kernel):
                 continue
             segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
             if self._advance:
-                yield from self._run_walk(shards)
+                yield from self._run_step(shards)
 
-    def _run_walk(self, shards: Shards) -> Update:
-        walk = shards.struct.step
+    def _run_step(self, shards: Shards) -> Update:
+        """Resume the step of a segment until it ends; yield what the ranks must complete."""
+        step = shards.struct.step
         try:
-            while self._advance(walk):
+            while self._advance(step):
                 yield shards.partials()
         finally:
-            self._end(walk)
+            self._end(step)
 
     def _call_sharded(
         self, call: MatrixCall, table: Table
     ) -> Generator[Request, list[list[Tensor]], None]:
         """Apply a matrix op to whole matrices, each on one of the ranks that hold its shards."""
         source, target = self.streams_of(call)
-        alike = _group_by_shape(call, table)
-        splits = [_collectives(table.batches[index], places[0]) for index, places in alike]
-        held = [
-            [table.columns[index][source][place] for place in places] for index, places in alike
+        groups = _group_by_shape(call, table)
+        collectives = [_collectives(table.batches[index], places[0]) for index, places in groups]
+        shards = [
+            [table.columns[index][source][place] for place in places] for index, places in groups
         ]
-        gathered = yield [split.gather(each) for split, each in zip(splits, held, strict=True)]
-        made = [
+        gathered = yield [c.gather(each) for c, each in zip(collectives, shards, strict=True)]
+        computed = [
             call(table.batches[index].group, matrices)
-            for (index, _), matrices in zip(alike, gathered, strict=True)
+            for (index, _), matrices in zip(groups, gathered, strict=True)
         ]
-        parts = yield [split.scatter(each) for split, each in zip(splits, made, strict=True)]
+        scattered = yield [c.scatter(each) for c, each in zip(collectives, computed, strict=True)]
         results: list[dict[int, Tensor]] = [{} for _ in table.batches]
-        for (index, places), tensors in zip(alike, parts, strict=True):
+        for (index, places), tensors in zip(groups, scattered, strict=True):
             results[index].update(zip(places, tensors, strict=True))
         for index, result in enumerate(results):
             table.set_results(target, index, result, source)
@@ -158,12 +160,12 @@ def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]
 
     Return the index of a batch and the places in that batch for each group.
     """
-    found: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
         for place in call.suited(columns[0]):
             member = batch.members[place]
-            found.setdefault((index, member.shape, member.dtype), []).append(place)
-    return [(key[0], places) for key, places in found.items()]
+            groups.setdefault((index, member.shape, member.dtype), []).append(place)
+    return [(key[0], places) for key, places in groups.items()]
 
 
 def _collectives(batch: Batch, place: int) -> Collectives:

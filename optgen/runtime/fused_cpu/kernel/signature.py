@@ -37,19 +37,19 @@ class KernelSignature:
         return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
 
     def needed(self, group: Group, param: Tensor | None = None) -> int:
-        """Return the streams that the tensors of a group must have, as four set bits each.
+        """Return the streams that parameters of a group must have, as four set bits each.
 
-        With a parameter: the streams that parameters of its shape must have.
+        With `param`, return those that parameters of its shape must have.
         """
         states = self.rule.states
         present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}
-        present |= {self.keys[0], *self.scalar}
+        present |= {"", *self.scalar}  # "": the parameter and its gradient; locals are left out
         local = range(2 + len(self.shaped), self.streams)
         return sum(
             in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
         )
 
     def needed_by_shape(self, group: Group) -> tuple[int, int]:
-        """Return `needed` for a vector, and for a parameter of more dimensions."""
+        """Return `needed` for vectors, and for parameters of more dimensions."""
         vector = torch.empty(0, device="cpu")
         return self.needed(group, vector), self.needed(group, vector[None])

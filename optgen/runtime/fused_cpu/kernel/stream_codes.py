@@ -23,8 +23,8 @@ def excess(rule: Rule, source: str = "") -> str:
     """
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"
-    like, scalar = shaped_and_scalar(rule)
-    states = len(like) + len(scalar)
+    shaped, scalar = shaped_and_scalar(rule)
+    states = len(shaped) + len(scalar)
     if states > _STATES:
         return f"more than {_STATES} states"
     named = _LOCALS.search(source)
@@ -33,7 +33,7 @@ def excess(rule: Rule, source: str = "") -> str:
 
 
 def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
-    """Return the states that have a shape, and the keys of the scalar states."""
+    """Return the states that are no scalars, and the keys of the step count and scalar states."""
     scalar = [state.key for state in rule.states if state.shape == "scalar"]
-    like = [state for state in rule.states if state.shape != "scalar"]
-    return like, ["step", *scalar] if rule.step else scalar
+    shaped = [state for state in rule.states if state.shape != "scalar"]
+    return shaped, ["step", *scalar] if rule.step else scalar

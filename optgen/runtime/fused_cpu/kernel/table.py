@@ -53,7 +53,7 @@ class Table(Columns):
         self.shape = array("q", bytes(8 * SHAPE * tensors * kernel.has_shapes))
         self.batches: list[Batch] = []
         self.has_copies = False  # whether tensors were copied that cannot be updated in place
-        self.columns: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
+        self.columns: list[list[list[Tensor]]] = []  # [batch][stream], with copies of tensors
         self.struct = _Table(
             tensors,
             *(
@@ -72,15 +72,15 @@ class Table(Columns):
         for index, tensor in enumerate(column, first):
             self.types[index] = self.types[index] & absent | codes[tensor.dtype]
 
-    def set_results(self, stream: int, index: int, made: dict[int, Tensor], source: int) -> None:
+    def set_results(self, stream: int, index: int, results: dict[int, Tensor], source: int) -> None:
         """Enter the results of a matrix op for some tensors of a group.
 
         All other tensors of the group keep their operand as the result.
         """
         columns = self.columns[index]
         columns[stream] = list(columns[source])
-        for place, each in made.items():
-            columns[stream][place] = layout.laid_out_like(each, columns[0][place])
+        for place, result in results.items():
+            columns[stream][place] = layout.laid_out_like(result, columns[0][place])
         first = sum(len(before[0]) for before in self.columns[:index])
         self.set_column(stream, first, columns[stream])
 

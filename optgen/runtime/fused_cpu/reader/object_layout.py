@@ -105,6 +105,7 @@ def measure_layout() -> Layout:
 
 
 def _link(layout: Layout) -> None:
+    """Find the functions of torch and Python that the reader calls."""
     folder = Path(torch.__file__).parent / "lib"
     suffix = "dylib" if sys.platform == "darwin" else "so"
     libraries = [
@@ -200,25 +201,25 @@ def _find_traits(layout: Layout) -> None:
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     shapes = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
     counts = [35, 143, 1, 0]
-    count = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
-    layout.count = 8 * _only(count, "the number of elements")
+    places = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
+    layout.count = 8 * _only(places, "the number of elements")
 
 
 def _find_shape(layout: Layout) -> None:
     """Find the word of the number of dimensions; inline sizes follow it."""
     samples = [torch.empty(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
-    kept = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
+    expected = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
     words = list(map(_implementation_words, samples))
     found = [
         i
         for i in range(_WORDS)
-        if all(tuple(w[i : i + len(k)]) == k for w, k in zip(words, kept, strict=True))
+        if all(tuple(w[i : i + len(e)]) == e for w, e in zip(words, expected, strict=True))
     ]
     layout.shape = 8 * _only(found, "the shape")
 
 
 def _find_undefined_gradient(layout: Layout) -> None:
-    """Find the implementation of a gradient that is None; check the C++ symbol of gradients."""
+    """Find the TensorImpl that stands for a gradient of None; check the C++ symbol of gradients."""
     grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
     params = [torch.nn.Parameter(torch.empty(n)) for n in (2, 3)]
     layout.undefined = _words(grad(params[0]._cdata), 1)[0]
@@ -252,12 +253,12 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     DTensor's class in the layout.
     """
     words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
-    held = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
+    fields = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
     slots = {
         name: 8 * _only([i for i, word in enumerate(words) if word == id(value)], f"the {name}")
-        for name, value in held.items()
+        for name, value in fields.items()
     }
-    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, held["local"])]
+    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, fields["local"])]
     found = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
     layout.object = 8 * _only(found, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]

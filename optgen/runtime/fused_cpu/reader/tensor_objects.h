@@ -8,7 +8,8 @@ using u64 = unsigned long long;
 using Object = const char*;
 
 struct Layout {
-    i64 implementation;       // offset in a Python tensor: address of its implementation
+    i64 implementation;       // offset in a Python tensor: address of its TensorImpl, which is
+                              // called its implementation below
     i64 keys;                 // offset in an implementation: dispatch keys
     i64 traits;               // offset in an implementation: dtype, device, contiguity in one word
     i64 count;                // offset in an implementation: number of elements
@@ -17,14 +18,14 @@ struct Layout {
     u64 plain;                // dispatch keys of a tensor that is dense memory and nothing else
     u64 contiguity_mask;      // the traits that tell whether a tensor is contiguous
     u64 contiguous_bits;      // these traits of a contiguous tensor
-    u64 stream_dtypes;        // bit k: streams may have torch's dtype k, because the kernel knows it
+    u64 stream_dtypes;        // bit k: streams may have torch's dtype k, which the kernel knows
     u64 scalar_dtypes;        // bit k: scalar cells may have torch's dtype k
     Object tensor_type, parameter_type; // the Python types read here; Python handles subclasses
     Object dict_type, key_type; // the Python types of a state and of its keys
     Object dtensor_type;      // the Python type DTensor; null if there are no sharded tensors
-    i64 local, spec, object;  // offsets in a DTensor: local shard and sharding spec; offset in an
-                              // implementation: its Python object
-    const void* undefined;    // implementation of a gradient that is None
+    i64 local, spec;          // offsets in a DTensor: its local shard, its sharding spec
+    i64 object;               // offset in an implementation: its Python object
+    const void* undefined;    // torch's undefined TensorImpl, which stands for a gradient of None
     const void* (*grad)(const void* implementation);
     void (*bump_version)(const void*);
     int (*address)(const void*, void**);
@@ -36,14 +37,14 @@ struct Layout {
     Object (*list_item)(Object, i64);
     int (*dict_next)(Object, i64*, Object*, Object*);
     int (*compare)(Object text, const char* ascii);
-    void* (*release_lock)();
+    void* (*release_lock)(); // the interpreter's lock
     void (*take_lock)(void*);
 };
 
 struct Tensor {
     void* address;
-    void* handle; // address of the word that holds the implementation's address
-    int type;
+    void* handle; // address of an at::Tensor: of a word that holds the implementation's address
+    int dtype;    // torch's code
     bool contiguous;
     i64 elements;
 };
@@ -76,15 +77,16 @@ const i64* strides_of(const Layout& layout, const Tensor& tensor) {
 
 Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
 
-constexpr u64 TYPE = 0xffff;
+constexpr u64 DTYPE_MASK = 0xffff; // of the traits
 
+// Reads a tensor of one of these dtypes; returns false for any other tensor.
 bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) {
     const void* implementation = at<const void*>(handle, 0);
     if (at<u64>(implementation, layout.keys) != layout.plain) return false;
     const u64 traits = at<u64>(implementation, layout.traits);
     tensor.handle = const_cast<void*>(handle);
-    tensor.type = int(traits & TYPE);
-    if (tensor.type >= 16 || !(dtypes >> tensor.type & 1)) return false;
+    tensor.dtype = int(traits & DTYPE_MASK);
+    if (tensor.dtype >= 16 || !(dtypes >> tensor.dtype & 1)) return false;
     tensor.contiguous = (traits & layout.contiguity_mask) == layout.contiguous_bits;
     tensor.elements = at<i64>(implementation, layout.count);
     layout.address(handle, &tensor.address);
@@ -110,7 +112,8 @@ bool is_dense(const Layout& layout, const Tensor& tensor) {
     return true;
 }
 
-// Tells whether two shapes are equal. The axis `without`, counted from the last, has size 1 in `a`.
+// Tells whether two shapes are equal. With `without` = k > 0, the k-th axis from the end must have
+// size 1 in `a` instead.
 bool same_sizes(const Shape& a, const Shape& b, i64 without = 0) {
     if (a.dimensions != b.dimensions) return false;
     for (i64 d = 0; d < a.dimensions; ++d)
@@ -129,7 +132,8 @@ bool same_strides(const Layout& layout, const Tensor& a, const Tensor& b) {
     return true;
 }
 
-// Offsets of further addresses to prefetch from. A wrong offset costs time and does no harm.
+// Offsets of addresses to prefetch from: three in an implementation, DICT_KEYS in a dict. A wrong
+// offset costs time and does no harm.
 constexpr i64 STORAGE = 16, AUTOGRAD = 24, VERSION = 40, DICT_KEYS = 32;
 
 void prefetch(const void* place) { __builtin_prefetch(place); }

@@ -1,5 +1,5 @@
-// Reads the tensors of a step from the objects of Python and torch: for every parameter, the
-// addresses, dtypes and layouts of its gradient and state. In Python, this would take ten times as
+// Reads the tensors of a step from the objects of Python and torch: the addresses, dtypes and
+// layouts of every parameter, its gradient and its states. In Python, this would take ten times as
 // long. object_layout.py finds and checks the objects' layout. The kernel is called from here, so
 // that no other Python thread can replace a tensor in between.
 
@@ -21,6 +21,7 @@ constexpr i64 BLOCK = 32;
 constexpr i64 SHORT_KERNEL = 1 << 20;
 
 struct Reader : Streams {
+    // Tells whether the groups' lists hold the same parameters as in the last step. Fills `group`.
     bool match_lists() const {
         i64 t = 0;
         for (i64 g = 0; g < request.groups; ++g) {
@@ -35,7 +36,8 @@ struct Reader : Streams {
         return t == request.tensors;
     }
 
-    bool parameters(i64 first, i64 last) const {
+    // Reads a block of parameters and their gradients.
+    bool read_parameters(i64 first, i64 last) const {
         const void *params[BLOCK], *grads[BLOCK];
         const i64 count = last - first;
         for (i64 i = 0; i < count; ++i) {
@@ -53,11 +55,12 @@ struct Reader : Streams {
         for (i64 i = 0; i < count; ++i) prefetch_implementation(grads[i]);
         for (i64 i = 0; i < count; ++i) prefetch_storage(grads[i]);
         for (i64 i = 0; i < count; ++i)
-            if (!parameter(first + i, params[i], grads[i])) return false;
+            if (!read_parameter(first + i, params[i], grads[i])) return false;
         return true;
     }
 
-    bool parameter(i64 t, const void* param, const void* grad) const {
+    // Reads a parameter and its gradient, unless the gradient is None.
+    bool read_parameter(i64 t, const void* param, const void* grad) const {
         Tensor read_param, read_grad;
         if (at<const void*>(grad, 0) == layout.undefined) return true;
         const Object memory = local_tensor(request.params[t], 0, t);
@@ -65,7 +68,7 @@ struct Reader : Streams {
         if (!memory || !grad) return false;
         param = memory + layout.implementation;
         if (!read(layout, param, read_param) || !is_dense(layout, read_param)) return false;
-        if (!(request.allowed[request.group[t]] >> read_param.type & 1)) return false;
+        if (!(request.allowed[request.group[t]] >> read_param.dtype & 1)) return false;
         if (!read(layout, grad, read_grad)) return false;
         if (!same_strides(layout, read_grad, read_param)) return false;
         if (request.by_matrix && !read_param.contiguous) return false;
@@ -86,12 +89,13 @@ struct Reader : Streams {
         if (stream >= request.streams) return state.elements == 1;
         const unsigned char axes = request.axes[stream];
         if (axes == LIKE) return same_strides(layout, state, param);
-        const i64 summed = axes == ROW ? 1 : 2;
+        const i64 reduced = axes == ROW ? 1 : 2;
         return state.contiguous
-            && same_sizes(Shape(layout, state), Shape(layout, param), summed);
+            && same_sizes(Shape(layout, state), Shape(layout, param), reduced);
     }
 
-    // Returns the stream of a state's key, or -1. A loaded checkpoint has equal strings of its own.
+    // Returns the stream of a state's key, or -1. A loaded checkpoint has other strings as keys,
+    // with the same text.
     i64 stream_of(Object key) const {
         const i64 streams = request.streams + request.scalars;
         for (i64 s = 2; s < streams; ++s)
@@ -101,7 +105,7 @@ struct Reader : Streams {
         return -1;
     }
 
-    // Tensors found in a block of states.
+    // Tensors found in the states of a block of parameters, at most 16 for each.
     struct FoundStates {
         i64 count = 0;
         i64 tensor[16 * BLOCK];
@@ -123,7 +127,7 @@ struct Reader : Streams {
         }
     }
 
-    bool read_states(FoundStates& found) const {
+    bool read_found_states(FoundStates& found) const {
         for (i64 i = 0; i < found.count; ++i) {
             found.object[i] = local_tensor(found.object[i], found.stream[i], found.tensor[i]);
             if (!found.object[i]) return false;
@@ -131,23 +135,24 @@ struct Reader : Streams {
         }
         for (i64 i = 0; i < found.count; ++i)
             prefetch_storage(found.object[i] + layout.implementation);
-        Tensor like, tensor;
-        for (i64 i = 0, of = -1; i < found.count; ++i) {
+        Tensor param, tensor;
+        for (i64 i = 0, known = -1; i < found.count; ++i) {
             const i64 t = found.tensor[i], stream = found.stream[i];
-            if (t != of && !read(layout, request.handles[of = t], like))
+            if (t != known && !read(layout, request.handles[known = t], param))
                 return false;
             const u64 dtypes =
                 stream < request.streams ? layout.stream_dtypes : layout.scalar_dtypes;
             const Object handle = found.object[i] + layout.implementation;
             if (!read(layout, handle, tensor, dtypes)) return false;
-            if (!fits_parameter(stream, tensor, like)) return false;
+            if (!fits_parameter(stream, tensor, param)) return false;
             put(stream, t, tensor);
             if (stream >= request.streams) prefetch(tensor.address);
         }
         return true;
     }
 
-    bool states() const {
+    // Reads the optimizer's state, a block of parameters at a time.
+    bool read_states() const {
         i64 position = 0, entry = 0;
         Object key, value;
         for (bool more = true; more;) {
@@ -171,7 +176,7 @@ struct Reader : Streams {
                 prefetch(at<const void*>(states[i], DICT_KEYS), 3);
             }
             for (i64 i = 0; i < count; ++i) find_states(states[i], tensors[i], found);
-            if (!read_states(found)) return false;
+            if (!read_found_states(found)) return false;
         }
         return entry == request.entries;
     }
@@ -197,7 +202,7 @@ struct Reader : Streams {
     }
 
     // Tells whether every tensor with a gradient has the streams that its group needs.
-    bool complete() const {
+    bool is_complete() const {
         for (i64 t = 0; t < request.tensors; ++t) {
             const u64 types = request.types[t], wanted = types ? needed(t) : 0;
             if (types && !wanted) return false;
@@ -209,7 +214,7 @@ struct Reader : Streams {
 
     // Runs the kernel. During a short kernel, other Python threads wait for the interpreter's lock.
     // During a long kernel they run, and may replace or drop a tensor. So every tensor gets another
-    // owner. If there is no memory for owners, the threads wait.
+    // owner for that time. If there is no memory for owners, the threads wait.
     void call_kernel() const {
         i64 elements = 0;
         for (i64 t = 0; t < request.tensors; ++t)
@@ -260,13 +265,14 @@ struct Reader : Streams {
         for (i64 first = 0; first < request.tensors; first += BLOCK) {
             const i64 last = end_of_block(first);
             for (i64 t = last; t < end_of_block(last); ++t) prefetch(request.params[t]);
-            if (!parameters(first, last)) return false;
+            if (!read_parameters(first, last)) return false;
         }
         return true;
     }
 
     bool run() const {
-        return read_gradients() && states() && complete() && counts_are_valid() && take_step();
+        return read_gradients() && read_states() && is_complete() && counts_are_valid()
+            && take_step();
     }
 
     bool take_step() const {

@@ -150,9 +150,9 @@ class Reader:
         )
 
     def _layout_for(self, kernel: Kernel) -> Layout:
-        """Return the layout for a kernel.
+        """Return the layout for a kernel; its dtypes for streams are those that the kernel knows.
 
-        The reader takes tensors of dtypes that the kernel does not know as single numbers only.
+        Step counts and scalar states may have any dtype.
         """
         dtype_bits = self.layout.stream_dtypes & kernel.dtype_bits
         if dtype_bits not in self._layouts:

@@ -4,7 +4,7 @@
 
 namespace {
 
-// Words with four bits a stream. In `types`: torch's dtype code, or 0. In `needed`: all or none.
+// Words with four bits per stream: in `types`, torch's dtype code or 0; in `needed`, all or none.
 constexpr u64 STREAM_BITS = 15;
 u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & STREAM_BITS; }
 u64 in_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
@@ -17,9 +17,9 @@ struct Request {
                           // have; none if the group must have no gradients
     const u64* allowed;   // [group]: bit k: parameters may have torch's dtype k
     Object state;         // the optimizer's state: a dict by parameter
-    i64 entries;
+    i64 entries;          // number of entries of the state
     const i64* order;     // [entry of state]: index of its tensor, or -1
-    i64 streams, scalars; // number of streams of the parameter's shape, and of scalar cells
+    i64 streams, scalars; // number of streams that are no scalar cells, and of scalar cells
     const Object* keys;       // [streams + scalars]: keys of a state, from the third stream on
     const char* const* names; // the same keys as C strings
     const unsigned char* axes; // [streams]: an Axes
@@ -44,7 +44,7 @@ enum Axes : unsigned char { LIKE, ROW, COLUMN };
 enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
 
 // Returns the bytes of one element, by torch's dtype code; 0 for an absent stream.
-inline i64 itemsize(u64 type) { return type == 7 ? 8 : type == 6 ? 4 : type ? 2 : 0; }
+inline i64 itemsize(u64 dtype) { return dtype == 7 ? 8 : dtype == 6 ? 4 : dtype ? 2 : 0; }
 
 inline void put_shape(const Shape& shape, i64* to) {
     to[DIMENSIONS] = shape.dimensions;
@@ -62,7 +62,7 @@ struct Streams {
     void put(i64 stream, i64 t, const Tensor& tensor) const {
         request.address[stream * request.tensors + t] = tensor.address;
         request.handles[stream * request.tensors + t] = tensor.handle;
-        request.types[t] |= in_stream(u64(tensor.type), stream);
+        request.types[t] |= in_stream(u64(tensor.dtype), stream);
     }
 
     bool is_tensor(Object object) const {
@@ -70,8 +70,8 @@ struct Streams {
         return type == layout.tensor_type || type == layout.parameter_type;
     }
 
-    // Returns the tensor with memory: a DTensor's local shard, if its sharding spec is as expected.
-    // Returns null otherwise.
+    // Returns a plain tensor itself, and the local shard of a DTensor. Returns null if the tensor's
+    // sharding spec is not as expected.
     Object local_tensor(Object object, i64 stream, i64 t) const {
         const bool sharded = type_of(object) == layout.dtensor_type;
         const i64 place = stream * request.tensors + t;
@@ -82,7 +82,7 @@ struct Streams {
         return object && is_tensor(object) ? object : nullptr;
     }
 
-    // Returns the local shard of a gradient, by the gradient's implementation.
+    // Does the same for the handle of a gradient.
     const void* local_gradient(const void* grad, i64 t) const {
         if (!request.specs || !request.specs[request.tensors + t]) return grad;
         const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
@@ -90,7 +90,8 @@ struct Streams {
         return memory ? memory + layout.implementation : nullptr;
     }
 
-    // Tells whether no step count is negative. Python handles negative counts, and refuses them.
+    // Tells whether no step count is negative, by the sign in its last byte. If one is, the step is
+    // gathered in Python, which raises an error.
     bool counts_are_valid() const {
         if (!request.counted) return true;
         for (i64 t = 0; t < request.tensors; ++t) {

@@ -39,10 +39,10 @@ def passes(source: str) -> bool:
 
 def _saved_verdict(path: Path) -> bytes | None:
     try:
-        found = files.read(path)
+        verdict = files.read(path)
     except OSError:
         return None
-    return found if found in (_PASSED, _FAILED) else None
+    return verdict if verdict in (_PASSED, _FAILED) else None
 
 
 def _run_trial() -> bytes:
@@ -71,8 +71,8 @@ def _run_trial() -> bytes:
 def _digest(source: str) -> str:
     folder = Path(__file__).parent
     texts = [(folder / name).read_text() for name in ("object_layout.py", "trial.py")]
-    facts = [torch.__version__, str(torch.version.git_version), sys.version, sys.platform]
-    return hashlib.sha256("\0".join([*facts, source, *texts]).encode()).hexdigest()[:16]
+    versions = [torch.__version__, str(torch.version.git_version), sys.version, sys.platform]
+    return hashlib.sha256("\0".join([*versions, source, *texts]).encode()).hexdigest()[:16]
 
 
 def main() -> int:
@@ -86,10 +86,11 @@ def main() -> int:
 
 
 def _equals_torch(ours: Any, theirs: Any, **arguments: Any) -> bool:
-    plain = list(_tensors())
-    strange = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
-    read, _ = (_steps(ours, theirs, tensors, arguments) for tensors in (plain, strange))
-    return read._context.cached is not None
+    """Take steps of tensors that the reader can read, and of others; tell if it read the former."""
+    readable = list(_tensors())
+    unreadable = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
+    cached, _ = (_steps(ours, theirs, tensors, arguments) for tensors in (readable, unreadable))
+    return cached._context.cached is not None
 
 
 def _steps(ours: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:

@@ -41,7 +41,10 @@ def _places(library: Path) -> list[Path]:
 def build_error(
     command: list[str], library: Path, log: str, log_path: Path | None, capable: bool
 ) -> CompileError:
-    """Return an error that says whether the compiler or optgen is at fault, and the way out."""
+    """Return an error that says whether the compiler or optgen is at fault, and the way out.
+
+    `capable` tells whether the compiler builds a small program.
+    """
     name, what = shlex.join(command), library.name.split("-")[0]
     where = f" (log: {log_path})" if log_path else ""
     if _BROKEN.search(log):

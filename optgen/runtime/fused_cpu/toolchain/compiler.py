@@ -98,23 +98,23 @@ def identity(command: list[str]) -> str:
     the command may be the program that compiles, as in `ccache g++`.
     """
     programs = [Path(path).resolve() for path in map(shutil.which, command) if path]
-    facts = ((path, path.stat()) for path in programs)
-    known = (f"{path} {fact.st_size} {fact.st_mtime_ns}" for path, fact in facts)
-    return " ".join([shlex.join(command), *known])
+    statuses = ((path, path.stat()) for path in programs)
+    texts = (f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in statuses)
+    return " ".join([shlex.join(command), *texts])
 
 
 @cache
 def processor() -> str:
     """Describe the processor and its features: a library built for one may not run on another."""
     names = ("model name", "flags", "Features", "CPU part")
-    facts = [platform.system(), platform.machine()]
+    texts = [platform.system(), platform.machine()]
     try:
         first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
     except OSError:
-        facts.append(platform.processor())
+        texts.append(platform.processor())
     else:
-        facts += [line for line in first.splitlines() if line.startswith(names)]
-    return "\n".join(facts)
+        texts += [line for line in first.splitlines() if line.startswith(names)]
+    return "\n".join(texts)
 
 
 def build(command: list[str], source: Path, target: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 _LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"
 _LONGEST = 1e6  # seconds
 
-# Messages of compilers and of the system about failures that are not the source's fault.
-_SPACE = {
+# Messages of compilers and of the system about files that cannot be written.
+_WRITE_ERRORS = {
     "No space left on device": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
     "Read-only file system": errno.EROFS,
@@ -52,8 +52,9 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
         CompileError: The compiler could not be started, took too long, or was killed.
         OSError: The compiler could not write a file.
     """
-    name, known = shlex.join(command[:1]), (shlex.join(command[:1]), limit())
-    if known in _hung or seconds <= 0:
+    name = shlex.join(command[:1])
+    attempt = name, limit()
+    if attempt in _hung or seconds <= 0:
         raise _too_long(name)
     ends = len(_ends)
     try:
@@ -70,7 +71,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
             printed, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             _end(process)
-            _hung.add(known)
+            _hung.add(attempt)
             raise _too_long(name) from None
         except BaseException:
             _end(process)
@@ -121,7 +122,7 @@ def _check(name: str, status: int, printed: str, folder: Path) -> None:
     """Raise an error if a compiler failed for another reason than its source."""
     if not status:
         return
-    for message, number in _SPACE.items():
+    for message, number in _WRITE_ERRORS.items():
         if message in printed or (number == errno.EFBIG and status == _TOO_LARGE):
             raise OSError(number, os.strerror(number), str(folder))
     if _MEMORY.search(printed):

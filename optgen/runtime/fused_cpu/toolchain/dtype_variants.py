@@ -33,12 +33,12 @@ def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
 
 def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     """Return the dtypes of all tensors of these batches, including states not created yet."""
-    dtypes = set(map(_dtype, chain.from_iterable(_arrays(rule, batch) for batch in batches)))
+    dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
     own = {getattr(torch, s.dtype) for s in rule.states if s.dtype and s.shape != "scalar"}
     return bits_of_dtypes(dtype.to_real() for dtype in dtypes | own)
 
 
-def _arrays(rule: Rule, batch: Batch) -> Iterator[Tensor]:
+def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
     states = zip(rule.states, batch.states, strict=False)  # a first step has no states yet
     shaped = [column for state, column in states if state.shape != "scalar"]
     return chain(batch.params, batch.grads, *shaped)
@@ -57,9 +57,8 @@ def _with_compute_dtype(dtype_bits: int) -> int:
 
 _SINGLE = 1 << CODES[torch.float32]
 _HALVES = 1 << CODES[torch.float16] | 1 << CODES[torch.bfloat16]
-_MATRIX_OP_RESULT = (
-    1 << CODES[torch.bfloat16]
-)  # matrix ops return bfloat16 for operands of any dtype
+# Matrix ops return bfloat16 for operands of any dtype.
+_MATRIX_OP_RESULT = 1 << CODES[torch.bfloat16]
 ALL = bits_of_dtypes(CODES)
 
 
@@ -71,7 +70,7 @@ def matrix_op_dtypes(source: str) -> int:
 def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Path, int]:
     """Return a library for tensors of these dtypes, and the dtypes it was asked for.
 
-    `extra` are dtypes of other streams beside such tensors, such as the results of matrix ops.
+    `extra` are further dtypes that the library must know, such as those of matrix ops' results.
     """
     if _TYPES not in source:
         return library_cache.library(name, source), ALL
@@ -81,7 +80,7 @@ def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Pa
 
 def find_built(name: str, source: str, dtype_bits: int, extra: int) -> Path | None:
     """Return a library that is already built for at least these dtypes; None if there is none."""
-    texts = (_with_define(known | extra, source) for known in _supersets(dtype_bits or _SINGLE))
+    texts = (_with_define(bits | extra, source) for bits in _supersets(dtype_bits or _SINGLE))
     return next(filter(None, (library_cache.find_built(name, text) for text in texts)), None)
 
 

@@ -24,19 +24,18 @@ _PAUSE = 0.005
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Keep other processes and threads out of the same block for a path; they wait for a while."""
+    """Let one process or thread at a time run the block for a path; others wait for a while."""
     lock = _lock_of(path)
-    held = _lock(lock)
+    descriptor = _lock(lock)
     try:
         yield
     finally:
-        if held is not None:
+        if descriptor is not None:
             with suppress(OSError):
                 lock.unlink()  # safe: waiting processes have this file open
-            fcntl.flock(
-                held, fcntl.LOCK_UN
-            )  # a forked child's copy of the descriptor may stay open
-            os.close(held)
+            # Closing does not unlock while a forked child has a copy of the descriptor.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
 
 
 def _lock_of(path: Path) -> Path:
@@ -52,23 +51,24 @@ def _lock(lock: Path) -> int | None:
     if os.name != "posix":
         return None
     try:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:  # read-only
         return None
     locked = False
     try:
-        locked = os.fstat(held).st_uid == os.geteuid() and _wait(held)
+        locked = os.fstat(descriptor).st_uid == os.geteuid() and _wait(descriptor)
     finally:
         if not locked:
-            os.close(held)
-    return held if locked else None
+            os.close(descriptor)
+    return descriptor if locked else None
 
 
-def _wait(held: int) -> bool:
+def _wait(descriptor: int) -> bool:
+    """Wait for the lock; tell whether this process got it in time."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             time.sleep(_PAUSE)

@@ -1,9 +1,9 @@
 """Compile a source text and cache the library; any number of processes may share the cache.
 
 A library is built in a temporary folder and moved into place as a whole. A process that is killed
-at any moment leaves at most that folder behind. The SHA-256 of each library is stored beside it. It
-is written first and checked before every load: to open a damaged library kills the process, and no
-`try` helps.
+at any moment leaves at most that folder and a checksum behind. The SHA-256 of each library is
+stored beside it. It is written first and checked before every load: to open a damaged library kills
+the process, and no `try` helps.
 """
 
 import hashlib
@@ -63,6 +63,7 @@ def _file(command: list[str] | None, name: str, source: str) -> str:
 
 
 def _whole(folder: Path, file: str) -> Iterator[Path]:
+    """Yield the undamaged libraries of a folder that match a file name or pattern."""
     return filter(is_whole, sorted(folder.glob(file)))
 
 

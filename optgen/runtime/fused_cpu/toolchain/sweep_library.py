@@ -39,8 +39,8 @@ def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[]
 
 def connect(kernel: ctypes.CDLL, path: Path) -> None:
     """Connect a kernel to the sweep functions of this library."""
-    calls = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _TABLE)
-    ctypes.c_void_p.in_dll(kernel, _POINTER).value = ctypes.addressof(calls)
+    table = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _TABLE)
+    ctypes.c_void_p.in_dll(kernel, _POINTER).value = ctypes.addressof(table)
 
 
 @cache

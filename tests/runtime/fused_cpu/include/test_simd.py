@@ -124,9 +124,7 @@ def test_words_are_the_same_for_all_kinds_of_numbers(words: Words, word: str) ->
 
 
 @pytest.mark.parametrize("word", [word for word in OPS if word not in EXACT])
-def test_a_product_and_what_it_is_added_to_are_rounded_at_most_as_often(
-    words: Words, word: str
-) -> None:
+def test_sums_of_products_are_at_least_as_exact_in_vectors(words: Words, word: str) -> None:
     generator = torch.Generator().manual_seed(0)
     operands = list(torch.randn(3, 4096, generator=generator))
     x, y, z = (operand.double() for operand in operands)
@@ -138,16 +136,16 @@ def test_a_product_and_what_it_is_added_to_are_rounded_at_most_as_often(
         "product less number": x * y - z,
         "number less product": z - x * y,
     }[word]
-    once, several = (
+    one, several = (
         (words(way, word, operands).double() - exact).abs() for way in ("one", "several")
     )
     terms = x.abs() * y.abs() + z.abs() * (x.abs() + 1) + x.abs() + y.abs()
     assert (several <= terms * 2.0**-23).all()
-    assert several.sum() <= once.sum() * 1.05
+    assert several.sum() <= one.sum() * 1.05
 
 
 @pytest.mark.parametrize("word", [word for word in OPS if word not in EXACT])
-def test_a_product_is_nan_or_infinite_where_it_would_be(words: Words, word: str) -> None:
+def test_products_are_nan_or_infinite_at_the_same_places(words: Words, word: str) -> None:
     operands = triples([0.0, 2.0, -2.0, float("inf"), -float("inf"), float("nan")])
     expected, actual = (words(way, word, operands) for way in ("one", "several"))
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)

@@ -1,7 +1,6 @@
 """Test the C++ reader: what happens without it, and what it must not depend on."""
 
 import ctypes
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -16,9 +15,6 @@ from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, me
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
-repeat = importlib.import_module(
-    "optgen.runtime.fused_cpu.cached_dense_step"
-)  # a function of the package has the same name
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -149,7 +145,7 @@ SURPRISES = [
 @pytest.mark.parametrize(
     ("surprise", "message"), SURPRISES, ids=lambda x: getattr(x, "__name__", "")
 )
-def test_a_surprise_in_memory_is_no_reader(
+def test_without_the_expected_memory_there_is_no_reader(
     surprise: Callable[[Words], Words], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_layout, "_words", surprise(object_layout._words))
@@ -159,7 +155,7 @@ def test_a_surprise_in_memory_is_no_reader(
 
 
 @pytest.mark.parametrize("name", ["grad", "address", "bump_version"])
-def test_a_function_that_does_something_else_is_no_reader(
+def test_a_function_that_does_something_else_is_noticed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, other = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -176,7 +172,7 @@ def test_a_function_that_does_something_else_is_no_reader(
 
 _held = torch.zeros(3)
 _word = ctypes.c_uint64(_held._cdata)
-HELD = ctypes.addressof(_word)
+HELD = ctypes.addressof(_word)  # an at::Tensor: one word with its implementation's address
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -189,7 +185,7 @@ def test_the_default_type_does_not_matter(dtype: torch.dtype) -> None:
         torch.set_default_dtype(before)
 
 
-def test_whatever_memory_held_before_the_same_is_measured() -> None:
+def test_old_bytes_in_memory_do_not_change_the_layout() -> None:
     """Padding keeps old bytes, and counters may be equal by chance."""
     kept, found = [], set()
     for size in range(300):

@@ -49,7 +49,7 @@ def test_a_torch_that_passes_has_a_reader_and_is_tried_once(
 
 
 @pytest.mark.parametrize("script", ["exit 1", "kill -SEGV $$"])
-def test_a_torch_that_fails_has_none(
+def test_a_torch_that_fails_has_no_reader(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_reader, "measure_layout", lambda: pytest.fail("measure_layout"))
@@ -64,7 +64,7 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert reader() is None
 
 
-def test_without_a_python_to_start_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_python_to_start_there_is_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert reader() is None
 
@@ -81,7 +81,7 @@ def test_a_damaged_verdict_is_not_believed(tmp_path: Path, monkeypatch: pytest.M
     assert verdicts(tmp_path) == ["passed\n"]
 
 
-def test_a_wish_needs_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_variable_needs_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, "exit 1")
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
     assert reader() is not None
@@ -100,10 +100,10 @@ def test_the_trial_fails_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_trial_sees_a_reader_that_reads_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial compares with torch, so it finds gradients that are not the step's."""
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
-    given = trial._give_gradients
+    give = trial._give_gradients
 
     def give_others(tensors: list[torch.Tensor], copies: list[torch.Tensor], step: int) -> None:
-        given(tensors, copies, step)
+        give(tensors, copies, step)
         tensors[2].grad = torch.zeros_like(tensors[2])
 
     monkeypatch.setattr(trial, "_give_gradients", give_others)

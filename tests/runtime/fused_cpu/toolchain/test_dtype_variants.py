@@ -53,7 +53,9 @@ def kernel_count(cls: Any = Adafactor) -> int:
         (torch.float64, {torch.float64}),
     ],
 )
-def test_it_is_built_for_what_there_is(dtype: torch.dtype, types: set[torch.dtype]) -> None:
+def test_a_kernel_is_built_for_the_dtypes_at_hand(
+    dtype: torch.dtype, types: set[torch.dtype]
+) -> None:
     with use_lowering("fused_cpu"):
         optimizer = Adafactor(parameters(dtype))
         for _ in range(2):
@@ -64,11 +66,11 @@ def test_it_is_built_for_what_there_is(dtype: torch.dtype, types: set[torch.dtyp
     assert optimizer._context.cached is not None  # the reader took the float32 step count, too
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_groups_of_several_types_share_a_library(apart: bool) -> None:
+@pytest.mark.parametrize("strided", [False, True])
+def test_groups_of_several_types_share_a_library(strided: bool) -> None:
     """Strided gradients too, which only Python gathers, use the one library."""
     groups = [{"params": parameters(dtype)} for dtype in CODES]
-    if apart:
+    if strided:
         for group in groups:
             for param in group["params"]:
                 param.grad = torch.stack([param.grad, param.grad], -1)[..., 0]

@@ -46,11 +46,11 @@ def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPat
     params = parameters()
     give_gradients(params, 0)
     says = r"not the source .* for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"
-    with pytest.warns(UserWarning, match=rf"(?s)slow: .*{says}\n.*error") as told:
+    with pytest.warns(UserWarning, match=rf"(?s)slow: .*{says}\n.*error") as warned:
         Adam(params).step()
     Adam(params).step()  # cannot be built either; the warning is not repeated
 
-    assert len(told) == 1
+    assert len(warned) == 1
     assert re.fullmatch(rf"group 0: [^:\n]+: \S+ builds .*{says}", optgen.explain(Adam(params)))
 
 

@@ -55,7 +55,7 @@ def test_another_waits_until_one_is_done(path: Path) -> None:
     assert another.is_past(within=20)
 
 
-def test_an_error_ends_it(path: Path) -> None:
+def test_an_error_releases_the_lock(path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), exclusive(path):
         raise KeyboardInterrupt
     assert not list(path.parent.iterdir())
@@ -64,7 +64,7 @@ def test_an_error_ends_it(path: Path) -> None:
     assert not lock.exists()
 
 
-def test_the_death_of_its_process_ends_it(path: Path) -> None:
+def test_the_death_of_its_process_releases_the_lock(path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, file_lock.__file__, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -75,7 +75,7 @@ def test_the_death_of_its_process_ends_it(path: Path) -> None:
         assert another.is_past(within=20)
 
 
-def test_a_copy_in_a_forked_child_does_not_keep_it(
+def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies: list[int] = []
@@ -124,7 +124,9 @@ def test_a_link_is_not_followed(path: Path) -> None:
         assert not path.exists()
 
 
-def test_another_users_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_another_user_is_not_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = os.geteuid()
     with exclusive(path), monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: own + 1)

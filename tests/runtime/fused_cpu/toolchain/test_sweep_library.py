@@ -65,7 +65,7 @@ def test_what_matrix_words_make_is_swept_too(asked: list[str]) -> None:
     assert f"#define OPTGEN_TYPES {bits}\n" in asked[0]
 
 
-def test_a_rule_of_one_sweep_has_none(asked: list[str]) -> None:
+def test_a_rule_of_one_sweep_has_no_such_library(asked: list[str]) -> None:
     assert swept_by(source("adam"), SINGLE) is None
     assert not asked
 
