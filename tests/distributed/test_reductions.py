@@ -52,6 +52,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "LARS": {"nesterov": True},
     "CAME": {"lr": 0.01},
     "NovoGrad": {"weight_decay": 0.1},
+    "Amos": {},
     "StableSPAM": {"reset_every": 3},
     "FedScalars": {"swap": True},
     "Ragged": {},
