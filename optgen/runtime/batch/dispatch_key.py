@@ -38,10 +38,12 @@ def dispatch_keys(
     params: list[Tensor],
     grads: list[Tensor],
     ordinary: bool,
+    seen: list[Tensor] | None = None,
 ) -> list[DispatchKey]:
     """Find the dispatch key of every parameter and its gradient.
 
     `ordinary` promises that gradients are dense and of plain classes, and parameters distinct.
+    `seen` are the parameters in the shapes that the rule sees; by default the members.
     """
     found = (
         [_plain_key(param.device.type) for param in params]
@@ -53,7 +55,7 @@ def dispatch_keys(
         found = [key._replace(sharding=sharding) for key, sharding in pairs]
     if not rule.facts:
         return found
-    answers = zip(*(map(FACTS[fact], members) for fact in rule.facts), strict=True)
+    answers = zip(*(map(FACTS[fact], seen or members) for fact in rule.facts), strict=True)
     answered = list(zip(found, answers, strict=True))
     made = {(key, facts): key._replace(facts=facts) for key, facts in set(answered)}
     return list(map(made.__getitem__, answered))

@@ -49,17 +49,17 @@ class Shards:
         for batch in batches:
             known: dict[torch.Size, list[int]] = {}
             sharded_axes = _sharded_axes(batch)
-            for member in batch.members:
-                if member.shape not in known:
-                    known[member.shape] = self._row(member, sharded_axes)
-                self._rows.extend(known[member.shape])
+            for seen in batch.seen:
+                if seen.shape not in known:
+                    known[seen.shape] = self._row(seen, sharded_axes)
+                self._rows.extend(known[seen.shape])
         self._counts = array("q", bytes(8 * 2 * len(self._partners)))
         self.struct = _Shards(
             self._rows.buffer_info()[0], len(self._partners), self._counts.buffer_info()[0]
         )
 
-    def _row(self, member: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
-        axes = {axis: 1 << index_in_axes(axis.dim, member.dim()) for axis in sharded_axes}
+    def _row(self, seen: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
+        axes = {axis: 1 << index_in_axes(axis.dim, seen.dim()) for axis in sharded_axes}
         every = 0
         for bit in axes.values():
             every |= bit
@@ -68,7 +68,7 @@ class Shards:
             groups = tuple(axis.group for axis in sharded_axes if axes[axis] & taken)
             number = self._partners.setdefault(groups, len(self._partners)) if groups else -1
             partners.append(number)
-        return [member.numel(), rows(member), cols(member), every, *partners]
+        return [seen.numel(), rows(seen), cols(seen), every, *partners]
 
     def partials(self) -> list[Partial]:
         """Return the sums that a walk waits for, in the kernel's memory; one tensor per partner."""
@@ -161,10 +161,10 @@ def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]
     found: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
         for place in call.suited(columns[0]):
-            member = batch.members[place]
-            found.setdefault((index, member.shape, member.dtype), []).append(place)
+            seen = batch.seen[place]
+            found.setdefault((index, seen.shape, seen.dtype), []).append(place)
     return [(key[0], places) for key, places in found.items()]
 
 
 def _collectives(batch: Batch, place: int) -> Collectives:
-    return Collectives(batch.members[place], _sharded_axes(batch))
+    return Collectives(batch.seen[place], _sharded_axes(batch))
