@@ -5,18 +5,12 @@ from collections.abc import Sequence
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.protocols import Group
-from optgen.runtime.tensors.group_view import (
-    asked_view,
-    check_form,
-    seen_params,
-    seen_view,
-    sizes_in_view,
-)
+from optgen.runtime.tensors.group_view import asked_view, check_form, in_view
 from optgen.runtime.tensors.sharding import shard_sizes
 
 
 def check_added_group(optimizer: Stepping, index: int) -> None:
-    """Check the parameters of a new group as the rule sees them.
+    """Check the parameters of a new group in the shape of its view.
 
     Raises:
         ValueError: The group's view is no view, or does not fit a parameter; or the rule cannot
@@ -25,9 +19,9 @@ def check_added_group(optimizer: Stepping, index: int) -> None:
     group = optimizer.param_groups[index]
     if asked_view(group) is not None:
         _check_group(optimizer, index, group)
-    if seen_view(optimizer.rule, group) is None:
-        for param in group["params"]:
-            optimizer._check_param(param)
+        return
+    for param in group["params"]:
+        optimizer._check_param(param)
 
 
 def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> None:
@@ -54,19 +48,13 @@ def _check_group(optimizer: Stepping, index: int, group: Group, fits: bool = Tru
     rule, view, params = optimizer.rule, asked_view(group), group["params"]
     try:
         check_form(view)
-        for shape in dict.fromkeys(param.shape for param in params) if fits else ():
-            sizes_in_view(view, shape)
-        if rule.elementwise:
-            return
-        shown = dict(zip(params, seen_params(rule, group, params), strict=True))
-        for param, seen in shown.items():
-            shard_sizes(param, seen.shape)
-        for seen, shape in {seen: param.shape for param, seen in shown.items()}.items():
+        for param, seen in zip(params, in_view(view, params), strict=True) if fits else ():
+            if not rule.elementwise:
+                shard_sizes(param, seen.shape)
             try:
                 optimizer._check_param(seen)
             except ValueError as error:
-                raise ValueError(
-                    f"view={view} of a parameter of shape {tuple(shape)}: {error}"
-                ) from None
+                shape = tuple(param.shape)
+                raise ValueError(f"view={view} of a parameter of shape {shape}: {error}") from None
     except ValueError as error:
         raise ValueError(f"group {index}: {error}") from None

@@ -74,11 +74,8 @@ def sizes_in_view(view: View, shape: Sequence[int]) -> View:
     return tuple(elements // known if size == -1 else size for size in view)
 
 
-def seen_params(rule: Rule, group: Mapping[str, Any], params: list[Tensor]) -> list[Tensor]:
-    """Return whole parameters in the shapes that a rule sees; with a view, as meta tensors."""
-    view = seen_view(rule, group)
-    if view is None:
-        return params
+def in_view(view: View, params: list[Tensor]) -> list[Tensor]:
+    """Return meta tensors: whole parameters in the shape of a view."""
     check_form(view)
     made: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
     found = []
@@ -89,3 +86,9 @@ def seen_params(rule: Rule, group: Mapping[str, Any], params: list[Tensor]) -> l
             made[key] = torch.empty(sizes, dtype=param.dtype, device="meta")
         found.append(made[key])
     return found
+
+
+def seen_params(rule: Rule, group: Mapping[str, Any], params: list[Tensor]) -> list[Tensor]:
+    """Return whole parameters in the shapes that a rule sees; with a view, as meta tensors."""
+    view = seen_view(rule, group)
+    return params if view is None else in_view(view, params)
