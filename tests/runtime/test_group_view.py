@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside, run_inside
+from lowerings.capture import captured
 from lowerings.phased_rules import RAGGED
 from lowerings.test_phases import in_full_precision
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch.nn import Parameter
 
 import optgen
 from optgen import use_lowering
-from optgen.keyed import RowWiseAdagrad
+from optgen.keyed import KeyedOptimizerWrapper, RowWiseAdagrad, UpdateInBackward
 from optgen.optim import Adafactor, AdamW, Muon
 from optgen.runtime import matrix_ops
 from optgen.spec import Spec
@@ -289,11 +290,9 @@ def test_complex_parameters_of_another_rule_are_refused() -> None:
     assert not optimizer.state
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_parameter_that_stands_in_its_group_twice(lowering: str) -> None:
+@pytest.mark.skipif(INTERPRETED, reason="only the for-loop takes the second step")
+def test_a_parameter_that_stands_in_its_group_twice() -> None:
     """The second step begins where the first one ended, of a copy too."""
-    if INTERPRETED:
-        pytest.skip("only the for-loop takes the second step")
     for layout in (as_it_is, channels_last):
         found = []
         for view in ((2, -1), None):
@@ -319,6 +318,37 @@ def test_view_none_is_no_view(lowering: str) -> None:
     assert torch.equal(*params)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
+def test_updates_in_the_backward_pass() -> None:
+    """Each bucket has its group's view: a rule for matrices takes a convolution."""
+    found = []
+    for in_backward in (True, False):
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3, bias=False), torch.nn.Flatten())
+        groups = [{"params": list(network.parameters()), "view": (4, -1)}]
+        inputs = torch.randn(2, 2, 4, 4)
+        if in_backward:
+            model: torch.nn.Module = UpdateInBackward(network, Muon, groups=groups, lr=0.1)
+        else:
+            model, optimizer = network, Muon(groups, lr=0.1)
+        for _ in range(3):
+            model(inputs).square().mean().backward()
+            if not in_backward:
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append(network[0].weight.detach().clone())
+    assert torch.equal(*found)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
+def test_a_keyed_optimizer_makes_the_states_of_the_view() -> None:
+    param = Parameter(torch.ones(6, 8))
+    inner = Adafactor([{"params": [param], "view": (2, 3, 8)}])
+    KeyedOptimizerWrapper({"weight": param}, lambda params: inner).init_state()
+    shapes = {key: tuple(value.shape) for key, value in inner.state[param].items()}
+    assert shapes == {"step": (), "row_var": (2, 3, 1), "col_var": (2, 1, 8)}
+
+
 class Named(Tensor):
     """A tensor class with operations of its own."""
 
@@ -334,7 +364,8 @@ def test_a_tensor_class_with_operations_of_its_own() -> None:
     for param in (plain, named):
         param.grad = torch.ones_like(param)
         optimizer = Adafactor([{"params": [param], "view": (2, -1, 3)}])
-        optimizer.step()
+        with use_lowering("forloop"):
+            optimizer.step()
         assert optimizer.state[param]["row_var"].shape == (2, 4, 1)
     assert torch.equal(plain.detach(), named.detach().as_subclass(Tensor))
 
@@ -379,13 +410,26 @@ def test_a_gradient_scaler_leaves_unscaling_to_the_step(lowering: str, layout: L
     for overflow in (0.0, 1.0, 0.0):
         (ours,), (plain,) = run.ours, run.plain
         grad = torch.linspace(-8, 8, 48).reshape(6, 8)
-        ours.grad, plain.grad = layout(grad.clone()), grad.reshape(2, 3, 8)
+        ours.grad, plain.grad = layout(grad.clone()), grad.reshape(2, 3, 8).clone()
         for optimizer in (run.optimizer, run.reference):
             optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(overflow)
             with use_lowering(lowering):
                 optimizer.step()
         assert torch.equal(ours.grad, grad if overflow else grad / 4)
     run.check(1e-6)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the functional form is the for-loop's")
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("layout", [as_it_is, last_axes_turned])
+def test_a_captured_step(lowering: str, layout: Layout) -> None:
+    """No number of a tensor is read, and the step is the same."""
+    options = {"lr": 0.1, "capturable": True}
+    run = Beside(Adafactor, options, [(6, 8)], (2, 3, -1), layouts=(layout, as_it_is))
+    for blind in (False, True, True):
+        with captured(blind):
+            run.step(lowering)
+    run.check(1e-12)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
