@@ -334,7 +334,9 @@ def test_updates_in_the_backward_pass() -> None:
             model, optimizer = network, Muon(groups, lr=0.1)
         for _ in range(3):
             model(inputs).square().mean().backward()
-            if not in_backward:
+            if in_backward:
+                model.fused_optimizer.step()
+            else:
                 optimizer.step()
                 optimizer.zero_grad()
         found.append(network[0].weight.detach().clone())

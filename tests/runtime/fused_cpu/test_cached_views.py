@@ -111,9 +111,10 @@ def test_a_view_that_changes_ends_the_cached_step(
     repeated.clear()
     pair.change(change)
     pair.step()
-    assert repeated == [False]
+    assert repeated[0] is False
+    repeated.clear()
     pair.step(2)
-    assert repeated[1:] == [True, True]
+    assert repeated == [True, True]
 
 
 def test_a_view_that_takes_the_place_of_another_key(repeated: list[bool]) -> None:
@@ -125,9 +126,10 @@ def test_a_view_that_takes_the_place_of_another_key(repeated: list[bool]) -> Non
         del group["name"]
         group["view"] = (12, 2)
 
+    repeated.clear()
     pair.change(swap)
     pair.step()
-    assert repeated[-1] is False
+    assert repeated[0] is False
 
 
 def turned(param: Tensor) -> None:
