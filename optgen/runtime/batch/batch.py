@@ -20,7 +20,7 @@ _dtype = attrgetter("dtype")
 class ViewCopy(NamedTuple):
     """A copy in the shape of a group's view, which a lowering updates instead of the original."""
 
-    index: int  # of the parameter in the whole batch
+    place: int  # of the parameter in the whole batch
     original: Tensor
     copy: Tensor
     is_gradient: bool = False
@@ -162,7 +162,7 @@ class Batch:
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
         part.viewed = pick(self.viewed)
         places = set(indices) if self.view_copies else ()
-        part.view_copies = [each for each in self.view_copies if each.index in places]
+        part.view_copies = [each for each in self.view_copies if each.place in places]
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
         part._noncontiguous = part._grad_dtypes = None
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
+from optgen.runtime.batch.gradient_checks import check_whole
 from optgen.runtime.batch.gradients import Gradients
 from optgen.runtime.batch.view_tensors import view_tensors
 from optgen.runtime.protocols import Group, Optimized
@@ -87,6 +88,7 @@ def make_batch(
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
     if view is not None:
+        check_whole(optimizer, members)
         batch.viewed = seen
         view_tensors(rule, batch)
     _set_dispatch_keys(rule, batch, known if same else None)

@@ -105,8 +105,8 @@ def _create_state(
                 missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    lacking = ([column[index] for index in missing] for column in (params, seen))
-    made = _initial_values(rule, state, group, *lacking, defaults)
+    lacking, shown = [params[index] for index in missing], [seen[index] for index in missing]
+    made = _initial_values(rule, state, group, lacking, shown, defaults)
     for index, value in zip(missing, made, strict=True):
         dicts[index][state.key] = value
     return [dicts[index] for index in missing]
@@ -152,7 +152,7 @@ def _initial_values(
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
             return _copied_zeros(state, params, seen)
     pairs = zip(params, seen, strict=True)
-    return [_initial_value(rule, state, group, *pair, defaults) for pair in pairs]
+    return [_initial_value(rule, state, group, param, shown, defaults) for param, shown in pairs]
 
 
 def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Sequence[Tensor]:
@@ -163,8 +163,8 @@ def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Seq
         keys = list(zip(keys, dtypes, devices, strict=True))
     kinds = dict(zip(keys, zip(params, seen, strict=True), strict=True))
     zeros = {
-        kind: _reduced_zeros(state, *pair, dtype_of(state) or pair[0].dtype)
-        for kind, pair in kinds.items()
+        kind: _reduced_zeros(state, param, shown, dtype_of(state) or param.dtype)
+        for kind, (param, shown) in kinds.items()
     }
     return foreach_clone([zeros[kind] for kind in keys])
 

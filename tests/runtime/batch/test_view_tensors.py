@@ -41,7 +41,7 @@ def test_only_memory_without_the_view_is_copied() -> None:
     turned = Parameter(torch.ones(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
     batch = the_batch(Muon, [Parameter(torch.ones(4, 6)), turned], (4, -1))
 
-    assert {each.index for each in batch.view_copies} == {1}
+    assert {each.place for each in batch.view_copies} == {1}
     assert [each.is_gradient for each in batch.view_copies] == [False, True, False]
     assert any(each.original is turned for each in batch.view_copies)
 
