@@ -147,12 +147,15 @@ VIEWS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+DTYPES = [torch.float32] if INTERPRETED else [torch.float64, torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_view_is_a_parameter_of_its_shape(name: str, lowering: str, dtype: torch.dtype) -> None:
     views = [each for each in VIEWS if name not in MATRICES or len(each[1]) == 2]
-    for shape, view in views[:2] if INTERPRETED else views:
+    for shape, view in views[:1] if INTERPRETED else views:
         run = Beside(rule(name), OPTIONS[name], [shape, shape], view, dtype)
         for step in range(2 if INTERPRETED else STEPS):
             run.step(lowering, missing=1 if step == 1 else None)
@@ -235,7 +238,7 @@ LAYOUTS = [channels_last, last_axes_turned, with_gaps]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("name", ["HeadMuon", "Adafactor", "LAMB"])
+@pytest.mark.parametrize("name", ["Adafactor"] + ([] if INTERPRETED else ["HeadMuon", "LAMB"]))
 def test_memory_that_has_no_such_view(name: str, lowering: str) -> None:
     """Parameters, gradients and states are copied, and written back, whatever their layout."""
     pairs = [(layout, as_it_is) for layout in LAYOUTS]
