@@ -119,8 +119,4 @@ def test_a_program_trains(block: str, tmp_path: Path, monkeypatch: pytest.Monkey
     before = loss()
     exec(compile(block, "docs/not-yet.md", "exec"), names)
 
-    if "attention" in names:
-        assert names["optimizer"].state[names["heads"][0]]["momentum_buffer"].shape == (4, 16)
-        assert names["qkv"]._version > 1
-        return
     assert loss() < before

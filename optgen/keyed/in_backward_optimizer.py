@@ -14,6 +14,7 @@ from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.torch_private import after_backward
 from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.runtime.tensors.group_view import VIEW
 
 Group = dict[str, Any]
 
@@ -121,7 +122,8 @@ class InBackwardOptimizer(FusedOptimizer):
 
     def _bucket(self, params: list[Tensor], group: Group, clip_value: float | None) -> Bucket:
         kind, options = self._class_and_options
-        optimizer = kind(params, **options)
+        viewed = [{"params": params, VIEW: group[VIEW]}] if VIEW in group else params
+        optimizer = kind(viewed, **options)
         optimizer.state = self.state
         return Bucket(optimizer, group, clip_value)
 

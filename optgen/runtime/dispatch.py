@@ -9,7 +9,8 @@ from optgen.runtime.backends import BACKENDS, FUSED, Update, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
-from optgen.runtime.batch.grad_scaler import is_skipped
+from optgen.runtime.batch.grad_scaler import is_scaled, is_skipped
+from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
 from optgen.runtime.forced_lowering import forced
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
@@ -40,6 +41,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
         cached = [update() for update in updates]
         context.cached = cached[0] if len(cached) == 1 else None
         for batch in batches:
+            write_back(batch, with_gradients=is_scaled(optimizer))
             advance_versions(batch.members)
         # `is_skipped` may wait for a device, so it is called only if the answer matters.
         stepped = not (context.created and is_skipped(optimizer))

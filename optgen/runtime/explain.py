@@ -7,11 +7,13 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gradients import checked_gradients, with_gradient
 from optgen.runtime.batch.make_batch import States, make_batch
+from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.choice import choose
 from optgen.runtime.light_optimizer import LightOptimizer
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.group_view import asked_view
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
 
@@ -29,6 +31,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
             "explain takes an instance of an optimizer that optgen generated; "
             f"this is {'the class ' * isinstance(optimizer, type)}{kind.__module__}.{kind.__name__}"
         )
+    check_views(optimizer)
     lines, rule = [], optimizer.rule
     for index, group in enumerate(optimizer.param_groups):
         for batch in _preview(optimizer, group):
@@ -39,7 +42,8 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
             if batch.dispatch_key.sharding is not None:
                 reason = f"{reason}; {_PHASE_BY_PHASE}"
             lines.append(
-                f"group {index}: {BACKENDS[lowering].title}: {reason}{_sparse_note(rule, batch)}"
+                f"group {index}: {BACKENDS[lowering].title}: {reason}"
+                f"{_view_note(batch)}{_sparse_note(rule, batch)}"
             )
     return "\n".join(lines)
 
@@ -60,6 +64,14 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
     checked, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
     batch = make_batch(optimizer, group, members, checked, states)
     return batch.parts or [batch]
+
+
+def _view_note(batch: Batch) -> str:
+    """Tell in which shape the rule sees the parameters; "" if it sees their own shapes."""
+    if not batch.viewed:
+        return ""
+    copied = ", of copies: the memory of some tensors has no such view"
+    return f"; view={asked_view(batch.group)}{copied if batch.view_copies else ''}"
 
 
 def _sparse_note(rule: Rule, batch: Batch) -> str:

@@ -11,11 +11,13 @@ from optgen.runtime import dispatch
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
+from optgen.runtime.batch.view_checks import check_added_group, check_views
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import checkpoint
 from optgen.runtime.state.create import create_missing
 from optgen.runtime.state.placeholders import placeholders_of, remove_placeholders
+from optgen.runtime.tensors.group_view import VIEW
 from optgen.runtime.torch_private import (
     called_to_init_state,
     check_graph_capture,
@@ -98,8 +100,7 @@ class GeneratedOptimizer(LightOptimizer):
         """Add a parameter group; hyperparameters that it gives override the defaults."""
         super().add_param_group(param_group)
         try:
-            for param in self.param_groups[-1]["params"]:
-                self._check_param(param)
+            check_added_group(self, len(self.param_groups) - 1)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -121,6 +122,7 @@ class GeneratedOptimizer(LightOptimizer):
 
     def _create_state(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
         """Create the missing states of the chosen parameters."""
+        check_views(self)
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
@@ -150,6 +152,8 @@ class GeneratedOptimizer(LightOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
+        if previous:  # a load, not a copy
+            check_views(self, state["param_groups"])
         given_params = [self._context.original_params.get(id(group)) for group in previous]
         super().__setstate__(state)
         # torch's method adds a default for `differentiable`, which may be an optional key here.
@@ -158,7 +162,8 @@ class GeneratedOptimizer(LightOptimizer):
         if not self.rule.elementwise:
             originals = flat_partitions.originals_after_load(given_params, self.param_groups)
             self._context.original_params = originals
-        checkpoint.backfill(self, previous, dict(self.rule.backfill), dict(self.rule.optional))
+        optional = [VIEW, *dict(self.rule.optional)]
+        checkpoint.backfill(self, previous, dict(self.rule.backfill), optional)
         for group in self.param_groups:
             group.update(self.rule.fixed)
         checkpoint.restore_declared_dtypes(self)

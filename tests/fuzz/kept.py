@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from fuzz.finding import Finding
 from fuzz.trial import Setting
 
 FOUND = Path(__file__).with_name("found")
-_FIELDS = ("lowering", "kind", "message", "hypers", "shapes", "dtype", "seed")
+_FIELDS = ("lowering", "kind", "message", "hypers", "shapes", "dtype", "seed", "viewed")
 
 
 def write(finding: Finding, folder: Path = FOUND) -> Path:
@@ -27,6 +28,7 @@ def write(finding: Finding, folder: Path = FOUND) -> Path:
         "shapes": setting.shapes,
         "dtype": setting.dtype,
         "seed": setting.seed,
+        "viewed": setting.viewed,
     }
     head = "".join(f"# {name}: {value!r}\n" for name, value in values.items())
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,6 +42,7 @@ def read(path: Path) -> Finding:
     text = path.read_text(encoding="utf-8")
     found = dict(re.findall(rf"^# ({'|'.join(_FIELDS)}): (.*)$", text, re.M))
     values = {name: ast.literal_eval(value) for name, value in found.items()}
-    setting = Setting(*(values[name] for name in ("hypers", "shapes", "dtype", "seed")))
+    values.setdefault("viewed", False)  # older files have no such line
+    setting = Setting(**{each.name: values[each.name] for each in fields(Setting)})
     rule = re.sub(r"\A(# .*\n)+", "", text)
     return Finding(values["kind"], values["lowering"], values["message"], rule, setting)

@@ -125,6 +125,8 @@ def _settings(setting: Setting | None) -> Iterator[Setting]:
         yield replace(setting, shapes=(shape,))
     for name in setting.hypers:
         yield replace(setting, hypers={k: v for k, v in setting.hypers.items() if k != name})
+    if setting.viewed:
+        yield replace(setting, viewed=False)
     if setting.dtype != "float64":
         yield replace(setting, dtype="float64")
 

@@ -36,6 +36,7 @@ class Setting:
     shapes: tuple[tuple[int, ...], ...] = ((5,), (2, 3), ())
     dtype: str = "float64"
     seed: int = 0
+    viewed: bool = False  # whether parameters have other shapes, and groups a view of these shapes
 
 
 @dataclass
@@ -172,13 +173,22 @@ class _Run:
         functional = name == "functional"
         self.name, self.rule = name, rule
         self.axis = setting.seed  # modulo the number of axes
-        self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in start]
-        self.optimizer = rule.cls(self.params, **setting.hypers, differentiable=functional)
+        self.shapes, self.viewed = [x.shape for x in start], setting.viewed
+        given = [x.reshape(_other_shape(x)) if self.viewed else x for x in start]
+        self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in given]
+        self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=functional)
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
+
+    def groups(self) -> list[Any]:
+        """Return the parameters, in a group of their own if it has a view."""
+        if not self.viewed:
+            return self.params
+        pairs = zip(self.params, self.shapes, strict=True)
+        return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
 
     def step(self, grads: list[Tensor]) -> None:
         for param, grad in zip(self.params, grads, strict=True):
-            param.grad = grad.clone()
+            param.grad = grad.clone().view(param.shape)
         is_sharded = self.name == "sharded"
         with (
             in_parts(self.rule, self.axis) if is_sharded else contextlib.nullcontext(),
@@ -189,16 +199,26 @@ class _Run:
     def values(self, index: int) -> dict[str, Tensor]:
         param = self.params[index]
         state = self.optimizer.state[param]
-        return {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
+        found = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
+        if self.viewed:
+            like = [PARAM, *(s.key for s in self.rule.cls.rule.states if s.shape == "like")]
+            found |= {key: found[key].view(self.shapes[index]) for key in like if key in found}
+        return found
 
     def become(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
         """Set parameters and states to these values."""
         for param, (value, state) in zip(self.params, values, strict=True):
             with torch.no_grad():
-                param.copy_(value)
+                param.copy_(value.view(param.shape))
                 for key, each in state.items():
                     if key != "step":
-                        self.optimizer.state[param][key].copy_(each)
+                        kept = self.optimizer.state[param][key]
+                        kept.copy_(each.view(kept.shape))
+
+
+def _other_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Return a shape with as many elements, and another number of axes."""
+    return (1, tensor.numel()) if tensor.dim() == 1 else (tensor.numel(),)
 
 
 @contextlib.contextmanager

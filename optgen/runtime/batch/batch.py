@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,13 +17,26 @@ from optgen.runtime.torch_private import is_contiguous, is_plain_class
 _dtype = attrgetter("dtype")
 
 
+class ViewCopy(NamedTuple):
+    """A copy in the shape of a group's view, which a lowering updates instead of the original."""
+
+    place: int  # of the parameter in the whole batch
+    original: Tensor
+    copy: Tensor
+    is_gradient: bool = False
+
+    def write_back(self) -> None:
+        """Write the updated copy to the original."""
+        self.original.copy_(self.copy.view(self.original.shape))
+
+
 @dataclass(eq=False, slots=True)
 class Batch:
     """One group's tensors in one step; the lists are parallel, and empty between steps."""
 
     group: Group
     members: list[Tensor]  # the parameters: the keys of the optimizer's state
-    params: list[Tensor]  # real, local views of `members`
+    params: list[Tensor]  # real, local views of `members`, in the shape of the group's view
     grads: list[Tensor]
     states: list[list[Tensor]]  # one list per state of the rule; empty where the state is absent
     steps: list[Any]  # empty if the rule does not count steps
@@ -34,6 +47,8 @@ class Batch:
     real: bool = True  # members and states need no other views, real or local
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
+    viewed: list[Tensor] = field(default_factory=list)  # meta tensors; empty without a view
+    view_copies: list[ViewCopy] = field(default_factory=list)
     memo: dict[str, Any] = field(default_factory=dict)  # what the lowerings found for these types
     parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
     indices: list[int] = field(default_factory=list)  # of a part's tensors in the whole batch
@@ -44,6 +59,11 @@ class Batch:
     def dispatch_key(self) -> DispatchKey:
         """Return the dispatch key that all tensors of a part, or of a batch without parts, have."""
         return self.dispatch_keys[0] if self.dispatch_keys else DispatchKey()
+
+    @property
+    def seen(self) -> list[Tensor]:
+        """Return whole parameters in the shapes that the rule sees; with a view, meta tensors."""
+        return self.viewed or self.members
 
     @property
     def any_fresh(self) -> bool:
@@ -94,6 +114,7 @@ class Batch:
         self.group, self.members, self.params = other.group, other.members, other.params
         self.grads, self.states, self.steps = other.grads, other.states, other.steps
         self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes
+        self.viewed, self.view_copies = other.viewed, other.view_copies
         self._noncontiguous, self._grad_dtypes = other._noncontiguous, other._grad_dtypes
         self.fill_parts()
 
@@ -101,6 +122,7 @@ class Batch:
         """Drop all tensors, so that none stays alive until the next step."""
         self.group, self.members, self.params, self.grads = {}, [], [], []
         self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
+        self.viewed, self.view_copies = [], []
         self.shapes, self._noncontiguous, self._grad_dtypes = [], None, None
 
     def split_into_parts(self) -> None:
@@ -138,6 +160,9 @@ class Batch:
         part.members, part.params, part.grads = map(pick, (self.members, self.params, self.grads))
         part.states = [_all_or_none(pick(column)) for column in self.states]
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
+        part.viewed = pick(self.viewed)
+        places = set(indices) if self.view_copies else ()
+        part.view_copies = [each for each in self.view_copies if each.place in places]
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
         part._noncontiguous = part._grad_dtypes = None
 

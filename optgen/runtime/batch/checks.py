@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.grad_scaler import is_scaled
 from optgen.runtime.batch.hyperparameters import numbers_of
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule
@@ -16,6 +17,10 @@ from optgen.runtime.torch_private import has_overlap, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
+_OTHER_VIEW = (
+    ", as its group's view shows it; give the group the view that the state was made with, or "
+    "clear the optimizer's state for the parameter"
+)
 _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
@@ -25,7 +30,7 @@ def check_step(optimizer: Optimized, batch: Batch) -> None:
         return
     numbers_of(optimizer).check(optimizer.rule.values(batch.group))
     _check_gradients(batch)
-    _check_memory(batch)
+    _check_memory(batch, is_scaled(optimizer))
     _check_states(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
         _check_counts(batch.steps)
@@ -85,16 +90,18 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
         )
 
 
-def _check_memory(batch: Batch) -> None:
+def _check_memory(batch: Batch, scaled: bool) -> None:
     """Raise torch's error for a tensor to be written if several of its elements share memory."""
+    written = [each.original for each in batch.view_copies if scaled or not each.is_gradient]
     for index in batch.noncontiguous:
-        for column in (batch.params, *batch.states):
-            if column and column[index] is not None and has_overlap(column[index]):
-                raise RuntimeError(
-                    "unsupported operation: more than one element of the written-to tensor refers "
-                    "to a single memory location. Please clone() the tensor before performing the "
-                    "operation."
-                )
+        columns = (column for column in (batch.params, *batch.states) if column)
+        written += (column[index] for column in columns if column[index] is not None)
+    if any(map(has_overlap, written)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers "
+            "to a single memory location. Please clone() the tensor before performing the "
+            "operation."
+        )
 
 
 def _check_counts(steps: Sequence[Tensor]) -> None:
@@ -122,6 +129,7 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
                 raise RuntimeError(
                     f"{state.key} has the shape {tuple(values.shape)}, but its parameter "
                     f"{tuple(param.shape)}: a state belongs to a parameter of one shape"
+                    + (_OTHER_VIEW if batch.viewed else "")
                 )
 
 
@@ -175,6 +183,6 @@ def _check_state_sharding(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that is not sharded as its parameter is."""
     for state in rule.states:
         if state.shape == "like" and state.present(batch.group):
-            for param, values in zip(batch.members, batch.dicts, strict=True):
-                if state.suits(param):
+            for param, seen, values in zip(batch.members, batch.seen, batch.dicts, strict=True):
+                if state.suits(seen):
                     check_state_sharding(state.key, param, values[state.key])

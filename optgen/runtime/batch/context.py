@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.flat_partitions import OriginalParams
 from optgen.runtime.protocols import Optimized
@@ -46,3 +48,6 @@ class Stepping(Optimized, Protocol):
     """An optimizer with a step context."""
 
     _context: StepContext
+
+    def _check_param(self, param: Tensor) -> None:
+        """Raise a ValueError for a parameter that the rule cannot take."""

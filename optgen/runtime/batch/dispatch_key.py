@@ -41,10 +41,12 @@ def dispatch_keys(
     params: list[Tensor],
     grads: list[Tensor],
     ordinary: bool,
+    seen: list[Tensor] | None = None,
 ) -> list[DispatchKey]:
     """Return the dispatch key of every parameter and its gradient.
 
     `ordinary` promises that gradients are dense and of plain classes, and parameters distinct.
+    `seen` are the parameters in the shapes that the rule sees; by default the members.
     """
     keys = (
         [_plain_key(param.device.type) for param in params]
@@ -56,7 +58,7 @@ def dispatch_keys(
         keys = [key._replace(sharding=sharding) for key, sharding in pairs]
     if not rule.facts:
         return keys
-    answers = zip(*(map(FACTS[fact], members) for fact in rule.facts), strict=True)
+    answers = zip(*(map(FACTS[fact], seen or members) for fact in rule.facts), strict=True)
     answered = list(zip(keys, answers, strict=True))
     with_facts = {(key, facts): key._replace(facts=facts) for key, facts in set(answered)}
     return list(map(with_facts.__getitem__, answered))

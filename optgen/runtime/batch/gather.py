@@ -15,6 +15,7 @@ from optgen.runtime.batch.checks import check_step, check_types
 from optgen.runtime.batch.context import StepContext, Stepping
 from optgen.runtime.batch.gradients import Gradients, checked_gradients, with_gradient
 from optgen.runtime.batch.make_batch import States, make_batch
+from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.state.create import create_missing
 from optgen.runtime.state.placeholders import remove_placeholders
 from optgen.runtime.state.scalars import store_int_counts
@@ -31,6 +32,7 @@ def gather_batches(
     The gradients are the parameters' own, unless they are `given` for the only group.
     """
     context = optimizer._context
+    check_views(optimizer)
     if context.placeholders:
         snapshot(optimizer)
         remove_placeholders(context.placeholders, optimizer.state)

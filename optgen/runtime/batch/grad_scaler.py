@@ -11,6 +11,11 @@ def is_skipped(optimizer: Any) -> bool:
     return found_inf is not None and bool(found_inf)
 
 
+def is_scaled(optimizer: Any) -> bool:
+    """Tell whether a gradient scaler left unscaling to the step, which then changes gradients."""
+    return getattr(optimizer, "grad_scale", None) is not None
+
+
 def unscale(optimizer: Any, batch: Batch) -> None:
     """Divide the gradients by the loss scale in place, if a gradient scaler left it to the step."""
     scale = getattr(optimizer, "grad_scale", None)

@@ -1,6 +1,6 @@
 """Checks of parameters and gradients that depend on the rule, with torch's errors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import truth
+from optgen.runtime.tensors.group_view import asked_view
 from optgen.runtime.tensors.sharding import sharding_of
 from optgen.runtime.torch_private import local_tensor
 
@@ -31,6 +32,15 @@ def check(optimizer: Optimized, group: Mapping[str, Any], grad: Tensor) -> None:
     elif rule.gradient == "sparse_only":
         message = f"{_rule_owner(optimizer)} does not support dense gradients"
         raise RuntimeError(message + rule.sparse_hint)
+
+
+def check_dense(group: Mapping[str, Any], grads: Sequence[Tensor]) -> None:
+    """Raise an error for a sparse gradient in a group with a view: its rows are the parameter's."""
+    if any(grad.layout is not torch.strided for grad in grads):
+        raise RuntimeError(
+            f"a group with view={asked_view(group)} takes no sparse gradients: these name rows of "
+            "the parameter, not of the view; make the gradients dense, or remove the view"
+        )
 
 
 def check_parameters(optimizer: Optimized) -> None:

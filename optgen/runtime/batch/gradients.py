@@ -10,6 +10,7 @@ from torch import Tensor
 
 from optgen.runtime.batch import gradient_checks
 from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.tensors.group_view import asked_view
 from optgen.runtime.tensors.real_views import all_plain, reals
 
 _layout = attrgetter("layout")
@@ -44,6 +45,8 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     the rule must update as a whole.
     """
     rule = optimizer.rule
+    if asked_view(group) is not None:
+        gradient_checks.check_dense(group, grads)
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         views = reals(grads)
         return Gradients(views, all_plain(views))

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
+from optgen.runtime.batch.gradient_checks import check_whole
 from optgen.runtime.batch.gradients import Gradients
+from optgen.runtime.batch.view_tensors import view_tensors
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import state_keys
 from optgen.runtime.state.scalars import counts_as_tensors
 from optgen.runtime.tensors.dtensor import dtensor_specs
+from optgen.runtime.tensors.group_view import seen_params, seen_view
 from optgen.runtime.tensors.real_views import reals
 from optgen.runtime.torch_private import is_plain_class, numel
 
@@ -58,13 +61,14 @@ def make_batch(
     Args:
         known: the group's batch of the last step; what it found is reused if all types are equal.
     """
-    rule = optimizer.rule
+    rule, view = optimizer.rule, seen_view(optimizer.rule, group)
+    seen = seen_params(rule, group, members)
     keys = state_keys(rule, group)
     step_key = [] if rule.step is None else ["step"]
     dicts, unique = states.of(members) if keys or step_key else ([], False)
     shapes = list(map(_shape, members))
-    raw, types = _fetch_states(rule, keys, step_key, members, dicts)
-    types.append(shapes)
+    raw, types = _fetch_states(rule, keys, step_key, members, seen, dicts)
+    types += [shapes, [] if view is None else [view]]
     same_types = known is not None and known.types == types
     real = known.real if known and same_types else _are_real(types)
     columns = [raw.get(state.key, []) for state in rule.states]
@@ -80,9 +84,13 @@ def make_batch(
         dispatch_keys=[],
         types=types,
         shapes=shapes,
-        real=real,
+        real=real and view is None,
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
+    if view is not None:
+        check_whole(optimizer, members)
+        batch.viewed = seen
+        view_tensors(rule, batch)
     _set_dispatch_keys(rule, batch, known if same_types else None)
     return batch
 
@@ -93,7 +101,9 @@ def _set_dispatch_keys(rule: Rule, batch: Batch, known: Batch | None) -> None:
         batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
-        batch.dispatch_keys = dispatch_keys(rule, members, params, grads, batch.ordinary)
+        batch.dispatch_keys = dispatch_keys(
+            rule, members, params, grads, batch.ordinary, batch.seen
+        )
         batch.split_into_parts()
 
 
@@ -102,12 +112,13 @@ def _fetch_states(
     keys: list[str],
     step_key: list[str],
     members: list[Tensor],
+    seen: list[Tensor],
     dicts: list[dict[str, Any]],
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
     """Return the states and step counts by key, and the types; no states if any is missing."""
     try:
         raw = {key: [values[key] for values in dicts] for key in step_key}
-        raw |= _columns(rule, keys, members, dicts)
+        raw |= _columns(rule, keys, seen, dicts)
         present = raw if not rule.facts else {key: _present(column) for key, column in raw.items()}
         tensor_keys = [*keys, *(step_key if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(present.__getitem__, tensor_keys)])
@@ -118,7 +129,7 @@ def _fetch_states(
 
 
 def _columns(
-    rule: Rule, keys: list[str], members: list[Tensor], dicts: list[dict[str, Any]]
+    rule: Rule, keys: list[str], seen: list[Tensor], dicts: list[dict[str, Any]]
 ) -> dict[str, list[Any]]:
     """Return the states by key.
 
@@ -129,7 +140,7 @@ def _columns(
     columns = {}
     for state in rule.states:
         if state.key in keys:
-            suits = state.suits_each(members)
+            suits = state.suits_each(seen)
             pairs = zip(dicts, suits, strict=True)
             column = [values[state.key] if suited else None for values, suited in pairs]
             if suits != [value is not None for value in column]:

@@ -57,17 +57,17 @@ def _kinds(rule: Rule, batch: Batch) -> list[int]:
     kinds: list[int] | None = batch.memo.get("kinds")
     if kinds is None:
         number_of: dict[tuple[Any, ...], int] = {}
-        columns = [batch.members, batch.params, *(column for column in batch.states if column)]
+        columns = [batch.seen, batch.params, *(column for column in batch.states if column)]
         kinds = batch.memo["kinds"] = [
             number_of.setdefault(
                 (
                     tensors[0].device,
-                    None if rule.elementwise else (member.shape, tensors[0].shape),
+                    None if rule.elementwise else (seen.shape, tensors[0].shape),
                     *(tensor.dtype for tensor in tensors),
                 ),
                 len(number_of),
             )
-            for member, *tensors in zip(*columns, strict=True)
+            for seen, *tensors in zip(*columns, strict=True)
         ]
     return kinds
 

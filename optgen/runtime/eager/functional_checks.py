@@ -26,7 +26,13 @@ def check_functional(rule: Rule, batch: Batch) -> None:
                     f"If capturable=True, {named}{comma} and state_steps must be on supported "
                     f"devices: {devices}."
                 )
-    recorded = [*batch.members, *(t for column in batch.states for t in column if t is not None)]
+    states = [
+        values[state.key]  # itself: the batch may have a view of it, which is no leaf
+        for state, column in zip(rule.states, batch.states, strict=True)
+        for values, value in zip(batch.dicts, column, strict=False)
+        if value is not None
+    ]
+    recorded = [*batch.members, *states]
     if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in recorded):
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation."

@@ -53,7 +53,7 @@ def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterat
     update = sharded or load(optimizer.lowerings, "foreach", local_name)
     consensus.note(sharding, name, hypers)
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
-        whole = batch.members[indices[0]]
+        whole = batch.seen[indices[0]]
         count = columns[-1][0].item() if rule.step else None
         consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
         collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}

@@ -91,6 +91,8 @@ class FusedCpuBackend:
 
 def _cached(optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
     """Return the cached step of batches that were updated in place; None if there can be none."""
+    if any(batch.view_copies for batch in batches):
+        return None
     kernel, stepped = load_kernel(optimizer), whole_groups(optimizer, batches)
     if not any(batch.dispatch_key.sparse_grad for batch in batches):
         return CachedDenseStep.of(kernel, optimizer, stepped)

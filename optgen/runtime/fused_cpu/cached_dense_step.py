@@ -29,6 +29,7 @@ from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.state.create import Created
+from optgen.runtime.tensors.group_view import VIEW, seen_view
 
 _dtype = attrgetter("dtype")
 
@@ -50,16 +51,20 @@ class GroupGetter(NamedTuple):
     keys: int  # how many keys the group has; a key that is added may be an option
     items: Callable[[Group], tuple[Any, ...]]
     options: int  # how many of the items are options; the parameters follow
+    has_view: bool  # whether the group asks for a view
 
     @classmethod
     def of(cls, kernel: Kernel, group: Group) -> "GroupGetter":
         """Return the getter for groups with the same keys as this group."""
-        options = [key for key in OPTIONS if key in group]
+        options = [key for key in (*OPTIONS, VIEW) if key in group]
         hypers = [key for key in kernel.rule.hypers if key in group]
-        return cls(len(group), _items_of([*options, "params", *hypers]), len(options))
+        items = _items_of([*options, "params", *hypers])
+        return cls(len(group), items, len(options), VIEW in group)
 
     def values(self, group: Group) -> GroupValues:
-        """Return the values of a group; raise a `KeyError` if a key is gone."""
+        """Return the values of a group; raise a `KeyError` if a key is gone, or a view has come."""
+        if (VIEW in group) is not self.has_view:
+            raise KeyError(VIEW)
         items, first = self.items(group), self.options
         return GroupValues(items[:first], items[first], items[first + 1 :])
 
@@ -88,6 +93,8 @@ class CachedDenseStep:
         for group in groups:
             self._needed.extend(kernel.needed_by_shape(group) if id(group) in stepped else (0, 0))
         self._allowed = array("Q", map(_dtype_bits, groups))
+        views = [seen_view(kernel.rule, group) for group in groups]
+        self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
         self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
@@ -225,6 +232,10 @@ class CachedDenseStep:
         self._keys = array("q", map(id, keys))
         axes = (_AXES[state.shape] for state in self._kernel.shaped)
         self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
+        if any(self._views):
+            places = (view.buffer_info()[0] if view else 0 for view in self._views)
+            self._view_places = array("q", places)
+            request.views = self._view_places.buffer_info()[0]
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
             "lists": self._lists,

@@ -11,6 +11,7 @@ from itertools import chain, compress
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
@@ -29,6 +30,10 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
         return []
     if getattr(optimizer, "found_inf", None) is not None:
+        return []
+    try:
+        check_views(optimizer)
+    except ValueError:
         return []
     lists = [group["params"] for group in groups]
     if not all(type(params) is list for params in lists):

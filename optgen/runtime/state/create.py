@@ -14,6 +14,7 @@ from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
+from optgen.runtime.tensors.group_view import seen_params
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, numel
@@ -53,11 +54,12 @@ def create_missing(
     if not present and rule.step is None:
         return []
     params = list(params)
+    seen = seen_params(rule, group, params)
     with _gc_paused(len(params) * (1 + len(present))):
         dicts = [states[param] for param in params]
         if rule.step is not None:
             _create_counts(rule, group, params, dicts)
-        changed = [_create_state(rule, s, group, params, dicts, defaults) for s in present]
+        changed = [_create_state(rule, s, group, params, seen, dicts, defaults) for s in present]
     pairs = zip(present, changed, strict=True)
     return [(values, s.key) for s, each in pairs if s.key in rule.fresh for values in each]
 
@@ -89,12 +91,13 @@ def _create_state(
     state: State,
     group: Group,
     params: list[Tensor],
+    seen: list[Tensor],
     dicts: list[dict[str, Any]],
     defaults: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
     missing = []
-    suits = state.suits_each(params)
+    suits = state.suits_each(seen)
     for index, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:
@@ -102,7 +105,8 @@ def _create_state(
                 missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    initial = _initial_values(rule, state, group, [params[index] for index in missing], defaults)
+    lacking, shown = [params[index] for index in missing], [seen[index] for index in missing]
+    initial = _initial_values(rule, state, group, lacking, shown, defaults)
     for index, value in zip(missing, initial, strict=True):
         dicts[index][state.key] = value
     return [dicts[index] for index in missing]
@@ -133,6 +137,7 @@ def _initial_values(
     state: State,
     group: Mapping[str, Any],
     params: list[Tensor],
+    seen: list[Tensor],
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
     """Return a state's initial values for several parameters, made by few calls if possible."""
@@ -146,32 +151,33 @@ def _initial_values(
             known = (dtype_of(state), state.on_device)
             return as_scalars(float(start), rule, group, params, *known)
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
-            return _copied_zeros(state, params)
-    return [_initial_value(rule, state, group, param, defaults) for param in params]
+            return _copied_zeros(state, params, seen)
+    pairs = zip(params, seen, strict=True)
+    return [_initial_value(rule, state, group, param, shown, defaults) for param, shown in pairs]
 
 
-def _copied_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
+def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Sequence[Tensor]:
     """Return zeros for the rows or columns of each parameter.
 
     Parameters of equal shapes, dtypes and devices get copies of one tensor.
     """
-    keys: list[Any] = list(map(_shape, params))
+    keys: list[Any] = list(map(_shape, seen))
     dtypes, devices = list(map(_dtype, params)), list(map(_device, params))
     if len(set(dtypes)) > 1 or len(set(devices)) > 1:
         keys = list(zip(keys, dtypes, devices, strict=True))
-    kinds = dict(zip(keys, params, strict=True))
+    kinds = dict(zip(keys, zip(params, seen, strict=True), strict=True))
     zeros = {
-        kind: _reduced_zeros(state, param, dtype_of(state) or param.dtype)
-        for kind, param in kinds.items()
+        kind: _reduced_zeros(state, param, shown, dtype_of(state) or param.dtype)
+        for kind, (param, shown) in kinds.items()
     }
     return foreach_clone([zeros[kind] for kind in keys])
 
 
-def _reduced_zeros(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a zero for each row or column; a DTensor for a DTensor."""
+def _reduced_zeros(state: State, param: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a zero for each row or column that the rule sees; a DTensor for a DTensor."""
     if is_dtensor(type(param)):
-        return zeros_reduced(param, -1 if state.shape == "row" else -2, dtype)
-    return param.new_zeros(state.shape_for(param), dtype=dtype)
+        return zeros_reduced(param, seen, -1 if state.shape == "row" else -2, dtype)
+    return param.new_zeros(state.shape_for(seen), dtype=dtype)
 
 
 def dtype_of(state: State) -> torch.dtype | None:
@@ -192,6 +198,7 @@ def _initial_value(
     state: State,
     group: Mapping[str, Any],
     param: Tensor,
+    seen: Tensor,
     defaults: Mapping[str, Any],
 ) -> Tensor:
     """Return the initial value of one parameter's state."""
@@ -208,7 +215,7 @@ def _initial_value(
     if state.shape == "like":
         value = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
-        value = _reduced_zeros(state, param, dtype)
+        value = _reduced_zeros(state, param, seen, dtype)
     if differentiable:
         value = value + (torch.complex(start, start) if value.is_complex() else start).to(dtype)
     elif number:

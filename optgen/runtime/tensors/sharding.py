@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -58,6 +59,15 @@ class Sharding(NamedTuple):
                 axes.insert(index, ShardedAxis(group, dim, size, rank))
         return tuple(axes)
 
+    def shard_counts(self) -> dict[int, int]:
+        """Return the number of shards along each sharded dimension."""
+        counts: dict[int, int] = {}
+        for placement, size in zip(self.placements, _sizes(self.mesh), strict=True):
+            dim = sharded_dim_of(placement)
+            if dim is not None and size > 1:
+                counts[dim] = counts.get(dim, 1) * size
+        return counts
+
     def is_even(self, tensor: Tensor) -> bool:
         """Tell whether this rank's shard has the shape that torch's sharding gives it."""
         shape = list(tensor.shape)
@@ -90,18 +100,53 @@ def _sizes(mesh: Any) -> tuple[int, ...]:
     return known
 
 
-def zeros_reduced(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
+    """Return the sizes of this rank's shard of a tensor that is viewed in the given sizes.
+
+    A shard of the view must be the same elements as the shard of the tensor. So all axes up to the
+    sharded one must be the tensor's, or the ranks share the last of them equally in both.
+
+    Raises:
+        ValueError: The tensor's shards are no shards of the view.
+    """
+    if tuple(sizes) == tuple(tensor.shape):
+        return list((local_tensor(tensor) if is_dtensor(type(tensor)) else tensor).shape)
+    sharding = sharding_of(tensor)
+    found = list(sizes)
+    for dim, count in sharding.shard_counts().items() if sharding else ():
+        whole, kept = tensor.shape[dim], tuple(sizes[:dim]) == tuple(tensor.shape[:dim])
+        if kept and sizes[dim : dim + 1] == (whole,):
+            found[dim] = local_tensor(tensor).shape[dim]
+        elif kept and dim < len(sizes) and not (sizes[dim] % count or whole % count):
+            found[dim] = sizes[dim] // count
+        else:
+            raise ValueError(
+                f"a parameter of shape {tuple(tensor.shape)} has {count} shards along axis {dim}, "
+                f"which are no shards of the view {tuple(sizes)}: axis {dim} of the view must be "
+                f"the parameter's, or {count} must divide both"
+                + (", and all axes before it must be the parameter's" if dim else "")
+            )
+    return found
+
+
+def zeros_reduced(tensor: Tensor, seen: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
     """Return zeros of the shape that a sum over one axis of a DTensor has: the axis has size 1.
 
     The zeros are a DTensor on the tensor's mesh. Its placements are the tensor's, except that the
     reduced axis is replicated.
+
+    Args:
+        tensor: a DTensor.
+        seen: the tensor itself, or a tensor of the shape in which its rule sees it.
+        axis: the axis of `seen` that is reduced.
+        dtype: the dtype of the zeros.
     """
     from torch.distributed.tensor import DTensor, Replicate
 
     assert isinstance(tensor, DTensor)
-    axis %= tensor.dim()
+    axis %= seen.dim()
     placements = [Replicate() if sharded_dim_of(p) == axis else p for p in tensor.placements]
-    whole, local = list(tensor.shape), list(local_tensor(tensor).shape)
+    whole, local = list(seen.shape), shard_sizes(tensor, seen.shape)
     whole[axis] = local[axis] = 1
     zeros: Tensor = DTensor.from_local(
         torch.zeros(local, dtype=dtype, device=tensor.device),

@@ -49,18 +49,18 @@ class Shards:
         for batch in batches:
             row_of_shape: dict[torch.Size, list[int]] = {}
             sharded_axes = _sharded_axes(batch)
-            for member in batch.members:
-                if member.shape not in row_of_shape:
-                    row_of_shape[member.shape] = self._row(member, sharded_axes)
-                self._rows.extend(row_of_shape[member.shape])
+            for seen in batch.seen:
+                if seen.shape not in row_of_shape:
+                    row_of_shape[seen.shape] = self._row(seen, sharded_axes)
+                self._rows.extend(row_of_shape[seen.shape])
         self._counts = array("q", bytes(8 * 2 * len(self._rank_groups)))
         self.struct = _Shards(
             self._rows.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
         )
 
-    def _row(self, member: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
+    def _row(self, seen: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
         """Return the fields of `Shard` of tensor_table.h for a parameter."""
-        axes = {axis: 1 << index_in_axes(axis.dim, member.dim()) for axis in sharded_axes}
+        axes = {axis: 1 << index_in_axes(axis.dim, seen.dim()) for axis in sharded_axes}
         sharded_bits = 0
         for bit in axes.values():
             sharded_bits |= bit
@@ -69,7 +69,7 @@ class Shards:
             groups = tuple(axis.group for axis in sharded_axes if axes[axis] & summed)
             number = self._rank_groups.setdefault(groups, len(self._rank_groups)) if groups else -1
             numbers.append(number)
-        return [member.numel(), rows(member), cols(member), sharded_bits, *numbers]
+        return [seen.numel(), rows(seen), cols(seen), sharded_bits, *numbers]
 
     def partials(self) -> list[Partial]:
         """Return the sums and maxima that a suspended step needs, as views of kernel memory."""
@@ -163,10 +163,10 @@ def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
         for place in call.suited(columns[0]):
-            member = batch.members[place]
-            groups.setdefault((index, member.shape, member.dtype), []).append(place)
+            seen = batch.seen[place]
+            groups.setdefault((index, seen.shape, seen.dtype), []).append(place)
     return [(key[0], places) for key, places in groups.items()]
 
 
 def _collectives(batch: Batch, place: int) -> Collectives:
-    return Collectives(batch.members[place], _sharded_axes(batch))
+    return Collectives(batch.seen[place], _sharded_axes(batch))

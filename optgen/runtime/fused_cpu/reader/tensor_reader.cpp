@@ -71,8 +71,11 @@ struct Reader : Streams {
         if (!(request.allowed[request.group[t]] >> read_param.dtype & 1)) return false;
         if (!read(layout, grad, read_grad)) return false;
         if (!same_strides(layout, read_grad, read_param)) return false;
-        if (request.by_matrix && !read_param.contiguous) return false;
-        if (request.shape) put_shape(Shape(layout, read_param), request.shape + SHAPE * t);
+        const i64* const view = view_of(t);
+        if ((request.by_matrix || view) && !read_param.contiguous) return false;
+        const SeenShape seen(layout, read_param, view);
+        if (!seen.fits) return false;
+        if (request.shape) put_shape(seen, request.shape + SHAPE * t);
         request.elements[t] = read_param.elements;
         put(0, t, read_param);
         put(1, t, read_grad);
@@ -85,13 +88,13 @@ struct Reader : Streams {
     }
 
     // Tells whether a state has the shape that its stream's axes ask for, with matching strides.
-    bool fits_parameter(i64 stream, const Tensor& state, const Tensor& param) const {
+    bool fits_parameter(i64 stream, i64 t, const Tensor& state, const Tensor& param) const {
         if (stream >= request.streams) return state.elements == 1;
         const unsigned char axes = request.axes[stream];
         if (axes == LIKE) return same_strides(layout, state, param);
         const i64 reduced = axes == ROW ? 1 : 2;
         return state.contiguous
-            && same_sizes(Shape(layout, state), Shape(layout, param), reduced);
+            && same_sizes(Shape(layout, state), SeenShape(layout, param, view_of(t)), reduced);
     }
 
     // Returns the stream of a state's key, or -1. A loaded checkpoint has other strings as keys,
@@ -144,7 +147,7 @@ struct Reader : Streams {
                 stream < request.streams ? layout.stream_dtypes : layout.scalar_dtypes;
             const Object handle = found.object[i] + layout.implementation;
             if (!read(layout, handle, tensor, dtypes)) return false;
-            if (!fits_parameter(stream, tensor, param)) return false;
+            if (!fits_parameter(stream, t, tensor, param)) return false;
             put(stream, t, tensor);
             if (stream >= request.streams) prefetch(tensor.address);
         }

@@ -42,6 +42,7 @@ class Request(ctypes.Structure):
         ("lists", c_void_p),
         ("needed", c_void_p),
         ("allowed", c_void_p),
+        ("views", c_void_p),
         ("state", c_void_p),
         ("entries", c_int64),
         ("order", c_void_p),

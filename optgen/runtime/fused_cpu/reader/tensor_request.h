@@ -16,6 +16,8 @@ struct Request {
     const u64* needed;    // [group][2]: streams that vectors, and tensors of more dimensions, must
                           // have; none if the group must have no gradients
     const u64* allowed;   // [group]: bit k: parameters may have torch's dtype k
+    const i64* const* views; // [group]: the number of axes of the group's view, then their sizes, of
+                          // which one may be -1; null if it has none; null if no group has one
     Object state;         // the optimizer's state: a dict by parameter
     i64 entries;          // number of entries of the state
     const i64* order;     // [entry of state]: index of its tensor, or -1
@@ -54,6 +56,33 @@ inline void put_shape(const Shape& shape, i64* to) {
             *= shape.sizes[d];
 }
 
+// The most axes of a view, as group_view.py has it.
+constexpr i64 VIEW_AXES = 32;
+
+// The shape in which the rule sees a parameter: its own, or that of its group's view.
+struct SeenShape : Shape {
+    bool fits = true; // whether the view has as many elements as the parameter
+
+    SeenShape(const Layout& layout, const Tensor& param, const i64* view) : Shape(layout, param) {
+        if (!view) return;
+        i64 known = 1, open = -1;
+        dimensions = view[0];
+        sizes = viewed;
+        for (i64 d = 0; d < dimensions; ++d) {
+            viewed[d] = view[d + 1];
+            if (viewed[d] < 0) open = d;
+            else known *= viewed[d];
+        }
+        fits = open < 0 ? known == param.elements : known && param.elements % known == 0;
+        if (fits && open >= 0) viewed[open] = param.elements / known;
+    }
+
+    SeenShape(const SeenShape&) = delete;
+
+private:
+    i64 viewed[VIEW_AXES];
+};
+
 // Streams of a request.
 struct Streams {
     const Request& request;
@@ -63,6 +92,11 @@ struct Streams {
         request.address[stream * request.tensors + t] = tensor.address;
         request.handles[stream * request.tensors + t] = tensor.handle;
         request.types[t] |= in_stream(u64(tensor.dtype), stream);
+    }
+
+    // Returns the view of a tensor's group; null if it has none.
+    const i64* view_of(i64 t) const {
+        return request.views ? request.views[request.group[t]] : nullptr;
     }
 
     bool is_tensor(Object object) const {

@@ -1,0 +1,60 @@
+"""Check the views of param groups before anything depends on them."""
+
+from collections.abc import Sequence
+
+from optgen.runtime.batch import flat_partitions
+from optgen.runtime.batch.context import Stepping
+from optgen.runtime.protocols import Group
+from optgen.runtime.tensors.group_view import asked_view, check_form, in_view
+from optgen.runtime.tensors.sharding import shard_sizes
+
+
+def check_added_group(optimizer: Stepping, index: int) -> None:
+    """Check the parameters of a new group in the shape of its view.
+
+    Raises:
+        ValueError: The group's view is no view, or does not fit a parameter; or the rule cannot
+            take a parameter.
+    """
+    group = optimizer.param_groups[index]
+    if asked_view(group) is not None:
+        _check_group(optimizer, index, group)
+        return
+    for param in group["params"]:
+        optimizer._check_param(param)
+
+
+def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> None:
+    """Check the views of an optimizer's groups, or of groups that are to replace them.
+
+    An elementwise rule ignores views. So a view need not fit a flat partition, for which an engine
+    has exchanged the parameters of such a rule.
+
+    Raises:
+        ValueError: A view is no view, or does not fit a parameter; or the rule cannot take a
+            parameter in this shape.
+    """
+    for index, group in enumerate(optimizer.param_groups if groups is None else groups):
+        if asked_view(group) is not None:
+            try:
+                _check_group(optimizer, index, group, fits=not optimizer.rule.elementwise)
+            except ValueError:
+                original = optimizer._context.original_params.get(id(group))
+                flat_partitions.check(optimizer, group, original)
+                raise
+
+
+def _check_group(optimizer: Stepping, index: int, group: Group, fits: bool = True) -> None:
+    rule, view, params = optimizer.rule, asked_view(group), group["params"]
+    try:
+        check_form(view)
+        for param, seen in zip(params, in_view(view, params), strict=True) if fits else ():
+            if not rule.elementwise:
+                shard_sizes(param, seen.shape)
+            try:
+                optimizer._check_param(seen)
+            except ValueError as error:
+                shape = tuple(param.shape)
+                raise ValueError(f"view={view} of a parameter of shape {shape}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"group {index}: {error}") from None

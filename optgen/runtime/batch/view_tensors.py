@@ -1,0 +1,87 @@
+"""View a batch's tensors in the shape of its group's view.
+
+The memory of some tensors has no such view: that of a transposed parameter under most views, for
+example. These tensors are copied; the step updates the copies and writes them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch, ViewCopy
+from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.sharding import shard_sizes
+
+Sizes = Sequence[int]
+
+
+def view_tensors(rule: Rule, batch: Batch) -> None:
+    """Replace a batch's parameters, gradients and states by views in the shapes of `viewed`.
+
+    States of rows, columns and single numbers have the view's shape already.
+
+    Raises:
+        RuntimeError: A gradient or a state has not its parameter's shape.
+    """
+    viewer = _Viewer(batch)
+    states = [
+        viewer.views(state.key, column, state.written) if state.shape == "like" else column
+        for state, column in zip(rule.states, batch.states, strict=True)
+    ]
+    grads = viewer.views("a gradient", batch.grads, is_gradient=True)
+    batch.params, batch.grads = viewer.views("a parameter", batch.params), grads
+    batch.states, batch.view_copies = states, viewer.copies
+
+
+def write_back(batch: Batch, with_gradients: bool) -> None:
+    """Write updated copies to their originals; those of gradients only if the step changes them."""
+    for each in batch.view_copies:
+        if with_gradients or not each.is_gradient:
+            each.write_back()
+
+
+class _Viewer:
+    def __init__(self, batch: Batch) -> None:
+        self._shapes = [param.shape for param in batch.params]
+        pairs = zip(batch.members, batch.viewed, strict=True)
+        self._sizes = [shard_sizes(member, seen.shape) for member, seen in pairs]
+        self._known: dict[int, Tensor] = {}  # a parameter may stand in its group more than once
+        self.copies: list[ViewCopy] = []
+
+    def views(
+        self, name: str, column: list[Any], written: bool = True, is_gradient: bool = False
+    ) -> list[Any]:
+        """Return views or copies of tensors; an absent state is None and stays None."""
+        found: list[Tensor | None] = []
+        for index, tensor in enumerate(column):
+            if tensor is None:
+                found.append(None)
+                continue
+            if tensor.shape != self._shapes[index]:
+                raise _shape_error(name, tensor.shape, self._shapes[index])
+            view, is_copy = self._view(tensor, self._sizes[index])
+            if is_copy and written:
+                self.copies.append(ViewCopy(index, tensor, view, is_gradient))
+            found.append(view)
+        return found
+
+    def _view(self, tensor: Tensor, sizes: Sizes) -> tuple[Tensor, bool]:
+        """View a tensor in other sizes, or copy it; tell whether it is a copy."""
+        try:
+            return tensor.view(sizes), False
+        except RuntimeError:  # torch has no way to ask
+            known = self._known.get(id(tensor))
+            if known is None:
+                known = self._known[id(tensor)] = tensor.reshape(sizes)
+            return known, True
+
+
+def _shape_error(name: str, shape: torch.Size, wanted: torch.Size) -> RuntimeError:
+    return RuntimeError(
+        f"{name} has the shape {tuple(shape)}, but its parameter {tuple(wanted)}: a step with a "
+        "view needs equal shapes"
+    )

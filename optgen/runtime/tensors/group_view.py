@@ -1,0 +1,94 @@
+"""The view of a param group: the shape in which a rule sees each parameter of the group.
+
+A rule that looks at whole parameters takes a parameter's matrices, rows and columns from its shape.
+The group option `view` gives it another shape of as many elements, `(3, heads, -1, width)` for
+example. Parameters and states keep their own shapes; only lowerings compute with views of them.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.rule import Rule
+
+View: TypeAlias = tuple[int, ...]
+
+VIEW = "view"
+"""The key of the option in a group; only groups that ask for a view have it."""
+
+MAX_AXES = 32  # as tensor_request.h has it
+_MAX_ELEMENTS = 2**63 - 1  # torch counts elements in 64 bits
+_text = reprlib.Repr()
+_text.maxtuple = MAX_AXES
+
+
+def asked_view(group: Mapping[str, Any]) -> Any:
+    """Return the view that a group asks for, which may be invalid; None if it asks for none."""
+    return group.get(VIEW)
+
+
+def seen_view(rule: Rule, group: Mapping[str, Any]) -> View | None:
+    """Return the view that a rule takes note of: an elementwise rule looks at no shape."""
+    view: View | None = None if rule.elementwise else asked_view(group)
+    return view
+
+
+def check_form(view: Any) -> None:
+    """Raise a ValueError unless a view is a tuple of sizes, at most one of them -1."""
+    ints = isinstance(view, tuple) and all(type(size) is int for size in view)
+    if not ints or min(view, default=0) < -1 or view.count(-1) > 1:
+        raise ValueError(
+            "view must be a tuple of ints, at most one of them -1, such as (3, 12, -1, 768); "
+            f"it is {_text.repr(view)}"
+        )
+    if len(view) > MAX_AXES:
+        raise ValueError(f"view has {len(view)} axes, and may have {MAX_AXES}")
+
+
+def sizes_in_view(view: View, shape: Sequence[int]) -> View:
+    """Return the sizes of a view of this shape, without -1.
+
+    Raises:
+        ValueError: The view has another number of elements.
+    """
+    elements, known = prod(shape), prod(size for size in view if size >= 0)
+    reason = ""
+    if prod(max(size, 1) for size in view) > _MAX_ELEMENTS:
+        reason = "its sizes are too large"
+    elif -1 in view and not known:
+        reason = "beside 0, -1 could be any size"
+    elif -1 in view and elements % known:
+        reason = f"{elements} elements are no multiple of {known}"
+    elif -1 not in view and elements != known:
+        reason = f"{elements} elements are not {known}"
+    if reason:
+        raise ValueError(
+            f"view={_text.repr(view)} does not fit a parameter of shape {tuple(shape)}: {reason}"
+        )
+    return tuple(elements // known if size == -1 else size for size in view)
+
+
+def in_view(view: View, params: list[Tensor]) -> list[Tensor]:
+    """Return meta tensors: whole parameters in the shape of a view."""
+    check_form(view)
+    made: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+    found = []
+    for param in params:
+        key = param.shape, param.dtype
+        if key not in made:
+            sizes = sizes_in_view(view, param.shape)
+            made[key] = torch.empty(sizes, dtype=param.dtype, device="meta")
+        found.append(made[key])
+    return found
+
+
+def seen_params(rule: Rule, group: Mapping[str, Any], params: list[Tensor]) -> list[Tensor]:
+    """Return whole parameters in the shapes that a rule sees; with a view, as meta tensors."""
+    view = seen_view(rule, group)
+    return params if view is None else in_view(view, params)

@@ -1,0 +1,224 @@
+"""Test groups with a view on two ranks: shards of the parameter are shards of the view."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from distributed import models, pair
+from distributed.cases import difference, share
+from distributed.test_checkpoints import _Engine
+from distributed.test_reductions import counted
+from lowerings.test_phases import in_full_precision
+from torch import distributed, nn
+
+import optgen
+from optgen import use_lowering
+from optgen.optim import Adafactor, AdamW, Muon
+from optgen.runtime import matrix_ops
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+SPECS = Path(__file__).parent.parent / "specs"
+CASES: dict[str, tuple[str, tuple[int, ...], int, tuple[int, ...]]] = {
+    "heads": ("HeadMuon", (48, 16), 0, (12, 4, 16)),
+    "split QKV of heads": ("HeadMuon", (48, 16), 0, (4, 3, -1, 16)),
+    "row by row": ("HeadMuon", (8, 3, 2), 0, (8, -1)),
+    "a batch": ("Adafactor", (48, 16), 0, (12, 4, 16)),
+    "a flat convolution": ("Adafactor", (6, 3, 2, 2), 0, (6, -1)),
+    "uneven": ("Adafactor", (5, 3, 2, 2), 0, (5, -1)),
+    "nothing on one rank": ("Adafactor", (1, 3, 2, 2), 0, (1, -1)),
+    "rows of other length": ("Adafactor", (6, 8), 0, (12, 4)),
+    "a vector of blocks": ("Adafactor", (48,), 0, (4, 3, 4)),
+    "the second axis": ("Adafactor", (3, 8, 5), 1, (3, 4, 10)),
+    "columns": ("CAME", (6, 4, 2), 0, (6, 8)),
+    "one norm": ("LAMB", (6, 4), 0, (2, 12)),
+    "matrices on both ranks": ("Muon", (8, 4, 2), 0, (8, 8)),
+    "elementwise": ("AdamW", (5, 4), 0, (2, 10)),
+}
+"""Rules, shapes, the axis that two ranks cut, and views."""
+FUSED = ("heads", "uneven", "a batch", "the second axis", "elementwise")
+
+
+def kind(name: str) -> Any:
+    """Return the class of this name, from this package or from a spec of the tests."""
+    known = {"Adafactor": Adafactor, "Muon": Muon, "AdamW": AdamW}
+    file = "head_muon" if name == "HeadMuon" else name.lower()
+    return known[name] if name in known else optgen.load(SPECS / f"{file}.py")
+
+
+def _cut(axis: int) -> Any:
+    from torch.distributed.tensor import Shard
+
+    return Shard(axis)
+
+
+class _Run:
+    """One optimizer of two ranks, and one of this process alone, with equal views."""
+
+    def __init__(self, case: str, dtype: torch.dtype = torch.float64) -> None:
+        name, self.shape, self.axis, view = CASES[case]
+        self.mesh, self.dtype = distributed.init_device_mesh("cpu", (2,)), dtype
+        drawn = [torch.randn(self.shape, dtype=dtype) for _ in range(3)]
+        self.alone = [nn.Parameter(value.clone()) for value in drawn]
+        self.parts = [nn.Parameter(share(value, _cut(self.axis), self.mesh)) for value in drawn]
+        self.ours, self.reference = (
+            kind(name)([{"params": params, "view": view}], lr=0.01)
+            for params in (self.parts, self.alone)
+        )
+
+    def step(self, lowering: str) -> None:
+        for alone, part in zip(self.alone, self.parts, strict=True):
+            alone.grad = torch.randn_like(alone)
+            part.grad = share(alone.grad, _cut(self.axis), self.mesh)
+        with use_lowering(lowering):
+            self.ours.step()
+        with use_lowering("fused_cpu" if lowering == "fused_cpu" else "forloop"):
+            self.reference.step()
+
+    def error(self) -> float:
+        """Return the largest difference of a parameter or a state."""
+        found = [0.0]
+        for ours, alone in zip(self.parts, self.alone, strict=True):
+            found.append(difference(ours.detach(), alone.detach()))
+            states, expected = self.ours.state[ours], self.reference.state[alone]
+            assert list(states) == list(expected)
+            found += [difference(states[key], value) for key, value in expected.items()]
+        return max(found)
+
+
+def _trained(rank: int, case: str, lowering: str) -> float:
+    with mock.patch.object(matrix_ops, "orthogonalize", in_full_precision):
+        run = _Run(case)
+        for _ in range(4):
+            run.step(lowering)
+    return run.error()
+
+
+WAYS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for case in FUSED]
+
+
+@pytest.mark.parametrize(("case", "lowering"), WAYS)
+def test_two_ranks_are_one_process(case: str, lowering: str) -> None:
+    assert max(pair.run(_trained, case, lowering)) <= 1e-12
+
+
+def _collectives(rank: int, lowering: str) -> Counter[str]:
+    run = _Run("heads", torch.float32)
+    run.step(lowering)
+    with counted() as calls:
+        run.step(lowering)
+    return calls
+
+
+@pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
+def test_whole_matrices_need_no_other_rank(lowering: str) -> None:
+    """The ranks agree to step, and exchange nothing else."""
+    assert pair.run(_collectives, lowering) == [Counter(all_reduce=1)] * 2
+
+
+def _states(rank: int) -> list[tuple[Any, ...]]:
+    found = []
+    for case in ("a batch", "a flat convolution", "the second axis"):
+        run = _Run(case)
+        run.ours.init_state()
+        states = run.ours.state[run.parts[0]]
+        for key in ("row_var", "col_var"):
+            placed = states[key].placements[0]
+            axis = None if placed.is_replicate() else placed.dim
+            found.append((tuple(states[key].shape), tuple(states[key].to_local().shape), axis))
+    return found
+
+
+def test_states_of_rows_and_columns_are_sharded_as_the_view() -> None:
+    for found in pair.run(_states):
+        assert found == [
+            *(((12, 4, 1), (6, 4, 1), 0), ((12, 1, 16), (6, 1, 16), 0)),
+            *(((6, 1), (3, 1), 0), ((1, 12), (1, 12), None)),
+            *(((3, 4, 1), (3, 2, 1), 1), ((3, 1, 10), (3, 1, 10), None)),
+        ]
+
+
+REFUSED = [((48, 16), 0, (3, 16, 16)), ((48, 16), 1, (12, 4, 16)), ((5, 4), 0, (10, 2))]
+
+
+def _refused(rank: int) -> list[str]:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    found = []
+    for shape, axis, view in REFUSED:
+        param = nn.Parameter(share(torch.ones(shape), _cut(axis), mesh))
+        with pytest.raises(ValueError, match="group 0: ") as refused:
+            Adafactor([{"params": [param], "view": view}])
+        found.append(str(refused.value))
+        AdamW([{"params": [param], "view": view}])
+    return found
+
+
+def test_shards_that_are_no_shards_of_the_view_are_refused() -> None:
+    for found in pair.run(_refused):
+        assert found[0] == (
+            "group 0: a parameter of shape (48, 16) has 2 shards along axis 0, which are no shards "
+            "of the view (3, 16, 16): axis 0 of the view must be the parameter's, or 2 must divide "
+            "both"
+        )
+        assert found[1].endswith("divide both, and all axes before it must be the parameter's")
+        assert "no shards of the view (10, 2)" in found[2]
+
+
+def _set_on_one_rank(rank: int) -> str:
+    run = _Run("a batch")
+    run.step("foreach")
+    before = [param.detach().to_local().clone() for param in run.parts]
+    if rank == 1:
+        run.ours.param_groups[0]["view"] = (3, 16, 16)
+    with pytest.raises((ValueError, RuntimeError)) as refused:
+        run.step("foreach")
+    for param, value in zip(run.parts, before, strict=True):
+        assert torch.equal(param.detach().to_local(), value)
+    run.ours.param_groups[0]["view"] = (12, 4, 16)
+    run.ours.step()
+    return str(refused.value)
+
+
+def test_a_view_that_one_rank_cannot_take_stops_both() -> None:
+    first, second = pair.run(_set_on_one_rank)
+    assert "another rank could not take this step" in first
+    assert "no shards of the view (3, 16, 16)" in second
+
+
+def _viewed(params: list[nn.Parameter]) -> Adafactor:
+    """Return an optimizer that sees the 8 x 6 weight in halves, and the 5 x 8 one in fourths."""
+    groups: list[dict[str, Any]] = [{"params": [param]} for param in params]
+    for group, view in zip(groups[::2], [(4, 2, 6), (5, 2, 4)], strict=False):
+        group["view"] = view
+    return Adafactor(groups, lr=0.01)
+
+
+def _resumed(rank: int, folder: str) -> dict[str, float]:
+    """Train, save, load and go on: on 2 and 1, 1 and 2, 2 and 2 ranks."""
+    found = {}
+    alone = _Engine(rank, 1, _viewed)
+    for start in (0, models.STEPS):
+        models.train(alone.network, alone.optimizer, start=start)
+    for before, after in [(2, 1), (1, 2), (2, 2)]:
+        place = f"{folder}/{before}-{after}"
+        first = _Engine(rank, before, _viewed)
+        first.train()
+        first.save(place)
+        second = _Engine(rank, after, _viewed)
+        second.load(place)
+        second.train(models.STEPS)
+        if second.acts:
+            ours = second.network, second.optimizer
+            wrong = models.differences(ours, (alone.network, alone.optimizer))
+            found |= {f"{before} {after}: {what}": v for what, v in wrong.items()}
+    return found
+
+
+def test_distributed_checkpoints(tmp_path: Path) -> None:
+    for found in pair.run(_resumed, str(tmp_path)):
+        assert found == {}

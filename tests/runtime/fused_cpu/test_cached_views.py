@@ -1,0 +1,165 @@
+"""Test cached steps of groups with a view: the C++ reader knows the view, and sees it change."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen
+from optgen import use_lowering
+from optgen.optim import Adafactor
+from optgen.spec import Spec
+
+repeat = importlib.import_module(
+    "optgen.runtime.fused_cpu.cached_dense_step"
+)  # a function of the package has the same name
+ROWS = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Rows(p, g, /, m=state("mean"), *, lr=hyper(0.1)):
+    """Each row of the mean gradient has norm 1: another view is another step."""
+    require(factored(p), "{shape}")
+    m = 0.5 * m + g
+    p = p - lr * m / row_norm(m)
+'''
+
+
+@cache
+def rows() -> Any:
+    """Return the class of the rule."""
+    return optgen.load(Spec("Rows", ROWS, "<rows>", 1))
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return whether each step could be taken without gathering."""
+    taken: list[bool] = []
+    run = repeat.CachedDenseStep.run
+
+    def watched(self: Any, optimizer: Any) -> bool:
+        taken.append(run(self, optimizer))
+        return taken[-1]
+
+    monkeypatch.setattr(repeat.CachedDenseStep, "run", watched)
+    return taken
+
+
+class Pair:
+    """Two optimizers that must agree: by cached steps, and by the for-loop."""
+
+    def __init__(self, kind: Any, *groups: dict[str, Any]) -> None:
+        self.params = [
+            [Parameter(torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(4, 6)) for _ in "ab"]
+            for _ in groups
+        ]
+        self.other = [[Parameter(p.detach().clone()) for p in params] for params in self.params]
+        self.optimizer, self.reference = (
+            kind([{"params": p, **group} for p, group in zip(params, groups, strict=True)], lr=0.1)
+            for params in (self.params, self.other)
+        )
+
+    def step(self, times: int = 1) -> None:
+        for number in range(times):
+            for optimizer in (self.optimizer, self.reference):
+                for group in optimizer.param_groups:
+                    for place, param in enumerate(group["params"]):
+                        param.grad = torch.cos(param.detach() * (number + place + 1))
+            self.optimizer.step()
+            with use_lowering("forloop"):
+                self.reference.step()
+        for params, others in zip(self.params, self.other, strict=True):
+            for param, other in zip(params, others, strict=True):
+                torch.testing.assert_close(param, other, rtol=1e-12, atol=1e-12)
+
+    def change(self, act: Callable[[dict[str, Any]], object]) -> None:
+        """Change the first group of both."""
+        for optimizer in (self.optimizer, self.reference):
+            act(optimizer.param_groups[0])
+
+
+@pytest.mark.parametrize("kind", [Adafactor, None], ids=["Adafactor", "Rows"])
+def test_steps_with_views_are_repeated(kind: Any, repeated: list[bool]) -> None:
+    groups = [{"view": (2, -1, 3)}, {}, {"view": (3, 8)}, {"view": None}]
+    pair = Pair(kind or rows(), *groups)
+    pair.step(4)
+    assert repeated
+    assert all(repeated)
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another view": lambda group: group.update(view=(8, 3)),
+    "no view": lambda group: group.pop("view"),
+    "None": lambda group: group.update(view=None),
+    "an equal view": lambda group: group.update(view=tuple([2, -1, 3])),  # noqa: C409
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_view_that_changes_ends_the_cached_step(
+    change: Callable[[dict[str, Any]], object], repeated: list[bool]
+) -> None:
+    pair = Pair(rows(), {"view": (2, -1, 3)}, {})
+    pair.step(3)
+    repeated.clear()
+    pair.change(change)
+    pair.step()
+    assert repeated[0] is False
+    repeated.clear()
+    pair.step(2)
+    assert repeated == [True, True]
+
+
+def test_a_view_that_takes_the_place_of_another_key(repeated: list[bool]) -> None:
+    """The number of keys is the same, and the step is another one."""
+    pair = Pair(rows(), {"name": "weights"})
+    pair.step(3)
+
+    def swap(group: dict[str, Any]) -> None:
+        del group["name"]
+        group["view"] = (12, 2)
+
+    repeated.clear()
+    pair.change(swap)
+    pair.step()
+    assert repeated[0] is False
+
+
+def turned(param: Tensor) -> None:
+    param.data = param.data.mT.contiguous().mT
+
+
+def with_gaps(param: Tensor) -> None:
+    param.data = torch.zeros(4, 12, dtype=torch.float64)[:, ::2].copy_(param.data)
+
+
+@pytest.mark.parametrize("change", [turned, with_gaps])
+def test_memory_that_has_no_such_view_any_more(
+    change: Callable[[Tensor], None], repeated: list[bool]
+) -> None:
+    pair = Pair(rows(), {"view": (2, -1, 3)})
+    pair.step(3)
+    change(pair.params[0][1])
+    repeated.clear()
+    pair.step(2)
+    assert not any(repeated)
+    pair.params[0][1].data = pair.params[0][1].data.contiguous()
+    pair.step(3)
+    assert repeated[-1] is True
+
+
+def test_another_parameter_may_have_another_shape(repeated: list[bool]) -> None:
+    pair = Pair(rows(), {"view": (2, -1, 3)})
+    pair.step(3)
+    for params, optimizer in ((pair.params, pair.optimizer), (pair.other, pair.reference)):
+        params[0][0] = Parameter(torch.linspace(-1, 1, 60, dtype=torch.float64))
+        optimizer.param_groups[0]["params"][0] = params[0][0]
+    pair.step(3)
+    assert repeated[-1] is True
