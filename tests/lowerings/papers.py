@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 Own = dict[str, Any]
-"""What a step keeps for the next one."""
+"""The values that a step keeps for the next one."""
 
 
 def novograd(p: Tensor, g: Tensor, own: Own) -> Tensor:
