@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, outside, run_inside
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
 from lowerings.phased_rules import RAGGED
 from lowerings.test_phases import in_full_precision
@@ -39,7 +39,7 @@ MATRICES = ("Muon", "CAME", "RowWiseAdagrad")  # refuse batches of matrices
 STEPS = 4
 
 
-@outside
+@outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
