@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
-from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS, STORAGE_OPS
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
@@ -170,10 +170,22 @@ class Algorithm:
         return self._whole_words() <= BY_ROW
 
     def _whole_words(self) -> set[str]:
-        """Return the ops in the rule that need more of a parameter than one element."""
-        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
+        """Return the ops in the rule that need more of a parameter than one element.
+
+        The dtype, which `machine_eps` tells, is known beside every element.
+        """
+        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES} - {"machine_eps"}
+        return self._words() & whole
+
+    @property
+    def rounds(self) -> bool:
+        """Tell whether the rule rounds to its parameter's dtype, so computes in a wider one."""
+        return not self._words().isdisjoint(STORAGE_OPS)
+
+    def _words(self) -> set[str]:
+        """Return the ops in the rule."""
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
-        return {node.op for node in nodes if isinstance(node, Call) and node.op in whole}
+        return {node.op for node in nodes if isinstance(node, Call)}
 
     @property
     def is_function(self) -> bool:

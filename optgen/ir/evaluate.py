@@ -28,6 +28,7 @@ def evaluate(
     grad: Tensor,
     state: Mapping[str, Any],
     scalar_dtype: torch.dtype = torch.float32,
+    storage: torch.dtype | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Take one step of one parameter. Nothing is changed in place.
 
@@ -38,11 +39,14 @@ def evaluate(
         state: the states by checkpoint key, as the previous call returned them; {} at first.
         scalar_dtype: the dtype of scalar states that declare none (torch uses float32, or float64
             if that is the default dtype).
+        storage: the dtype that the parameter is stored in, and states that declare none. The step
+            ends by rounding to it, and `rounded` and `machine_eps` mean this dtype. None: nothing
+            is rounded at the end, and the dtype of `param` takes its place in the rule.
 
     Returns:
         The new parameter (float64), and the new states by key, with `step` if the rule counts.
     """
-    facts = facts_of(param)
+    facts = facts_of(param, storage)
     values: Values = {
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
@@ -58,8 +62,10 @@ def evaluate(
     if algorithm.step:
         values[algorithm.step] = _number(step)
     _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
-    new_state = {s.key: _stored(s, values[s.symbol]) for s in kept}
-    return values[algorithm.param], ({"step": step} if algorithm.step else {}) | new_state
+    new_state = {s.key: _stored(s, values[s.symbol], storage) for s in kept}
+    new_param = values[algorithm.param]
+    new_param = new_param if storage is None else new_param.to(storage).double()
+    return new_param, ({"step": step} if algorithm.step else {}) | new_state
 
 
 def evaluate_function(
@@ -80,7 +86,7 @@ def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
     return result
 
 
-def facts_of(param: Tensor) -> dict[str, bool | float]:
+def facts_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, bool | float]:
     """Return the properties of a parameter by their ops' names. Missing sizes are 1."""
     sizes = (1, 1, *param.shape)
     return {
@@ -89,7 +95,7 @@ def facts_of(param: Tensor) -> dict[str, bool | float]:
         "numel": param.numel(),
         "rows": sizes[-2],
         "cols": sizes[-1],
-        "machine_eps": torch.finfo(param.dtype).eps,
+        "machine_eps": torch.finfo(storage or param.dtype).eps,
     }
 
 
@@ -130,9 +136,13 @@ def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
     return found
 
 
-def _stored(state: State, value: Tensor) -> Tensor:
-    """Convert a state to the dtype it declares, if it declares one."""
-    return value.to(getattr(torch, state.dtype)) if state.dtype else value
+def _stored(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
+    """Convert a state to the dtype it declares; else round it as its storage does, if known."""
+    if state.dtype:
+        return value.to(getattr(torch, state.dtype))
+    if storage is None or state.shape == "scalar":
+        return value
+    return value.to(storage).double()
 
 
 @dataclass

@@ -11,8 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
+
 OpCategory = Literal[
-    "arithmetic", "comparison", "logic", "function", "fact", "reduction", "property", "matrix"
+    "arithmetic",
+    "comparison",
+    "logic",
+    "function",
+    "fact",
+    "reduction",
+    "property",
+    "matrix",
+    "storage",
 ]
 
 
@@ -105,6 +115,10 @@ _ROWS = (
     ),
     OpInfo("clamp", 3, "function", _clamp, r"\operatorname{{clamp}}({0}, {1}, {2})"),
     OpInfo("lerp", 3, "function", _lerp, r"\operatorname{{lerp}}({0}, {1}, {2})"),
+    # The second operand is the machine epsilon of the parameter's dtype; the reader adds it.
+    OpInfo("rounded", 2, "storage", rounded, r"\operatorname{{rd}}({0})"),
+    OpInfo("rounded_down", 2, "storage", rounded_down, r"\operatorname{{rd}}_{{\downarrow}}({0})"),
+    OpInfo("rounded_up", 2, "storage", rounded_up, r"\operatorname{{rd}}_{{\uparrow}}({0})"),
     # Facts are not computed: the runtime knows them, and the evaluator receives them.
     OpInfo("truth", 1, "fact", lambda x: x != 0, "{0}"),
     OpInfo("item", 2, "fact", lambda values, i: values[i], "{0}_{{{1}}}"),
@@ -151,19 +165,29 @@ FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
 MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
+STORAGE_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "storage")
+"""Functions of elements whose meaning depends on the dtype that the parameter is stored in."""
+
 BY_ROW: frozenset[str] = frozenset(
     ("row_sum", "row_mean", "row_norm", "row_rms", "cols", "machine_eps")
 )
 """Ops whose result for a row depends on that row only."""
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
-    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round")
+    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round", *STORAGE_OPS)
 )
 """Functions whose names a spec may use for its own values if it does not call them.
 
 Generated code calls them only if the spec does.
 """
 
-CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PROPERTIES)
+CALLABLE: tuple[str, ...] = (
+    *FUNCTIONS,
+    *STORAGE_OPS,
+    "fresh",
+    *REDUCTIONS,
+    *MATRIX_OPS,
+    *PROPERTIES,
+)
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}

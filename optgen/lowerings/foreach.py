@@ -19,6 +19,7 @@ from optgen.lowerings.python.function import (
     parted,
     python_file,
     unpacked,
+    widened,
 )
 from optgen.lowerings.python.phase_printer import phases
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
@@ -93,7 +94,8 @@ def _loop(plan: Plan) -> Body:
     alive = len(set(new_tensors(program))) + 1  # a new value exists beside the old
     room = f", alive={alive}" if alive > ALIVE else ""
     lines = [f"{unpacked(names)} = chunk", *foreach_lines(program)]
-    header = f"for chunk in chunks({lists}{room}):"
+    rows = widened(plan, f"chunks({lists}{room})", (s.stored for s in sweep.streams))
+    header = f"for chunk in {rows}:"
     return Body(indented(lines, header), frozenset(numbers_read(program)))
 
 

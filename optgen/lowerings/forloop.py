@@ -26,6 +26,7 @@ from optgen.lowerings.python.function import (
     parted,
     python_file,
     unpacked,
+    widened,
 )
 from optgen.lowerings.python.phase_printer import matrix_call, phases
 from optgen.lowerings.python.phase_syntax import ONE_TENSOR
@@ -67,7 +68,8 @@ def _loop(plan: Plan) -> Body:
     names = unpacked([s.name for s in sweep.streams])
     lists = ", ".join(plural(s.name) for s in sweep.streams)
     program = select_instructions(plan, sweep)
-    lines = indented(forloop_lines(program), f"for {names} in slices({lists}):")
+    rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
+    lines = indented(forloop_lines(program), f"for {names} in {rows}:")
     return Body(lines, frozenset(numbers_read(program)))
 
 
@@ -111,8 +113,12 @@ def _line(stmt: Assign) -> str:
 def _reads(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in _streams(plan):
-        clone = ".clone()" if stream.stored else ""
-        yield from _when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
+        value = f"{plural(stream.name)}[index]"
+        if plan.algorithm.rounds:
+            value = f"wider({value})"
+        elif stream.stored:
+            value += ".clone()"
+        yield from _when(stream, f"{stream.name} = {value}")
 
 
 def _writes(plan: Plan) -> Iterator[str]:

@@ -77,6 +77,7 @@ class Rule:
     scalar_device: str = "cpu"  # for scalars, unless fused or capturable; or "param"
     tensor_hypers: tuple[str, ...] = ("lr",)  # a tensor among these is computed with in its dtype
     elementwise: bool = True  # false: a flat partition of parameters would change the result
+    rounds: bool = False  # it rounds to its parameter's dtype, so eager code widens its tensors
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults

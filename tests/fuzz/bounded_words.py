@@ -25,7 +25,7 @@ from fuzz.bounded import (
     operand,
     unit_beside,
 )
-from optgen.ir.ops import OPS
+from optgen.ir.ops import OPS, STORAGE_OPS
 
 Meaning = Callable[..., Any]
 PLAIN = {name: word.meaning for name, word in OPS.items()}
@@ -159,6 +159,15 @@ def _whole(word: str, x: Any) -> Bounded:
     return made(v, torch.zeros_like(v), x.ok & sure, x.eps)
 
 
+def _as_kept(word: str, x: Any, eps: Any) -> Bounded:
+    """Return a rounding to the parameter's dtype; its operand's bound may reach other numbers."""
+    x, unit = lift(x), lift(eps).v
+    v, e = PLAIN[word](x.v, unit), operand(x, x.eps)
+    ends = (PLAIN[word](x.v - e, unit), PLAIN[word](x.v + e, unit))
+    moved = (ends[0] - v).abs().maximum((ends[1] - v).abs())
+    return made(v, moved.nan_to_num(torch.inf, torch.inf), x.ok, x.eps)
+
+
 def _same(word: str, *xs: Any) -> Bounded:
     """Return a function that moves no further than the operand with the largest bound."""
     given = [lift(x) for x in xs]
@@ -288,6 +297,7 @@ def _meanings() -> dict[str, Meaning]:
     found |= {word: part(_wave, word) for word in ("sin", "cos")}
     found |= {word: part(_whole, word) for word in ("floor", "ceil", "round")}
     found |= {word: part(_same, word) for word in ("neg", "abs", "maximum", "minimum", "clamp")}
+    found |= {word: part(_as_kept, word) for word in STORAGE_OPS}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}
     norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")

@@ -41,6 +41,9 @@ CALLS: Mapping[str, str] = {
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
     "round": "round({0})",
+    "rounded": "rounded_to({0}, {1})",
+    "rounded_down": "rounded_down_to({0}, {1})",
+    "rounded_up": "rounded_up_to({0}, {1})",
     "abs": "tl.abs({0})",
     "sign": "sign({0})",
     "maximum": "maximum({0}, {1})",
@@ -54,6 +57,7 @@ CALLS: Mapping[str, str] = {
 
 _FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
 _FUNCTIONS |= {"rounded", "sign", "sqrt"}
+_FUNCTIONS |= {"rounded_down_to", "rounded_to", "rounded_up_to"}
 _FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
 _FUNCTIONS |= {"is_whole", "masked", "larger", "largest", "left_of", "lines", "lines_inside"}
 _FUNCTIONS |= {"pick_largest", "row_total", "tile_at", "total", "whole_elements"}

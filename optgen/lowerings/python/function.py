@@ -72,6 +72,12 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     )
 
 
+def widened(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
+    """Return the text of the rows of a loop, in a wider dtype if the rule rounds by itself."""
+    columns = tuple(stored)
+    return f"in_wider_dtype({rows}, {columns})" if plan.algorithm.rounds else rows
+
+
 def function_name(name: str, facts: Mapping[str, bool]) -> str:
     """Return a function's name with its shape predicates, as in `update_factored`."""
     answers = (fact if holds else f"not_{fact}" for fact, holds in facts.items())

@@ -43,6 +43,7 @@
 //   tensor_table.h         interface to the runtime: table, shards, threads
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
+//   storage_rounding.h     rounding to the dtype that a parameter is stored in
 //   prefetch.h             software prefetching
 //   half_precision.h       loads and stores of fp16 and bf16 vectors; delayed stores
 //   scalar_program.h       runs the scalar program
