@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
-from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS, STORAGE_OPS
+from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, RANDOM_OPS, REDUCTIONS, STORAGE_OPS
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
@@ -80,6 +80,8 @@ class State:
 
     * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
       "col", with size 1 in the last axis but one; or "scalar", one number per parameter.
+    * `init`: the value before the first step: a number, a hyperparameter's name, "p" for a copy of
+      the parameter, or "index" for the parameter's number in the optimizer, counted from 0.
     * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
       a shape predicate ("factored": the parameter has rows and columns). None: always.
     * `dtype`: None for the parameter's dtype. For a "scalar", None is torch's choice: float32, or
@@ -174,13 +176,21 @@ class Algorithm:
 
         The dtype, which `machine_eps` tells, is known beside every element.
         """
-        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES} - {"machine_eps"}
+        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES, *RANDOM_OPS} - {"machine_eps"}
         return self._words() & whole
 
     @property
-    def rounds(self) -> bool:
-        """Tell whether the rule rounds to its parameter's dtype, so computes in a wider one."""
-        return not self._words().isdisjoint(STORAGE_OPS)
+    def widens(self) -> bool:
+        """Tell whether every lowering computes in float32 or wider, whatever the tensors' dtypes.
+
+        The rule rounds to its parameter's dtype itself, or draws numbers of 24 bits.
+        """
+        return not self._words().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
+
+    @property
+    def draws(self) -> bool:
+        """Tell whether the rule draws random numbers, which depend on an element's place."""
+        return not self._words().isdisjoint(RANDOM_OPS)
 
     def _words(self) -> set[str]:
         """Return the ops in the rule."""

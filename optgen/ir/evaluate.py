@@ -16,6 +16,7 @@ from torch import Tensor
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS
+from optgen.ir.random_numbers import places
 from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 
 Values = dict[str, Any]
@@ -29,6 +30,7 @@ def evaluate(
     state: Mapping[str, Any],
     scalar_dtype: torch.dtype = torch.float32,
     storage: torch.dtype | None = None,
+    index: int = 0,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Take one step of one parameter. Nothing is changed in place.
 
@@ -42,6 +44,7 @@ def evaluate(
         storage: the dtype that the parameter is stored in, and states that declare none. The step
             ends by rounding to it, and `rounded` and `machine_eps` mean this dtype. None: nothing
             is rounded at the end, and the dtype of `param` takes its place in the rule.
+        index: the parameter's number in the optimizer, for states that begin with it.
 
     Returns:
         The new parameter (float64), and the new states by key, with `step` if the rule counts.
@@ -55,7 +58,7 @@ def evaluate(
     kept = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
     for entry in kept:
         old = state.get(entry.key)
-        found = _initial(algorithm, entry, values, scalar_dtype) if old is None else old
+        found = _initial(algorithm, entry, values, scalar_dtype, index) if old is None else old
         values[entry.symbol] = found if entry.shape == "scalar" else found.double()
     fresh = {s.symbol for s in kept if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
@@ -118,8 +121,10 @@ def exists(state: State, known: Mapping[str, Any]) -> bool:
 
 
 def _initial(
-    algorithm: Algorithm, state: State, values: Values, scalar_dtype: torch.dtype
+    algorithm: Algorithm, state: State, values: Values, scalar_dtype: torch.dtype, index: int
 ) -> Tensor:
+    if state.init == "index":
+        return torch.tensor(float(index), dtype=dtype_of(state, scalar_dtype))
     name = algorithm.param if state.init == "p" else state.init
     start: Tensor = values[name] if isinstance(name, str) else _number(name)
     if state.shape == "scalar":
@@ -183,6 +188,9 @@ class _Step:
                 return torch.tensor(name in self.fresh)
             case Call(op, _) if op in self.facts:
                 return _number(self.facts[op])
+            case Call("random", args):
+                elements = places(self.values[self.algorithm.param])
+                return OPS["random"].meaning(elements, *map(self.value, args))
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]
             case Call("truth" | "is_none" as op, (a,)):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optgen.ir.random_numbers import random
 from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
 
 OpCategory = Literal[
@@ -23,6 +24,7 @@ OpCategory = Literal[
     "property",
     "matrix",
     "storage",
+    "random",
 ]
 
 
@@ -119,6 +121,9 @@ _ROWS = (
     OpInfo("rounded", 2, "storage", rounded, r"\operatorname{{rd}}({0})"),
     OpInfo("rounded_down", 2, "storage", rounded_down, r"\operatorname{{rd}}_{{\downarrow}}({0})"),
     OpInfo("rounded_up", 2, "storage", rounded_up, r"\operatorname{{rd}}_{{\uparrow}}({0})"),
+    # Its operands are two numbers, the step count, and the number of the call in the rule. The
+    # meaning also takes the places of the elements, first.
+    OpInfo("random", 4, "random", random, r"\operatorname{{U}}_{{{0}, {1}, {3}}}[0, 1)"),
     # Facts are not computed: the runtime knows them, and the evaluator receives them.
     OpInfo("truth", 1, "fact", lambda x: x != 0, "{0}"),
     OpInfo("item", 2, "fact", lambda values, i: values[i], "{0}_{{{1}}}"),
@@ -164,6 +169,9 @@ PROPERTIES: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "prop
 FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
+RANDOM_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "random")
+"""Functions of an element's place in the parameter."""
+
 MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
 STORAGE_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "storage")
 """Functions of elements whose meaning depends on the dtype that the parameter is stored in."""
@@ -173,7 +181,7 @@ BY_ROW: frozenset[str] = frozenset(
 )
 """Ops whose result for a row depends on that row only."""
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
-    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round", *STORAGE_OPS)
+    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round", *STORAGE_OPS, *RANDOM_OPS)
 )
 """Functions whose names a spec may use for its own values if it does not call them.
 
@@ -183,6 +191,7 @@ Generated code calls them only if the spec does.
 CALLABLE: tuple[str, ...] = (
     *FUNCTIONS,
     *STORAGE_OPS,
+    *RANDOM_OPS,
     "fresh",
     *REDUCTIONS,
     *MATRIX_OPS,
@@ -194,7 +203,7 @@ CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
 """The number of leading operands of an op that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
-    w for w in OPS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)
+    w for w in OPS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS, *RANDOM_OPS)
 )
 """Ops that every lowering prints inside a sweep: they work element by element."""
 

@@ -30,6 +30,13 @@ from optgen.lowerings.python.function import (
 )
 from optgen.lowerings.python.phase_printer import matrix_call, phases
 from optgen.lowerings.python.phase_syntax import ONE_TENSOR
+from optgen.lowerings.python.random_calls import (
+    draw_for_lists,
+    draw_for_one,
+    name_random,
+    read_by,
+    undefined_before_draw,
+)
 from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import forloop_lines
@@ -64,19 +71,24 @@ def lower(algorithm: Algorithm) -> Context:
 def _loop(plan: Plan) -> Body:
     if plan.is_cut:
         return phases(plan, ONE_TENSOR)
+    plan, drawn = name_random(plan)
     (sweep,) = plan.sweeps
-    names = unpacked([s.name for s in sweep.streams])
-    lists = ", ".join(plural(s.name) for s in sweep.streams)
+    streams = [*(s.name for s in sweep.streams), *drawn]
+    names, lists = unpacked(streams), ", ".join(map(plural, streams))
     program = select_instructions(plan, sweep)
     rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
-    return Body(lines, frozenset(numbers_read(program)))
+    reads = read_by(drawn).union(numbers_read(program))
+    return Body([*draw_for_lists(drawn, ""), *lines], reads, undefined_before_draw(plan, drawn))
 
 
 def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
+    plan, drawn = name_random(plan)
     program = _typed(plan)
-    opening = [*_reads(plan), *scalar_lines(plan, ONE_PARAM, names_read(program))]
+    numbers = names_read(program) | read_by(drawn)
+    opening = [*_reads(plan), *undefined_before_draw(plan, drawn)]
+    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]
     lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(
@@ -114,7 +126,7 @@ def _reads(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in _streams(plan):
         value = f"{plural(stream.name)}[index]"
-        if plan.algorithm.rounds:
+        if plan.algorithm.widens:
             value = f"wider({value})"
         elif stream.stored:
             value += ".clone()"

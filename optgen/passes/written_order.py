@@ -1,8 +1,8 @@
 """Find the values that derive from a rounding: sums of them are computed as the author wrote them.
 
-After `new = rounded(p + y)`, `c = y - (new - p)` is what the rounding has lost. The difference of the
-nearly equal numbers `new` and `p` is exact. But `y - new` would be rounded: it must not become
-`y - new + p`. So algebra leaves such sums alone.
+After `new = rounded(p + y)`, `c = y - (new - p)` is what the rounding has lost. The difference of
+the nearly equal numbers `new` and `p` is exact. But `y - new` would be rounded, so `c` must not
+become `y - new + p`. Algebra therefore leaves such sums alone.
 """
 
 from __future__ import annotations

@@ -6,10 +6,18 @@ import ast
 from typing import NoReturn
 
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
-from optgen.ir.ops import CALLABLE, MATRIX_OPS, PROPERTIES, REDUCTIONS, STORAGE_OPS
+from optgen.ir.ops import (
+    CALLABLE,
+    MATRIX_OPS,
+    PROPERTIES,
+    RANDOM_OPS,
+    REDUCTIONS,
+    STORAGE_OPS,
+)
 from optgen.ir.value_kinds import Axes
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
+from optgen.spec.random_calls import read_random_call
 from optgen.spec.storage_calls import read_storage_call, written_arity
 from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.unsupported_ops import UNSUPPORTED
@@ -86,6 +94,8 @@ class OpCalls(Expressions):
             return Call(name, self._matrices(node, name), place)
         if name in STORAGE_OPS:
             return read_storage_call(self, node, name)
+        if name in RANDOM_OPS:
+            return read_random_call(self, node, name)
         if name == "where":
             condition = self._mask(node.args[0])
             return Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)

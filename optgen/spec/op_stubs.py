@@ -91,6 +91,16 @@ def rounded_up(x: Any) -> Any:
     _refuse("rounded_up")
 
 
+def random(seed: Any, stream: Any) -> Any:
+    """Return a random number in [0, 1) for each element, by seed, stream, step and place.
+
+    Args:
+        seed, stream: whole numbers, for example a hyperparameter and a state that begins as the
+            parameter's number: state("stream", shape="scalar", init="index").
+    """
+    _refuse("random")
+
+
 def abs(x: Any) -> Any:
     """Return the absolute value."""
     _refuse("abs")

@@ -31,6 +31,7 @@ class Scope:
       "factored".
     * `out`: the statements read so far, in the current branch.
     * `size`: the number of names, numbers and ops read so far.
+    * `draws`: the number of calls of `random` read so far.
     """
 
     algorithm: Algorithm
@@ -50,6 +51,7 @@ class Scope:
     known_true: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
     size: int = 0
+    draws: int = 0
 
     def __post_init__(self) -> None:
         self.kinds.update(declared_kinds(self.algorithm))

@@ -38,10 +38,12 @@ def rule_of(source: Path | Spec) -> Algorithm:
     return add_maximize(algorithm)
 
 
-def drawn(count: int, dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
+def drawn(
+    count: int, dtype: torch.dtype, seed: int = 0, shape: tuple[int, ...] = SHAPE
+) -> list[Tensor]:
     """Return tensors of normally distributed numbers, a few of them tiny or zero."""
     generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(SHAPE, generator=generator) for _ in range(count)]
+    made = [torch.randn(shape, generator=generator) for _ in range(count)]
     for tensor in made:
         tensor.view(-1)[::101] = 0.0
         tensor.view(-1)[1::101] *= 1e-30
@@ -54,11 +56,12 @@ def steps_beside_the_oracle(
     dtype: torch.dtype,
     count: int = 4,
     grad_dtype: torch.dtype | None = None,
+    shape: tuple[int, ...] = SHAPE,
     **hypers: Any,
 ) -> Iterator[Compared]:
     """Yield every step's values. The evaluator takes each step from the lowering's values."""
     rule = rule_of(source)
-    start, *grads = drawn(count + 1, dtype)
+    start, *grads = drawn(count + 1, dtype, shape=shape)
     param = torch.nn.Parameter(start.clone(), requires_grad=lowering != "differentiable")
     if grad_dtype:
         param.grad_dtype = grad_dtype  # type: ignore[attr-defined]

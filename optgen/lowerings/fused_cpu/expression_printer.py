@@ -74,9 +74,10 @@ _OWN = (
     "SPLIT STEPS STEP_COUNT STREAMS SUM Scalar Scalars Sizes Step TENSOR VALUES VECTOR_BYTES "
     "WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS add_to ahead applies at broadcast cells cols "
     "delayed end first flag fresh has_step hypers i i64 inputs lane_sum load load_as mod n "
-    "named numbers optgen pitch pow prefetch prefetch_distance prefetch_strip program rounded "
-    "rounded_down_to rounded_to rounded_up_to row rows run run_axes run_numbers scalars set "
-    "sizes store store_as streams strip sums sweep truth unlikely update where"
+    "named numbers optgen pitch pow prefetch prefetch_distance prefetch_strip program "
+    "RandomKey random_numbers rounded rounded_down_to rounded_to rounded_up_to row rows run "
+    "run_axes run_numbers scalars set sizes store store_as streams strip sums sweep truth "
+    "unlikely update where"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word

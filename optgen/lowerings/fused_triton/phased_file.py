@@ -8,7 +8,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Ref, expressions, walk
-from optgen.ir.ops import PROPERTIES
+from optgen.ir.ops import PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import uses
@@ -37,12 +37,12 @@ def addresses_of(algorithm: Algorithm) -> list[str]:
 
 
 def is_elementwise(plan: Plan) -> bool:
-    """Tell whether a plan is one sweep over all its tensors, with no property of a shape."""
+    """Tell whether a plan is one sweep over all its tensors, with nothing that shapes decide."""
     exprs = (*expressions(plan.scalars), *plan.values())
     words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
     every = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
-    return len(plan.phases) == 1 and every and words.isdisjoint(PROPERTIES)
+    return len(plan.phases) == 1 and every and words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
 
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
@@ -74,7 +74,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "scaled": True,
         "prologue_shapes": uses("shape", "\n".join(numbers)),
         "kernels": kernels,
-        "workspace": lines | most | {"locals": tuple(names)},
+        "workspace": lines | most | {"draws": plan.algorithm.draws, "locals": tuple(names)},
     }
 
 

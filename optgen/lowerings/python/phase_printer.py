@@ -98,7 +98,7 @@ class _Printer:
 
     def _is_plain(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
-        small = any(map(self._is_small, _touched(sweep))) or self.plan.algorithm.rounds
+        small = any(map(self._is_small, _touched(sweep))) or self.plan.algorithm.widens
         return self.whole and not small and not self._changes_what_follows(sweep)
 
     def _changes_what_follows(self, sweep: Sweep) -> bool:

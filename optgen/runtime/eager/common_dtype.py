@@ -25,7 +25,7 @@ _dtype = attrgetter("dtype")
 
 def several(rule: Rule, batch: Batch) -> bool:
     """Tell whether some parameter of a batch has a gradient or a state of another dtype."""
-    if rule.rounds:
+    if rule.widens:
         return False
     known = batch.memo.get("dtype")
     if known is None:
@@ -56,7 +56,7 @@ class OneDtype(NamedTuple):
 
 def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> OneDtype:
     """Return the lists of a bucket; a list of another dtype than the common one is converted."""
-    if rule.rounds:
+    if rule.widens:
         return OneDtype(columns, [])
     param = columns[0][0]
     states = [state for state in rule.states if state.suits(param)]

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -37,12 +37,14 @@ def create_missing(
     params: Iterable[Tensor],
     defaults: Mapping[str, Any],
     ahead: bool = False,
+    groups: Iterable[Group] = (),
 ) -> list[Created]:
     """Create the missing states of parameters; return those created that the rule has as `fresh`.
 
     An eager state begins with a value of the optimizer's `defaults`, which the constructor was
     given, whatever its group says and whenever the parameter joined. Any other state begins with a
-    value of its group.
+    value of its group. A state whose init is "index" begins as the parameter's number among all
+    parameters of the `groups`.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without the key, or an old checkpoint holds None. A state counts as fresh because it was
@@ -57,7 +59,7 @@ def create_missing(
         dicts = [states[param] for param in params]
         if rule.step is not None:
             _create_counts(rule, group, params, dicts)
-        made = [_create_state(rule, s, group, params, dicts, defaults) for s in present]
+        made = [_create_state(rule, s, group, params, dicts, defaults, groups) for s in present]
     pairs = zip(present, made, strict=True)
     return [(each, s.key) for s, given in pairs if s.key in rule.fresh for each in given]
 
@@ -91,6 +93,7 @@ def _create_state(
     params: list[Tensor],
     dicts: list[dict[str, Any]],
     defaults: Mapping[str, Any],
+    groups: Iterable[Group],
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
     missing = []
@@ -102,7 +105,12 @@ def _create_state(
                 missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    made = _initial_values(rule, state, group, [params[index] for index in missing], defaults)
+    lacking = [params[index] for index in missing]
+    made = (
+        _indices(rule, state, group, lacking, groups)
+        if state.init == "index"
+        else _initial_values(rule, state, group, lacking, defaults)
+    )
     for index, value in zip(missing, made, strict=True):
         dicts[index][state.key] = value
     return [dicts[index] for index in missing]
@@ -147,6 +155,22 @@ def _initial_values(
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
             return _copied_zeros(state, params)
     return [_initial_value(rule, state, group, param, defaults) for param in params]
+
+
+def _indices(
+    rule: Rule,
+    state: State,
+    group: Mapping[str, Any],
+    params: list[Tensor],
+    groups: Iterable[Group],
+) -> Sequence[Tensor]:
+    """Return each parameter's number among all parameters, as a scalar state."""
+    if not params:
+        return []
+    every = chain.from_iterable(each["params"] for each in groups)
+    numbers = {id(param): float(number) for number, param in enumerate(every)}
+    dtype = dtype_of(state)
+    return [as_scalar(numbers[id(param)], rule, group, param, dtype) for param in params]
 
 
 def _copied_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
