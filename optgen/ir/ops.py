@@ -123,7 +123,7 @@ _ROWS = (
     OpInfo("rounded_up", 2, "storage", rounded_up, r"\operatorname{{rd}}_{{\uparrow}}({0})"),
     # Its operands are two numbers, the step count, and the number of the call in the rule. The
     # meaning also takes the places of the elements, first.
-    OpInfo("random", 4, "random", random, r"\operatorname{{U}}_{{{0}, {1}, {3}}}[0, 1)"),
+    OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     # Facts are not computed: the runtime knows them, and the evaluator receives them.
     OpInfo("truth", 1, "fact", lambda x: x != 0, "{0}"),
     OpInfo("item", 2, "fact", lambda values, i: values[i], "{0}_{{{1}}}"),

@@ -37,9 +37,14 @@ def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: T
 
     The key has the seed, the call and the step. The counter has the place and the stream.
     """
-    key = int(seed) | int(call) << 24, int(step) & _WORD
-    high = elements >> 32 | int(stream) << 8
+    key = _whole(seed) | _whole(call) << 24, _whole(step) & _WORD
+    high = elements >> 32 | _whole(stream) << 8
     return (threefry(key, elements & _WORD, high) >> 8).double() / 2**24
+
+
+def _whole(number: Tensor) -> int:
+    """Return a number as an int; 0 for NaN, which an infinite seed gives."""
+    return int(number.nan_to_num(0.0))
 
 
 def places(param: Tensor) -> Tensor:

@@ -84,8 +84,8 @@ def _loop(plan: Plan) -> Body:
 
 def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
-    plan, drawn = name_random(plan)
-    program = _typed(plan)
+    named, drawn = name_random(plan)
+    program = _typed(named)
     numbers = names_read(program) | read_by(drawn)
     opening = [*_reads(plan), *undefined_before_draw(plan, drawn)]
     opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]

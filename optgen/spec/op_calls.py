@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
@@ -21,6 +22,9 @@ from optgen.spec.random_calls import read_random_call
 from optgen.spec.storage_calls import read_storage_call, written_arity
 from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.unsupported_ops import UNSUPPORTED
+
+_LETTERS: Mapping[str, Sequence[str]] = {"random": ("seed", "stream")}
+"""Names of arguments in hints, where they say more than letters."""
 
 
 class OpCalls(Expressions):
@@ -57,7 +61,8 @@ class OpCalls(Expressions):
         arity = written_arity(name)
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            letters = [self.scope.algorithm.param] if name in PROPERTIES else "xyzw"[:arity]
+            letters = _LETTERS.get(name, "xyzw"[:arity])
+            letters = [self.scope.algorithm.param] if name in PROPERTIES else letters
             self.source.error(node, message, f"{name}({', '.join(letters)})")
         return self._op(node, name)
 

@@ -30,7 +30,7 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         if state.when is not None and types.get(name) not in _CONDITIONS:
             _unknown_hyper(source, state, "when", name, types)
         if state.init == "index":
-            _check_index(source, state, types)
+            _check_index(source, state)
             continue
         if isinstance(state.init, str) and state.init != "p" and types.get(state.init) != "number":
             _unknown_hyper(source, state, "init", state.init, types)
@@ -39,11 +39,8 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
             source.error_at(state.place, message, "start from a number: init=0")
 
 
-def _check_index(source: Source, state: State, types: Mapping[str, str]) -> None:
+def _check_index(source: Source, state: State) -> None:
     """Check a state that begins as the parameter's number in the optimizer."""
-    if "index" in types:
-        hint = "call the hyperparameter something else"
-        source.error_at(state.place, 'init="index" is the number of the parameter', hint)
     if state.shape != "scalar":
         message = f'`{state.symbol}` is a tensor, and init="index" is one number'
         source.error_at(state.place, message, 'add shape="scalar"')

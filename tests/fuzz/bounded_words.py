@@ -168,6 +168,14 @@ def _as_kept(word: str, x: Any, eps: Any) -> Bounded:
     return made(v, moved.nan_to_num(torch.inf, torch.inf), x.ok, x.eps)
 
 
+def _random(elements: Tensor, *numbers: Any) -> Bounded:
+    """Return random numbers, which are exact; they are unknown if rounding may change their key."""
+    given = [lift(number) for number in numbers]
+    drawn = lift(PLAIN["random"](elements, *(number.v for number in given)))
+    ok = functools.reduce(torch.logical_and, [number.ok for number in given])
+    return Bounded(drawn.v, torch.zeros_like(drawn.v), ok, drawn.eps)
+
+
 def _same(word: str, *xs: Any) -> Bounded:
     """Return a function that moves no further than the operand with the largest bound."""
     given = [lift(x) for x in xs]
@@ -290,6 +298,7 @@ def _meanings() -> dict[str, Meaning]:
         "or": _or,
         "not": _not,
         "max_abs": _max_abs,
+        "random": _random,
         "orthogonalize": _orthogonalize,
     }
     found |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}

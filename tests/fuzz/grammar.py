@@ -62,6 +62,12 @@ ODD_TENSORS = (
 )  # fmt: skip
 WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
 
+RANDOM = (
+    "random($n, $k)", "random(7, $w)", "(random($u, 1) * $a)", "where(random(3, 4) < 0.5, $a, $b)",
+    "(2 * random(t, $n * 100) - 1)", "rounded_down($a + random(1, 2) * 0.5)",
+)  # fmt: skip
+"""Only in rules that count steps and have no word of whole parameters."""
+
 MIXED = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",
     "where(abs($a) < $l, $a, $b)", "where($m, $a, $l)", "clamp($a, -abs($l), abs($l))",

@@ -68,7 +68,9 @@ def _places(param: Tensor, collectives: Collectives | None) -> Tensor:
 
 
 def _whole(number: Number) -> int | Tensor:
-    return number.to(torch.int64) if isinstance(number, Tensor) else int(number)
+    if isinstance(number, Tensor):
+        return number.nan_to_num(0.0).to(torch.int64)
+    return int(number) if number == number else 0  # an infinite seed gives NaN
 
 
 def _word(number: int | Tensor, like: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ def random_numbers(places, seed, stream, step, CALL: tl.constexpr):
 
 @triton.jit
 def word(number):
-    """Return a whole number below 2**31 as a word."""
-    return number.to(tl.int32).to(tl.uint32)
+    """Return a whole number below 2**31 as a word; 0 for NaN, which an infinite seed gives."""
+    return tl.where(number == number, number, 0.0).to(tl.int32).to(tl.uint32)
 
 
 @triton.jit

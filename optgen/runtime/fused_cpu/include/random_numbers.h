@@ -10,9 +10,10 @@ struct RandomKey {
     u32 stream;
 
     RandomKey(double seed, double given_stream, double step, u32 call)
-        : words{u32(seed) | call << 24, u32(i64(step)), 0}, stream(u32(given_stream) << 8) {
+        : words{whole(seed) | call << 24, whole(step), 0}, stream(whole(given_stream) << 8) {
         words[2] = words[0] ^ words[1] ^ 0x1bd11bda;
     }
+    static u32 whole(double x) { return x == x ? u32(i64(x)) : 0; } // an infinite seed gives NaN
 };
 
 template <int DISTANCE, class U>
