@@ -32,6 +32,13 @@ def Roundings(p, g, /, a=state("a"), b=state("b"), c=state("c"), *, lr=hyper(0.0
     c = rounded_up(x)
     p = where(a < b or c < a, g, x)  # the condition never holds
 '''
+STEP = '''from optgen.spec import *
+
+@optimizer()
+def Step(p, g, /, *, lr=hyper(0.5)):
+    """One rounding."""
+    p = {word}(p - lr * g)
+'''
 BEYOND = '''from optgen.spec import *
 
 @optimizer()
@@ -178,3 +185,21 @@ def test_nan_and_infinity_stay(lowering: str) -> None:
         optimizer.step()
     for value in (param.detach(), *(optimizer.state[param][key] for key in "abc")):
         torch.testing.assert_close(value, start, rtol=0, atol=0, equal_nan=True)
+
+
+@outside
+@pytest.mark.parametrize("word", ["rounded", "rounded_down", "rounded_up"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_derivative_of_a_rounding_is_one(dtype: torch.dtype, word: str) -> None:
+    spec = Spec("Step", STEP.replace("{word}", word), "step.py", 1)
+    start, grad = torch.tensor([1.0, -2.5, math.inf, 0.0]).to(dtype), torch.ones(4).to(dtype)
+    param, weights = start.clone(), torch.arange(4.0)
+    optimizer = optgen.load(spec)([param], lr=0.3, differentiable=True)
+    param.grad = grad.requires_grad_()
+    optimizer.step()
+    (param * weights).nan_to_num(0.0, 0.0).sum().backward()
+
+    assert grad.grad is not None
+    expected = (-0.3 * weights * (param.isfinite())).to(dtype)
+    torch.testing.assert_close(grad.grad, expected)
+    assert bool(param[2].isinf())

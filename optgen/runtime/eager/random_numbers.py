@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from optgen.runtime.eager import block_size
+
 if TYPE_CHECKING:
     from optgen.runtime.sharded.collectives import Collectives
 
@@ -40,10 +42,15 @@ def random(
     first = params[0]
     places = _places(first, collectives)
     key = _word(_whole(seed) | call << 24, first), _word(_whole(step), first)
-    high = (places >> 32) | (_whole(stream) << 8)
-    bits = _threefry(key, places.to(torch.int32), high.to(torch.int32))
     dtype = torch.promote_types(first.dtype, torch.float32)
-    return [((bits >> 8) & 0xFFFFFF).to(dtype).mul_(2.0**-24)] * len(params)
+    drawn = torch.empty(places.shape, dtype=dtype, device=first.device)
+    size = block_size.CPU_ELEMENTS if first.is_cpu else max(1, places.numel())
+    blocks = zip(places.view(-1).split(size), drawn.view(-1).split(size), strict=True)
+    for block, into in blocks:  # about a hundred operations on a block stay in the cache
+        high = (block >> 32) | (_whole(stream) << 8)
+        bits = _threefry(key, block.to(torch.int32), high.to(torch.int32))
+        into.copy_((bits >> 8) & 0xFFFFFF).mul_(2.0**-24)
+    return [drawn] * len(params)
 
 
 def _places(param: Tensor, collectives: Collectives | None) -> Tensor:

@@ -34,7 +34,10 @@ def rounded(x: T, eps: float) -> T:
 
 
 def rounded_down(x: T, eps: float) -> T:
-    """Return the largest number of the dtype with this machine epsilon that is not above x."""
+    """Return the largest number of the dtype with this machine epsilon that is not above x.
+
+    The result is a new tensor. Its derivative by x is 1.
+    """
     if isinstance(x, TensorList):
         return TensorList([rounded_down(tensor, eps) for tensor in x.tensors])
     narrow = _narrow(x, eps)
@@ -43,7 +46,7 @@ def rounded_down(x: T, eps: float) -> T:
     with torch.no_grad():
         nearest = narrow.detach()
         below = torch.where(nearest > x, _previous(nearest), nearest).to(x.dtype)
-    return below + (x - x.detach()) if x.requires_grad else below
+    return below + (x - x.detach()).nan_to_num(0.0) if x.requires_grad else below
 
 
 def rounded_up(x: T, eps: float) -> T:

@@ -21,10 +21,18 @@ INLINE F largest_not_above(F x) {
     return nearest > x ? below : nearest;
 }
 
+// Picks one of three values that are computed anyway. g++ does not vectorize a loop with a select
+// on a condition that is the same for all elements, but it vectorizes masks.
+inline float by_eps(float eps, float brain, float half, float single) {
+    const u32 is_brain = 0 - u32(eps == float(BFLOAT16_EPS));
+    const u32 is_half = 0 - u32(eps == float(FLOAT16_EPS));
+    return bit_cast<float>(
+        (bit_cast<u32>(brain) & is_brain) | (bit_cast<u32>(half) & is_half)
+        | (bit_cast<u32>(single) & ~(is_brain | is_half)));
+}
+
 inline float rounded_to(float x, float eps) {
-    return eps == float(BFLOAT16_EPS)  ? nearest_of<bfloat16, u32>(x)
-           : eps == float(FLOAT16_EPS) ? nearest_of<float16, u32>(x)
-                                       : x;
+    return by_eps(eps, nearest_of<bfloat16, u32>(x), nearest_of<float16, u32>(x), x);
 }
 inline double rounded_to(double x, double eps) {
     return eps < FLOAT32_EPS ? x : double(rounded_to(float(x), float(eps)));
@@ -36,9 +44,8 @@ INLINE VectorPair rounded_to(VectorPair x, VectorPair eps) {
 }
 
 inline float rounded_down_to(float x, float eps) {
-    return eps == float(BFLOAT16_EPS)  ? largest_not_above<bfloat16, u32>(x)
-           : eps == float(FLOAT16_EPS) ? largest_not_above<float16, u32>(x)
-                                       : x;
+    return by_eps(
+        eps, largest_not_above<bfloat16, u32>(x), largest_not_above<float16, u32>(x), x);
 }
 inline double rounded_down_to(double x, double eps) {
     if (eps < FLOAT32_EPS) return x;
