@@ -20,8 +20,11 @@ RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elemen
 """Elementwise specs that have a rule of their own; each has one sweep."""
 
 _MORE = Path(__file__).parent / "specs"
+STORAGE = {a.name: a for a in read_specs(sorted(_MORE.glob("*.py"))) if a.widens}
+"""Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
+
 CUT = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
-CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py")))}
+CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py"))) if a.name not in STORAGE}
 """Rules with reductions or matrix ops: the catalogue's, and others that exercise the language."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
