@@ -23,9 +23,10 @@ p g t m v lr eps betas beta1 0 1 2 0.5 1e-8 1e999 -1 10**400 2**63 None True Fal
 + - * / ** % < <= == != // @ ( ) [ ] , : = is not and or if elif else return lambda for
 sqrt exp log tanh sin cos atan2 floor ceil round abs sign maximum minimum where clamp lerp
 sum mean norm rms max_abs row_sum row_mean row_norm row_rms col_sum col_mean col_norm col_rms
-ndim numel rows cols machine_eps factored orthogonalize fresh
+ndim numel rows cols machine_eps factored orthogonalize fresh random rounded rounded_down
 require hyper state flag choice fixed ge=0 optional=True init='p' shape='row' shape='scalar'
-when='factored' dtype='float32' tensor='always' about='x' error='{}' rows=False eager=True
+when='factored' init='index' dtype='float32' tensor='always' about='x' error='{}' rows=False
+eager=True
 """
 EXPRESSIONS = """
 p g t m lr 0 1 -1 0.5 None 1/0 0*g 2**63 -2**63 g*g -(-g) -(-lr) g**2 g**0 g**-1 abs(g)**0.5
@@ -36,7 +37,8 @@ numel(p) machine_eps(p) g>0 t>1 lr>0
 WRAPPERS = """
 {}+{} {}-{} {}*{} {}/{} {}**2 {}**-1 {}**0.5 {}%2 -{} -(-{}) 0*{} {}/0 1-{} 2**{} {}**{}
 sqrt({}) exp({}) log({}) abs({}) sign({}) norm({}) mean({}) rms({}) row_mean({}) col_sum({})
-tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({})
+tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({}) rounded({})
+rounded_down({}) rounded_up({}) random({},{}) random(1,{})
 maximum({},0) minimum({},{}) where({}>0,{},1) where((not{}),p,g) clamp({},-1,1) lerp({},p,0.5)
 (not{}) ({}is(None)) ({}>0and({}<1)) fresh({}) {}=={}
 """

@@ -16,6 +16,7 @@ from optgen.ir.evaluate import dtype_of, facts_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
+from optgen.ir.random_numbers import places
 
 Values = dict[str, Any]
 
@@ -57,6 +58,8 @@ class _Run:
         return bool(self.values[when.removeprefix("not ")] != 0) is not when.startswith("not ")
 
     def initial(self, state: Any) -> torch.Tensor:
+        if state.init == "index":
+            return torch.zeros((), dtype=dtype_of(state, self.dtype))
         name = self.algorithm.param if state.init == "p" else state.init
         start = self.values[name] if isinstance(name, str) else number(name)
         if state.shape == "scalar":
@@ -129,6 +132,9 @@ class _Run:
                 return torch.tensor(self.value(asked) is None)
             case Call(word, _) if word in self.facts:
                 return number(self.facts[word])
+            case Call("random", args):
+                elements = places(self.values[self.algorithm.param])
+                return OPS["random"].meaning(elements, *map(self.value, args))
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]
             case Call(word, args):

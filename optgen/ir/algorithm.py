@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
-from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, RANDOM_OPS, REDUCTIONS, STORAGE_OPS
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
@@ -80,6 +80,8 @@ class State:
 
     * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
       "col", with size 1 in the last axis but one; or "scalar", one number per parameter.
+    * `init`: the value before the first step: a number, a hyperparameter's name, "p" for a copy of
+      the parameter, or "index" for the parameter's number in the optimizer, counted from 0.
     * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
       a shape predicate ("factored": the parameter has rows and columns). None: always.
     * `dtype`: None for the parameter's dtype. For a "scalar", None is torch's choice: float32, or
@@ -177,13 +179,33 @@ class Algorithm:
 
     def matrix_ops(self) -> set[str]:
         """Return the matrix ops in the rule."""
-        return self._whole_tensor_ops() & set(MATRIX_OPS)
+        return self._ops() & set(MATRIX_OPS)
 
     def _whole_tensor_ops(self) -> set[str]:
-        """Return the ops in the rule that depend on more of a parameter than one element."""
-        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
+        """Return the ops in the rule that depend on more of a parameter than one element.
+
+        The dtype, which `machine_eps` tells, is known beside every element.
+        """
+        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES, *RANDOM_OPS} - {"machine_eps"}
+        return self._ops() & whole
+
+    @property
+    def widens(self) -> bool:
+        """Tell whether every lowering computes in float32 or wider, whatever the tensors' dtypes.
+
+        The rule rounds to its parameter's dtype itself, or draws numbers of 24 bits.
+        """
+        return not self._ops().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
+
+    @property
+    def draws(self) -> bool:
+        """Tell whether the rule draws random numbers, which depend on an element's place."""
+        return not self._ops().isdisjoint(RANDOM_OPS)
+
+    def _ops(self) -> set[str]:
+        """Return the ops in the rule."""
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
-        return {node.op for node in nodes if isinstance(node, Call) and node.op in whole}
+        return {node.op for node in nodes if isinstance(node, Call)}
 
     @property
     def is_function(self) -> bool:

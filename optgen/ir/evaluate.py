@@ -16,6 +16,7 @@ from torch import Tensor
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS
+from optgen.ir.random_numbers import places
 from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 
 Values = dict[str, Any]
@@ -28,6 +29,8 @@ def evaluate(
     grad: Tensor,
     state: Mapping[str, Any],
     scalar_dtype: torch.dtype = torch.float32,
+    storage: torch.dtype | None = None,
+    index: int = 0,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Take one step of one parameter. Nothing is changed in place.
 
@@ -38,11 +41,15 @@ def evaluate(
         state: the states by checkpoint key, as the previous call returned them; {} at first.
         scalar_dtype: the dtype of scalar states that declare none (torch uses float32, or float64
             if that is the default dtype).
+        storage: the dtype that the parameter is stored in, and states that declare none. The step
+            ends by rounding to it, and `rounded` and `machine_eps` mean this dtype. None: nothing
+            is rounded at the end, and the dtype of `param` takes its place in the rule.
+        index: the parameter's number in the optimizer, for states that begin with it.
 
     Returns:
         The new parameter (float64), and the new states by key, with `step` if the rule counts.
     """
-    facts = facts_of(param)
+    facts = facts_of(param, storage)
     values: Values = {
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
@@ -51,15 +58,17 @@ def evaluate(
     existing = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
     for s in existing:
         old = state.get(s.key)
-        value = _initial(algorithm, s, values, scalar_dtype) if old is None else old
+        value = _initial(algorithm, s, values, scalar_dtype, index) if old is None else old
         values[s.symbol] = value if s.shape == "scalar" else value.double()
     fresh = {s.symbol for s in existing if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = _number(step)
     _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
-    new_state = {s.key: _stored(s, values[s.symbol]) for s in existing}
-    return values[algorithm.param], ({"step": step} if algorithm.step else {}) | new_state
+    new_state = {s.key: _stored(s, values[s.symbol], storage) for s in existing}
+    new_param = values[algorithm.param]
+    new_param = new_param if storage is None else new_param.to(storage).double()
+    return new_param, ({"step": step} if algorithm.step else {}) | new_state
 
 
 def evaluate_function(
@@ -80,7 +89,7 @@ def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
     return result
 
 
-def facts_of(param: Tensor) -> dict[str, bool | float]:
+def facts_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, bool | float]:
     """Return the properties of a parameter, by op. A size that the parameter lacks is 1."""
     sizes = (1, 1, *param.shape)
     return {
@@ -89,7 +98,7 @@ def facts_of(param: Tensor) -> dict[str, bool | float]:
         "numel": param.numel(),
         "rows": sizes[-2],
         "cols": sizes[-1],
-        "machine_eps": torch.finfo(param.dtype).eps,
+        "machine_eps": torch.finfo(storage or param.dtype).eps,
     }
 
 
@@ -113,8 +122,10 @@ def exists(state: State, known: Mapping[str, Any]) -> bool:
 
 
 def _initial(
-    algorithm: Algorithm, state: State, values: Values, scalar_dtype: torch.dtype
+    algorithm: Algorithm, state: State, values: Values, scalar_dtype: torch.dtype, index: int
 ) -> Tensor:
+    if state.init == "index":
+        return torch.tensor(float(index), dtype=dtype_of(state, scalar_dtype))
     name = algorithm.param if state.init == "p" else state.init
     start: Tensor = values[name] if isinstance(name, str) else _number(name)
     if state.shape == "scalar":
@@ -131,9 +142,13 @@ def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _stored(state: State, value: Tensor) -> Tensor:
-    """Convert a state to the dtype it declares, if it declares one."""
-    return value.to(getattr(torch, state.dtype)) if state.dtype else value
+def _stored(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
+    """Convert a state to the dtype it declares; else round it as its storage does, if known."""
+    if state.dtype:
+        return value.to(getattr(torch, state.dtype))
+    if storage is None or state.shape == "scalar":
+        return value
+    return value.to(storage).double()
 
 
 @dataclass
@@ -174,6 +189,9 @@ class _Step:
                 return torch.tensor(name in self.fresh)
             case Call(op, _) if op in self.facts:
                 return _number(self.facts[op])
+            case Call("random", args):
+                elements = places(self.values[self.algorithm.param])
+                return OPS["random"].meaning(elements, *map(self.value, args))
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]
             case Call("truth" | "is_none" as op, (a,)):

@@ -44,6 +44,8 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
         *("tanh", "where"),
     ),
+    "eager.random_numbers": ("random",),
+    "eager.storage": ("in_wider_dtype", "rounded", "rounded_down", "rounded_up", "wider"),
     "sharded.driver": ("Update",),
     "sharded.collectives": ("Collectives",),
     "eager.slices": ("chunks", "slices"),

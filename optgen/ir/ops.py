@@ -11,8 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optgen.ir.random_numbers import random
+from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
+
 OpCategory = Literal[
-    "arithmetic", "comparison", "logic", "function", "lookup", "reduction", "property", "matrix"
+    "arithmetic",
+    "comparison",
+    "logic",
+    "function",
+    "lookup",
+    "reduction",
+    "property",
+    "matrix",
+    "storage",
+    "random",
 ]
 
 
@@ -105,6 +117,13 @@ _TABLE = (
     ),
     OpInfo("clamp", 3, "function", _clamp, r"\operatorname{{clamp}}({0}, {1}, {2})"),
     OpInfo("lerp", 3, "function", _lerp, r"\operatorname{{lerp}}({0}, {1}, {2})"),
+    # The second operand is the machine epsilon of the parameter's dtype; the reader adds it.
+    OpInfo("rounded", 2, "storage", rounded, r"\operatorname{{rd}}({0})"),
+    OpInfo("rounded_down", 2, "storage", rounded_down, r"\operatorname{{rd}}_{{\downarrow}}({0})"),
+    OpInfo("rounded_up", 2, "storage", rounded_up, r"\operatorname{{rd}}_{{\uparrow}}({0})"),
+    # Its operands are two numbers, the step count, and the number of the call in the rule. The
+    # meaning also takes the places of the elements, first.
+    OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     # A lookup computes no new number: it returns or tests a value that is known already.
     OpInfo("truth", 1, "lookup", lambda x: x != 0, "{0}"),
     OpInfo("item", 2, "lookup", lambda values, i: values[i], "{0}_{{{1}}}"),
@@ -151,27 +170,41 @@ PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
+RANDOM_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "random")
+"""Functions of an element's place in the parameter."""
+
 MATRIX_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "matrix")
+STORAGE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "storage")
+"""Functions of elements whose meaning depends on the dtype that the parameter is stored in."""
+
 BY_ROW: frozenset[str] = frozenset(
     ("row_sum", "row_mean", "row_norm", "row_rms", "cols", "machine_eps")
 )
 """Ops whose result for a row depends on that row only."""
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
-    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round")
+    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round", *STORAGE_OPS, *RANDOM_OPS)
 )
 """Functions whose names a spec may use for its own values if it does not call them.
 
 Generated code calls them only if the spec does.
 """
 
-CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PROPERTIES)
+CALLABLE: tuple[str, ...] = (
+    *FUNCTIONS,
+    *STORAGE_OPS,
+    *RANDOM_OPS,
+    "fresh",
+    *REDUCTIONS,
+    *MATRIX_OPS,
+    *PROPERTIES,
+)
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
 """The number of operands of an op, counted from the first, that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
-    op for op in OPS if op not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)
+    op for op in OPS if op not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS, *RANDOM_OPS)
 )
 """Ops that every lowering prints inside a sweep: they work element by element."""
 

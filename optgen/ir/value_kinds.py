@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
-from optgen.ir.ops import FACTS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import FACTS, PROPERTIES, RANDOM_OPS, REDUCTIONS
 
 
 class Stage(IntEnum):
@@ -107,6 +107,8 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
             return PARAM
         case Call(op, _) if op in PROPERTIES:
             return PARAM
+        case Call(op, _) if op in RANDOM_OPS:
+            return TENSOR
         case Call(op, (arg,)) if op in _KEPT_AXES:
             return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _KEPT_AXES[op]))
         case Call("truth" | "is_none", (Ref() | Call("item") as operand,)) if (

@@ -30,7 +30,14 @@ def create_state(optimizer: Optimizer) -> None:
     with torch.no_grad():
         for group in optimizer.param_groups:
             params = [param for param in group["params"] if param.requires_grad]
-            create_missing(rule, optimizer.state, group, params, optimizer.defaults)
+            create_missing(
+                rule,
+                optimizer.state,
+                group,
+                params,
+                optimizer.defaults,
+                groups=optimizer.param_groups,
+            )
 
 
 def _rule(optimizer: Optimizer) -> Rule | None:

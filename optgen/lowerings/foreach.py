@@ -19,9 +19,16 @@ from optgen.lowerings.python.function import (
     parted,
     python_file,
     unpacked,
+    widened,
 )
 from optgen.lowerings.python.phase_printer import phases
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
+from optgen.lowerings.python.random_calls import (
+    draw_for_lists,
+    name_random,
+    read_by,
+    undefined_before_draw,
+)
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
@@ -64,10 +71,12 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     An elementwise rule gets a function if it reads sizes, which must be those of the whole.
     """
     arguments, plan = keywords(plan), name_fresh(plan)
-    body = phases(plan, SHARDED) if plan.is_cut else _loop(plan)
+    body = phases(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
         about, returns = "yields the reductions that all ranks must complete.", "Update"
+    elif plan.algorithm.draws:
+        about, returns = "draws the random numbers of the whole parameters.", "None"
     elif any(SHARDED.param in line for line in scalars):
         about, returns = "reads the sizes of the whole parameters.", "None"
     else:
@@ -77,23 +86,28 @@ def _sharded(plan: Plan) -> Iterator[Function]:
         f"Update one bucket of shards in place; {about}",
         list_names(plan.algorithm),
         (*arguments, "collectives: Collectives"),
-        parted(scalars, body.lines),
+        parted([*body.opening, *scalars], body.lines),
         returns,
     )
 
 
-def _loop(plan: Plan) -> Body:
+def _loop(plan: Plan, drawn_for: str = "") -> Body:
+    """Return the sweep over lists; random numbers are drawn with the arguments `drawn_for`."""
     if plan.is_cut:
         return phases(plan, TENSOR_LISTS)
+    plan, drawn = name_random(plan)
     (sweep,) = plan.sweeps
-    names = [plural(s.name) for s in sweep.streams]
+    names = [plural(name) for name in (*(s.name for s in sweep.streams), *drawn)]
     lists = ", ".join(names)
     program = select_instructions(plan, sweep)
     alive = len(set(new_tensors(program))) + 1  # a new value exists beside the old
     room = f", alive={alive}" if alive > ALIVE else ""
     lines = [f"{unpacked(names)} = chunk", *foreach_lines(program)]
-    header = f"for chunk in chunks({lists}{room}):"
-    return Body(indented(lines, header), frozenset(numbers_read(program)))
+    rows = widened(plan, f"chunks({lists}{room})", (s.stored for s in sweep.streams))
+    header = f"for chunk in {rows}:"
+    reads = read_by(drawn).union(numbers_read(program))
+    made = [*draw_for_lists(drawn, drawn_for), *indented(lines, header)]
+    return Body(made, reads, undefined_before_draw(plan, drawn))
 
 
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)

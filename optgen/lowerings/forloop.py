@@ -26,9 +26,17 @@ from optgen.lowerings.python.function import (
     parted,
     python_file,
     unpacked,
+    widened,
 )
 from optgen.lowerings.python.phase_printer import matrix_call, phases
 from optgen.lowerings.python.phase_syntax import ONE_TENSOR
+from optgen.lowerings.python.random_calls import (
+    draw_for_lists,
+    draw_for_one,
+    name_random,
+    read_by,
+    undefined_before_draw,
+)
 from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import forloop_lines
@@ -63,18 +71,24 @@ def lower(algorithm: Algorithm) -> Context:
 def _loop(plan: Plan) -> Body:
     if plan.is_cut:
         return phases(plan, ONE_TENSOR)
+    plan, drawn = name_random(plan)
     (sweep,) = plan.sweeps
-    names = unpacked([s.name for s in sweep.streams])
-    lists = ", ".join(plural(s.name) for s in sweep.streams)
+    streams = [*(s.name for s in sweep.streams), *drawn]
+    names, lists = unpacked(streams), ", ".join(map(plural, streams))
     program = select_instructions(plan, sweep)
-    lines = indented(forloop_lines(program), f"for {names} in slices({lists}):")
-    return Body(lines, frozenset(numbers_read(program)))
+    rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
+    lines = indented(forloop_lines(program), f"for {names} in {rows}:")
+    reads = read_by(drawn).union(numbers_read(program))
+    return Body([*draw_for_lists(drawn, ""), *lines], reads, undefined_before_draw(plan, drawn))
 
 
 def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
-    program = _typed(plan)
-    opening = [*_reads(plan), *scalar_lines(plan, ONE_PARAM, names_read(program))]
+    named, drawn = name_random(plan)
+    program = _typed(named)
+    numbers = names_read(program) | read_by(drawn)
+    opening = [*_reads(plan), *undefined_before_draw(plan, drawn)]
+    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]
     lines = parted(opening, statements(program, _PRINTER, _line), [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(
@@ -111,8 +125,12 @@ def _line(stmt: Assign) -> str:
 def _reads(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in _streams(plan):
-        clone = ".clone()" if stream.stored else ""
-        yield from _when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
+        value = f"{plural(stream.name)}[index]"
+        if plan.algorithm.widens:
+            value = f"wider({value})"
+        elif stream.stored:
+            value += ".clone()"
+        yield from _when(stream, f"{stream.name} = {value}")
 
 
 def _writes(plan: Plan) -> Iterator[str]:

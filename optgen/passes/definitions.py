@@ -18,7 +18,7 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
         if found.get(stmt.target, stmt.value) != stmt.value:
             several.add(stmt.target)
         found[stmt.target] = stmt.value
-    always = _on_every_path(plan.scalars)
+    always = on_every_path(plan.scalars)
     states = {state.symbol for state in plan.algorithm.scalar_states()}
     names = [ref.name for ref in found]
     several |= {
@@ -29,14 +29,14 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
     return {ref: value for ref, value in found.items() if ref not in several}
 
 
-def _on_every_path(program: Program) -> set[Ref]:
+def on_every_path(program: Program) -> set[Ref]:
     """Return the names that are assigned on every path."""
     found: set[Ref] = set()
     for stmt in program:
         if isinstance(stmt, Assign):
             found.add(stmt.target)
         else:
-            found |= _on_every_path(stmt.then) & _on_every_path(stmt.orelse)
+            found |= on_every_path(stmt.then) & on_every_path(stmt.orelse)
     return found
 
 

@@ -8,13 +8,14 @@ from itertools import count
 
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
+from optgen.ir.ops import STORAGE_OPS
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.instructions import Op, Operand, Step
 from optgen.passes.linear import lerp_terms
 from optgen.passes.scalar_arithmetic import ONE, is_number, negate
 
-ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
+ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like", *STORAGE_OPS)
 """Ops that never run in place: the result has another dtype, or is meant to be a new tensor."""
 
 _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {

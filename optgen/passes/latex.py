@@ -160,6 +160,10 @@ class _Typesetter:
                 return self._without_time(*_NEGATED[word], args)
             case Call(word, args) if word in _WITHOUT_TIME:
                 return self._without_time(*_WITHOUT_TIME[word], args)
+            case Call("random", (seed, stream, step, Const(int() as call))):
+                numbers = [self._text(_written_key(n)) for n in (seed, stream)]
+                texts = [*numbers, self._text(step), str(call + 1)]
+                return OPS["random"].latex.format(*texts), _ATOM
             case Call(word, args):
                 level, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
                 texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
@@ -176,6 +180,14 @@ class _Typesetter:
             for a, drops in zip(args, drops_time, strict=True)
         ]
         return latex.format(*names), level
+
+
+def _written_key(number: Expr) -> Expr:
+    """Return a seed as the author wrote it, without the reduction to 24 bits."""
+    match number:
+        case Call("floor", (Call("%", (written, _)),)):
+            return written
+    return number
 
 
 def _without_properties(expr: Expr) -> Expr:

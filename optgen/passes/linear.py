@@ -1,7 +1,8 @@
 """Convert tensor expressions to linear forms: sums of terms `coefficient * tensors / tensors`.
 
 All ops but + - * / and squares are opaque. Like terms are collected, so `p - lr * w * p` becomes
-`(1 - lr * w) * p`. A scalar is moved out of a square root only if it is provably nonnegative.
+`(1 - lr * w) * p`. A scalar is moved out of a square root only if it is provably nonnegative. A sum
+that is to be computed as written is opaque, too: a form of its own, with two terms.
 """
 
 from __future__ import annotations
@@ -21,16 +22,21 @@ class Linearizer:
     """Converter of tensor expressions to linear forms.
 
     `is_tensor` tells tensors from scalars. `expand` returns the terms of a name that is to be
-    inlined, or None.
+    inlined, or None. `as_written` tells which sums keep their two operands.
     """
 
     is_tensor: Callable[[Expr], bool]
     expand: Callable[[Ref], Terms | None]
     ranges: Ranges
+    as_written: Callable[[Expr], bool] = lambda expr: False
 
     def linear(self, expr: Expr) -> Linear:
         """Return the linear form of a tensor expression."""
-        return Linear(self.terms(expr), expr.place)
+        terms = self.terms(expr)
+        match terms:
+            case (Term(Const(1), (Linear(inner),), ()),):
+                terms = inner
+        return Linear(terms, expr.place)
 
     def terms(self, expr: Expr) -> Terms:
         """Return the terms of an expression, with like terms collected, in order of appearance."""
@@ -43,6 +49,11 @@ class Linearizer:
                 return terms
             case Call("neg", (a,)):
                 return _scaled(self.terms(a), negate)
+            case Call("+" | "-" as sign, (a, b)) if self.as_written(expr):
+                right = _single(self.terms(b))
+                minus = replace(right, coefficient=negate(right.coefficient))
+                both = (_single(self.terms(a)), right if sign == "+" else minus)
+                return (Term(ONE, (Linear(both),)),)
             case Call("+", (a, b)):
                 return _collect((*self.terms(a), *self.terms(b)))
             case Call("-", (a, b)):

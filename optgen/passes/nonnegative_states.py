@@ -32,6 +32,8 @@ def proven_ranges(algorithm: Algorithm) -> Ranges:
 
 
 def _begins_nonnegative(state: State, algorithm: Algorithm) -> bool:
+    if state.init == "index":
+        return True
     if isinstance(state.init, str):
         return declared_ranges(algorithm).get(Ref(state.init), Range()).low >= 0
     return state.init >= 0

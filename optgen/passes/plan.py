@@ -42,6 +42,7 @@ from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges
 from optgen.passes.split_scalars import Splitter
 from optgen.passes.ssa import to_ssa
+from optgen.passes.written_order import rounded_refs
 
 Order: TypeAlias = Literal["late", "early", "whole"]
 """Choice of the sweep that stores a state.
@@ -129,8 +130,9 @@ def _split(
     algorithm: Algorithm, cut: RulePhases, kinds: dict[Ref, Kind], early: bool
 ) -> tuple[Program, tuple[Program, ...]]:
     """Return the scalar program, and each sweep's tensor statements in linear form."""
+    rounded = rounded_refs(algorithm.rule)
     if cut.is_whole:
-        scalars, body = Splitter(algorithm, kinds).split(algorithm.rule)
+        scalars, body = Splitter(algorithm, kinds, rounded=rounded).split(algorithm.rule)
         return scalars, (body,)
     numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
     splitter = Splitter(replace(algorithm, rule=numbers), kinds)
@@ -140,7 +142,8 @@ def _split(
     held = frozenset(ref for op in ops for ref in refs(op))  # matrix ops take names
     for sweep in cut.sweeps:
         only = replace(algorithm, rule=sweep)
-        sweeps.append(Splitter(only, kinds, dict(splitter.ranges), held=held).split(sweep)[1])
+        piece = Splitter(only, kinds, dict(splitter.ranges), held=held, rounded=rounded)
+        sweeps.append(piece.split(sweep)[1])
         if early:
             held |= {a.target for a in assigns(sweeps[-1])}
     return scalars, tuple(sweeps)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs
 from optgen.ir.ops import CONDITIONS
 
-ROUNDED = "rounded"
+ROUNDED = "in_state_dtype"
 """Op that rounds to the state's dtype. Only printers of compiled languages meet it."""
 
 _LARGEST_EXACT = 256  # every dtype has all integers up to here

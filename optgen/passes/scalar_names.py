@@ -14,6 +14,10 @@ def scalar_name(expr: Expr) -> str:
             return f"bias_correction{digits}"
         case Call("-", (Const(1), Ref(name))):
             return f"one_minus_{name}"
+        case Call("floor", (Call("%", (Ref(name), Const(16777216))),)):
+            return f"{name}_key"
+        case Call("machine_eps", _):
+            return "machine_eps"
         case Call("**", (Ref(name), Const(2))):
             return f"{name}_sq"
         case Call("sqrt", (inner,)):

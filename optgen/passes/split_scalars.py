@@ -34,6 +34,7 @@ from optgen.passes.linear import Linearizer, Terms
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.ranges import Range, declared_ranges, range_of
 from optgen.passes.scalar_arithmetic import ONE, is_number
+from optgen.passes.written_order import derives_from_rounding
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Splitter:
     * `expansions`: for each inlined tensor its terms, and the spec's lines that they come from.
     * `unscaled`: for each name without its common scale, the name with it.
     * `held`: tensors that later phases read. They keep their statements.
+    * `rounded`: values that derive from a rounding to the parameter's dtype.
     * `copied_from`: for each plain copy of a tensor, the names that hold the same value.
     """
 
@@ -52,6 +54,7 @@ class Splitter:
     expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
     unscaled: dict[str, str] = field(default_factory=dict)
     held: frozenset[Ref] = frozenset()
+    rounded: frozenset[Ref] = frozenset()
     copied_from: dict[Ref, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -109,7 +112,7 @@ class Splitter:
         """Return a tensor statement in linear form, or no statement if its uses inline it."""
         read = set(refs(stmt.value))
         quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
-        form = Linearizer(self.is_tensor, self._expand, self.ranges).linear(stmt.value)
+        form = self._linear(stmt.value)
         quote = tuple(dict.fromkeys([*(q for quote in quotes for q in quote), *stmt.quote]))
         if self._can_expand(stmt.target, form) or self._changes_nothing(stmt.target, form):
             self.expansions[stmt.target] = (form.terms, quote)
@@ -121,7 +124,13 @@ class Splitter:
         """Return the operand of a reduction or matrix op: a name, or a linear form."""
         if not self.is_tensor(expr) or (isinstance(expr, Ref) and expr not in self.expansions):
             return expr
-        return Linearizer(self.is_tensor, self._expand, self.ranges).linear(expr)
+        return self._linear(expr)
+
+    def _linear(self, expr: Expr) -> Linear:
+        def as_written(sum_: Expr) -> bool:
+            return derives_from_rounding(sum_, self.rounded)
+
+        return Linearizer(self.is_tensor, self._expand, self.ranges, as_written).linear(expr)
 
     def _expand(self, ref: Ref) -> Terms | None:
         return self.expansions[ref][0] if ref in self.expansions else None

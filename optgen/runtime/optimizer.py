@@ -126,7 +126,9 @@ class GeneratedOptimizer(LightOptimizer):
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
-                create_missing(self.rule, self.state, group, params, self.defaults, ahead)
+                create_missing(
+                    self.rule, self.state, group, params, self.defaults, ahead, self.param_groups
+                )
 
     def _share(self, *keys: str) -> None:
         """Move the states of these keys to shared memory."""

@@ -19,7 +19,7 @@ class State:
     """One entry of a parameter's state."""
 
     key: str  # the name in checkpoints
-    init: float | str = 0.0  # a number, a hyperparameter's name, or "p": a copy of the parameter
+    init: float | str = 0.0  # a number, a hyperparameter's name, "p" (a copy), or "index"
     shape: str = "like"  # "like" the parameter, one number per "row" or "col", or one "scalar"
     dtype: str | None = None  # None: the parameter's, or for a scalar the dtype of torch's scalars
     when: str | None = None  # "name" or "not name" of a group value or a fact; None: always present
@@ -83,6 +83,8 @@ class Rule:
     scalar_device: str = "cpu"  # or "param": its parameter's, as in fused and capturable groups
     tensor_hypers: tuple[str, ...] = ("lr",)  # if one is a tensor, its dtype is computed in
     elementwise: bool = True  # false: a flat partition of parameters would change the result
+    widens: bool = False  # eager code computes in float32 or wider: it rounds itself, or draws
+    draws: bool = False  # it draws random numbers, by the places of elements
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults

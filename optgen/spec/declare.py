@@ -143,7 +143,8 @@ def state(
 
     Args:
         key: its name in a checkpoint: `state("exp_avg")`.
-        init: its initial value: a number, a hyperparameter's name, or "p", a copy of the parameter.
+        init: its initial value: a number, a hyperparameter's name, "p", a copy of the parameter,
+            or "index", the parameter's number in the optimizer.
         shape: "like" the parameter; "row", one number per row: the parameter's shape with size 1 in
             the last axis; "col", one number per column: size 1 in the last axis but one; or
             "scalar", one number per parameter.

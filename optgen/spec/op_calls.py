@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
-from optgen.ir.ops import CALLABLE, MATRIX_OPS, OPS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import (
+    CALLABLE,
+    MATRIX_OPS,
+    PROPERTIES,
+    RANDOM_OPS,
+    REDUCTIONS,
+    STORAGE_OPS,
+)
 from optgen.ir.value_kinds import Axes
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
+from optgen.spec.random_calls import read_random_call
+from optgen.spec.storage_calls import read_storage_call, written_arity
 from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.unsupported_ops import UNSUPPORTED
+
+_LETTERS: Mapping[str, Sequence[str]] = {"random": ("seed", "stream")}
+"""Names of arguments in hints, where they say more than letters."""
 
 
 class OpCalls(Expressions):
@@ -45,10 +58,11 @@ class OpCalls(Expressions):
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
             hint = f"write {name}(x), without names or stars"
             self.source.error(node, f"`{name}` takes positional arguments only", hint)
-        arity = OPS[name].arity
+        arity = written_arity(name)
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            letters = [self.scope.algorithm.param] if name in PROPERTIES else "xyzw"[:arity]
+            letters = _LETTERS.get(name, "xyzw"[:arity])
+            letters = [self.scope.algorithm.param] if name in PROPERTIES else letters
             self.source.error(node, message, f"{name}({', '.join(letters)})")
         return self._op(node, name)
 
@@ -70,7 +84,7 @@ class OpCalls(Expressions):
         if op in PROPERTIES:
             param = self.scope.algorithm.param
             return [a.id for a in node.args if isinstance(a, ast.Name)] == [param]
-        return len(node.args) == OPS[op].arity
+        return len(node.args) == written_arity(op)
 
     def _op(self, node: ast.Call, name: str) -> Expr:
         """Read a call of an op whose number of arguments is right."""
@@ -83,6 +97,10 @@ class OpCalls(Expressions):
             return Call(name, (self._reduced(node, name),), place)
         if name in MATRIX_OPS:
             return Call(name, self._matrices(node, name), place)
+        if name in STORAGE_OPS:
+            return read_storage_call(self, node, name)
+        if name in RANDOM_OPS:
+            return read_random_call(self, node, name)
         if name == "where":
             condition = self._mask(node.args[0])
             return Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)

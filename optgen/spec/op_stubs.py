@@ -76,6 +76,31 @@ def round(x: Any) -> Any:
     _refuse("round")
 
 
+def rounded(x: Any) -> Any:
+    """Return x as the parameter will store it: rounded to its dtype, ties to even."""
+    _refuse("rounded")
+
+
+def rounded_down(x: Any) -> Any:
+    """Return the largest number of the parameter's dtype that is not above x."""
+    _refuse("rounded_down")
+
+
+def rounded_up(x: Any) -> Any:
+    """Return the smallest number of the parameter's dtype that is not below x."""
+    _refuse("rounded_up")
+
+
+def random(seed: Any, stream: Any) -> Any:
+    """Return a random number in [0, 1) for each element, by seed, stream, step and place.
+
+    Args:
+        seed, stream: whole numbers, for example a hyperparameter and a state that begins as the
+            parameter's number: state("stream", shape="scalar", init="index").
+    """
+    _refuse("random")
+
+
 def abs(x: Any) -> Any:
     """Return the absolute value."""
     _refuse("abs")

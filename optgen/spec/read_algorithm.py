@@ -18,6 +18,7 @@ from optgen.spec.elementwise_functions import (
     roles,
 )
 from optgen.spec.literals import STRINGS, TEXT, Option, one_of, options
+from optgen.spec.random_calls import check_random, number_calls
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
 from optgen.spec.semantic_checks import (
@@ -90,7 +91,7 @@ def _read_rule(
     requires = tuple(read_require(reader, call) for call in required)
     check_defaults(requires, algorithm.hypers, source.whole)
     check_shapes(source, algorithm, scope.known_true)
-    rule = reader.rule(body)
+    rule = number_calls(reader.rule(body))
     algorithm = replace(algorithm, rule=rule, requires=requires)
     check_rule(source, algorithm, scope, node, rule)
     check_branches(source, rule)
@@ -99,6 +100,7 @@ def _read_rule(
         check_function(source, algorithm, scope, node)
         check_elementwise(source, algorithm)
     check_gradient(source, algorithm, node)
+    check_random(source, algorithm)
     check_device_scalars(source, algorithm)
     done = algorithm if algorithm.is_function else _with_unwritten_states(algorithm, scope)
     return done, scope.fed

@@ -32,6 +32,7 @@ class Scope:
     * `out`: the statements read so far, in the current branch.
     * `fed`: the scalar states that get a value from a reduction.
     * `size`: the number of names, numbers and ops read so far.
+    * `draws`: the number of calls of `random` read so far.
     """
 
     algorithm: Algorithm
@@ -52,6 +53,7 @@ class Scope:
     out: list[Stmt] = field(default_factory=list)
     fed: set[str] = field(default_factory=set)
     size: int = 0
+    draws: int = 0
 
     def __post_init__(self) -> None:
         self.kinds.update(declared_kinds(self.algorithm))

@@ -29,11 +29,21 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         name = (state.when or "").removeprefix("not ")
         if state.when is not None and types.get(name) not in _CONDITION_TYPES:
             _unknown_hyper(source, state, "when", name, types)
+        if state.init == "index":
+            _check_index(source, state)
+            continue
         if isinstance(state.init, str) and state.init != "p" and types.get(state.init) != "number":
             _unknown_hyper(source, state, "init", state.init, types)
         if state.init == "p" and state.shape != "like":
             message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
             source.error_at(state.place, message, "start from a number: init=0")
+
+
+def _check_index(source: Source, state: State) -> None:
+    """Check a state that begins as the parameter's number in the optimizer."""
+    if state.shape != "scalar":
+        message = f'`{state.symbol}` is a tensor, and init="index" is one number'
+        source.error_at(state.place, message, 'add shape="scalar"')
 
 
 def _unknown_hyper(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _WITHOUT_SUBSTITUTE = (
     "acosh argmax argmin asinh atanh cat cholesky conj copysign cummax cummin cumprod cumsum det "
     "diag dropout eigh einsum erf erfc erfinv fft gather histogram imag inverse inv kron lgamma "
-    "matmul median mm norm2 outer pinv prod qr quantile rand randn randint random real reshape "
+    "matmul median mm norm2 outer pinv prod qr quantile real reshape "
     "searchsorted softmax sort std svd topk trace transpose unique"
 )
 
@@ -47,6 +47,9 @@ UNSUPPORTED: Mapping[str, str] = {
     "mul": "a * b",
     "neg": "-x",
     "pow": "x**y",
+    "rand": "random(seed, stream)",
+    "randint": "floor(n * random(seed, stream))",
+    "randn": "sqrt(-2 * log(1 - random(seed, k))) * cos(6.283185307179586 * random(seed, k))",
     "reciprocal": "1 / x",
     "relu": "maximum(x, 0)",
     "row_max": "",

@@ -25,7 +25,7 @@ from fuzz.bounded import (
     operand,
     unit_beside,
 )
-from optgen.ir.ops import OPS
+from optgen.ir.ops import OPS, STORAGE_OPS
 
 Meaning = Callable[..., Any]
 PLAIN = {name: word.meaning for name, word in OPS.items()}
@@ -159,6 +159,23 @@ def _whole(word: str, x: Any) -> Bounded:
     return made(v, torch.zeros_like(v), x.ok & sure, x.eps)
 
 
+def _as_kept(word: str, x: Any, eps: Any) -> Bounded:
+    """Return a rounding to the parameter's dtype; its operand's bound may reach other numbers."""
+    x, unit = lift(x), lift(eps).v
+    v, e = PLAIN[word](x.v, unit), operand(x, x.eps)
+    ends = (PLAIN[word](x.v - e, unit), PLAIN[word](x.v + e, unit))
+    moved = (ends[0] - v).abs().maximum((ends[1] - v).abs())
+    return made(v, moved.nan_to_num(torch.inf, torch.inf), x.ok, x.eps)
+
+
+def _random(elements: Tensor, *numbers: Any) -> Bounded:
+    """Return random numbers, which are exact; they are unknown if rounding may change their key."""
+    given = [lift(number) for number in numbers]
+    drawn = lift(PLAIN["random"](elements, *(number.v for number in given)))
+    ok = functools.reduce(torch.logical_and, [number.ok for number in given])
+    return Bounded(drawn.v, torch.zeros_like(drawn.v), ok, drawn.eps)
+
+
 def _moved_no_further(word: str, *xs: Any) -> Bounded:
     """Return the value of a function that moves no further than the operand that moves most."""
     given = [lift(x) for x in xs]
@@ -281,6 +298,7 @@ def _meanings() -> dict[str, Meaning]:
         "or": _or,
         "not": _not,
         "max_abs": _max_abs,
+        "random": _random,
         "orthogonalize": _orthogonalize,
     }
     found |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
@@ -289,6 +307,7 @@ def _meanings() -> dict[str, Meaning]:
     found |= {word: part(_whole, word) for word in ("floor", "ceil", "round")}
     simple = ("neg", "abs", "maximum", "minimum", "clamp")
     found |= {word: part(_moved_no_further, word) for word in simple}
+    found |= {word: part(_as_kept, word) for word in STORAGE_OPS}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}
     norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")

@@ -61,6 +61,7 @@ class Draft:
     dense: bool  # many short statements with few names
     states: list[State] = field(default_factory=list)
     required: bool = False  # whether the rule requires a matrix
+    draws: bool = False  # random numbers
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -101,6 +102,7 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
         dense=lot.random() < 0.4,
     )
     draft.required = draft.family == "axes" and lot.random() < 0.5
+    draft.draws = draft.family == "elements" and draft.counts and lot.random() < 0.25
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
@@ -154,7 +156,7 @@ def _body(draft: Draft) -> list[str]:
         'mode == "b"', 'mode != "a"', "mode is None", "numel(p) > 5", "ndim(p) > 1",
         "ndim(p) == 1", "fix", "lr > 0.05", "opt", "c > 0",
     ]  # fmt: skip
-    conditions += ["factored(p)"] * (not draft.required)
+    conditions += ["factored(p)"] * (not draft.required and not draft.draws)
     conditions += ["t > 1", "t <= 2", "t == 2", "t % 2 == 0", "t - 1 > 0.5"] * draft.counts
     conditions += [
         asked
@@ -171,6 +173,7 @@ def _body(draft: Draft) -> list[str]:
             axes=draft.required,
             conditions=conditions,
             most=1 if draft.dense else 9,
+            draws=draft.draws,
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
         "poly" if _may_have_matrices(draft) and lot.random() < 0.35 else "",

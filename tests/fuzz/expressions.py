@@ -48,6 +48,7 @@ class Expressions:
     axes: bool = False  # whether rows and columns exist at this place
     conditions: Sequence[str] = ()  # conditions that the signature offers
     most: int = 9  # how many forms may be nested
+    draws: bool = False  # whether the rule may draw random numbers
 
     def pick(self, *options: str) -> str:
         """Return one of these options."""
@@ -89,6 +90,8 @@ class Expressions:
     def tensor(self, depth: int = 3) -> str:
         if depth <= 0 or self.chance(0.2):
             return self.pick(*self.known.tensors)
+        if self.draws and self.chance(0.2):
+            return self.fill(self.pick(*grammar.RANDOM), depth)
         if self.reduces and self.chance(0.2):
             forms = grammar.WITH_AXES if self._with_axes() else grammar.WITH_LATES
             return self.fill(self.pick(*forms), depth)

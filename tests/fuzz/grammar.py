@@ -57,9 +57,16 @@ ODD_TENSORS = (
     "cos($a)", "tanh($n * $a)", "atan2($a, $n)", "atan2($n, $b)", "atan2($a, abs($b) + 0.5)",
     "atan2(-$a, sqrt($b**2))", "floor($a)", "ceil($a / 0.5)", "round(4 * $a)", "($a - floor($a))",
     "sqrt(1 - tanh($a)**2)", "round($a * 8) / 8", "sign($a) * floor(abs($a))",
-    "sqrt(1 + cos($a))", "ceil(abs($a))**$e",
+    "sqrt(1 + cos($a))", "ceil(abs($a))**$e", "rounded($a + $b)", "rounded_down($a)",
+    "rounded_up($n * $a)", "($a - rounded($a))", "($a - (rounded($a + $b) - $b))",
 )  # fmt: skip
 WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
+
+RANDOM = (
+    "random($n, $k)", "random(7, $w)", "(random($u, 1) * $a)", "where(random(3, 4) < 0.5, $a, $b)",
+    "(2 * random(t, $n * 100) - 1)", "rounded_down($a + random(1, 2) * 0.5)",
+)  # fmt: skip
+"""Only in rules that count steps and have no word of whole parameters."""
 
 WITH_LATES = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -56,7 +57,8 @@ def Ragged(
 def algorithm_of(name: str) -> Algorithm:
     """Return the rule of a class of this name."""
     if name != "Ragged":
-        paths = [folder / f"{name.lower()}.py" for folder in SPECS]
+        module = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower()
+        paths = [folder / f"{module}.py" for folder in SPECS]
         (algorithm,) = read_spec(next(path for path in paths if path.exists()))
         return algorithm
     (algorithm,) = read_spec(Spec("ragged", RAGGED, "<ragged>", 1))

@@ -22,6 +22,10 @@ from optgen.spec.read_spec import read_spec, read_specs
 
 SPECS = Path(__file__).parents[2] / "specs"
 ALGORITHMS = [a for a in read_specs(sorted(SPECS.glob("[!_]*.py"))) if a.base is None]
+STORAGE = (
+    Path(__file__).parents[1] / "specs" / f"{name}_adamw.py" for name in ("kahan", "stochastic")
+)
+ALGORITHMS += read_specs(list(STORAGE))
 
 VECTORIZED = r"loop vectorized using (\d+) byte"
 REGISTER = {16: "xmm", 32: "ymm", 64: "zmm"}

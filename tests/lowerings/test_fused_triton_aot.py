@@ -100,7 +100,8 @@ def test_the_record_has_every_kernel() -> None:
 @pytest.mark.parametrize(
     ("name", "types"),
     [(name, "float32") for name in ("LAMB", "LARS", "CAME", "Ragged")]
-    + [("CAME", "bfloat16"), ("CAME", "float64")],
+    + [("CAME", "bfloat16"), ("CAME", "float64")]
+    + [("KahanAdamW", "bfloat16"), ("StochasticAdamW", "float16"), ("StochasticAdamW", "float64")],
 )
 def test_sweeps_of_rules_that_are_not_in_the_catalogue(
     name: str, types: str, tmp_path: Path, cache: str

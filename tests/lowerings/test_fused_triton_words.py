@@ -26,7 +26,8 @@ from optgen.runtime.fused_triton.launch_options import exact
 pytest.importorskip("triton")
 
 X, Y, Z = (Ref(name) for name in "xyz")
-WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category != "lookup"]
+# Roundings have tests of their own: their second operand is the machine epsilon of a dtype.
+WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category not in ("lookup", "storage")]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """

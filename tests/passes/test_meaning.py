@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from plan_run import run_plan
-from planning import PASSES, RULES
+from planning import PASSES, RULES, STORAGE
 from spec_texts import read as read_text
 from spec_texts import spec
 from strategies import FLAGS, specs
@@ -130,9 +130,9 @@ TESTED_HYPERS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("passes", PASSES)
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [*RULES, *STORAGE])
 def test_catalogue_as_the_oracle(name: str, passes: str, dtype: torch.dtype) -> None:
-    algorithm = RULES[name]
+    algorithm = (RULES | STORAGE)[name]
     planned = PASSES[passes](algorithm)
     for flags in TESTED_HYPERS.get(name, ({},)):
         hypers = defaults(algorithm) | flags

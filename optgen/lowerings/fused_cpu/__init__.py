@@ -139,14 +139,15 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     program = ScalarProgram(plan, fresh)
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
-    arguments = ["hypers", "scalars", "fresh", "n", *arrays]
+    first = ["first"] * plan.algorithm.draws
+    arguments = ["hypers", "scalars", "fresh", *first, "n", *arrays]
     call = dispatch_call("sweep", ["S"], printer.flags, arguments, "hypers", 8)
     blocks = {
         "scalars": (2, declared("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
         "parameters": (
             1,
-            listed("NOINLINE static void sweep(", _parameters(sweep, printer), ") {", 4),
+            listed("NOINLINE static void sweep(", _parameters(plan, sweep, printer), ") {", 4),
         ),
         "loop": (2, printer.lines()),
         "call": (2, call),
@@ -166,7 +167,7 @@ def _member(hyper: Hyper) -> str:
     return f"{name}[{hyper.size}]" if hyper.type == "tuple" else name
 
 
-def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:
+def _parameters(plan: Plan, sweep: Sweep, printer: LoopPrinter) -> list[str]:
     """Return the parameters of the sweep function; those that it does not read have no name."""
     types = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
@@ -174,4 +175,4 @@ def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:
         for stream in sweep.streams
     )
     named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in types.items())
-    return [*named, "i64 n", *lists]
+    return [*named, *["i64 first"] * plan.algorithm.draws, "i64 n", *lists]

@@ -42,6 +42,9 @@ CALLS: Mapping[str, str] = {
     "floor": "floor({0})",
     "ceil": "ceil({0})",
     "round": "round({0})",
+    "rounded": "rounded_to({0}, {1})",
+    "rounded_down": "rounded_down_to({0}, {1})",
+    "rounded_up": "rounded_up_to({0}, {1})",
     "abs": "abs({0})",
     "sign": "sign({0})",
     "maximum": "maximum({0}, {1})",
@@ -71,9 +74,10 @@ _OWN = (
     "SPLIT STEPS STEP_COUNT STREAMS SUM Scalar Scalars Sizes Step TENSOR VALUES VECTOR_BYTES "
     "WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS add_to ahead applies at broadcast cells cols "
     "delayed end first flag fresh has_step hypers i i64 inputs lane_sum load load_as mod n "
-    "named numbers optgen pitch pow prefetch prefetch_distance prefetch_strip program rounded "
-    "row rows run run_axes run_numbers scalars set sizes store store_as streams strip sums "
-    "sweep truth unlikely update where"
+    "named numbers optgen pitch pow prefetch prefetch_distance prefetch_strip program "
+    "RandomKey random_numbers rounded rounded_down_to rounded_to rounded_up_to row rows run "
+    "run_axes run_numbers scalars set sizes store store_as streams strip sums sweep truth "
+    "unlikely update where"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word

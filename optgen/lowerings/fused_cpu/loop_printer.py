@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 from optgen.ir.generated_names import is_free, plural
 from optgen.ir.nodes import (
@@ -16,7 +17,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import CONDITIONS, PROPERTIES
+from optgen.ir.ops import CONDITIONS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.condition_names import candidate_names, is_rare
 from optgen.lowerings.fused_cpu import prefetch
@@ -41,6 +42,7 @@ class LoopPrinter:
         self._scalars = ExpressionPrinter(tensors=False, read=self.read_scalar)
         self._elements = ExpressionPrinter(tensors=True, read=self._read_element, ask=self._by_name)
         self._conditions: dict[str, str] = {}
+        self._keys: dict[str, str] = {}
         whens = (c.when.removeprefix("not ") for c in loop.arrays if c.when)
         self.flags = {name: constant(name) for name in whens}
         values = (a.value for a in assigns(loop.body))
@@ -95,6 +97,8 @@ class LoopPrinter:
         for name, text in self.loop.numbers.items():
             if name in read:
                 lines.append(f"const C {variable(name)} = C({text});")
+        for text, name in self._keys.items():
+            lines += folded(f"const RandomKey {name}({text});", _COLUMN - 4)
         for name, text in self._conditions.items():
             lines += folded(f"const auto {name} = {text};", _COLUMN - 4)
         return [*lines, *self._vector_constants()] if self.loop.by_vectors else lines
@@ -252,6 +256,8 @@ class LoopPrinter:
         """Yield the names that a value reads outside of its named conditions."""
         if isinstance(value, Ref):
             yield value
+        if isinstance(value, Call) and value.op in RANDOM_OPS:
+            return  # its key is made of the scalars, before the loop
         conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
             if position >= conditions or not self._plan.kind(child).is_scalar:
@@ -278,11 +284,21 @@ class LoopPrinter:
         match expr:
             case Ref():
                 return self._fields.get(expr)
+            case Call("random", args):
+                return f"random_numbers<S>(first + i, {self._key(args)})"
             case Call(word, _) if word in PROPERTIES:
                 return f"C({self._scalars(expr)})"
             case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
                 return f"C({self._scalars(expr)})"
         return None
+
+    def _key(self, numbers: tuple[Expr, ...]) -> str:
+        """Return the name of the key of a random number, which is made before the loop."""
+        text = ", ".join(self._scalars(number) for number in numbers)
+        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        names = (f"random_key{n if n > 1 else ''}" for n in count(1))
+        others = {*taken, *self._keys.values()}
+        return self._keys.setdefault(text, next(n for n in names if is_free(n, others)))
 
 
 def _by_reciprocals(expr: Expr) -> Expr:

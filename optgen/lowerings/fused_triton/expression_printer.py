@@ -41,6 +41,10 @@ CALLS: Mapping[str, str] = {
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
     "round": "round({0})",
+    "rounded": "rounded_to({0}, {1})",
+    "rounded_down": "rounded_down_to({0}, {1})",
+    "rounded_up": "rounded_up_to({0}, {1})",
+    "random": "random_numbers(start + lanes, {0}, {1}, {2}, {3})",
     "abs": "tl.abs({0})",
     "sign": "sign({0})",
     "maximum": "maximum({0}, {1})",
@@ -54,6 +58,7 @@ CALLS: Mapping[str, str] = {
 
 _FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
 _FUNCTIONS |= {"rounded", "sign", "sqrt"}
+_FUNCTIONS |= {"random_numbers", "rounded_down_to", "rounded_to", "rounded_up_to"}
 _FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
 _FUNCTIONS |= {"is_whole", "masked", "larger", "largest", "left_of", "lines", "lines_inside"}
 _FUNCTIONS |= {"pick_largest", "row_total", "tile_at", "total", "whole_elements"}
@@ -156,6 +161,9 @@ class ExpressionPrinter:
                     return f"{self._compared(a)} {sign} {self._compared(b)}", binding
                 return f"{self(a, binding)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
+                if word == "random":  # the last operand is a constexpr
+                    key = map(self.argument, args[:-1])
+                    return CALLS[word].format(*key, self(args[-1])), _ATOM
                 conditions = CONDITIONS.get(word, 0)
                 texts = (self.condition(a) for a in args[:conditions])
                 text = CALLS[word].format(*texts, *(self.argument(a) for a in args[conditions:]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Ref, expressions, walk
-from optgen.ir.ops import PROPERTIES
+from optgen.ir.ops import PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import uses
@@ -37,12 +37,13 @@ def addresses_of(algorithm: Algorithm) -> list[str]:
 
 
 def is_elementwise(plan: Plan) -> bool:
-    """Tell whether a plan is one sweep over all its tensors, with no property of a shape."""
+    """Tell whether a plan is one sweep over all its tensors, with nothing that shapes decide."""
     exprs = (*expressions(plan.scalars), *plan.values())
     words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
     has_all = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
-    return len(plan.phases) == 1 and has_all and words.isdisjoint(PROPERTIES)
+    known = words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
+    return len(plan.phases) == 1 and has_all and known
 
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
@@ -75,7 +76,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "scaled": True,
         "prologue_shapes": uses("shape", "\n".join(prologue_lines)),
         "kernels": kernels,
-        "workspace": small | most | {"locals": tuple(names)},
+        "workspace": small | most | {"draws": plan.algorithm.draws, "locals": tuple(names)},
     }
 
 

@@ -73,6 +73,8 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
         "elementwise": "" if algorithm.elementwise else "False",
+        "widens": "True" if algorithm.widens else "",
+        "draws": "True" if algorithm.draws else "",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm)),

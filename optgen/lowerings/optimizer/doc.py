@@ -193,6 +193,8 @@ def _start(state: State) -> str:
     """Return a description of a state's initial value, and of whether it is constant."""
     if state.init == "p":
         return "at first a copy of it" if state.written else "a copy of it before its first step"
+    if state.init == "index":
+        return "at first the parameter's number, counted from 0"
     if not isinstance(state.init, str):
         return f"at first {literal(state.init).removesuffix('.0')}"
     return f"at first `{state.init}`" if state.written else f"the `{state.init}` of its first step"

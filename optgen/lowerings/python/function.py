@@ -28,10 +28,11 @@ class Function:
 
 @dataclass(frozen=True)
 class Body:
-    """Printed lines of the tensor operations, and the numbers that they read."""
+    """Printed lines of the tensor operations, the numbers that they read, and lines before all."""
 
     lines: list[str]
     reads: frozenset[str]
+    opening: Sequence[str] = ()
 
 
 def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
@@ -70,8 +71,14 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
         "Update one bucket in place: tensors that share every number of the scalar program.",
         list_names(plan.algorithm),
         arguments,
-        parted(scalar_lines(plan, BUCKET, body.reads), body.lines),
+        parted([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),
     )
+
+
+def widened(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
+    """Return the text of the rows of a loop, in a wider dtype if the rule rounds by itself."""
+    columns = tuple(stored)
+    return f"in_wider_dtype({rows}, {columns})" if plan.algorithm.widens else rows
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:

@@ -30,7 +30,7 @@ from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
-from optgen.lowerings.python.function import Body, indented
+from optgen.lowerings.python.function import Body, indented, widened
 from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
@@ -100,7 +100,7 @@ class _Printer:
 
     def _is_plain(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
-        small = any(map(self._is_small, _touched(sweep)))
+        small = any(map(self._is_small, _touched(sweep))) or self.plan.algorithm.widens
         return self.whole and not small and not self._changes_later_gradient(sweep)
 
     def _changes_later_gradient(self, sweep: Sweep) -> bool:
@@ -157,7 +157,9 @@ class _Printer:
         taken = [self._listed(f"{name}_block") for name in (*streams, *small_values)]
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
-        yield f"for {names} in {blocks}({', '.join(arguments)}):"
+        taken_blocks = f"{blocks}({', '.join(arguments)})"
+        rows = widened(self.plan, taken_blocks, (s.stored for s in taken_streams))
+        yield f"for {names} in {rows}:"
         instructions = self._instructions(sweep, {*streams, *small_values})
         yield from (f"    {line}" for line in self.form.lines(instructions))
         large = live_tensors(instructions, [f"{name}_block" for name in streams])

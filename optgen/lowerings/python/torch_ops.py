@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Call
+from optgen.ir.ops import STORAGE_OPS
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
@@ -26,7 +27,7 @@ _METHODS = {
     "not": "logical_not",
 }
 _SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
-_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", "masked_fill"}
+_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", "masked_fill", *STORAGE_OPS}
 _PER_TENSOR |= {*_METHODS.values()} - {"pow"}
 """Methods without a `_foreach_` function."""
 
@@ -122,6 +123,8 @@ def _call(op: Op) -> str:
     name = _METHODS.get(op.function, op.function)
     if op.function == "where":
         return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
+    if op.function in STORAGE_OPS:
+        return f"{op.function}({', '.join(map(_operand, (op.source, *op.args)))})"
     if op.function == "new_full":
         return f"{op.source}.new_full((), {_operand(op.args[0])})"
     if op.function == "full_like":

@@ -98,7 +98,14 @@ def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
         for param in batch.members:
             check_fused(param)
     snapshot(optimizer)
-    created = create_missing(rule, optimizer.state, group, batch.members, optimizer.defaults)
+    created = create_missing(
+        rule,
+        optimizer.state,
+        group,
+        batch.members,
+        optimizer.defaults,
+        groups=optimizer.param_groups,
+    )
     context.created += created
     batch = make_batch(optimizer, group, batch.members, grads, States(optimizer.state))
     check_types(rule, batch)

@@ -3,7 +3,8 @@
 A gradient may have another dtype than its parameter (`grad_dtype`), and a state may have the dtype
 that its parameter had before. The update computes in a dtype that holds all of them, for example
 float32 for float16 and bfloat16. Results are rounded once, when they are written back. If the rule
-itself sets the dtype of a state, the generated code converts that state.
+itself sets the dtype of a state, the generated code converts that state. If the rule rounds to its
+parameter's dtype, the generated code converts all its tensors.
 """
 
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ _dtype = attrgetter("dtype")
 
 def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
     """Tell whether parameters, gradients, and states created in their dtype differ in dtype."""
+    if rule.widens:
+        return False
     known = batch.memo.get("dtype")  # the only dtype of parameters and states, or "several"
     if known is None:
         states = _states_in_param_dtype(rule, batch.states)
@@ -53,6 +56,8 @@ class OneDtype(NamedTuple):
 
 def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> OneDtype:
     """Return the lists of a bucket; a list of another dtype than the common one is converted."""
+    if rule.widens:
+        return OneDtype(columns, [])
     param = columns[0][0]
     states = [state for state in rule.states if state.suits(param)]
     own = [state.shape != "scalar" and state.dtype is None for state in states]

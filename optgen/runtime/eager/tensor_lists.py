@@ -38,6 +38,11 @@ class TensorList:
     ) -> TensorList:
         return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of the tensors; those of one list have one."""
+        return self.tensors[0].dtype
+
     def clone(self) -> TensorList:
         """Return copies of the tensors; a rule may give the old values to another list."""
         return TensorList(foreach_clone(self.tensors))

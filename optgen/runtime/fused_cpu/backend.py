@@ -38,6 +38,8 @@ class FusedCpuBackend:
         dtypes = {dtype.to_real() for dtype in set(map(_dtype, batch.tensors()))}
         dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
+        if is_sharded and owner.rule.draws:
+            return "random numbers of sharded parameters"
         kernel = kernel_or_reason(owner, dtype_bits, is_sharded)
         if isinstance(kernel, str):
             return kernel

@@ -72,7 +72,10 @@ def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDen
         return None
     rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults
     created_by_batch = (
-        create_missing(rule, state, batch.group, batch.members, defaults) for batch in batches
+        create_missing(
+            rule, state, batch.group, batch.members, defaults, groups=optimizer.param_groups
+        )
+        for batch in batches
     )
     created = list(chain.from_iterable(created_by_batch))
     if cached.begin(optimizer, created):

@@ -38,13 +38,14 @@ class WorkspaceSpec:
     sums: int = 0  # the largest count of partial sums of a sweep
     row_sums: int = 0
     column_sums: int = 0
+    draws: bool = False  # whether random numbers go by the places of elements
     parts: int = 0  # partial sums that programs store when they finish matrices
     locals: tuple[str, ...] = ()  # operands and results of matrix ops
 
     @property
     def in_order(self) -> bool:
         """Tell whether tensors must be row-major."""
-        return self.by_matrix or bool(self.locals)
+        return self.by_matrix or self.draws or bool(self.locals)
 
 
 def _lines(tiles: Sequence[Tile]) -> dict[str, Any]:

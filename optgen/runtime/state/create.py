@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -38,12 +38,14 @@ def create_missing(
     params: Iterable[Tensor],
     defaults: Mapping[str, Any],
     ahead: bool = False,
+    groups: Iterable[Group] = (),
 ) -> list[Created]:
     """Create the missing states of parameters; return the `fresh` states of the rule among them.
 
     An eager state begins with a value of the optimizer's `defaults`, which the constructor was
     given, even if its group has another value, or the parameter joined later. Any other state
-    begins with a value of its group.
+    begins with a value of its group. A state whose init is "index" begins as the parameter's
+    number among all parameters of the `groups`.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without the key, or an old checkpoint holds None. A state counts as fresh because it was
@@ -59,7 +61,9 @@ def create_missing(
         dicts = [states[param] for param in params]
         if rule.step is not None:
             _create_counts(rule, group, params, dicts)
-        changed = [_create_state(rule, s, group, params, seen, dicts, defaults) for s in present]
+        changed = [
+            _create_state(rule, s, group, params, seen, dicts, defaults, groups) for s in present
+        ]
     pairs = zip(present, changed, strict=True)
     return [(values, s.key) for s, each in pairs if s.key in rule.fresh for values in each]
 
@@ -94,6 +98,7 @@ def _create_state(
     seen: list[Tensor],
     dicts: list[dict[str, Any]],
     defaults: Mapping[str, Any],
+    groups: Iterable[Group],
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
     missing = []
@@ -106,7 +111,11 @@ def _create_state(
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
     lacking, shown = [params[index] for index in missing], [seen[index] for index in missing]
-    initial = _initial_values(rule, state, group, lacking, shown, defaults)
+    initial = (
+        _indices(rule, state, group, lacking, groups)
+        if state.init == "index"
+        else _initial_values(rule, state, group, lacking, shown, defaults)
+    )
     for index, value in zip(missing, initial, strict=True):
         dicts[index][state.key] = value
     return [dicts[index] for index in missing]
@@ -154,6 +163,22 @@ def _initial_values(
             return _copied_zeros(state, params, seen)
     pairs = zip(params, seen, strict=True)
     return [_initial_value(rule, state, group, param, shown, defaults) for param, shown in pairs]
+
+
+def _indices(
+    rule: Rule,
+    state: State,
+    group: Mapping[str, Any],
+    params: list[Tensor],
+    groups: Iterable[Group],
+) -> Sequence[Tensor]:
+    """Return each parameter's number among all parameters, as a scalar state."""
+    if not params:
+        return []
+    every = chain.from_iterable(each["params"] for each in groups)
+    numbers = {id(param): float(number) for number, param in enumerate(every)}
+    dtype = dtype_of(state)
+    return [as_scalar(numbers[id(param)], rule, group, param, dtype) for param in params]
 
 
 def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Sequence[Tensor]:

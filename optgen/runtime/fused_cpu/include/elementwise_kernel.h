@@ -43,8 +43,10 @@
 //   tensor_table.h         interface to the runtime: table, shards, threads
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
+//   storage_rounding.h     rounding to the dtype that a parameter is stored in
 //   prefetch.h             software prefetching
 //   half_precision.h       loads and stores of fp16 and bf16 vectors; delayed stores
+//   random_numbers.h       random numbers from counters
 //   scalar_program.h       runs the scalar program
 //   elementwise_kernel.h   entry: elementwise rules
 //   scatter_add.h          sparse gradients of rules that only add multiples of the gradient
@@ -74,7 +76,7 @@
 #pragma GCC optimize("O1", "tree-vectorize", "vect-cost-model=dynamic")
 #endif
 
-#include "optgen/runtime/fused_cpu/include/half_precision.h"
+#include "optgen/runtime/fused_cpu/include/random_numbers.h"
 #include "optgen/runtime/fused_cpu/include/scalar_program.h"
 
 namespace optgen {
@@ -90,14 +92,29 @@ constexpr u32 READ_ONLY_STREAMS<R, decltype(void(R::READ_ONLY))> = R::READ_ONLY;
 template <class R>
 constexpr bool is_written(int s) { return !(READ_ONLY_STREAMS<R> >> s & 1); }
 
+// Whether a rule draws random numbers, which depend on the places of elements.
+template <class R, class = void>
+constexpr bool DRAWS = false;
+template <class R>
+constexpr bool DRAWS<R, decltype(void(R::DRAWS))> = R::DRAWS;
+
+// Updates n elements by the rule, from element `first` of the tensor on.
+template <class R, class S>
+INLINE void update_vectors(
+    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
+    S* const* streams, i64 first) {
+    if constexpr (DRAWS<R>) R::update(hypers, scalars, fresh, first, n, streams);
+    else R::update(hypers, scalars, fresh, n, streams);
+}
+
 // Updates n elements by the rule. The rest that does not fill a vector is updated in a copy.
 template <class R, class S>
 void update(
     const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
-    S* const* streams) {
+    S* const* streams, i64 first = 0) {
     constexpr i64 lanes = LANES<ComputeType<S>>;
     const i64 rest = n % lanes, whole = n - rest;
-    if (whole) R::update(hypers, scalars, fresh, whole, streams);
+    if (whole) update_vectors<R>(hypers, scalars, fresh, whole, streams, first);
     if (!rest) return;
     S copy[R::STREAMS][lanes] = {};
     S* copies[R::STREAMS];
@@ -105,7 +122,7 @@ void update(
         copies[s] = streams[s] ? copy[s] : nullptr;
         if (streams[s]) __builtin_memcpy(copy[s], streams[s] + whole, u64(rest) * sizeof(S));
     }
-    R::update(hypers, scalars, fresh, lanes, copies);
+    update_vectors<R>(hypers, scalars, fresh, lanes, copies, first + whole);
     for (int s = 0; s < R::STREAMS; ++s)
         if (is_written<R>(s) && streams[s])
             __builtin_memcpy(streams[s] + whole, copy[s], u64(rest) * sizeof(S));
@@ -148,7 +165,7 @@ struct ElementwiseKernel : Program<R> {
                 else read(stored, address(s, t), first, m, streams[s] = buffer[s]);
             }
             if (table.grad_scale) unscale(t, first, m, streams[1], buffer[1]);
-            update<R>(hypers(t), scalars(t), table.fresh[t], m, streams);
+            update<R>(hypers(t), scalars(t), table.fresh[t], m, streams, first);
             for (int s = 0; s < STREAMS; ++s)
                 if (is_written<R>(s) && streams[s] == buffer[s])
                     write(dtype(s, t), streams[s], address(s, t), first, m);
@@ -169,7 +186,7 @@ struct ElementwiseKernel : Program<R> {
         S* streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s)
             streams[s] = dtype(s, t) ? static_cast<S*>(address(s, t)) + first : nullptr;
-        update<R>(hypers(t), scalars(t), table.fresh[t], n, streams);
+        update<R>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
     }
 
     // Returns the dtype of all streams; ABSENT if dtypes differ or gradients must be unscaled.

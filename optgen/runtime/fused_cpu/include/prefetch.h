@@ -1,5 +1,5 @@
 // Software prefetching: distances, and the lengths of loops that prefetch.
-#include "optgen/runtime/fused_cpu/include/simd.h"
+#include "optgen/runtime/fused_cpu/include/storage_rounding.h"
 
 namespace optgen {
 

@@ -1,0 +1,52 @@
+"""Compute random numbers from counters, as the evaluator does: Threefry-2x32 with 20 rounds.
+
+Threefry is a keyed bijection of 64 bits: Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
+as easy as 1, 2, 3" (SC 2011), section 4.2. A number depends on its seed, stream, step, call and
+place only. So the numbers are the same in any order of computation, and nothing is stored between
+steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SEEDS = 2**24
+"""Seeds and streams are whole numbers below this one; a float32 holds them exactly."""
+
+_WORD = 2**32 - 1
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> Tensor:
+    """Return the first word of the block of each counter, as int64; `low` and `high` are words."""
+    words = (*key, _PARITY ^ key[0] ^ key[1])
+    x, y = (low + words[0]) & _WORD, (high + words[1]) & _WORD
+    for group in range(1, 6):
+        for distance in _ROTATIONS[(group - 1) % 2]:
+            x = (x + y) & _WORD
+            y = ((y << distance) | (y >> (32 - distance))) & _WORD ^ x
+        x = (x + words[group % 3]) & _WORD
+        y = (y + words[(group + 1) % 3] + group) & _WORD
+    return x
+
+
+def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
+    """Return numbers in [0, 1), multiples of 2**-24, for elements given by their places (int64).
+
+    The key has the seed, the call and the step. The counter has the place and the stream.
+    """
+    key = _whole(seed) | _whole(call) << 24, _whole(step) & _WORD
+    high = elements >> 32 | _whole(stream) << 8
+    return (threefry(key, elements & _WORD, high) >> 8).double() / 2**24
+
+
+def _whole(number: Tensor) -> int:
+    """Return a number as an int; 0 for NaN, which an infinite seed gives."""
+    return int(number.nan_to_num(0.0))
+
+
+def places(param: Tensor) -> Tensor:
+    """Return the place of every element of a parameter, in row-major order."""
+    return torch.arange(param.numel(), device=param.device).view(param.shape)

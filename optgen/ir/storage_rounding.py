@@ -1,0 +1,47 @@
+"""Round numbers to the dtype that a parameter is stored in, as the evaluator does.
+
+A dtype is given by its machine epsilon, which is a property of the parameter that a rule can read.
+Spacings of floating-point numbers are powers of two, so the arithmetic here is exact in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+
+class _Format(NamedTuple):
+    cast: str  # the tensor method that rounds to nearest, ties to even
+    tiny: float  # the smallest normal number
+    largest: float
+
+
+_FORMATS = {
+    2.0**-7: _Format("bfloat16", 2.0**-126, 2.0**128 - 2.0**120),
+    2.0**-10: _Format("half", 2.0**-14, 65504.0),
+    2.0**-23: _Format("float", 2.0**-126, 2.0**128 - 2.0**104),
+}
+"""The formats that are narrower than float64, by their machine epsilon."""
+
+
+def rounded(x: Any, eps: Any) -> Any:
+    """Return the nearest numbers that the format holds, ties to even."""
+    kept = _FORMATS.get(eps.item())
+    return getattr(x, kept.cast)().to(x.dtype) if kept else x.clone()
+
+
+def rounded_down(x: Any, eps: Any) -> Any:
+    """Return the largest numbers that the format holds and that are not above x."""
+    kept = _FORMATS.get(eps.item())
+    if kept is None:
+        return x.clone()
+    exponent = x.abs().clamp(kept.tiny, kept.largest).frexp().exponent - 1
+    spacing = x.new_tensor(2.0).pow(exponent) * eps
+    down = ((x / spacing).floor() * spacing).clamp(max=kept.largest)
+    down = down.where(down >= -kept.largest, -math.inf)
+    return down.where(x.isfinite(), x)
+
+
+def rounded_up(x: Any, eps: Any) -> Any:
+    """Return the smallest numbers that the format holds and that are not below x."""
+    return -rounded_down(-x, eps)

@@ -1,0 +1,99 @@
+"""Draw random numbers from counters: the same ones in every lowering and for any sharding.
+
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Here it computes with int32, whose sums wrap
+around. It reads no tensor's number, so a graph can capture it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.eager import block_size
+
+if TYPE_CHECKING:
+    from optgen.runtime.sharded.collectives import Collectives
+
+Number: TypeAlias = float | Tensor
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def random(
+    params: list[Tensor],
+    seed: Number,
+    stream: Number,
+    step: Number,
+    call: int,
+    collectives: Collectives | None = None,
+) -> list[Tensor]:
+    """Return a tensor of numbers in [0, 1) for each parameter of a bucket; all are the same one.
+
+    Args:
+        params: Parameters of one shape; shards of parameters of one shape with `collectives`.
+        seed, stream: Whole numbers from 0 to 2**24 - 1.
+        step: The step count.
+        call: The number of the call in the rule.
+        collectives: How the parameters are sharded.
+    """
+    first = params[0]
+    places = _places(first, collectives)
+    key = _word(_whole(seed) | call << 24, first), _word(_whole(step), first)
+    dtype = torch.promote_types(first.dtype, torch.float32)
+    drawn = torch.empty(places.shape, dtype=dtype, device=first.device)
+    size = block_size.CPU_ELEMENTS if first.is_cpu else max(1, places.numel())
+    blocks = zip(places.view(-1).split(size), drawn.view(-1).split(size), strict=True)
+    for block, into in blocks:  # about a hundred operations on a block stay in the cache
+        high = (block >> 32) | (_whole(stream) << 8)
+        bits = _threefry(key, block.to(torch.int32), high.to(torch.int32))
+        into.copy_((bits >> 8) & 0xFFFFFF).mul_(2.0**-24)
+    return [drawn] * len(params)
+
+
+def _places(param: Tensor, collectives: Collectives | None) -> Tensor:
+    """Return the place of every element in the whole parameter, in row-major order."""
+    if collectives is None:
+        return torch.arange(param.numel(), device=param.device).view(param.shape)
+    whole = collectives.whole.shape
+    starts, sizes = [0] * len(whole), list(whole)
+    for axis in collectives.sharded_axes:
+        shards = axis.sizes(sizes[axis.dim])
+        starts[axis.dim] += sum(shards[: axis.rank])
+        sizes[axis.dim] = shards[axis.rank]
+    places = torch.zeros(param.shape, dtype=torch.int64, device=param.device)
+    distance = 1
+    for dim in reversed(range(len(whole))):
+        along = torch.arange(starts[dim], starts[dim] + param.shape[dim], device=param.device)
+        shape = [1] * len(whole)
+        shape[dim] = param.shape[dim]
+        places += along.view(shape) * distance
+        distance *= whole[dim]
+    return places
+
+
+def _whole(number: Number) -> int | Tensor:
+    if isinstance(number, Tensor):
+        return number.nan_to_num(0.0).to(torch.int64)
+    return int(number) if number == number else 0  # an infinite seed gives NaN
+
+
+def _word(number: int | Tensor, like: Tensor) -> Tensor:
+    """Return a number as a word of 32 bits, which int32 holds modulo 2**32."""
+    return torch.as_tensor(number, dtype=torch.int64, device=like.device).to(torch.int32)
+
+
+def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the first word of the block of each counter; `x` and `y` are its words."""
+    words = (*key, key[0] ^ key[1] ^ _PARITY)
+    x, y = x + words[0], y + words[1]
+    for group in range(1, 6):
+        for distance in _ROTATIONS[(group - 1) % 2]:
+            x += y
+            wrapped = (y >> (32 - distance)) & ((1 << distance) - 1)  # the shift copies the sign
+            y = (y << distance).bitwise_or_(wrapped).bitwise_xor_(x)
+        x += words[group % 3]
+        y += words[(group + 1) % 3] + group
+    return x

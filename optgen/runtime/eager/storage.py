@@ -1,0 +1,116 @@
+"""Round to the dtype that a parameter is stored in, and compute in a wider one.
+
+A rule that rounds its results itself sees how its dtype rounds, so it must compute more precisely.
+The generated code of such a rule takes its tensors through `in_wider_dtype`: 16-bit tensors are
+computed with in float32, and rounded once when they are written back.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.eager.tensor_lists import TensorList
+
+T = TypeVar("T", Tensor, TensorList)
+_DTYPES = {
+    torch.finfo(dtype).eps: dtype
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+}
+_CODES = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def rounded(x: T, eps: float) -> T:
+    """Return x rounded to nearest, ties to even, to the dtype with this machine epsilon.
+
+    The result is a new tensor. Its derivative by x is 1.
+    """
+    if isinstance(x, TensorList):
+        return TensorList([rounded(tensor, eps) for tensor in x.tensors])
+    narrow = _narrow(x, eps)
+    return x.clone() if narrow is None else narrow.to(x.dtype)
+
+
+def rounded_down(x: T, eps: float) -> T:
+    """Return the largest number of the dtype with this machine epsilon that is not above x.
+
+    The result is a new tensor. Its derivative by x is 1.
+    """
+    if isinstance(x, TensorList):
+        return TensorList([rounded_down(tensor, eps) for tensor in x.tensors])
+    narrow = _narrow(x, eps)
+    if narrow is None:
+        return x.clone()
+    with torch.no_grad():
+        nearest = narrow.detach()
+        below = torch.where(nearest > x, _previous(nearest), nearest).to(x.dtype)
+    return below + (x - x.detach()).nan_to_num(0.0) if x.requires_grad else below
+
+
+def rounded_up(x: T, eps: float) -> T:
+    """Return the smallest number of the dtype with this machine epsilon that is not below x."""
+    return torch.neg(rounded_down(torch.neg(x), eps))  # type: ignore[arg-type,return-value]
+
+
+def in_wider_dtype(rows: Iterable[Sequence[Any]], stored: Sequence[bool]) -> Iterator[list[Any]]:
+    """Yield rows of tensors in one dtype, float32 or wider; then write back those `stored`.
+
+    Args:
+        rows: Rows of tensors, or of lists of tensors; None and [] stand for absent states.
+        stored: Which columns the caller changes in place. Values that follow them, such as
+            results of reductions, stay as they are.
+    """
+    for row in rows:
+        dtype = _common_dtype(row[: len(stored)])
+        wide = [_in_dtype(dtype, value) for value in row[: len(stored)]]
+        yield [*wide, *row[len(stored) :]]
+        for value, computed, is_stored in zip(row, wide, stored, strict=False):
+            if is_stored and computed is not value:
+                _write(value, computed)
+
+
+def wider(x: T) -> T:
+    """Return a copy of a tensor in float32, or in its own dtype if that is wider."""
+    if isinstance(x, TensorList):
+        return TensorList([wider(tensor) for tensor in x.tensors])
+    return x.to(torch.promote_types(x.dtype, torch.float32), copy=True)
+
+
+def _narrow(x: Tensor, eps: float) -> Tensor | None:
+    """Return x in the dtype with this machine epsilon; None if that is no narrower than x's."""
+    dtype = _DTYPES[eps]
+    return x.to(dtype) if dtype.itemsize < x.dtype.itemsize else None
+
+
+def _previous(x: Tensor) -> Tensor:
+    """Return the numbers below x in its dtype; of -inf, 0.0 and NaN, anything."""
+    code = x.view(_CODES[x.itemsize])
+    # The bits of a positive number decrease with it, those of a negative number increase.
+    return torch.where(code < 0, code + 1, code - 1).view(x.dtype)
+
+
+def _common_dtype(row: Sequence[Any]) -> torch.dtype:
+    tensors = [value[0] if isinstance(value, list) else value for value in row if _exists(value)]
+    return reduce(torch.promote_types, [tensor.dtype for tensor in tensors], torch.float32)
+
+
+def _exists(value: Any) -> bool:
+    return value is not None and not (isinstance(value, list) and not value)
+
+
+def _in_dtype(dtype: torch.dtype, value: Any) -> Any:
+    """Return a tensor or a list of tensors in a dtype; itself if it has that dtype already."""
+    if not _exists(value):
+        return value
+    if isinstance(value, list):
+        return value if value[0].dtype == dtype else [tensor.to(dtype) for tensor in value]
+    return value.to(dtype)
+
+
+def _write(value: Any, computed: Any) -> None:
+    if isinstance(value, list):
+        torch._foreach_copy_(value, computed)
+    else:
+        value.copy_(computed)

@@ -1,0 +1,70 @@
+// Rounding to the dtype that a parameter is stored in, which its machine epsilon tells. Loops over
+// 16-bit streams compute with vectors. Loops over float32 and double also serve 16-bit parameters,
+// whose elements come through buffers.
+#include "optgen/runtime/fused_cpu/include/simd.h"
+
+namespace optgen {
+
+constexpr double BFLOAT16_EPS = 0x1p-7, FLOAT16_EPS = 0x1p-10, FLOAT32_EPS = 0x1p-23;
+
+// Rounds as a store does: to nearest, ties to even. U is the unsigned integer of F's size.
+template <class S, class U, class F>
+INLINE F nearest_of(F x) { return S::template decoded<F>(S::template encoded<U>(x)); }
+
+// Returns the largest number of a 16-bit dtype that is not above x.
+template <class S, class U, class F>
+INLINE F largest_not_above(F x) {
+    const U code = S::template encoded<U>(x);
+    const F nearest = S::template decoded<F>(code);
+    // One less for a positive number, one more for a negative one; 0 is never above x, but -0 is.
+    const F below = S::template decoded<F>(code + ((code >> 15 & 1) << 1) - 1);
+    return nearest > x ? below : nearest;
+}
+
+// Picks one of three values that are computed anyway. g++ does not vectorize a loop with a select
+// on a condition that is the same for all elements, but it vectorizes masks.
+inline float by_eps(float eps, float brain, float half, float single) {
+    const u32 is_brain = 0 - u32(eps == float(BFLOAT16_EPS));
+    const u32 is_half = 0 - u32(eps == float(FLOAT16_EPS));
+    return bit_cast<float>(
+        (bit_cast<u32>(brain) & is_brain) | (bit_cast<u32>(half) & is_half)
+        | (bit_cast<u32>(single) & ~(is_brain | is_half)));
+}
+
+inline float rounded_to(float x, float eps) {
+    return by_eps(eps, nearest_of<bfloat16, u32>(x), nearest_of<float16, u32>(x), x);
+}
+inline double rounded_to(double x, double eps) {
+    return eps < FLOAT32_EPS ? x : double(rounded_to(float(x), float(eps)));
+}
+INLINE VectorPair rounded_to(VectorPair x, VectorPair eps) {
+    if (eps.a[0] == float(FLOAT16_EPS))
+        return {nearest_of<float16, VectorBits>(x.a), nearest_of<float16, VectorBits>(x.b)};
+    return {nearest_of<bfloat16, VectorBits>(x.a), nearest_of<bfloat16, VectorBits>(x.b)};
+}
+
+inline float rounded_down_to(float x, float eps) {
+    return by_eps(
+        eps, largest_not_above<bfloat16, u32>(x), largest_not_above<float16, u32>(x), x);
+}
+inline double rounded_down_to(double x, double eps) {
+    if (eps < FLOAT32_EPS) return x;
+    const float nearest = float(x);
+    const u32 bits = bit_cast<u32>(nearest), below = bits + (bits >> 31 << 1) - 1;
+    return rounded_down_to(nearest > x ? bit_cast<float>(below) : nearest, float(eps));
+}
+INLINE VectorPair rounded_down_to(VectorPair x, VectorPair eps) {
+    if (eps.a[0] == float(FLOAT16_EPS))
+        return {
+            largest_not_above<float16, VectorBits>(x.a),
+            largest_not_above<float16, VectorBits>(x.b)};
+    return {
+        largest_not_above<bfloat16, VectorBits>(x.a),
+        largest_not_above<bfloat16, VectorBits>(x.b)};
+}
+
+inline float rounded_up_to(float x, float eps) { return -rounded_down_to(-x, eps); }
+inline double rounded_up_to(double x, double eps) { return -rounded_down_to(-x, eps); }
+INLINE VectorPair rounded_up_to(VectorPair x, VectorPair eps) { return -rounded_down_to(-x, eps); }
+
+}  // namespace optgen

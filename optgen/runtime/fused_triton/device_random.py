@@ -1,0 +1,44 @@
+"""Device function that draws random numbers from counters: Threefry-2x32 with 20 rounds.
+
+The generator is that of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), as
+in optgen.ir.random_numbers.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def random_numbers(places, seed, stream, step, CALL: tl.constexpr):
+    """Return numbers in [0, 1), multiples of 2**-24, in the dtype of `seed`."""
+    k0 = word(seed) | (tl.full((), CALL, tl.uint32) << 24)
+    k1 = word(step)
+    k2 = k0 ^ k1 ^ 0x1BD11BDA
+    x = places.to(tl.uint32) + k0
+    y = ((places >> 32).to(tl.uint32) | (word(stream) << 8)) + k1
+    x, y = four_rounds(x, y, 13, 15, 26, 6)
+    x, y = four_rounds(x + k1, y + k2 + 1, 17, 29, 16, 24)
+    x, y = four_rounds(x + k2, y + k0 + 2, 13, 15, 26, 6)
+    x, y = four_rounds(x + k0, y + k1 + 3, 17, 29, 16, 24)
+    x, y = four_rounds(x + k1, y + k2 + 4, 13, 15, 26, 6)
+    return ((x + k2) >> 8).to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
+
+
+@triton.jit
+def word(number):
+    """Return a whole number below 2**31 as a word; 0 for NaN, which an infinite seed gives."""
+    return tl.where(number == number, number, 0.0).to(tl.int32).to(tl.uint32)
+
+
+@triton.jit
+def four_rounds(x, y, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
+    """Add, rotate and combine four times."""
+    x += y
+    y = ((y << A) | (y >> (32 - A))) ^ x
+    x += y
+    y = ((y << B) | (y >> (32 - B))) ^ x
+    x += y
+    y = ((y << C) | (y >> (32 - C))) ^ x
+    x += y
+    y = ((y << D) | (y >> (32 - D))) ^ x
+    return x, y

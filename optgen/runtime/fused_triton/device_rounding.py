@@ -1,0 +1,48 @@
+"""Device functions that round to the dtype a parameter is stored in, given its machine epsilon."""
+
+import triton
+import triton.language as tl
+
+from optgen.runtime.fused_triton.device_functions import neg
+
+BFLOAT16_EPS = tl.constexpr(2.0**-7)
+FLOAT16_EPS = tl.constexpr(2.0**-10)
+FLOAT32_EPS = tl.constexpr(2.0**-23)
+
+
+@triton.jit
+def rounded_to(x, eps):
+    """Return x rounded to nearest, ties to even, as a store rounds it."""
+    single = x.to(tl.float32).to(x.dtype)
+    half = x.to(tl.float16).to(x.dtype)
+    brain = x.to(tl.bfloat16).to(x.dtype)
+    nearest = tl.where(eps == FLOAT32_EPS, single, x)
+    nearest = tl.where(eps == FLOAT16_EPS, half, nearest)
+    return tl.where(eps == BFLOAT16_EPS, brain, nearest)
+
+
+@triton.jit
+def rounded_down_to(x, eps):
+    """Return the largest number of the dtype that is not above x."""
+    nearest = rounded_to(x, eps)
+    return tl.where(nearest > x, previous(nearest, eps), nearest)
+
+
+@triton.jit
+def rounded_up_to(x, eps):
+    """Return the smallest number of the dtype that is not below x."""
+    return neg(rounded_down_to(neg(x), eps))
+
+
+@triton.jit
+def previous(x, eps):
+    """Return the number of the dtype below x; x is such a number, but neither -inf nor 0.0."""
+    # The bits of a positive number decrease with it, those of a negative number increase.
+    half = x.to(tl.float16).to(tl.int16, bitcast=True)
+    half = tl.where(half < 0, half + 1, half - 1).to(tl.int16)
+    half = half.to(tl.float16, bitcast=True).to(x.dtype)
+    single = x.to(tl.float32).to(tl.int32, bitcast=True)
+    step = tl.where(eps == BFLOAT16_EPS, 65536, 1)
+    single = tl.where(single < 0, single + step, single - step)
+    single = single.to(tl.float32, bitcast=True).to(x.dtype)
+    return tl.where(eps == FLOAT16_EPS, half, single)

@@ -1,0 +1,35 @@
+"""Read calls of ops that depend on the dtype that the parameter is stored in: `rounded(x)`."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from optgen.ir.nodes import Call, Expr, Ref
+from optgen.ir.ops import OPS, RANDOM_OPS, STORAGE_OPS
+from optgen.ir.value_kinds import Axes
+from optgen.spec.type_check import SHAPE_NAMES
+
+if TYPE_CHECKING:
+    from optgen.spec.expressions import Expressions
+
+
+def written_arity(name: str) -> int:
+    """Return the number of arguments that an author writes; the reader adds the others."""
+    return OPS[name].arity - (name in STORAGE_OPS) - 2 * (name in RANDOM_OPS)
+
+
+def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
+    """Read the argument, a tensor, and add the machine epsilon, which tells the dtype."""
+    place = reader.source.place(node)
+    if reader.scope.algorithm.is_function:
+        hint = f"only a rule of an @optimizer may call {name}"
+        message = f"`{name}` rounds to a parameter's dtype, but a function has lists"
+        reader.source.error(node, message, hint)
+    value = reader.number(node.args[0])
+    axes = reader.scope.kind(value).axes
+    if axes is not Axes.TENSOR:
+        hint = "a parameter's dtype is that of its elements: leave the call out"
+        reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
+    eps = Call("machine_eps", (Ref(reader.scope.algorithm.param, 0, place),), place)
+    return Call(name, (value, eps), place)

@@ -1,0 +1,81 @@
+"""Test rules that round to their parameter's dtype, and rules that draw, on two ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from distributed.cases import SHARED, difference, gradients, share
+from parity.cases import LOWERINGS
+from torch import distributed, nn
+
+import optgen
+from optgen import explain, use_lowering
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+SPECS = Path(__file__).parents[1] / "specs"
+DTYPES = (torch.bfloat16, torch.float32)
+
+
+def _trained(rank: int, spec: str, dtype: torch.dtype, lowering: str) -> dict[str, Any]:
+    """Return the differences of all tensors to those of one process, after five steps."""
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    drawn = [torch.randn(shape).to(dtype) for shape, _ in SHARED]
+    alone = [nn.Parameter(value.clone()) for value in drawn]
+    places = [how for _, how in SHARED]
+    ours = [nn.Parameter(share(v, how, mesh)) for v, how in zip(drawn, places, strict=True)]
+    made = optgen.load(SPECS / f"{spec}.py")
+    optimizers = made(ours, lr=1e-2), made(alone, lr=1e-2)
+    for step in range(5):
+        grads = gradients(step, dtype)
+        for shard, whole, how, grad in zip(ours, alone, places, grads, strict=True):
+            whole.grad = grad
+            shard.grad = None if grad is None else share(grad, how, mesh)
+        with use_lowering(lowering):
+            for optimizer in optimizers:
+                optimizer.step()
+    found = {}
+    for index, (shard, whole) in enumerate(zip(ours, alone, strict=True)):
+        found[f"{index} param"] = difference(shard.detach(), whole.detach())
+        for key, value in optimizers[1].state[whole].items():
+            found[f"{index} {key}"] = difference(optimizers[0].state[shard][key], value)
+    return found | {"explained": explain(optimizers[0])}
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shards_are_compensated_as_the_whole(dtype: torch.dtype, lowering: str) -> None:
+    for found in pair.run(_trained, "kahan_adamw", dtype, lowering):
+        assert found.pop("explained").startswith("group 0: fused C++")
+        assert max(found.values()) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shards_draw_the_numbers_of_the_whole(dtype: torch.dtype) -> None:
+    for found in pair.run(_trained, "stochastic_adamw", dtype, "foreach"):
+        found.pop("explained")
+        assert {key: far for key, far in found.items() if far} == {}
+
+
+def _explained(rank: int) -> list[str]:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    shape, how = SHARED[0]
+    param = nn.Parameter(share(torch.ones(shape).bfloat16(), how, mesh))
+    optimizer = optgen.load(SPECS / "stochastic_adamw.py")([param])
+    param.grad = torch.ones_like(param)
+    text = explain(optimizer)
+    optimizer.step()
+    with use_lowering("fused_cpu"), pytest.raises(RuntimeError) as caught:
+        optimizer.step()
+    return [text, str(caught.value)]
+
+
+def test_the_kernel_does_not_take_shards_of_rules_that_draw() -> None:
+    for text, error in pair.run(_explained):
+        assert "foreach" in text
+        assert "random numbers of sharded parameters" in text
+        assert "random numbers of sharded parameters" in error

@@ -1,0 +1,84 @@
+"""Train with a rule that rounds to its parameter's dtype, and run the evaluator beside it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lowerings.capture import captured
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.passes.maximize import add_maximize
+from optgen.spec import Spec
+from optgen.spec.read_spec import read_spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+SHAPE = (37, 131)  # no multiple of any vector's length
+
+
+class Compared(NamedTuple):
+    """The values after one step: of a lowering, and of the evaluator from the same values."""
+
+    param: Tensor
+    state: dict[str, Tensor]
+    expected_param: Tensor
+    expected_state: dict[str, Any]
+
+
+def rule_of(source: Path | Spec) -> Algorithm:
+    """Return the rule of a spec, as its lowerings have it."""
+    (algorithm,) = read_spec(source)
+    return add_maximize(algorithm)
+
+
+def drawn(
+    count: int, dtype: torch.dtype, seed: int = 0, shape: tuple[int, ...] = SHAPE
+) -> list[Tensor]:
+    """Return tensors of normally distributed numbers, a few of them tiny or zero."""
+    generator = torch.Generator().manual_seed(seed)
+    made = [torch.randn(shape, generator=generator) for _ in range(count)]
+    for tensor in made:
+        tensor.view(-1)[::101] = 0.0
+        tensor.view(-1)[1::101] *= 1e-30
+    return [tensor.to(dtype) for tensor in made]
+
+
+def steps_beside_the_oracle(
+    source: Path | Spec,
+    lowering: str,
+    dtype: torch.dtype,
+    count: int = 4,
+    grad_dtype: torch.dtype | None = None,
+    shape: tuple[int, ...] = SHAPE,
+    **hypers: Any,
+) -> Iterator[Compared]:
+    """Yield every step's values. The evaluator takes each step from the lowering's values."""
+    rule = rule_of(source)
+    start, *grads = drawn(count + 1, dtype, shape=shape)
+    param = torch.nn.Parameter(start.clone(), requires_grad=lowering != "differentiable")
+    if grad_dtype:
+        param.grad_dtype = grad_dtype  # type: ignore[attr-defined]
+    how = {lowering: True} if lowering in ("differentiable", "capturable") else {}
+    optimizer = optgen.load(source)([param], **hypers, **how)
+    values = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in rule.hypers}
+    for grad in grads:
+        state = {key: torch.as_tensor(x).clone() for key, x in optimizer.state[param].items()}
+        before, grad = param.detach().clone(), grad.to(grad_dtype or dtype)
+        right = evaluate(rule, values, before, grad, state, storage=dtype)
+        param.grad = grad.clone()
+        with _taken_by(lowering):
+            optimizer.step()
+        yield Compared(param.detach(), optimizer.state[param], *right)
+
+
+def _taken_by(lowering: str) -> contextlib.AbstractContextManager[Any]:
+    if lowering == "capturable":
+        return captured()
+    return use_lowering("forloop" if lowering == "differentiable" else lowering)

@@ -1,0 +1,226 @@
+"""Test rules that draw random numbers: the same bits in every lowering, order and sharding."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from interpreter import INTERPRETED, outside_interpreter, run_inside
+from lowerings.kept_dtypes import SHAPE, SPECS, drawn, steps_beside_the_oracle
+from parity.cases import LOWERINGS
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.random_numbers import places, random
+from optgen.spec import Spec
+
+FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
+STOCHASTIC = SPECS / "stochastic_adamw.py"
+NARROW = (torch.bfloat16, torch.float16)
+
+NOISE = '''from optgen.spec import *
+
+def noise(seed, k):
+    """Uniform in [-1, 1)."""
+    return 2 * random(seed, k) - 1
+
+@optimizer()
+def Noise(
+    p, g, t, /, a=state("a"), b=state("b"), k=state("stream", shape="scalar", init="index"),
+    *, lr=hyper(0.5), seed=hyper(7),
+):
+    """Several calls, in a helper and in a branch too."""
+    a = random(seed, k)
+    if t > 1:
+        b = random(seed, k)
+    else:
+        b = noise(seed + 0.5, k)
+    p = p - lr * noise(seed, k) * random(3 * seed - 2**24, 5) - where(a < 0 or b < -1, g, 0)
+'''
+
+
+@outside_interpreter
+def test_triton() -> None:
+    run_inside(__file__)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_numbers_are_those_of_the_rule(dtype: torch.dtype, form: str) -> None:
+    spec = Spec("Noise", NOISE, "noise.py", 1)
+    for seed in (7, 2**24 + 3):
+        for step in steps_beside_the_oracle(spec, form, dtype, count=3, seed=seed):
+            for key in "ab":
+                assert torch.equal(step.state[key].double(), step.expected_state[key])
+            torch.testing.assert_close(
+                step.param.double(), step.expected_param, rtol=2 * torch.finfo(dtype).eps, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_stochastic_adamw_is_its_rule(dtype: torch.dtype, form: str) -> None:
+    for step in steps_beside_the_oracle(STOCHASTIC, form, dtype, lr=1e-3, seed=3):
+        same = (step.param.double() == step.expected_param).double().mean()
+        assert same > 0.999  # a value within float32's rounding of its limit may go the other way
+        assert step.param.dtype == dtype
+
+
+def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: int) -> Tensor:
+    """Return what AdamW leaves in a bfloat16 parameter that is rounded by lot.
+
+    Written as torchao has it: a random number below 2**16 is added to the bits of the float32
+    value, and the lower half is cut off. Here the number is made of the upper 16 bits of ours.
+    """
+    m, v = torch.zeros_like(param), torch.zeros_like(param)
+    for count, grad in enumerate(grads, 1):
+        g, w = grad.float(), param.float()
+        mean = m.float() * 0.9 + g * 0.1
+        square = v.float() * 0.999 + g * g * 0.001
+        root = (square / (1 - 0.999**count)).sqrt() + 1e-8
+        exact = w - lr * 0.01 * w - lr * (mean / (1 - 0.9**count) / root)
+        lot = random(places(w), *map(torch.tensor, (seed, 0, count, 0)))
+        added = 0xFFFF - (lot * 2**16).int()  # ours rounds up where the number is small
+        bits = (exact.view(torch.int32) + added) & -0x10000
+        param, m, v = bits.view(torch.float32).bfloat16(), mean.bfloat16(), square.bfloat16()
+    return param
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_stochastic_adamw_is_the_published_algorithm(lowering: str) -> None:
+    """Positive parameters, because torchao's bits round a magnitude, and ours the number."""
+    start, *grads = drawn(5 if INTERPRETED else 16, torch.bfloat16)
+    start = start.abs() + 1
+    param = trained(start, grads, lowering, lr=1e-3, weight_decay=0.01, seed=5)
+
+    plain = plain_stochastic_adamw(start, grads, 1e-3, 5)
+
+    assert (param == plain).double().mean() > 0.99
+    torch.testing.assert_close(param, plain, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_stochastic_rounding_is_unbiased(lowering: str) -> None:
+    """The mean of many equal parameters moves as one float32 parameter does.
+
+    The numbers are a function of the seed, so the result is the same in every run.
+    """
+    steps = 4 if INTERPRETED else 20
+    start, grad = torch.ones(20_000).bfloat16(), torch.ones(20_000).bfloat16()
+    param = trained(start, [grad] * steps, lowering, lr=1e-4, weight_decay=0.0, seed=1)
+
+    # Each step moves by 1e-4, a fortieth of the distance to the number below.
+    exact, spacing = 1 - steps * 1e-4, 2**-8
+    spread = ((1 - exact) * spacing) ** 0.5  # of one parameter
+    assert len(param.unique()) > 1
+    assert abs(param.double().mean().item() - exact) < 4 * spread / 20_000**0.5
+
+
+def trained(start: Tensor, grads: list[Tensor], lowering: str, **hypers: Any) -> Tensor:
+    """Return the parameter after one step for each gradient."""
+    param = torch.nn.Parameter(start.clone())
+    optimizer = optgen.load(STOCHASTIC)([param], **hypers)
+    for grad in grads:
+        param.grad = grad
+        with use_lowering(lowering):
+            optimizer.step()
+    return param.detach()
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@outside_interpreter
+def test_bits_are_the_same_for_any_number_of_threads() -> None:
+    found = []
+    for count in (1, 2, 3):
+        with threads(count):
+            start, grad = drawn(2, torch.bfloat16, shape=(700, 1001))
+            found.append(trained(start, [grad, grad], "fused_cpu"))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@outside_interpreter
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_any_order_of_memory(dtype: torch.dtype) -> None:
+    """A number belongs to a place in the tensor, not in memory."""
+    spec = Spec("Noise", NOISE, "noise.py", 1)
+    grad = torch.zeros(6, 70, dtype=dtype)
+    for lowering in LOWERINGS:
+        expected = None
+        for make in (Tensor.contiguous, lambda x: x.t().contiguous().t(), lambda x: x[:, ::1]):
+            param = torch.nn.Parameter(make(torch.ones(6, 70, dtype=dtype)))
+            optimizer = optgen.load(spec)([param])
+            param.grad = grad
+            with use_lowering(lowering):
+                optimizer.step()
+            expected = param.detach() if expected is None else expected
+            torch.testing.assert_close(param.detach(), expected, rtol=0, atol=0)
+
+
+def copied(optimizer: torch.optim.Optimizer, params: list[Any], how: str) -> Any:
+    """Return an optimizer that goes on from a checkpoint, or from a copy."""
+    if how == "deepcopy":
+        return copy.deepcopy(optimizer)
+    made = optgen.load(STOCHASTIC)(params, seed=9)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    made.load_state_dict(torch.load(file))
+    return made
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "deepcopy"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_resumed_run_has_the_same_bits(lowering: str, how: str) -> None:
+    start, *grads = drawn(7, torch.bfloat16)
+    params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
+    optimizer = optgen.load(STOCHASTIC)(params, seed=9)
+
+    def step(optimizer: torch.optim.Optimizer, grad: Tensor) -> None:
+        for param in optimizer.param_groups[0]["params"]:
+            param.grad = grad
+        with use_lowering(lowering):
+            optimizer.step()
+
+    for grad in grads[:4]:
+        step(optimizer, grad)
+    others = [torch.nn.Parameter(param.detach().clone()) for param in params]
+    resumed = copied(optimizer, others, how)
+    for grad in grads[4:]:
+        step(optimizer, grad)
+        step(resumed, grad)
+
+    again = resumed.param_groups[0]["params"]
+    assert all(torch.equal(a, b) for a, b in zip(params, again, strict=True))
+    assert not torch.equal(params[0], params[1])  # equal but for their streams
+
+
+@outside_interpreter
+def test_a_parameter_keeps_its_number() -> None:
+    """Numbers go over all groups, also of parameters whose first gradient comes later."""
+    params = [torch.nn.Parameter(torch.ones(SHAPE).bfloat16()) for _ in range(4)]
+    optimizer = optgen.load(STOCHASTIC)([{"params": params[:2]}, {"params": params[2:3]}])
+    for round_ in ((1, 2), (0, 1, 2)):
+        for index in round_:
+            params[index].grad = torch.ones_like(params[index])
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.add_param_group({"params": params[3:]})
+    params[3].grad = torch.ones_like(params[3])
+    optimizer.step()
+    assert [optimizer.state[param]["stream"].item() for param in params] == [0, 1, 2, 3]

@@ -1,0 +1,64 @@
+"""Test the reader's errors on roundings to the parameter's dtype, and on random numbers."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Golden
+from spec_texts import UPDATE, read, spec
+
+from optgen.spec.errors import SpecError
+
+MATRIX = 'require(ndim(p) == 2, "{shape}")'
+FUNCTION = '''from optgen.spec import *
+
+@elementwise
+def halve(a, b, /, *, w=hyper(0.5)):
+    """Made up."""
+    a = {value}
+'''
+
+CASES = {
+    "a rounding of a number": spec("p = p - rounded(lr) * g"),
+    "a rounding of rows": spec(MATRIX, "p = p - lr * rounded_down(row_mean(g)) * g"),
+    "a rounding of two values": spec("p = rounded(p - lr * g, p)"),
+    "a rounding of an answer": spec("p = p - lr * rounded_up(g > 0)"),
+    "a rounding in a requirement": spec('require(rounded(lr) == lr, "no")', UPDATE),
+    "a rounding in a function": FUNCTION.replace("{value}", "rounded(a + w * b)"),
+    "a rounding that is not called": spec("p = p - lr * g * rounded"),
+    "random without arguments": spec("p = p - lr * g * random()"),
+    "random of a tensor": spec("p = p - lr * random(g, 1)"),
+    "random of a sum": spec("p = p - lr * g * random(1, sum(g))"),
+    "random without a step count": spec("p = p - lr * g * random(1, 2)", inputs="p, g"),
+    "random beside a sum": spec("p = p - lr * g * random(1, 2) / norm(g)"),
+    "random beside a fact": spec(
+        "if factored(p):", "    p = p - lr * g * random(1, 2)", "else:", f"    {UPDATE}"
+    ),
+    "random beside a row": spec(
+        MATRIX,
+        "r = 0.5 * r",
+        "p = p - lr * r * random(1, 2) * g",
+        states='r=state("row", shape="row")',
+    ),
+    "random in a function": FUNCTION.replace("{value}", "random(1, w) * a + b"),
+    "random for sparse gradients": spec(
+        "p = p - lr * g * random(1, 2)", decorator='@optimizer(gradient="rows")'
+    ),
+    "a tensor that begins as the index": spec(
+        "p = p - lr * k * g", states='k=state("stream", init="index")'
+    ),
+    "another random word": spec("p = p - lr * randn(g)"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error(case: str, golden: Golden) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(CASES[case])
+
+    golden.check(str(caught.value))
+
+
+def test_names_of_the_words_are_free_where_the_words_are_not_called() -> None:
+    rule = read(spec("random = lr * g", "rounded = random + p", "p = rounded - 2 * random"))
+    assert not rule.draws
+    assert not rule.widens
