@@ -25,7 +25,8 @@ sqrt exp log tanh sin cos atan2 floor ceil round abs sign maximum minimum where 
 sum mean norm rms max_abs row_sum row_mean row_norm row_rms col_sum col_mean col_norm col_rms
 ndim numel rows cols machine_eps factored orthogonalize fresh random rounded rounded_down
 require hyper state flag choice fixed ge=0 optional=True init='p' shape='row' shape='scalar'
-when='factored' init='index' dtype='float32' tensor='always' about='x' error='{}' rows=False eager=True
+when='factored' init='index' dtype='float32' tensor='always' about='x' error='{}' rows=False
+eager=True
 """
 EXPRESSIONS = """
 p g t m lr 0 1 -1 0.5 None 1/0 0*g 2**63 -2**63 g*g -(-g) -(-lr) g**2 g**0 g**-1 abs(g)**0.5
