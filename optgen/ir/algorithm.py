@@ -14,6 +14,7 @@ Shape = Literal["like", "row", "col", "scalar"]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
 ScalarDevice = Literal["cpu", "param"]
+Mode = Literal["train", "eval"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
 
@@ -135,6 +136,8 @@ class Algorithm:
     * `lists`: the lists that a function (`@elementwise`) takes, in the author's order; () for an
       optimizer. One tensor of each is updated as a parameter is: `param` is the first list that
       the rule writes, `grad` the first that it only reads, and all others are `states`.
+    * `programs`: the functions that an optimizer's `train()` and `eval()` run; () if it has no
+      such methods.
     """
 
     name: str
@@ -156,6 +159,7 @@ class Algorithm:
     sparse_hint: str = ""
     scalar_device: ScalarDevice = "cpu"
     lists: tuple[str, ...] = ()
+    programs: tuple[ModeProgram, ...] = ()
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
@@ -174,6 +178,11 @@ class Algorithm:
         whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
         return {node.op for node in nodes if isinstance(node, Call) and node.op in whole}
+
+    @property
+    def with_functions(self) -> tuple[Algorithm, ...]:
+        """The algorithm itself, and the functions of its programs."""
+        return (self, *(program.function for program in self.programs))
 
     @property
     def is_function(self) -> bool:
@@ -227,3 +236,14 @@ class Algorithm:
     def scalar_states(self) -> Iterator[State]:
         """Yield the scalar states, in checkpoint order."""
         return (s for s in self.states if s.shape == "scalar")
+
+
+@dataclass(frozen=True)
+class ModeProgram:
+    """A function over an optimizer's parameters and states, which a change of its mode runs.
+
+    The lists of the function have the symbols of the parameter and of states in the optimizer.
+    """
+
+    mode: Mode
+    function: Algorithm

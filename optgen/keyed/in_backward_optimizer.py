@@ -12,6 +12,7 @@ from optgen.keyed.create_state import create_state, zero_gradients
 from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
+from optgen.keyed.keyed_optimizer import check_no_mode
 from optgen.keyed.torch_private import after_backward
 from optgen.runtime.light_optimizer import with_step_hooks
 
@@ -83,6 +84,7 @@ class InBackwardOptimizer(FusedOptimizer):
 
     Raises:
         ValueError: The groups have other parameters, or lack some.
+        TypeError: The optimizer has `train()` and `eval()`.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class InBackwardOptimizer(FusedOptimizer):
         options = dict(hyper or {})
         given = list(params.values()) if groups is None else [dict(group) for group in groups]
         whole = optimizer_class(given, **options)
+        check_no_mode(whole)
         super().__init__(params, whole.state, whole.param_groups)
         self.defaults.update(whole.defaults)
         self._made_of = (optimizer_class, options)

@@ -170,6 +170,8 @@ class GeneratedOptimizer(LightOptimizer):
 if TYPE_CHECKING:
 
     class LoadedOptimizer(GeneratedOptimizer):
-        """The type of a loaded class for type checkers; only its spec knows its hyperparameters."""
+        """The type of a loaded class for type checkers; only its spec knows what it declares."""
 
         def __init__(self, params: ParamsT, *args: Any, **hypers: Any) -> None: ...
+        def train(self) -> None: ...
+        def eval(self) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +51,11 @@ def read_algorithm(
     node: ast.FunctionDef,
     constants: Mapping[str, Any],
     helpers: Mapping[str, ast.FunctionDef],
+    read_elsewhere: Collection[str] = (),
 ) -> Algorithm:
     """Return the algorithm that a decorated function of a file declares, after all checks.
+
+    A name of `read_elsewhere`, in a program, need not be read in the rule.
 
     Raises:
         SpecError: the first thing in the function that the language does not allow.
@@ -62,7 +65,24 @@ def read_algorithm(
     signature.check_keys(algorithm.states)
     check_references(source, algorithm)
     check_orders(source, algorithm, node)
-    scope = Scope(algorithm, constants, helpers)
+    algorithm, scope = read_rule(source, algorithm, node, constants, helpers, read_elsewhere)
+    if algorithm.is_function:
+        check_function(source, algorithm, scope, node)
+        check_elementwise(source, algorithm)
+    check_gradient(source, algorithm, node)
+    return algorithm if algorithm.is_function else _with_anchors(algorithm, scope)
+
+
+def read_rule(
+    source: Source,
+    algorithm: Algorithm,
+    node: ast.FunctionDef,
+    constants: Mapping[str, Any],
+    helpers: Mapping[str, ast.FunctionDef],
+    read_elsewhere: Collection[str] = (),
+) -> tuple[Algorithm, Scope]:
+    """Return a declared algorithm with its rule and its requirements, and the rule's scope."""
+    scope = Scope(algorithm, constants, helpers, read=set(read_elsewhere))
     reader = Statements(source, scope)
     body, required = split_requires(node.body)
     requires = tuple(read_require(reader, call) for call in required)
@@ -73,11 +93,7 @@ def read_algorithm(
     check_rule(source, algorithm, scope, node, rule)
     check_branches(source, rule)
     check_cases(source, algorithm, scope.known_true)
-    if algorithm.is_function:
-        check_function(source, algorithm, scope, node)
-        check_elementwise(source, algorithm)
-    check_gradient(source, algorithm, node)
-    return algorithm if algorithm.is_function else _with_anchors(algorithm, scope)
+    return algorithm, scope
 
 
 def _with_anchors(algorithm: Algorithm, scope: Scope) -> Algorithm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.algorithm import Algorithm, ModeProgram, State
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
@@ -32,8 +32,10 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
     return {
         "algorithm": algorithm,
         "base": base,
+        "parent": _parent(algorithm, base),
         "docstring": literals.docstring(docstring(algorithm, [*positional, *keyword_only])),
         "rule": rule_of(algorithm) if base is None else _derived_rule(algorithm, base),
+        "programs": [_program(algorithm, program) for program in algorithm.programs],
         "positional": positional,
         "keyword_only": keyword_only,
         "checks": checks(algorithm, base),
@@ -42,6 +44,19 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
         "defaults": _defaults(algorithm),
         "handed_on": {} if base is None else _handed_on(algorithm, base),
     }
+
+
+def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
+    if base is not None:
+        return base.name
+    return "ModeOptimizer" if algorithm.programs else "GeneratedOptimizer"
+
+
+def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]:
+    """Return a program's mode and name, and the keys of its lists as Python text."""
+    keys = {algorithm.param: "param", **{s.symbol: s.key for s in algorithm.states}}
+    function = program.function
+    return program.mode, function.name, literal(tuple(keys[name] for name in function.tensors))
 
 
 OPTIMIZER = Lowering(
