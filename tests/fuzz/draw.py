@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from fuzz import programs
 from fuzz.branches import Rules
 from fuzz.expressions import Expressions, Known
 from fuzz.trial import Setting
@@ -104,7 +105,7 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
-    return text, _settings(draft, text)
+    return text + programs.drawn(seed, text), _settings(draft, text)
 
 
 def _states(draft: Draft) -> list[State]:

@@ -15,10 +15,11 @@ import torch
 from parts import step_in_parts
 from torch import Tensor
 
+from fuzz import programs
 from fuzz.built import Built
 from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
-from fuzz.oracle import PARAM, Step, fresh_states, kept_in, step_by_rule
+from fuzz.oracle import PARAM, Right, Step, fresh_states, kept_in, step_by_rule
 from optgen import use_lowering
 from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
@@ -89,7 +90,33 @@ class _Trial:
             values = [self.next(hypers, *each) for each in zip(values, right, strict=True)]
             for each in running.values():
                 each.become(values)
+        self.change_modes(running, hypers, values)
         return self.findings
+
+    def change_modes(
+        self,
+        running: Mapping[str, _Run],
+        hypers: Mapping[str, Any],
+        values: list[tuple[Tensor, dict[str, Any]]],
+    ) -> None:
+        """Run every program from these values, and compare what it writes."""
+        algorithm = self.rule.algorithm
+        names = [name for name in running if name in programs.LOWERINGS]
+        for program in reversed(algorithm.programs):  # eval first: a new optimizer trains
+            right: list[tuple[dict[str, Right], bool]] = []
+            with self.noting("oracle"):
+                right += [
+                    programs.right_values(algorithm, program.function, hypers, *each)
+                    for each in values
+                ]
+            for name in names if right else ():
+                running[name].become(values)
+                with self.noting(name), use_lowering(name):
+                    getattr(running[name].optimizer, program.mode)()
+                    for index, (written, sure) in enumerate(right):
+                        found = running[name].values(index)
+                        kept = {key: found[key] for key in written}
+                        self.compare(name, kept, Step(written, sure), f"{program.mode}, {index}")
 
     def step(
         self, name: str, one: _Run, grads: list[Tensor], right: list[Step], number: int
@@ -104,21 +131,22 @@ class _Trial:
                     kind = f"keys {sorted(found)} for {sorted(step.values)}"
                     self.findings.append(self.finding(name, "wrong", kind))
                     break
-                if not step.sure:
-                    self.count.incomparable += 1
-                    continue
                 self.compare(name, found, step, f"step {number + 1}, parameter {index}")
                 if len(self.findings) > before:
                     break
         return len(self.findings) == before
 
     def compare(self, name: str, found: dict[str, Tensor], step: Step, where: str) -> None:
+        if not step.sure:
+            self.count.incomparable += 1
+            return
         known = all(bool(r.comparable.all()) for r in step.values.values())
         self.count.compared += known
         self.count.incomparable += not known
         for key, right in step.values.items():
             wrong = right.first_wrong(found[key])
-            kept = self.dtype if key == PARAM else kept_in(self.rule.algorithm, key, found[PARAM])
+            own = self.rule.algorithm
+            kept = self.dtype if key == PARAM else kept_in(own, key, torch.empty(0).to(self.dtype))
             if key != "step" and found[key].dtype != kept:
                 wrong = f"{found[key].dtype} for {kept}"
             if wrong:

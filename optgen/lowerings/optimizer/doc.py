@@ -48,6 +48,9 @@ def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
     lines += ["", "    Raises:", *_raises(algorithm)]
     states = list(_states(algorithm))
     lines += ["", "    State:", *states] if states else []
+    for program in algorithm.programs:
+        lines += [] if program.mode == "eval" else ["", "    Modes:"]
+        lines += _item(f"{program.mode}(): {program.function.doc.strip().splitlines()[0]}")
     if algorithm.paper:
         lines += ["", f"    Paper: {algorithm.paper}"]
     return lines
