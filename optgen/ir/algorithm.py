@@ -49,6 +49,8 @@ class Hyper:
       foreach only if capturable), or "number" (always, but nothing is computed in its dtype).
     * `about`: its description in the docstring of the class.
     * `rows`: if False, a sparse gradient is an error while the hyperparameter is true.
+    * `given`: a flag that every step sets: whether it was handed an extra input. It is no key of
+      the group.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Hyper:
     tensor: str = "never"
     rows: bool = True
     about: str = ""
+    given: bool = False
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
@@ -88,6 +91,7 @@ class State:
     * `eager`: created by the constructor instead of the first step.
     * `rows`: if False, the state changes as a whole, and a sparse gradient is used as a dense one.
     * `written`: if False, the rule only reads it, and it keeps its initial value.
+    * `given`: for an extra input, the argument of `step` that hands it over; it is not kept.
 
     The states of a function are lists that the caller passes.
     """
@@ -101,6 +105,7 @@ class State:
     eager: bool = False
     rows: bool = True
     written: bool = True
+    given: str = ""
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -224,6 +229,14 @@ class Algorithm:
         else:
             holds = Ref(name) if hyper.type == "flag" else Call("truth", (Ref(name),))
         return holds if name == state.when else Call("not", (holds,))
+
+    def kept_states(self) -> Iterator[State]:
+        """Yield the states that a checkpoint has: all but the extra inputs."""
+        return (s for s in self.states if not s.given)
+
+    def inputs(self) -> Iterator[State]:
+        """Yield the extra inputs, which each step is handed."""
+        return (s for s in self.states if s.given)
 
     def factor_states(self) -> Iterator[State]:
         """Yield the row and column states, in checkpoint order."""

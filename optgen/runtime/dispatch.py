@@ -28,7 +28,8 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     """
     context = optimizer._context
     try:
-        if grads is None and _take_fast_path(optimizer):
+        handed = bool(context.inputs) or optimizer.rule.needs_inputs  # the reader finds states only
+        if grads is None and not handed and _take_fast_path(optimizer):
             context.before = None
             return
         batches, updates = _prepare(optimizer, grads)
@@ -38,7 +39,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     stepped = False
     try:
         cached = [update() for update in updates]
-        context.cached = cached[0] if len(cached) == 1 else None
+        context.cached = cached[0] if len(cached) == 1 and not handed else None
         for batch in batches:
             advance_versions(batch.members)
         # `is_skipped` may wait for a device, so it is called only if the answer matters.

@@ -58,7 +58,9 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
                 for p in members
             ]
     seen, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
-    batch = make_batch(optimizer, group, members, seen, states)
+    needed = (state.given for state in optimizer.rule.inputs if state.when is None)
+    inputs = {key: {id(member): member for member in members} for key in needed}
+    batch = make_batch(optimizer, group, members, seen, states, inputs=inputs)
     return batch.parts or [batch]
 
 

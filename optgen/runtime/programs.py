@@ -20,8 +20,6 @@ from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
 
 MODE = "train_mode"
 
-_step = cast(Any, GeneratedOptimizer.step).__wrapped__  # without hooks: they run around ours
-
 
 class Program(NamedTuple):
     """A generated function, and the lists that it takes of an optimizer."""
@@ -49,17 +47,18 @@ class ModeOptimizer(GeneratedOptimizer):
         super().__init__(params, {**defaults, MODE: True})
 
     @overload
-    def step(self, closure: None = None) -> None: ...
+    def step(self, closure: None = None, **inputs: Any) -> None: ...
 
     @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float], **inputs: Any) -> float: ...
 
     @with_step_hooks
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None, **inputs: Any) -> float | None:
         """Perform a single optimization step, in train mode.
 
         Args:
             closure: Reevaluates the model and returns the loss.
+            **inputs: Extra inputs, if the rule has any.
 
         Raises:
             RuntimeError: A group is in eval mode.
@@ -67,7 +66,8 @@ class ModeOptimizer(GeneratedOptimizer):
         if not all(group[MODE] for group in self.param_groups) and not self._asked_for_state():
             name = type(self).__name__
             raise RuntimeError(f"{name}.step in eval mode: call {name}.train() before training")
-        return cast("float | None", _step(self, closure))
+        step = cast(Any, super().step).__wrapped__  # without hooks: they run around this method
+        return cast("float | None", step(self, closure, **inputs))
 
     def _asked_for_state(self) -> bool:
         """Tell whether torch's checkpoints call `step` for its state only."""

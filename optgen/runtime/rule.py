@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from torch import Tensor
@@ -26,6 +27,7 @@ class State:
     eager: bool = False  # the constructor creates it, not the first step
     rows: bool = True  # false: updated as a whole, so sparse gradients are made dense
     written: bool = True  # false: the rule only reads it
+    given: str = ""  # of an extra input: the argument of `step` that hands it over
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar"):
@@ -37,6 +39,8 @@ class State:
         """Tell whether parameters of this group have the state, at least those of some shape."""
         if self.when is None:
             return True
+        if self.given:  # a step sets this flag, in a copy of the group
+            return bool(group.get(self.when))
         name = self.when.removeprefix("not ")
         return name in FACTS or truth(group[name]) is not self.when.startswith("not ")
 
@@ -96,6 +100,16 @@ class Rule:
             raise ValueError(f"rule {self.name!r}: no fact {sorted(unknown)[0]!r}")
         if self.step not in ("tensor", "int", None):
             raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")
+
+    @cached_property
+    def inputs(self) -> tuple[State, ...]:
+        """The extra inputs, which each step is handed."""
+        return tuple(state for state in self.states if state.given)
+
+    @cached_property
+    def needs_inputs(self) -> bool:
+        """Tell whether no step can be taken without an extra input."""
+        return any(state.when is None for state in self.inputs)
 
     def drop_unset(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return defaults without the optional keys that have their default values."""

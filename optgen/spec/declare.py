@@ -192,6 +192,16 @@ def state(
     return Declared("state", (key,), (*options.items(), ("rows", rows)))
 
 
+def given(name: Any) -> Any:
+    """Declare an extra input, `h=given("hessian")`; in a rule, tell whether it is there.
+
+    Args:
+        name: the argument of `step` that hands it over: `optimizer.step(hessian=[…])`, one tensor
+            or None per parameter in the order of the groups. In a rule: the input.
+    """
+    return Declared("given", (name,), ())
+
+
 def hyper(
     default: float | tuple[float | None, ...] | None,
     *,

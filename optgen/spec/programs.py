@@ -198,8 +198,12 @@ class _Reader:
             message = f"`{name}` is the {what}, but a program runs between steps"
             self.source.error(argument, message, "a program reads the parameter and states")
         state = optimizer.state(name)
+        if state is not None and state.given:
+            message = f"`{name}` is handed to a step, but a program runs between steps"
+            self.source.error(argument, message, "a program reads the parameter and states")
         if state is None and name != optimizer.param:
-            known = [optimizer.param, *(s.symbol for s in optimizer.states if s.shape == "like")]
+            states = (s.symbol for s in optimizer.kept_states() if s.shape == "like")
+            known = [optimizer.param, *states]
             hint = did_you_mean(name, known, f"it has {', '.join(known)}")
             self.source.error(argument, f"`{optimizer.name}` has no state `{name}`", hint)
         if state is not None and state.shape != "like":
@@ -211,8 +215,8 @@ class _Reader:
         """Return a hyperparameter as a function takes it: a number, or what holds one."""
         name, optimizer = argument.arg, self.optimizer
         hyper = optimizer.hyper(name)
-        if hyper is None:
-            known = [h.name for h in optimizer.hypers]
+        if hyper is None or hyper.given:
+            known = [h.name for h in optimizer.hypers if not h.given]
             hint = did_you_mean(name, known, f"it has {', '.join(known) or 'none'}")
             message = f"`{optimizer.name}` has no hyperparameter `{name}`"
             self.source.error(argument, message, hint)

@@ -17,6 +17,7 @@ from optgen.spec.elementwise_functions import (
     lists_of,
     roles,
 )
+from optgen.spec.extra_inputs import check_inputs
 from optgen.spec.literals import STRINGS, TEXT, Option, one_of, options
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
@@ -65,6 +66,7 @@ def read_algorithm(
     signature.check_keys(algorithm.states)
     check_references(source, algorithm)
     check_orders(source, algorithm, node)
+    check_inputs(source, algorithm, node)
     algorithm, scope = read_rule(source, algorithm, node, constants, helpers, read_elsewhere)
     if algorithm.is_function:
         check_function(source, algorithm, scope, node)
@@ -115,16 +117,18 @@ def _declared(
         if is_elementwise(node)
         else _optimizer(source, node, constants, signature)
     )
+    inputs, flags = ((), ()) if is_elementwise(node) else signature.extra_inputs()
     algorithm = Algorithm(
         name=node.name,
         module=module,
         doc=ast.get_docstring(node) or "",
-        hypers=signature.hypers(),
+        hypers=(*signature.hypers(), *flags),
         rule=(),
         source=source.whole,
         place=source.place(node),
         **given,
     )
+    algorithm = replace(algorithm, states=(*algorithm.states, *inputs))
     if not algorithm.doc:
         source.error(node, f"`{node.name}` has no docstring", "describe the rule in one line")
     return algorithm

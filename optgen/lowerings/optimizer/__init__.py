@@ -49,7 +49,9 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
 def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
     if base is not None:
         return base.name
-    return "ModeOptimizer" if algorithm.programs else "GeneratedOptimizer"
+    modes = ["ModeOptimizer"] if algorithm.programs else []
+    inputs = ["InputOptimizer"] if any(algorithm.inputs()) else []
+    return ", ".join(modes + inputs) or "GeneratedOptimizer"
 
 
 def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]:
@@ -90,7 +92,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "elementwise": "" if algorithm.elementwise else "False",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
-        "optional": _pairs(keys_that_torch_lacks(algorithm)),
+        "optional": _pairs(keys_that_torch_lacks(algorithm) | _unset_flags(algorithm)),
         "fixed": _fixed(algorithm),
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.type == "choice"}
@@ -117,7 +119,7 @@ def _state(state: State) -> str:
     usual = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"
-        for name in ("init", "shape", "dtype", "when", "eager", "rows", "written")
+        for name in ("init", "shape", "dtype", "when", "eager", "rows", "written", "given")
         if getattr(state, name) != getattr(usual, name)
     ]
     return f"State({', '.join([literal(state.key), *options])})"
@@ -134,8 +136,14 @@ def _dense_only(algorithm: Algorithm) -> str:
     return literal(names) if names else ""
 
 
+def _unset_flags(algorithm: Algorithm) -> dict[str, str]:
+    """Return the flags that only a step sets, with their values in any other group."""
+    return {h.name: literal(h.default) for h in algorithm.hypers if h.given}
+
+
 def _fixed(algorithm: Algorithm) -> str:
-    return _pairs({h.name: literal(h.default) for h in algorithm.hypers if h.fixed})
+    fixed = (h for h in algorithm.hypers if h.fixed and not h.given)
+    return _pairs({h.name: literal(h.default) for h in fixed})
 
 
 def _pairs(entries: Mapping[str, str]) -> str:
@@ -151,6 +159,8 @@ def _defaults(algorithm: Algorithm) -> dict[str, str]:
     """Return the group's keys with the constructor's values for them."""
     values = {key: key for key in group_keys(algorithm)}
     for hyper in algorithm.hypers:
+        if hyper.given:
+            continue
         if hyper.fixed:
             values[hyper.name] = literal(hyper.default)
         elif hyper.type == "tuple" and hyper.tensor != "never":

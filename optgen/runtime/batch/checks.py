@@ -113,6 +113,8 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
     A kernel would write beyond a state that is smaller than its parameter.
     """
     for state, column in zip(rule.states, batch.states, strict=True):
+        if state.given:
+            continue  # `step` has checked it
         as_always = state.shape == "like" and not rule.facts
         if as_always and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
@@ -134,7 +136,8 @@ def _check_states(rule: Rule, batch: Batch) -> None:
     if rule.facts or not batch.real:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
-        if state.shape == "like" and column and not _have_shapes(batch.shapes, column):
+        usual = state.shape == "like" and column and not state.given
+        if usual and not _have_shapes(batch.shapes, column):
             _check_shapes(rule, batch)
 
 
@@ -175,7 +178,7 @@ def _present(column: Sequence[Tensor | None]) -> Iterator[Tensor]:
 def _check_state_sharding(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that is not sharded as its parameter is."""
     for state in rule.states:
-        if state.shape == "like" and state.present(batch.group):
+        if state.shape == "like" and not state.given and state.present(batch.group):
             for param, values in zip(batch.members, batch.dicts, strict=True):
                 if state.suits(param):
                     check_state_sharding(state.key, param, values[state.key])

@@ -42,7 +42,7 @@ def gather_batches(
         members, found = with_gradient(group, given)
         grads = checked_gradients(optimizer, group, redistribute_gradients(members, found))
         known = old.get(id(group))
-        batch = make_batch(optimizer, group, members, grads, states, known)
+        batch = make_batch(optimizer, group, members, grads, states, known, context.inputs)
         if known is None or not known.is_like(batch):
             known = _rebuild(optimizer, batch, grads)
         else:
@@ -97,7 +97,8 @@ def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
     snapshot(optimizer)
     created = create_missing(rule, optimizer.state, group, batch.members, optimizer.defaults)
     context.created += created
-    batch = make_batch(optimizer, group, batch.members, grads, States(optimizer.state))
+    states = States(optimizer.state)
+    batch = make_batch(optimizer, group, batch.members, grads, states, inputs=context.inputs)
     check_types(rule, batch)
     fresh = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():

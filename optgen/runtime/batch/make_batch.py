@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import chain
 from operator import attrgetter, is_
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
+from optgen.runtime.batch.extra_inputs import Inputs, given_flags, input_columns
 from optgen.runtime.batch.gradients import Gradients
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import Rule
@@ -52,11 +54,13 @@ def make_batch(
     grads: Gradients,
     states: States,
     known: Batch | None = None,
+    inputs: Inputs = MappingProxyType({}),
 ) -> Batch:
     """Make the batch of parameters and gradients, with the states that exist.
 
     Args:
         known: the group's batch of the last step; its findings are reused if all types are equal.
+        inputs: the extra inputs of this step.
     """
     rule = optimizer.rule
     keys = state_keys(rule, group)
@@ -65,9 +69,11 @@ def make_batch(
     shapes = list(map(_shape, members))
     raw, types = _fetch_states(rule, keys, counted, members, dicts)
     types.append(shapes)
+    handed = input_columns(rule, inputs, members) if rule.inputs else {}
+    types += [list(map(type, _present(column))) for column in handed.values()]
     same = known is not None and known.types == types
     real = known.real if known and same else _are_real(types)
-    columns = [raw.get(state.key, []) for state in rule.states]
+    columns = [(handed if state.given else raw).get(state.key, []) for state in rule.states]
     batch = Batch(
         group=group,
         members=members,
@@ -83,17 +89,23 @@ def make_batch(
         real=real,
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
-    _set_dispatch_keys(rule, batch, known if same else None)
+    _set_dispatch_keys(rule, batch, known if same else None, handed)
     return batch
 
 
-def _set_dispatch_keys(rule: Rule, batch: Batch, known: Batch | None) -> None:
+def _set_dispatch_keys(
+    rule: Rule, batch: Batch, known: Batch | None, handed: dict[str, list[Any]]
+) -> None:
     """Set the dispatch keys of a batch, and its parts; reuse those of `known` of the same types."""
-    if known and batch.ordinary and known.ordinary and not rule.facts:
+    if known and batch.ordinary and known.ordinary and not (rule.facts or handed):
         batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(rule, members, params, grads, batch.ordinary)
+        if handed:
+            answers = given_flags(rule, handed, len(members))
+            pairs = zip(batch.dispatch_keys, answers, strict=True)
+            batch.dispatch_keys = [key._replace(given=given) for key, given in pairs]
         batch.split_into_parts()
 
 

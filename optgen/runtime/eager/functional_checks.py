@@ -26,7 +26,9 @@ def check_functional(rule: Rule, batch: Batch) -> None:
                     f"If capturable=True, {named}{comma} and state_steps must be on supported "
                     f"devices: {devices}."
                 )
-    recorded = [*batch.members, *(t for column in batch.states for t in column if t is not None)]
+    states = zip(rule.states, batch.states, strict=True)
+    columns = (column for state, column in states if not state.given)
+    recorded = [*batch.members, *(t for column in columns for t in column if t is not None)]
     if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in recorded):
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation."
