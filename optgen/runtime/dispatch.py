@@ -28,7 +28,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     """
     context = optimizer._context
     try:
-        handed = bool(context.inputs) or optimizer.rule.needs_inputs  # the reader finds states only
+        handed = bool(context.given) or optimizer.rule.needs_inputs  # the reader finds states only
         if grads is None and not handed and _take_fast_path(optimizer):
             context.before = None
             return

@@ -5,7 +5,7 @@ from typing import Any, cast, overload
 
 from torch import Tensor
 
-from optgen.runtime.batch.extra_inputs import checked_inputs
+from optgen.runtime.batch.extra_inputs import check_names
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
 
@@ -39,9 +39,9 @@ class InputOptimizer(GeneratedOptimizer):
             ValueError: An input has the wrong length or shape, or lacks what the rule needs.
             RuntimeError: An input is on another device than its parameter.
         """
-        name = type(self).__name__
-        self._context.inputs = checked_inputs(name, self.rule, self.param_groups, inputs)
+        check_names(type(self).__name__, self.rule, inputs)
+        self._context.given = {key: each for key, each in inputs.items() if each is not None}
         try:
             return cast("float | None", _step(self, closure))
         finally:
-            self._context.inputs = {}
+            self._context.given = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import INTERPRETED, inside, outside, run_inside
+from interpreter import INTERPRETED, outside, run_inside
 from torch import Tensor
 
 import optgen
@@ -358,8 +358,3 @@ def test_a_checkpoint_of_torch_may_ask_for_state_in_eval_mode() -> None:
 
     assert "z" in found["state"]["weight"]
     assert optimizer.param_groups[0]["train_mode"] is False
-
-
-@inside
-def test_triton_was_chosen() -> None:
-    assert INTERPRETED

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.extra_inputs import Inputs
 from optgen.runtime.batch.flat_partitions import OriginalParams
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.state.create import Created
@@ -32,7 +31,7 @@ class StepContext:
     placeholders: list[Placeholder] = field(default_factory=list)
     before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set when a step changes states
     cached: CachedStep | None = None  # set if one backend took the whole step
-    inputs: Inputs = field(default_factory=dict)  # the extra inputs of the current step
+    given: dict[str, Any] = field(default_factory=dict)  # extra inputs of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group, as above
 
     def forget(self) -> None:

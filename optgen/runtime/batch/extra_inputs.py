@@ -1,6 +1,6 @@
 """Extra inputs: tensors that one step is handed beside the gradients, and that it only reads."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -24,24 +24,18 @@ _COMPARED: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] = {
 """Properties that an input shares with its parameter, and the error if it does not."""
 
 
-def checked_inputs(
-    name: str, rule: Rule, groups: Sequence[Group], given: Mapping[str, Any]
-) -> Inputs:
-    """Return the inputs of a step, after checking that each fits its parameter.
-
-    Args:
-        name: The optimizer's, for messages.
-        rule: Its rule.
-        groups: Its groups.
-        given: Lists by the name of the input; None stands for a list of None.
-    """
+def check_names(name: str, rule: Rule, given: Iterable[str]) -> None:
+    """Raise Python's TypeError for an argument of `step` that is no input of the rule."""
     known = [state.given for state in rule.inputs]
     for key in given:
         if key not in known:
             raise TypeError(f"{name}.step() got an unexpected keyword argument {key!r}")
+
+
+def checked_inputs(groups: Sequence[Group], given: Mapping[str, Any]) -> Inputs:
+    """Return lists of inputs by name and parameter, after checking that each fits its parameter."""
     params = [param for group in groups for param in group["params"]]
-    lists = {key: tensors for key, tensors in given.items() if tensors is not None}
-    return {key: _by_param(key, params, tensors) for key, tensors in lists.items()}
+    return {key: _by_param(key, params, tensors) for key, tensors in given.items()}
 
 
 def _by_param(key: str, params: Sequence[Tensor], given: Any) -> dict[int, Tensor]:

@@ -13,6 +13,7 @@ from optgen.runtime.batch import flat_partitions, gradient_checks
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_step, check_types
 from optgen.runtime.batch.context import StepContext, Stepping
+from optgen.runtime.batch.extra_inputs import Inputs, checked_inputs
 from optgen.runtime.batch.gradients import Gradients, checked_gradients, with_gradient
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.state.create import create_missing
@@ -37,14 +38,15 @@ def gather_batches(
         context.placeholders = []
     old, context.batches, context.created = context.batches, {}, []
     states = States(optimizer.state)
+    inputs = checked_inputs(optimizer.param_groups, context.given)
     batches = []
     for group in optimizer.param_groups:
         members, found = with_gradient(group, given)
         grads = checked_gradients(optimizer, group, redistribute_gradients(members, found))
         known = old.get(id(group))
-        batch = make_batch(optimizer, group, members, grads, states, known, context.inputs)
+        batch = make_batch(optimizer, group, members, grads, states, known, inputs)
         if known is None or not known.is_like(batch):
-            known = _rebuild(optimizer, batch, grads)
+            known = _rebuild(optimizer, batch, grads, inputs)
         else:
             known.take_tensors(batch)
         check_step(optimizer, known)
@@ -85,7 +87,7 @@ def finish(optimizer: Stepping, stepped: bool) -> None:
     context.forget()
 
 
-def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
+def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients, inputs: Inputs) -> Batch:
     """Check a batch whose types differ from the last step's; create missing states."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
     check_not_partial(batch.members)
@@ -98,7 +100,7 @@ def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
     created = create_missing(rule, optimizer.state, group, batch.members, optimizer.defaults)
     context.created += created
     states = States(optimizer.state)
-    batch = make_batch(optimizer, group, batch.members, grads, states, inputs=context.inputs)
+    batch = make_batch(optimizer, group, batch.members, grads, states, inputs=inputs)
     check_types(rule, batch)
     fresh = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
