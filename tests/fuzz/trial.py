@@ -15,7 +15,7 @@ import torch
 from parts import step_in_parts
 from torch import Tensor
 
-from fuzz import programs
+from fuzz import extra_inputs, programs
 from fuzz.built import Built
 from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
@@ -72,26 +72,44 @@ class _Trial:
         if not running:
             return self.findings
         group = next(iter(running.values())).optimizer.param_groups[0]
-        hypers = {h.name: group[h.name] for h in self.rule.algorithm.hypers}
+        algorithm = self.rule.algorithm
+        hypers = {h.name: group.get(h.name, h.default) for h in algorithm.hypers}
         values = [(param, dict[str, Any]()) for param in start]
         for number in range(STEPS):
             grads = [self.drawn(shape) for shape in self.setting.shapes]
+            inputs = extra_inputs.handed(algorithm, start, self.drawn, number)
             right: list[Step] = []
             with self.noting("oracle"):
                 right += [
-                    step_by_rule(self.rule.algorithm, hypers, param, grad, state)
-                    for (param, state), grad in zip(values, grads, strict=True)
+                    self.right_step(hypers, *value, grad, inputs, index)
+                    for index, (value, grad) in enumerate(zip(values, grads, strict=True))
                 ]
             if not right:
                 break
             for name in list(running):
-                if not self.step(name, running[name], grads, right, number):
+                if not self.step(name, running[name], grads, inputs, right, number):
                     del running[name]
             values = [self.next(hypers, *each) for each in zip(values, right, strict=True)]
             for each in running.values():
                 each.become(values)
         self.change_modes(running, hypers, values)
         return self.findings
+
+    def right_step(
+        self,
+        hypers: Mapping[str, Any],
+        param: Tensor,
+        state: Mapping[str, Any],
+        grad: Tensor,
+        inputs: extra_inputs.Handed,
+        index: int,
+    ) -> Step:
+        """Take the step of one parameter by the rule; what is not kept is left out."""
+        algorithm = self.rule.algorithm
+        flags, given = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
+        step = step_by_rule(algorithm, {**hypers, **flags}, param, grad, {**state, **given})
+        kept = {key: value for key, value in step.values.items() if key not in given}
+        return Step(kept, step.sure)
 
     def change_modes(
         self,
@@ -119,12 +137,18 @@ class _Trial:
                         self.compare(name, kept, Step(written, sure), f"{program.mode}, {index}")
 
     def step(
-        self, name: str, one: _Run, grads: list[Tensor], right: list[Step], number: int
+        self,
+        name: str,
+        one: _Run,
+        grads: list[Tensor],
+        inputs: extra_inputs.Handed,
+        right: list[Step],
+        number: int,
     ) -> bool:
         """Take a step; tell whether the lowering can go on."""
         before = len(self.findings)
         with self.noting(name):
-            one.step(grads)
+            one.step(grads, inputs)
             for index, step in enumerate(right):
                 found = one.values(index)
                 if found.keys() != step.values.keys():
@@ -202,7 +226,7 @@ class _Run:
         self.optimizer = rule.cls(self.params, **setting.hypers, differentiable=functional)
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
-    def step(self, grads: list[Tensor]) -> None:
+    def step(self, grads: list[Tensor], inputs: extra_inputs.Handed) -> None:
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad.clone()
         cut = self.name == "sharded"
@@ -210,7 +234,7 @@ class _Run:
             in_parts(self.rule, self.axis) if cut else contextlib.nullcontext(),
             use_lowering(self.forced),
         ):
-            self.optimizer.step()
+            self.optimizer.step(**inputs)
 
     def values(self, index: int) -> dict[str, Tensor]:
         param = self.params[index]
