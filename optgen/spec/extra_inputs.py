@@ -40,8 +40,12 @@ def extra_inputs(
         declaration = defaults[name]
         assert isinstance(declaration, ast.Call)
         key = _key(source, name, declaration, constants)
-        if key in [state.given for state in states]:
-            source.error(declaration, f'two inputs are called "{key}"', "choose another name")
+        other = next((s.given for s in states if s.given.upper() == key.upper()), None)
+        if other is not None:
+            message = f'two inputs are called "{key}"'
+            if other != key:
+                message = f'the inputs "{other}" and "{key}" differ in case only'
+            source.error(declaration, message, "choose another name")
         when = f"given_{key}" if name in asked else None
         place = source.place(declaration)
         states.append(State(name, f"{key}_input", when=when, written=False, given=key, place=place))
@@ -79,14 +83,19 @@ def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]
     return key
 
 
+def _keys(algorithm: Algorithm) -> Iterable[str]:
+    return (state.key for state in algorithm.kept_states())
+
+
 def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
     """Check that the names that inputs have in generated code are free, and gradients dense."""
-    others = {h.name for h in algorithm.hypers if not h.given}
-    others |= {name for s in algorithm.states if not s.given for name in (s.key, s.symbol)}
+    arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    others = {name.upper() for name in (*(a.arg for a in arguments), *_keys(algorithm))}
     for state in algorithm.states:
-        taken = {state.key, f"given_{state.given}"} & others if state.given else None
+        own = (state.key, f"given_{state.given}") if state.given else ()
+        taken = [name for name in own if name.upper() in others]
         if taken:
-            message = f'`{min(taken)}` is used for the input "{state.given}"'
+            message = f'`{taken[0]}` is used for the input "{state.given}"'
             source.error_at(state.place, message, "choose another name")
         if state.given and algorithm.gradient != "dense":
             message = "a rule for sparse gradients has no extra inputs"

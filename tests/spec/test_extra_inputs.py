@@ -55,6 +55,15 @@ ERRORS = {
         "g = g * h", states='m=state("exp_avg", when="given_hessian")'
     ).replace(UPDATE, f"if given(h):\n        m = m + g\n    {UPDATE}"),
     "the flag's name": asked("g = g * h", hypers="lr=hyper(0.1), given_hessian=flag(False)"),
+    "its own name": spec(
+        "if given(given_a):",
+        "    g = g * given_a",
+        "p = p - lr * g / t",
+        inputs='p, g, t, given_a=given("a")',
+    ),
+    "names that differ in case": spec(
+        "p = p - lr * g * h * k / t", inputs='p, g, t, h=given("x"), k=given("X")'
+    ),
     "the key of a state": asked(
         "g = g * h", "m = m + h", states='m=state("hessian_input")'
     ).replace(UPDATE, f"m = m + g\n    {UPDATE}"),

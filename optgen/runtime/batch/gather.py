@@ -38,7 +38,7 @@ def gather_batches(
         context.placeholders = []
     old, context.batches, context.created = context.batches, {}, []
     states = States(optimizer.state)
-    inputs = checked_inputs(optimizer.param_groups, context.given)
+    inputs = checked_inputs(optimizer.param_groups, context.given) if context.given else {}
     batches = []
     for group in optimizer.param_groups:
         members, found = with_gradient(group, given)
