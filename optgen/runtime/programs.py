@@ -96,7 +96,8 @@ class ModeOptimizer(GeneratedOptimizer):
         self, function: Elementwise, program: Program, group: Group
     ) -> Callable[[], None]:
         """Return the call of a program for one group; all errors end here."""
-        rows = [self._tensors(param, program.keys) for param in group["params"]]
+        params = {id(param): param for param in group["params"]}  # one may stand there twice
+        rows = [self._tensors(param, program.keys) for param in params.values()]
         columns = [list(column) for column in zip(*filter(None, rows), strict=True)]
         hypers = {key: number(group[key]) for key in function.rule.hypers}
         fused, foreach = group.get("fused"), group.get("foreach")

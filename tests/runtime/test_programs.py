@@ -188,6 +188,18 @@ def test_a_parameter_without_state_stays() -> None:
 
 
 @outside
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_that_stands_in_a_group_twice_moves_once() -> None:
+    param = parameters()[0]
+    optimizer = SGD([param, param], momentum=0.5)
+    train(optimizer, 2)
+    before, z = values(optimizer)[0], optimizer.state[param]["z"]
+    optimizer.eval()
+
+    close([param], [2 * before - z])
+
+
+@outside
 @pytest.mark.parametrize("how", ["state dict", "pickle", "copy"])
 def test_the_mode_is_kept(how: str) -> None:
     optimizer: Any = ADAMW(parameters())
