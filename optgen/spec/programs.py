@@ -143,9 +143,9 @@ class _Reader:
         hypers = tuple(map(self._hyper, self.node.args.kwonlyargs))
         self._check_body()
         param, grad, others = roles(self.source, self.node, lists)
-        declared = replace(
-            self.optimizer,
+        declared = Algorithm(
             name=self.node.name,
+            module=self.optimizer.module,
             doc=ast.get_docstring(self.node) or self._usual_doc(),
             paper="",
             states=tuple(self._state(name, written) for name, written in others.items()),
@@ -154,14 +154,8 @@ class _Reader:
             param=param,
             grad=grad,
             step=None,
-            counter="tensor",
-            requires=(),
-            keywords=(),
-            group=(),
-            gradient="dense",
-            sparse_hint="",
-            scalar_device="cpu",
             lists=lists,
+            source=self.source.whole,
             place=self.source.place(self.node),
         )
         function, scope = read_rule(self.source, declared, self.node, constants, helpers)
