@@ -270,6 +270,7 @@ class Odd(Tensor):
 
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "too short": ([None], ValueError, "hessian has 1 entries for 2 parameters"),
+    "no list": (3, TypeError, "hessian is a list with a tensor or None per parameter, not 3"),
     "a tensor": (torch.ones(2, 3), TypeError, "hessian is a list with a tensor or None per"),
     "a number": ([1.0, None], TypeError, r"hessian\[0\] is a float, not a tensor or None"),
     "another shape": ([None, torch.ones(3, 2)], ValueError, r"hessian\[1\] has the shape \(3, 2\)"),
@@ -373,6 +374,19 @@ def test_layouts(lowering: str) -> None:
             found.append(param.detach())
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[2], found[3])
+
+
+@outside
+def test_a_conjugate_view_is_read() -> None:
+    found = []
+    handed = torch.randn(3, dtype=torch.complex64).conj()
+    for each in (handed, handed.resolve_conj()):
+        param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+        param.grad = torch.ones(3, dtype=torch.complex64)
+        made(ELEMENTS)([param]).step(first=[each])
+        found.append(param.detach())
+
+    assert torch.equal(*found)
 
 
 @outside

@@ -41,6 +41,8 @@ def checked_inputs(groups: Sequence[Group], given: Mapping[str, Any]) -> Inputs:
 def _by_param(key: str, params: Sequence[Tensor], given: Any) -> dict[int, Tensor]:
     if isinstance(given, Tensor):
         raise TypeError(f"{key} is a list with a tensor or None per parameter, not a tensor")
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{key} is a list with a tensor or None per parameter, not {given!r}")
     tensors = list(given)
     if len(tensors) != len(params):
         raise ValueError(f"{key} has {len(tensors)} entries for {len(params)} parameters")
@@ -48,8 +50,15 @@ def _by_param(key: str, params: Sequence[Tensor], given: Any) -> dict[int, Tenso
     for number, (param, tensor) in enumerate(zip(params, tensors, strict=True)):
         if tensor is not None:
             _check(f"{key}[{number}]", param, tensor)
-            found[id(param)] = tensor.clone() if has_overlap(tensor) else tensor
+            found[id(param)] = _readable(tensor)
     return found
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """Return a tensor whose memory lowerings can read, maybe a copy."""
+    if tensor.is_conj():
+        return tensor.resolve_conj()
+    return tensor.clone() if has_overlap(tensor) else tensor
 
 
 def _check(name: str, param: Tensor, tensor: Any) -> None:
