@@ -158,18 +158,27 @@ def render_all(
     catalogued: bool = False,
 ) -> dict[str, str]:
     """Return the text of every file of an algorithm, by path in its spec's generated folder."""
+    texts: dict[str, str] = {}
+    for each in algorithm.with_functions:
+        texts |= _files(each, ruff, base, catalogued)
+    if algorithm.is_function:
+        header = _header(algorithm.module, "#", catalogued)
+        texts["__init__.py"] = f'{header}"""Functions over lists of tensors, each in a folder."""\n'
+    return texts
+
+
+def _files(
+    algorithm: Algorithm, ruff: str | None, base: Algorithm | None, catalogued: bool
+) -> dict[str, str]:
+    """Return the text of every file of an algorithm without its programs."""
     subfolder = Path(algorithm.folder).relative_to(algorithm.module)
-    texts = {
-        str(subfolder / lowering.filename): render(
+    return {
+        (subfolder / lowering.filename).as_posix(): render(
             algorithm, lowering, ruff, base, catalogued=catalogued
         )
         for lowering in LOWERINGS
         if lowering.applies(algorithm)
     }
-    if algorithm.is_function:
-        header = _header(algorithm.module, "#", catalogued)
-        texts["__init__.py"] = f'{header}"""Functions over lists of tensors, each in a folder."""\n'
-    return texts
 
 
 def _format(text: str, ruff: str) -> str:

@@ -89,7 +89,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("choice", "use_lowering"),
     ("dispatch", "elementwise"),
     ("optimizer",),
-    ("__init__", "explain", "functional"),
+    ("__init__", "explain", "extra_inputs", "functional", "programs"),
 )
 """The floors of optgen/runtime, the lowest first: a room imports from floors below its own."""
 FUSED_CPU: tuple[tuple[str, ...], ...] = (

@@ -19,7 +19,7 @@ class Access:
     key: str
     stored: bool = False
     shape: str = "like"  # "like" the parameter, or one number per "row" or "col"
-    when: str | None = None  # the group value that must be true for the access
+    when: str | None = None  # the group value that must be true; an extra input's is in no group
 
     def shape_for(self, param: Tensor) -> list[int]:
         """Return the shape of the tensor for a parameter."""
@@ -40,5 +40,5 @@ class Traffic:
     def present(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
         """Yield the accesses of each sweep for the values of a group, stored tensors first."""
         for sweep in self.sweeps:
-            accessed = [t for t in sweep if t.when is None or truth(group[t.when])]
+            accessed = [t for t in sweep if t.when is None or truth(group.get(t.when))]
             yield sorted(accessed, key=lambda access: not access.stored)

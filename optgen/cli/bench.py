@@ -124,6 +124,9 @@ def _load_class(path: str) -> str:
     kind = load(spec_path(path))
     if kind.rule.gradient == "sparse_only":
         raise typer.BadParameter(f"{path}: dense gradients are measured, and it takes sparse ones")
+    if kind.rule.needs_inputs:
+        needed = ", ".join(state.given for state in kind.rule.inputs)
+        raise typer.BadParameter(f"{path}: a step needs {needed}, and the benchmark has none")
     if OWN.setdefault(kind.__name__, kind) is not kind:
         raise typer.BadParameter(f"{path}: two of these files hold a class {kind.__name__}")
     return str(kind.__name__)

@@ -122,7 +122,9 @@ def _summary(algorithm: Algorithm) -> str:
     if algorithm.is_function:
         written = {stmt.target.name for stmt in assigns(algorithm.rule)}
         return f"writes: {', '.join(name for name in algorithm.lists if name in written)}"
-    return f"state: {', '.join(state.key for state in algorithm.states) or 'none'}"
+    states = ", ".join(state.key for state in algorithm.kept_states()) or "none"
+    programs = ", ".join(f"{p.mode} by {p.function.name}" for p in algorithm.programs)
+    return f"state: {states}; {programs}" if programs else f"state: {states}"
 
 
 def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:

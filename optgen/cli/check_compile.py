@@ -28,7 +28,8 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
         ToolchainError: there is no compiler, or it failed; the message says why.
     """
     for path in dict.fromkeys(spec_path(name) for name in names):
-        for algorithm in filter(_CPP.applies, read_spec(path)):
+        functions = (each for a in read_spec(path) for each in a.with_functions)
+        for algorithm in filter(_CPP.applies, functions):
             try:
                 _build(algorithm)
             except (library_cache.NoCompilerError, CompileError) as error:

@@ -22,7 +22,7 @@ def table() -> str:
 
 
 def _row(algorithm: Algorithm) -> tuple[str, ...]:
-    states = ", ".join(_state(s) for s in algorithm.states) or "-"
+    states = ", ".join(_state(s) for s in algorithm.kept_states()) or "-"
     if algorithm.base:
         states = f"as {algorithm.base}"
     return (algorithm.module, algorithm.name, states, algorithm.paper)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import typer
 
@@ -27,7 +27,7 @@ def source(name: str) -> str:
 def latex(name: str) -> str:
     """Return the rule in LaTeX, as the docstring of the class has it."""
     texts: list[str] = []
-    for algorithm in _whole(name):
+    for algorithm in _functions_too(_whole(name)):
         with spec_errors(algorithm):
             texts.append(to_latex(algorithm))
     return "\n\n".join(texts)
@@ -36,7 +36,7 @@ def latex(name: str) -> str:
 def ir(name: str) -> str:
     """Return the text of the algorithm and of its plan."""
     texts: list[str] = []
-    for algorithm in _whole(name):
+    for algorithm in _functions_too(_whole(name)):
         with spec_errors(algorithm):
             texts += [to_text(algorithm), to_text(plan(algorithm))]
     return "\n\n".join(texts)
@@ -49,9 +49,10 @@ def generated(name: str, lowering: str) -> str:
         message = f"{lowering!r} is not one of {', '.join(files)}"
         raise typer.BadParameter(message, param_hint="--lowering")
     chosen = files[lowering]
-    algorithms = _read(name)
-    for algorithm in algorithms:
-        if not chosen.applies(algorithm):
+    read = _read(name)
+    algorithms = list(filter(chosen.applies, _functions_too(read)))
+    for algorithm in read:
+        if not any(map(chosen.applies, algorithm.with_functions)):
             raise typer.BadParameter(_why_no_file(algorithm, chosen))
     ruff = emit.find_ruff()
     texts: list[str] = []
@@ -70,6 +71,12 @@ def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
     if lowering.of == "function":
         return f"{name} is an optimizer, so it has no function: use --lowering optimizer"
     return f"{name} runs {base}'s {lowering.name}: show {base} instead"
+
+
+def _functions_too(algorithms: Iterable[Algorithm]) -> Iterator[Algorithm]:
+    """Yield each algorithm, and after it the functions of its programs."""
+    for algorithm in algorithms:
+        yield from algorithm.with_functions
 
 
 def _whole(name: str) -> Iterator[Algorithm]:

@@ -14,6 +14,7 @@ Shape = Literal["like", "row", "col", "scalar"]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
 ScalarDevice = Literal["cpu", "param"]
+Mode = Literal["train", "eval"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
 
@@ -48,6 +49,8 @@ class Hyper:
       foreach only if capturable), or "number" (always, but nothing is computed in its dtype).
     * `about`: its description in the docstring of the class.
     * `rows`: if False, a sparse gradient is an error while the hyperparameter is true.
+    * `given`: a flag that every step sets: whether it was handed an extra input. It is no key of
+      the group.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Hyper:
     tensor: str = "never"
     rows: bool = True
     about: str = ""
+    given: bool = False
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
@@ -91,6 +95,7 @@ class State:
     * `written`: if False, the rule only reads it, and it keeps its initial value.
     * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
       device, and no step copies it to the host.
+    * `given`: for an extra input, the argument of `step` that hands it over; it is not kept.
 
     The states of a function are lists that the caller passes.
     """
@@ -105,6 +110,7 @@ class State:
     rows: bool = True
     written: bool = True
     on_device: bool = False
+    given: str = ""
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -143,6 +149,8 @@ class Algorithm:
     * `lists`: the lists that a function (`@elementwise`) takes, in the author's order; () for an
       optimizer. One tensor of each is updated as a parameter is: `param` is the first list that
       the rule writes, `grad` the first that it only reads, and all others are `states`.
+    * `programs`: the functions that an optimizer's `train()` and `eval()` run; () if it has no
+      such methods.
     """
 
     name: str
@@ -164,6 +172,7 @@ class Algorithm:
     sparse_hint: str = ""
     scalar_device: ScalarDevice = "cpu"
     lists: tuple[str, ...] = ()
+    programs: tuple[ModeProgram, ...] = ()
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
@@ -208,6 +217,11 @@ class Algorithm:
         return {node.op for node in nodes if isinstance(node, Call)}
 
     @property
+    def with_functions(self) -> tuple[Algorithm, ...]:
+        """The algorithm itself, and the functions of its programs."""
+        return (self, *(program.function for program in self.programs))
+
+    @property
     def is_function(self) -> bool:
         """Tell whether it is a function over lists, which has no class and no state of its own."""
         return bool(self.lists)
@@ -248,6 +262,14 @@ class Algorithm:
             holds = Ref(name) if hyper.type == "flag" else Call("truth", (Ref(name),))
         return holds if name == state.when else Call("not", (holds,))
 
+    def kept_states(self) -> Iterator[State]:
+        """Yield the states that a checkpoint has: all but the extra inputs."""
+        return (s for s in self.states if not s.given)
+
+    def inputs(self) -> Iterator[State]:
+        """Yield the extra inputs, which each step is handed."""
+        return (s for s in self.states if s.given)
+
     def factor_states(self) -> Iterator[State]:
         """Yield the row and column states, in checkpoint order."""
         return (s for s in self.states if s.shape in ("row", "col"))
@@ -271,3 +293,14 @@ class Algorithm:
     def device_states(self) -> Iterator[State]:
         """Yield all states but those of the scalar program, in checkpoint order."""
         return (s for s in self.states if s.shape != "scalar" or s.on_device)
+
+
+@dataclass(frozen=True)
+class ModeProgram:
+    """A function over an optimizer's parameters and states, which a change of its mode runs.
+
+    The lists of the function have the symbols of the parameter and of states in the optimizer.
+    """
+
+    mode: Mode
+    function: Algorithm

@@ -7,7 +7,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.keyed.create_state import create_state
-from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed, check_names
+from optgen.keyed.keyed_optimizer import (
+    SAVE,
+    KeyedOptimizer,
+    check_keyed,
+    check_names,
+    check_no_mode,
+)
 from optgen.runtime.light_optimizer import with_step_hooks
 
 OptimizerFactory = Callable[..., Optimizer]
@@ -67,7 +73,7 @@ class KeyedOptimizerWrapper(WrapperBase):
 
     Raises:
         ValueError: The optimizer has state for other parameters.
-        TypeError: `params` is not a mapping.
+        TypeError: `params` is not a mapping; or the optimizer has `train()` and `eval()`.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class KeyedOptimizerWrapper(WrapperBase):
     ) -> None:
         check_names(params)
         optimizer = optim_factory(params if pass_params_dict else list(params.values()))
+        check_no_mode(optimizer)
         self._begin(_optimizer=optimizer, params=params, defaults=_defaults(optimizer))
         self._check_state()
 

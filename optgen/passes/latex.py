@@ -245,7 +245,8 @@ def _decided(condition: Expr, algorithm: Algorithm) -> bool | None:
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             hyper = algorithm.hyper(name)
-            return bool(hyper.default) if hyper is not None and hyper.fixed else None
+            is_fixed = hyper is not None and hyper.fixed and not hyper.given
+            return bool(hyper.default) if hyper is not None and is_fixed else None
         case Call("not", (inner,)):
             holds = _decided(inner, algorithm)
             return None if holds is None else not holds

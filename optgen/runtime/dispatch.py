@@ -29,7 +29,8 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     """
     context = optimizer._context
     try:
-        if grads is None and _take_fast_path(optimizer):
+        handed = bool(context.given) or optimizer.rule.needs_inputs  # the reader finds states only
+        if grads is None and not handed and _take_fast_path(optimizer):
             context.before = None
             return
         batches, updates = _prepare(optimizer, grads)
@@ -39,7 +40,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     stepped = False
     try:
         cached = [update() for update in updates]
-        context.cached = cached[0] if len(cached) == 1 else None
+        context.cached = cached[0] if len(cached) == 1 and not handed else None
         for batch in batches:
             write_back(batch, with_gradients=is_scaled(optimizer))
             advance_versions(batch.members)

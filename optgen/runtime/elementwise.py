@@ -6,7 +6,8 @@ place of gradients, and all other lists take the place of states.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, get_type_hints
@@ -45,14 +46,23 @@ class Elementwise:
     def __call__(self, *lists: Sequence[Tensor], **hypers: Any) -> None:
         """Update the lists that the rule writes, in place."""
         columns = [column if type(column) is list else list(column) for column in lists]
-        if not any(columns) or self._run_cached(columns, hypers):
-            return
-        batch = self._make_batch(columns, hypers)
+        if any(columns) and not self._run_cached(columns, hypers):
+            self.prepare(columns, hypers)()
+
+    def prepare(
+        self, lists: list[list[Tensor]], hypers: dict[str, Any], may_fuse: bool = True
+    ) -> Callable[[], None]:
+        """Check lists that are not empty, and choose lowerings; return the call that updates."""
+        batch = self._make_batch(lists, hypers)
+        chosen = [(self._choose(part, may_fuse), part) for part in batch.parts or (batch,)]
+        return partial(self._update_all, chosen)
+
+    def _update_all(self, chosen: Sequence[tuple[str, Batch]]) -> None:
         enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
-            for part in batch.parts or (batch,):
-                self._update(part)
+            for lowering, batch in chosen:
+                self._update(lowering, batch)
         finally:
             set_grad_enabled(enabled)
 
@@ -92,8 +102,7 @@ class Elementwise:
         batch.split_into_parts()
         return batch
 
-    def _update(self, batch: Batch) -> None:
-        lowering = self._choose(batch)
+    def _update(self, lowering: str, batch: Batch) -> None:
         others, length = batch.states, len(batch.params)  # the backend may empty the batch
         cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:
@@ -103,10 +112,10 @@ class Elementwise:
                 del self._cached[oldest]
             self._cached = {length: (lowering, cached), **self._cached}
 
-    def _choose(self, batch: Batch) -> str:
+    def _choose(self, batch: Batch, may_fuse: bool) -> str:
         """Return the lowering that `use_lowering` forces, or the fastest that fits the batch."""
         device, forced_lowering = batch.dispatch_key.device, forced()
-        lowering = forced_lowering or FUSED.get(device, "foreach")
+        lowering = forced_lowering or (may_fuse and FUSED.get(device)) or "foreach"
         reason = why_not(self, batch, lowering)
         if not reason and BACKENDS[lowering].device and any(map(is_neg, batch.params)):
             reason = "tensors whose memory holds their negatives"

@@ -62,7 +62,9 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
                 for p in members
             ]
     checked, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
-    batch = make_batch(optimizer, group, members, checked, states)
+    needed = (state.given for state in optimizer.rule.inputs if state.when is None)
+    inputs = {key: {id(member): member for member in members} for key in needed}
+    batch = make_batch(optimizer, group, members, checked, states, inputs=inputs)
     return batch.parts or [batch]
 
 

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from torch import Tensor
@@ -27,6 +28,7 @@ class State:
     rows: bool = True  # false: updated as a whole, so sparse gradients are made dense
     written: bool = True  # false: the rule only reads it
     on_device: bool = False  # a scalar that a reduction feeds: always on the parameter's device
+    given: str = ""  # of an extra input: the argument of `step` that hands it over
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar"):
@@ -43,6 +45,8 @@ class State:
         """Tell whether parameters of this group can have the state; `suits` asks their shapes."""
         if self.when is None:
             return True
+        if self.given:  # a step sets this flag, in a copy of the group
+            return bool(group.get(self.when))
         name = self.when.removeprefix("not ")
         return name in FACTS or truth(group[name]) is not self.when.startswith("not ")
 
@@ -104,6 +108,16 @@ class Rule:
             raise ValueError(f"rule {self.name!r}: no fact {sorted(unknown)[0]!r}")
         if self.step not in ("tensor", "int", None):
             raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")
+
+    @cached_property
+    def inputs(self) -> tuple[State, ...]:
+        """The extra inputs, which each step is handed."""
+        return tuple(state for state in self.states if state.given)
+
+    @cached_property
+    def needs_inputs(self) -> bool:
+        """Tell whether no step can be taken without an extra input."""
+        return any(state.when is None for state in self.inputs)
 
     def drop_unset(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return defaults without the optional keys that have their default values."""

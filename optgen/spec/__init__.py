@@ -3,7 +3,17 @@
 See docs/spec-language.md for the whole grammar on one page.
 """
 
-from optgen.spec.declare import Spec, choice, elementwise, fixed, flag, hyper, optimizer, state
+from optgen.spec.declare import (
+    Spec,
+    choice,
+    elementwise,
+    fixed,
+    flag,
+    given,
+    hyper,
+    optimizer,
+    state,
+)
 from optgen.spec.op_stubs import (
     abs,
     atan2,
@@ -70,6 +80,7 @@ __all__ = [
     "flag",
     "floor",
     "fresh",
+    "given",
     "hyper",
     "lerp",
     "log",

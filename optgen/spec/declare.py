@@ -30,6 +30,38 @@ class Spec:
     file: str
     line: int
 
+    def train(self, function: Callable[..., None]) -> Declared:
+        """Mark a function of the same text as the program of the optimizer's `train()`.
+
+        It names the parameter and states before `/`, and hyperparameters after `*`.
+        """
+        return self._program("train", function)
+
+    def eval(self, function: Callable[..., None]) -> Declared:
+        """Mark a function of the same text as the program of the optimizer's `eval()`.
+
+        It names the parameter and states before `/`, and hyperparameters after `*`.
+        """
+        return self._program("eval", function)
+
+    def _program(self, mode: str, function: Callable[..., None]) -> Declared:
+        """Return a token for a program, which the optimizer's text holds already.
+
+        Raises:
+            SpecError: the program stands in another file or notebook cell.
+        """
+        written = _inert_spec(function)
+        lines = self.source.splitlines()
+        end = self.line + len(lines)
+        if written.file != self.file or not self.line <= function.__code__.co_firstlineno < end:
+            raise SpecError(
+                Place(written.file, written.line, 1),
+                f"`{function.__name__}` is a program of `{self.name}`, but not in its text",
+                f"write it below `{self.name}`, in the same file or cell",
+                "\n" * (written.line - 1) + written.source,
+            )
+        return Declared(mode, (self.name, function.__name__), ())
+
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         """Raise a TypeError: a spec never runs. `optgen.load` makes a class of it."""
         raise TypeError(
@@ -159,6 +191,16 @@ def state(
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}
     return Declared("state", (key,), (*options.items(), ("rows", rows)))
+
+
+def given(name: Any) -> Any:
+    """Declare an extra input, `h=given("hessian")`; in a rule, tell whether it is there.
+
+    Args:
+        name: the argument of `step` that hands it over: `optimizer.step(hessian=[…])`, one tensor
+            or None per parameter in the order of the groups. In a rule: the input.
+    """
+    return Declared("given", (name,), ())
 
 
 def hyper(

@@ -284,12 +284,15 @@ class Expressions:
     def check_exists(self, node: ast.expr, name: str) -> None:
         """Check that a state with `when=` is read and written only where it exists."""
         state = self.scope.algorithm.state(name)
-        if state is not None and state.when and state.when not in self.scope.known_true:
-            is_fact = state.when.removeprefix("not ") in FACTS
-            test = f"{state.when}({self.scope.algorithm.param})" if is_fact else state.when
-            self.source.error(
-                node, f"`{name}` exists only when {state.when}", f"test it first: if {test}: …"
-            )
+        if state is None or not state.when or state.when in self.scope.known_true:
+            return
+        if state.given:
+            hint = f"test it first: if given({name}): …"
+            self.source.error(node, f"`{name}` may be absent here", hint)
+        is_fact = state.when.removeprefix("not ") in FACTS
+        test = f"{state.when}({self.scope.algorithm.param})" if is_fact else state.when
+        message = f"`{name}` exists only when {state.when}"
+        self.source.error(node, message, f"test it first: if {test}: …")
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:
         """Check that a condition has one value per parameter, known before the reductions."""

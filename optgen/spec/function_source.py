@@ -26,23 +26,33 @@ def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # a cell may hold %magic lines
         return "".join(block), first
     spans = [range(first, first + len(block))]
-    spans += [range(node.lineno, (node.end_lineno or 0) + 1) for node in _needed(tree, first)]
+    spans += [range(_first_line(node), (node.end_lineno or 0) + 1) for node in _needed(tree, first)]
     kept = {line for span in spans for line in span}
     numbers = range(min(kept), max(kept) + 1)
     return "".join(lines[n - 1] if n in kept else "\n" for n in numbers), min(kept)
 
 
 def _needed(tree: ast.Module, first: int) -> list[Definition]:
-    """Return the definitions used by the function at a line, directly or indirectly."""
+    """Return a function's programs, and what the function at a line and they use, all the way."""
     known = dict(_definitions(tree))
-    found: dict[str, Definition] = {}
     waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]
+    found: dict[str, Definition] = {n.name: n for node in waiting for n in _programs(tree, node)}
+    waiting += found.values()
     while waiting:
         for name in _free_names(waiting.pop()):
             if name in known and name not in found:
                 found[name] = known[name]
                 waiting.append(known[name])
     return list(found.values())
+
+
+def _programs(tree: ast.Module, optimizer: ast.stmt) -> Iterator[ast.FunctionDef]:
+    """Yield the functions of a file that are decorated with an attribute of an optimizer."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(decorator_list=[ast.Attribute(value=ast.Name(id=name)), *_]):
+                if isinstance(optimizer, ast.FunctionDef) and name == optimizer.name:
+                    yield node
 
 
 def _first_line(node: ast.stmt) -> int:

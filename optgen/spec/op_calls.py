@@ -53,6 +53,8 @@ class OpCalls(Expressions):
         name = node.func.id
         if name in self.scope.helpers:
             return self.inline(node, name)
+        if name == "given":
+            return self._given(node)
         if name not in CALLABLE:
             self._refuse_function(node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
@@ -174,11 +176,21 @@ class OpCalls(Expressions):
                     message = "a tensor is used as a condition, but it is neither true nor false"
                     self.source.error_at(expr.place, message, "compare it: … != 0")
 
+    def _given(self, node: ast.Call) -> Expr:
+        """Read the question whether a step was handed an extra input."""
+        states = [self.scope.algorithm.state(a.id) for a in node.args if isinstance(a, ast.Name)]
+        if self.scope.renamed is None and states and states[0] is not None and states[0].when:
+            return Ref(states[0].when, 0, self.source.place(node))
+        message = "`given` takes an extra input, and stands in the rule itself"
+        hint = 'declare it before `/`: h=given("hessian"); a helper takes it as an argument'
+        self.source.error(node, message, hint)
+
     def _fresh(self, node: ast.Call) -> Expr:
         match node.args[0]:
             case ast.Name(id=name):
                 known = (self.scope.renamed or {}).get(name, Ref(name))
-                if isinstance(known, Ref) and self.scope.algorithm.state(known.name):
+                state = self.scope.algorithm.state(known.name) if isinstance(known, Ref) else None
+                if isinstance(known, Ref) and state is not None and not state.given:
                     self.check_exists(node.args[0], known.name)
                     return Call("fresh", (Ref(known.name),), self.source.place(node))
         hint = "write fresh(b) for a state b"

@@ -17,6 +17,7 @@ from optgen.spec.elementwise_functions import (
     lists_of,
     roles,
 )
+from optgen.spec.extra_inputs import check_inputs
 from optgen.spec.literals import STRINGS, TEXT, Option, one_of, options
 from optgen.spec.random_calls import check_random, number_calls
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
@@ -53,8 +54,11 @@ def read_algorithm(
     node: ast.FunctionDef,
     constants: Mapping[str, Any],
     helpers: Mapping[str, ast.FunctionDef],
+    read_elsewhere: Collection[str] = (),
 ) -> Algorithm:
     """Return the algorithm that a decorated function of a file declares, after all checks.
+
+    A name of `read_elsewhere`, in a program, need not be read in the rule.
 
     Raises:
         SpecError: the first thing in the function that the language does not allow.
@@ -62,11 +66,22 @@ def read_algorithm(
     signature = Signature(source, constants, node)
     algorithm = _declared(source, module, node, constants, signature)
     signature.check_keys(algorithm.states)
-    while True:  # what a device scalar feeds is on the device too
-        read, fed = _read_rule(source, algorithm, node, constants, helpers)
-        if fed == {state.symbol for state in algorithm.device_scalars()}:
-            return read
-        algorithm = _on_device(algorithm, fed)
+    check_references(source, algorithm)
+    check_orders(source, algorithm, node)
+    check_inputs(source, algorithm, node)
+    while True:
+        given = (source, algorithm, node, constants, helpers, read_elsewhere)
+        with_rule, scope = read_rule(*given)
+        if scope.fed == {state.symbol for state in algorithm.device_scalars()}:
+            break
+        algorithm = _on_device(algorithm, scope.fed)  # what these feed is on the device too
+    if with_rule.is_function:
+        check_function(source, with_rule, scope, node)
+        check_elementwise(source, with_rule)
+    check_gradient(source, with_rule, node)
+    check_random(source, with_rule)
+    check_device_scalars(source, with_rule)
+    return with_rule if with_rule.is_function else _with_unwritten_states(with_rule, scope)
 
 
 def _on_device(algorithm: Algorithm, fed: Collection[str]) -> Algorithm:
@@ -75,17 +90,16 @@ def _on_device(algorithm: Algorithm, fed: Collection[str]) -> Algorithm:
     return replace(algorithm, states=tuple(states))
 
 
-def _read_rule(
+def read_rule(
     source: Source,
     algorithm: Algorithm,
     node: ast.FunctionDef,
     constants: Mapping[str, Any],
     helpers: Mapping[str, ast.FunctionDef],
-) -> tuple[Algorithm, set[str]]:
-    """Return the algorithm with its rule, and the scalar states that a reduction feeds."""
-    check_references(source, algorithm)
-    check_orders(source, algorithm, node)
-    scope = Scope(algorithm, constants, helpers)
+    read_elsewhere: Collection[str] = (),
+) -> tuple[Algorithm, Scope]:
+    """Return a declared algorithm with its rule and its requirements, and the rule's scope."""
+    scope = Scope(algorithm, constants, helpers, read=set(read_elsewhere))
     reader = Statements(source, scope)
     body, required = split_requires(node.body)
     requires = tuple(read_require(reader, call) for call in required)
@@ -96,14 +110,7 @@ def _read_rule(
     check_rule(source, algorithm, scope, node, rule)
     check_branches(source, rule)
     check_cases(source, algorithm, scope.known_true)
-    if algorithm.is_function:
-        check_function(source, algorithm, scope, node)
-        check_elementwise(source, algorithm)
-    check_gradient(source, algorithm, node)
-    check_random(source, algorithm)
-    check_device_scalars(source, algorithm)
-    done = algorithm if algorithm.is_function else _with_unwritten_states(algorithm, scope)
-    return done, scope.fed
+    return algorithm, scope
 
 
 def _with_unwritten_states(algorithm: Algorithm, scope: Scope) -> Algorithm:
@@ -125,16 +132,18 @@ def _declared(
         if is_elementwise(node)
         else _optimizer(source, node, constants, signature)
     )
+    inputs, flags = ((), ()) if is_elementwise(node) else signature.extra_inputs()
     algorithm = Algorithm(
         name=node.name,
         module=module,
         doc=ast.get_docstring(node) or "",
-        hypers=signature.hypers(),
+        hypers=(*signature.hypers(), *flags),
         rule=(),
         source=source.whole,
         place=source.place(node),
         **declared,
     )
+    algorithm = replace(algorithm, states=(*algorithm.states, *inputs))
     if not algorithm.doc:
         source.error(node, f"`{node.name}` has no docstring", "describe the rule in one line")
     return algorithm

@@ -14,6 +14,7 @@ from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean, located_errors
 from optgen.spec.files import module_name, read_file
 from optgen.spec.literals import literal
+from optgen.spec.programs import is_program, names_in, with_programs
 from optgen.spec.read_algorithm import read_algorithm
 from optgen.spec.reserved_names import DECLARATIONS, SHADOWABLE, why_taken, why_taken_as_spec_name
 from optgen.spec.source import Source
@@ -105,7 +106,14 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
             source.error(
                 spec, f"`{spec.name}` {why_taken_as_spec_name(spec.name)}", "choose another name"
             )
-    return tuple(read_algorithm(source, module, node, constants, helpers) for node in specs)
+    known = {node.name for node in specs}
+    programs = [node for node in specs if is_program(node, known)]
+    algorithms = [
+        read_algorithm(source, module, node, constants, helpers, names_in(programs, node.name))
+        for node in specs
+        if node not in programs
+    ]
+    return with_programs(source, algorithms, programs, constants, helpers)
 
 
 def _check_imports(source: Source, names: list[ast.alias]) -> None:

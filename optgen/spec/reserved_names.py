@@ -21,7 +21,9 @@ SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS) | SHADOWABLE_FUNCTIONS
 GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
 """Generated modules. A class or function of the same name would be replaced in the package."""
 
-DECLARATIONS = ("optimizer", "elementwise", "state", "hyper", "flag", "choice", "fixed", "require")
+DECLARATIONS = (
+    *("optimizer", "elementwise", "state", "hyper", "flag", "choice", "fixed", "given", "require"),
+)
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUTS = ("param", "grad", "step")
 _GENERATED = PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))

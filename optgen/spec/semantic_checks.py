@@ -23,9 +23,9 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
 
     `when` names a flag, a number or a shape predicate. `init` names a number, or is "p".
     """
-    types: dict[str, str] = {h.name: h.type for h in algorithm.hypers}
+    types: dict[str, str] = {h.name: h.type for h in algorithm.hypers if not h.given}
     types |= dict.fromkeys(FACTS, "fact")
-    for state in algorithm.states:
+    for state in algorithm.kept_states():
         name = (state.when or "").removeprefix("not ")
         if state.when is not None and types.get(name) not in _CONDITION_TYPES:
             _unknown_hyper(source, state, "when", name, types)
@@ -147,7 +147,7 @@ def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
     """Check that `keywords` and `group` name every hyperparameter once, and nothing else."""
     if algorithm.base is None:  # else the base declares some of the hyperparameters
-        wrong = order_error(algorithm, algorithm.hypers)
+        wrong = order_error(algorithm, [h for h in algorithm.hypers if not h.given])
         if wrong:
             source.error(node.decorator_list[0], *wrong)
 
@@ -170,7 +170,11 @@ def check_rule(
         )
     for state in () if algorithm.is_function else algorithm.states:
         if state.symbol not in scope.read:
-            source.error_at(state.place, f"state `{state.symbol}` is never used", "leave it out")
+            what = "input" if state.given else "state"
+            message = f"{what} `{state.symbol}` is never used"
+            source.error_at(state.place, message, "leave it out")
+        if state.given:
+            continue
         if state.symbol not in scope.written and not isinstance(state.init, str):
             hint = f'assign it: {state.symbol} = …; or keep its initial value with init="p"'
             source.error_at(state.place, f"state `{state.symbol}` is never written", hint)

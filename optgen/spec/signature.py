@@ -8,6 +8,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Bounds, Hyper, HyperType, State
 from optgen.spec.constant_arithmetic import is_real
+from optgen.spec.extra_inputs import extra_inputs, is_given
 from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
 from optgen.spec.reserved_names import message_fields, why_taken, why_taken_verbatim
 from optgen.spec.source import Source
@@ -66,14 +67,15 @@ class Signature:
 
     def inputs(self) -> tuple[str, str, str | None]:
         """Return the names of the parameter, the gradient, and the step count (or None)."""
-        names = [a.arg for a in self.node.args.posonlyargs]
+        defaults = self._defaults()
+        names = [a.arg for a in self.node.args.posonlyargs if not is_given(defaults.get(a.arg))]
         if len(names) not in (2, 3):
             self.source.error(
                 self.node,
                 "the inputs before `/` are the parameter, the gradient and the step count",
                 f"def {self.node.name}(p, g, t, /, …), or (p, g, /, …) if it counts no steps",
             )
-        for name, default in self._defaults().items():
+        for name, default in defaults.items():
             if name in names:
                 message = f"`{name}` is an input, so it has no default"
                 self.source.error(default, message, "declare states after the `/`")
@@ -101,6 +103,10 @@ class Signature:
                 )
             result.append(self._state(argument.arg, declaration))
         return tuple(result)
+
+    def extra_inputs(self) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
+        """Read the extra inputs, which are declared before `/` after all others."""
+        return extra_inputs(self.source, self.node, self._defaults(), self.constants)
 
     def check_keys(self, states: Iterable[State]) -> None:
         """Check that checkpoint keys differ from each other and from other generated names."""

@@ -116,7 +116,9 @@ class Statements(OpCalls):
         why = why_taken(name)
         if why:
             error(node, f"`{name}` {why}", "choose another name")
-        if scope.algorithm.hyper(name) or name == scope.algorithm.step:
+        state = scope.algorithm.state(name)
+        is_input = name == scope.algorithm.step or bool(state is not None and state.given)
+        if scope.algorithm.hyper(name) or is_input:
             error(node, f"`{name}` is an input and cannot be assigned", "assign to another name")
         if name in scope.constants or name in scope.helpers:
             error(node, f"`{name}` is defined in the file already", "choose another name")

@@ -75,6 +75,10 @@ def test_what_it_refuses(tmp_path: Path) -> None:
     found = run("bench", written(tmp_path, "rows", spec(decorator=sparse)))
     assert found.exit_code == 2
     assert "dense gradients are measured" in found.output
+    needy = spec("p = p - lr * g * h / t", inputs='p, g, t, h=given("hessian")')
+    found = run("bench", written(tmp_path, "needy", needy))
+    assert found.exit_code == 2
+    assert "a step needs hessian" in " ".join(found.output.split())
     first, second = (written(tmp_path, f"my_{n}", spec(f"p = p - {n} * lr * g")) for n in (2, 3))
     assert "two of these files hold a class Made" in run("bench", first, second).output
     assert "and spec files: my_rule.py" in run("bench", "nothing").output

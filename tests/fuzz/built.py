@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Built:
     refused_by_cpp: str = ""  # the C++ compiler's message
     # the path of a shared library, and the suffix of the rule's names in it
     library: tuple[Path, str] | None = field(default=None, repr=False)
+    programs: list[Built] = field(default_factory=list)
 
     @property
     def source(self) -> str:
@@ -68,14 +69,19 @@ class Built:
 def load(text: str, only: str = "") -> Built:
     """Read a spec's text, and generate all lowerings of it or one, without the formatter."""
     spec = Spec(f"random_{only}" if only else "Random", text, "<drawn>", 1)
-    written = [one for one in LOWERINGS if not only or one.name in ("optimizer", only)]
+    always = ("optimizer", "function")
+    written = [one for one in LOWERINGS if not only or one.name in (*always, only)]
     with (
         mock.patch.object(emit, "find_ruff", return_value=None),
         mock.patch.object(emit, "LOWERINGS", tuple(written)),
     ):
         cls: Any = optgen.load(spec)
     (algorithm,) = read_spec(spec)
-    return Built(text, add_maximize(algorithm), cls, types=TYPES)
+    programs = [
+        Built(text, each.function, getattr(cls, f"{each.mode}_program").function(cls.lowerings))
+        for each in algorithm.programs
+    ]
+    return Built(text, add_maximize(algorithm), cls, types=TYPES, programs=programs)
 
 
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
@@ -90,12 +96,21 @@ def compile_together(rules: Sequence[Built], *flags: str) -> None:
     With the flag `-fsyntax-only` the compiler only checks the source.
     """
     groups: dict[tuple[str, int], list[Built]] = {}
-    for rule in filter(lambda rule: rule.runs_fused, rules):
+    for rule in filter(lambda rule: rule.runs_fused, _with_programs(rules)):
         include = _INCLUDE.search(rule.source)
         assert include is not None
         groups.setdefault((include[0], rule.types), []).append(rule)
     for (include, types), group in groups.items():
         _compile(f"#define OPTGEN_TYPES {types}\n", include, group, flags)
+
+
+def _with_programs(rules: Iterable[Built]) -> Iterator[Built]:
+    """Yield rules, and after each its programs, which get its dtypes."""
+    for rule in rules:
+        yield rule
+        for program in rule.programs:
+            program.types = rule.types
+            yield program
 
 
 def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ...]) -> None:
@@ -161,7 +176,7 @@ class _BatchKernel(Kernel):
 @contextlib.contextmanager
 def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
     """Take the C++ kernels of these rules from the shared libraries."""
-    known = {rule.cls.lowerings: rule for rule in rules}
+    known = {rule.cls.lowerings: rule for rule in _with_programs(rules)}
     build = kernels._load
 
     def load_kernel(owner: Any, module: Any, is_sharded: bool, types: int) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from fuzz import extra_inputs, programs
 from fuzz.branches import Rules
 from fuzz.expressions import Expressions, Known
 from fuzz.trial import Setting
@@ -106,7 +107,8 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
-    return text, _settings(draft, text)
+    whole = extra_inputs.drawn(seed, text) + programs.drawn(seed, text)
+    return whole, _settings(draft, text)
 
 
 def _states(draft: Draft) -> list[State]:

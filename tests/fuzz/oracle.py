@@ -143,7 +143,7 @@ def fresh_states(
     """Return every state of a parameter before its first step."""
     found = {}
     for state in algorithm.states:
-        if not exists(state, {**hypers, **facts_of(param)}):
+        if state.given or not exists(state, {**hypers, **facts_of(param)}):
             continue
         start = {"p": param}.get(str(state.init))
         if start is None:

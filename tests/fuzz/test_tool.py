@@ -16,6 +16,7 @@ from fuzz.finding import Finding
 from fuzz.trial import Setting
 from optgen import emit
 from optgen.ir.ops import CALLABLE
+from optgen.runtime.elementwise import Elementwise
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
@@ -92,6 +93,12 @@ SHAPES = {
     "a tensor of answers with a name": r"^ +(big|low) = ",
     "a rule without a count": r"p, g, /",
     "a rule without state": r"p, g, (t, )?/,\n    \*",
+    "an input": r'hz=given\("extra"\), /',
+    "an input that may be absent": r"^    if (not )?given\(hz\)",
+    "an input beside a flag": r"given\(hz\) (and|or) f[ab]:",
+    "programs": r"^@Random\.eval\ndef to_eval\(",
+    "a program that branches": r"^def to_train[^\n]*\n(    [^ \n][^\n]*\n)*    if ",
+    "a program that writes several": r"^def to_eval[^\n]*\n(    [a-z] = [^\n]*\n){2}",
     "rows behind require": r"require\((factored|ndim)\(p\)",
 }
 
@@ -171,6 +178,37 @@ def test_a_fault_is_noticed(lowering: str) -> None:
     with built.batch_kernels([rule]):
         found = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
     assert [f.kind for f in found][:1] == ["wrong"]
+
+
+PROGRAMS = """
+
+@Random.train
+def to_train(p, m, /, *, lr):
+    p = p - lr * m
+
+
+@Random.eval
+def to_eval(p, m, /, *, lr):
+    p = p + lr * m
+"""
+
+
+def test_right_programs_are_right() -> None:
+    rule = built.load(RULE + PROGRAMS)
+    built.compile_together([rule])
+    with built.batch_kernels([rule]):
+        assert not trial.run(rule, SETTINGS[0], ("forloop", "foreach", "fused_cpu"))
+
+
+def test_a_fault_in_a_program_is_noticed() -> None:
+    rule, prepare = built.load(RULE + PROGRAMS), Elementwise.prepare
+
+    def wrong(self: Any, lists: Any, hypers: dict[str, Any], *rest: Any) -> Any:
+        return prepare(self, lists, {"lr": hypers["lr"] * (1 + 1e-9)}, *rest)
+
+    with mock.patch.object(Elementwise, "prepare", wrong):
+        found = trial.run(rule, SETTINGS[0], ["forloop"])
+    assert ["eval" in f.message or "train" in f.message for f in found][:1] == [True]
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -15,10 +15,11 @@ import torch
 from parts import step_in_parts
 from torch import Tensor
 
+from fuzz import extra_inputs, programs
 from fuzz.built import Built
 from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
-from fuzz.oracle import PARAM, Step, fresh_states, kept_in, step_by_rule
+from fuzz.oracle import PARAM, Right, Step, fresh_states, kept_in, step_by_rule
 from optgen import use_lowering
 from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
@@ -72,54 +73,105 @@ class _Trial:
         if not running:
             return self.findings
         group = next(iter(running.values())).optimizer.param_groups[0]
-        hypers = {h.name: group[h.name] for h in self.rule.algorithm.hypers}
+        algorithm = self.rule.algorithm
+        hypers = {h.name: group.get(h.name, h.default) for h in algorithm.hypers}
         values = [(param, dict[str, Any]()) for param in start]
         for number in range(STEPS):
             grads = [self.drawn(shape) for shape in self.setting.shapes]
+            inputs = extra_inputs.handed(algorithm, start, self.drawn, number)
             right: list[Step] = []
             with self.noting("oracle"):
                 right += [
-                    step_by_rule(self.rule.algorithm, hypers, param, grad, state)
-                    for (param, state), grad in zip(values, grads, strict=True)
+                    self.right_step(hypers, *value, grad, inputs, index)
+                    for index, (value, grad) in enumerate(zip(values, grads, strict=True))
                 ]
             if not right:
                 break
             for name in list(running):
-                if not self.step(name, running[name], grads, right, number):
+                if not self.step(name, running[name], grads, inputs, right, number):
                     del running[name]
             values = [self.next(hypers, *each) for each in zip(values, right, strict=True)]
             for each in running.values():
                 each.become(values)
+        self.change_modes(running, hypers, values)
         return self.findings
 
+    def right_step(
+        self,
+        hypers: Mapping[str, Any],
+        param: Tensor,
+        state: Mapping[str, Any],
+        grad: Tensor,
+        inputs: extra_inputs.Handed,
+        index: int,
+    ) -> Step:
+        """Take the step of one parameter by the rule; what is not kept is left out."""
+        algorithm = self.rule.algorithm
+        flags, given = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
+        step = step_by_rule(algorithm, {**hypers, **flags}, param, grad, {**state, **given})
+        kept = {key: value for key, value in step.values.items() if key not in given}
+        return Step(kept, step.sure)
+
+    def change_modes(
+        self,
+        running: Mapping[str, _Run],
+        hypers: Mapping[str, Any],
+        values: list[tuple[Tensor, dict[str, Any]]],
+    ) -> None:
+        """Run every program from these values, and compare what it writes."""
+        algorithm = self.rule.algorithm
+        names = [name for name in running if name in programs.LOWERINGS]
+        for program in reversed(algorithm.programs):  # eval first: a new optimizer trains
+            right: list[tuple[dict[str, Right], bool]] = []
+            with self.noting("oracle"):
+                right += [
+                    programs.right_values(algorithm, program.function, hypers, *each)
+                    for each in values
+                ]
+            for name in names if right else ():
+                running[name].become(values)
+                with self.noting(name), use_lowering(name):
+                    getattr(running[name].optimizer, program.mode)()
+                    for index, (written, sure) in enumerate(right):
+                        found = running[name].values(index)
+                        kept = {key: found[key] for key in written}
+                        self.compare(name, kept, Step(written, sure), f"{program.mode}, {index}")
+
     def step(
-        self, name: str, one: _Run, grads: list[Tensor], right: list[Step], number: int
+        self,
+        name: str,
+        one: _Run,
+        grads: list[Tensor],
+        inputs: extra_inputs.Handed,
+        right: list[Step],
+        number: int,
     ) -> bool:
         """Take a step; tell whether the lowering can go on."""
         before = len(self.findings)
         with self.noting(name):
-            one.step(grads)
+            one.step(grads, inputs)
             for index, step in enumerate(right):
                 found = one.values(index)
                 if found.keys() != step.values.keys():
                     what = f"keys {sorted(found)} for {sorted(step.values)}"
                     self.findings.append(self.finding(name, "wrong", what))
                     break
-                if not step.sure:
-                    self.count.incomparable += 1
-                    continue
                 self.compare(name, found, step, f"step {number + 1}, parameter {index}")
                 if len(self.findings) > before:
                     break
         return len(self.findings) == before
 
     def compare(self, name: str, found: dict[str, Tensor], step: Step, where: str) -> None:
+        if not step.sure:
+            self.count.incomparable += 1
+            return
         known = all(bool(r.comparable.all()) for r in step.values.values())
         self.count.compared += known
         self.count.incomparable += not known
         for key, right in step.values.items():
             wrong = right.first_wrong(found[key])
-            kept = self.dtype if key == PARAM else kept_in(self.rule.algorithm, key, found[PARAM])
+            own = self.rule.algorithm
+            kept = self.dtype if key == PARAM else kept_in(own, key, torch.empty(0).to(self.dtype))
             if key != "step" and found[key].dtype != kept:
                 wrong = f"{found[key].dtype} for {kept}"
             if wrong:
@@ -186,7 +238,7 @@ class _Run:
         pairs = zip(self.params, self.shapes, strict=True)
         return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
 
-    def step(self, grads: list[Tensor]) -> None:
+    def step(self, grads: list[Tensor], inputs: extra_inputs.Handed) -> None:
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad.clone().view(param.shape)
         is_sharded = self.name == "sharded"
@@ -194,7 +246,7 @@ class _Run:
             in_parts(self.rule, self.axis) if is_sharded else contextlib.nullcontext(),
             use_lowering(self.forced),
         ):
-            self.optimizer.step()
+            self.optimizer.step(**inputs)
 
     def values(self, index: int) -> dict[str, Tensor]:
         param = self.params[index]

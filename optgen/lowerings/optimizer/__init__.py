@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.algorithm import Algorithm, ModeProgram, State
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
@@ -32,8 +32,10 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
     return {
         "algorithm": algorithm,
         "base": base,
+        "parent": _parent(algorithm, base),
         "docstring": literals.docstring(docstring(algorithm, [*positional, *keyword_only])),
         "rule": rule_of(algorithm) if base is None else _derived_rule(algorithm, base),
+        "programs": [_program(algorithm, program) for program in algorithm.programs],
         "positional": positional,
         "keyword_only": keyword_only,
         "checks": checks(algorithm, base),
@@ -42,6 +44,21 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
         "defaults": _defaults(algorithm),
         "handed_on": {} if base is None else _handed_on(algorithm, base),
     }
+
+
+def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
+    if base is not None:
+        return base.name
+    modes = ["ModeOptimizer"] if algorithm.programs else []
+    inputs = ["InputOptimizer"] if any(algorithm.inputs()) else []
+    return ", ".join(modes + inputs) or "GeneratedOptimizer"
+
+
+def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]:
+    """Return a program's mode and name, and the keys of its lists as Python text."""
+    keys = {algorithm.param: "param", **{s.symbol: s.key for s in algorithm.states}}
+    function = program.function
+    return program.mode, function.name, literal(tuple(keys[name] for name in function.tensors))
 
 
 OPTIMIZER = Lowering(
@@ -77,7 +94,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "draws": "True" if algorithm.draws else "",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
-        "optional": _pairs(keys_that_torch_lacks(algorithm)),
+        "optional": _pairs(keys_that_torch_lacks(algorithm) | _unset_flags(algorithm)),
         "fixed": _fixed(algorithm),
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.type == "choice"}
@@ -105,7 +122,9 @@ def _state(state: State) -> str:
     usual = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"
-        for name in ("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device")
+        for name in (
+            *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device", "given"),
+        )
         if getattr(state, name) != getattr(usual, name)
     ]
     return f"State({', '.join([literal(state.key), *options])})"
@@ -122,8 +141,14 @@ def _dense_only(algorithm: Algorithm) -> str:
     return literal(names) if names else ""
 
 
+def _unset_flags(algorithm: Algorithm) -> dict[str, str]:
+    """Return the flags that only a step sets, with their values in any other group."""
+    return {h.name: literal(h.default) for h in algorithm.hypers if h.given}
+
+
 def _fixed(algorithm: Algorithm) -> str:
-    return _pairs({h.name: literal(h.default) for h in algorithm.hypers if h.fixed})
+    fixed = (h for h in algorithm.hypers if h.fixed and not h.given)
+    return _pairs({h.name: literal(h.default) for h in fixed})
 
 
 def _pairs(entries: Mapping[str, str]) -> str:
@@ -139,6 +164,8 @@ def _defaults(algorithm: Algorithm) -> dict[str, str]:
     """Return each key of the group, and the constructor's expression for its value."""
     values = {key: key for key in group_keys(algorithm)}
     for hyper in algorithm.hypers:
+        if hyper.given:
+            continue
         if hyper.fixed:
             values[hyper.name] = literal(hyper.default)
         elif hyper.type == "tuple" and hyper.tensor != "never":

@@ -41,7 +41,8 @@ def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
 
 def group_keys(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of a param group except `params`, in order."""
-    known = [*(h.name for h in algorithm.hypers), *(a.name for a in ADDED)]
+    hypers = (h.name for h in algorithm.hypers if not h.given)
+    known = [*hypers, *(a.name for a in ADDED)]
     return (*algorithm.group, *(name for name in known if name not in algorithm.group))
 
 

@@ -48,6 +48,11 @@ def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
     lines += ["", "    Raises:", *_raises(algorithm)]
     states = list(_states(algorithm))
     lines += ["", "    State:", *states] if states else []
+    inputs = list(_inputs(algorithm))
+    lines += ["", "    Inputs of `step`:", *inputs] if inputs else []
+    for program in algorithm.programs:
+        lines += [] if program.mode == "eval" else ["", "    Modes:"]
+        lines += _item(f"{program.mode}(): {program.function.doc.strip().splitlines()[0]}")
     if algorithm.paper:
         lines += ["", f"    Paper: {algorithm.paper}"]
     return lines
@@ -169,8 +174,18 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
     if algorithm.step:
         kind, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
         yield from _item(f"step ({kind}): Number of steps that the parameter has taken{shape}.")
-    for state in algorithm.states:
+    for state in algorithm.kept_states():
         yield from _item(f"{state.key} (Tensor): {_state(state, symbols)}.")
+
+
+def _inputs(algorithm: Algorithm) -> Iterator[str]:
+    symbols = Symbols(algorithm)
+    for state in algorithm.inputs():
+        per = "a tensor or None" if state.when else "a tensor"
+        yield from _item(
+            f"{state.given} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, {per} for "
+            "each parameter, in the order of the groups."
+        )
 
 
 def _state(state: State, symbols: Symbols) -> str:

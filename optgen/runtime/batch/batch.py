@@ -82,7 +82,7 @@ class Batch:
         """Return the indices of parameters that are, or have a state that is, not contiguous."""
         if self._noncontiguous is None:
             lists = columns = [self.params, *filter(None, self.states)]
-            if self.dispatch_key.facts:  # only some parameters may have a state
+            if self.dispatch_key.facts or self.dispatch_key.given:  # a state may be None
                 columns = [[value for value in column if value is not None] for column in columns]
             flat = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
             rows = () if flat else enumerate(zip(*lists, strict=True))
@@ -126,9 +126,9 @@ class Batch:
         self.shapes, self._noncontiguous, self._grad_dtypes = [], None, None
 
     def split_into_parts(self) -> None:
-        """Make a part for each dispatch key, if there are several."""
+        """Make a part for each dispatch key, if there are several or if a key sets flags."""
         keys = self.dispatch_keys
-        if not keys or keys.count(keys[0]) == len(keys):
+        if not keys or (keys.count(keys[0]) == len(keys) and not keys[0].given):
             return
         indices_by_key: dict[DispatchKey, list[int]] = {}
         for index, key in enumerate(keys):
@@ -143,7 +143,7 @@ class Batch:
         """Give this step's tensors and hyperparameters to the parts."""
         for part in self.parts:
             self._fill(part, part.indices)
-            part.group = {**self.group, "params": part.members}
+            part.group = {**self.group, **dict(part.dispatch_key.given), "params": part.members}
 
     def subset(self, indices: list[int]) -> "Batch":
         """Return a batch of the tensors at these indices, in the same group."""

@@ -119,6 +119,8 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
     A kernel would write beyond a state that is smaller than its parameter.
     """
     for state, column in zip(rule.states, batch.states, strict=True):
+        if state.given:
+            continue  # `step` has checked it
         for_all = state.shape == "like" and not rule.facts  # every parameter has such a state
         if for_all and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
@@ -141,7 +143,8 @@ def _check_states(rule: Rule, batch: Batch) -> None:
     if rule.facts or not batch.real:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
-        if state.shape == "like" and column and not _have_shapes(batch.shapes, column):
+        usual = state.shape == "like" and column and not state.given
+        if usual and not _have_shapes(batch.shapes, column):
             _check_shapes(rule, batch)
 
 
@@ -182,7 +185,7 @@ def _present(column: Sequence[Tensor | None]) -> Iterator[Tensor]:
 def _check_state_sharding(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that is not sharded as its parameter is."""
     for state in rule.states:
-        if state.shape == "like" and state.present(batch.group):
+        if state.shape == "like" and not state.given and state.present(batch.group):
             for param, seen, values in zip(batch.members, batch.seen, batch.dicts, strict=True):
                 if state.suits(seen):
                     check_state_sharding(state.key, param, values[state.key])

@@ -33,6 +33,7 @@ class StepContext:
     placeholders: list[Placeholder] = field(default_factory=list)
     before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set before states change
     cached: CachedStep | None = None  # set if one backend took the whole step
+    given: dict[str, Any] = field(default_factory=dict)  # extra inputs of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group, as above
 
     def forget(self) -> None:

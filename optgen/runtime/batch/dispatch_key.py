@@ -28,6 +28,7 @@ class DispatchKey(NamedTuple):
     occurrence: int = 0  # how often the parameter stands earlier in the group
     facts: tuple[bool, ...] = ()  # the values of the rule's shape predicates
     sharding: Sharding | None = None  # only where the rule needs whole parameters
+    given: tuple[tuple[str, bool], ...] = ()  # flags: which extra inputs the parameter has
 
 
 @cache

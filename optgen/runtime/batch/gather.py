@@ -13,6 +13,7 @@ from optgen.runtime.batch import flat_partitions, gradient_checks
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_step, check_types
 from optgen.runtime.batch.context import StepContext, Stepping
+from optgen.runtime.batch.extra_inputs import Inputs, checked_inputs
 from optgen.runtime.batch.gradients import Gradients, checked_gradients, with_gradient
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.batch.view_checks import check_views
@@ -39,14 +40,15 @@ def gather_batches(
         context.placeholders = []
     old, context.batches, context.created = context.batches, {}, []
     states = States(optimizer.state)
+    inputs = checked_inputs(optimizer.param_groups, context.given) if context.given else {}
     batches = []
     for group in optimizer.param_groups:
         members, raw_grads = with_gradient(group, given)
         grads = checked_gradients(optimizer, group, redistribute_gradients(members, raw_grads))
         last = old.get(id(group))
-        batch = make_batch(optimizer, group, members, grads, states, last)
+        batch = make_batch(optimizer, group, members, grads, states, last, inputs)
         if last is None or not last.is_like(batch):
-            batch = _rebuild(optimizer, batch, grads)
+            batch = _rebuild(optimizer, batch, grads, inputs)
         else:
             last.take_tensors(batch)
             batch = last
@@ -88,7 +90,7 @@ def finish(optimizer: Stepping, stepped: bool) -> None:
     context.forget()
 
 
-def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
+def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients, inputs: Inputs) -> Batch:
     """Check a batch whose types or dispatch keys are new; return it with all states created."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
     check_not_partial(batch.members)
@@ -107,7 +109,8 @@ def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
         groups=optimizer.param_groups,
     )
     context.created += created
-    batch = make_batch(optimizer, group, batch.members, grads, States(optimizer.state))
+    states = States(optimizer.state)
+    batch = make_batch(optimizer, group, batch.members, grads, states, inputs=inputs)
     check_types(rule, batch)
     fresh = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import chain
 from operator import attrgetter, is_
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
+from optgen.runtime.batch.extra_inputs import Inputs, given_flags, input_columns
 from optgen.runtime.batch.gradient_checks import check_whole
 from optgen.runtime.batch.gradients import Gradients
 from optgen.runtime.batch.view_tensors import view_tensors
@@ -55,11 +57,13 @@ def make_batch(
     grads: Gradients,
     states: States,
     known: Batch | None = None,
+    inputs: Inputs = MappingProxyType({}),
 ) -> Batch:
     """Make the batch of parameters and gradients, with the states that exist.
 
     Args:
         known: the group's batch of the last step; what it found is reused if all types are equal.
+        inputs: the extra inputs of this step.
     """
     rule, view = optimizer.rule, seen_view(optimizer.rule, group)
     seen = seen_params(rule, group, members)
@@ -68,10 +72,12 @@ def make_batch(
     dicts, unique = states.of(members) if keys or step_key else ([], False)
     shapes = list(map(_shape, members))
     raw, types = _fetch_states(rule, keys, step_key, members, seen, dicts)
+    handed = input_columns(rule, inputs, members) if rule.inputs else {}
     types += [shapes, [] if view is None else [view]]
+    types += [list(map(type, _present(column))) for column in handed.values()]
     same_types = known is not None and known.types == types
     real = known.real if known and same_types else _are_real(types)
-    columns = [raw.get(state.key, []) for state in rule.states]
+    columns = [(handed if state.given else raw).get(state.key, []) for state in rule.states]
     batch = Batch(
         group=group,
         members=members,
@@ -91,19 +97,25 @@ def make_batch(
         check_whole(optimizer, members)
         batch.viewed = seen
         view_tensors(rule, batch)
-    _set_dispatch_keys(rule, batch, known if same_types else None)
+    _set_dispatch_keys(rule, batch, known if same_types else None, handed)
     return batch
 
 
-def _set_dispatch_keys(rule: Rule, batch: Batch, known: Batch | None) -> None:
+def _set_dispatch_keys(
+    rule: Rule, batch: Batch, known: Batch | None, handed: dict[str, list[Any]]
+) -> None:
     """Set the dispatch keys of a batch, and its parts; `known` is a batch of the same types."""
-    if known and batch.ordinary and known.ordinary and not rule.facts:
+    if known and batch.ordinary and known.ordinary and not (rule.facts or handed):
         batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
             rule, members, params, grads, batch.ordinary, batch.seen
         )
+        if handed:
+            answers = given_flags(rule, handed, len(members))
+            pairs = zip(batch.dispatch_keys, answers, strict=True)
+            batch.dispatch_keys = [key._replace(given=given) for key, given in pairs]
         batch.split_into_parts()
 
 

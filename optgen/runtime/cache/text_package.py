@@ -16,26 +16,32 @@ _Path = Sequence[str] | None
 
 
 def import_package(name: str, folder: Path, texts: Mapping[str, str]) -> ModuleType:
-    """Import a package of this name from the texts of its files."""
+    """Import a package of this name from the texts of its files; folders in it are packages too."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-    _packages[name] = _Loader(folder, texts)
+    loaders = {name: _Loader(name, folder, texts)}
+    for inner in {path.partition("/")[0] for path in texts if "/" in path}:
+        prefix = f"{inner}/"
+        own = {path.removeprefix(prefix): texts[path] for path in texts if path.startswith(prefix)}
+        loaders[f"{name}.{inner}"] = _Loader(f"{name}.{inner}", folder / inner, own)
+    _packages.update(loaders)
     try:
         return importlib.import_module(name)
     except BaseException:
-        del _packages[name]
+        for each in loaders:
+            del _packages[each]
         raise
 
 
 class _Loader(SourceLoader):
-    """Loads modules from texts; keeps no bytecode, since texts have no modification times."""
+    """Loads a package from texts; keeps no bytecode, since texts have no modification times."""
 
-    def __init__(self, folder: Path, texts: Mapping[str, str]) -> None:
-        self._folder, self._texts = folder, texts
+    def __init__(self, package: str, folder: Path, texts: Mapping[str, str]) -> None:
+        self._package, self._folder, self._texts = package, folder, texts
 
     def file(self, module: str) -> str:
         """Return the name of a module's file."""
-        return f"{module.partition('.')[2] or '__init__'}.py"
+        return f"{module.removeprefix(self._package).removeprefix('.') or '__init__'}.py"
 
     def knows(self, module: str) -> bool:
         """Tell whether there is a text for a module."""
@@ -58,15 +64,14 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: _Path = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package = fullname.partition(".")[0]
-        loader = _packages.get(package)
+        loader = _packages.get(fullname) or _packages.get(fullname.rpartition(".")[0])
         if loader is None or not loader.knows(fullname):
             return None
         spec = ModuleSpec(
             fullname,
             loader,
             origin=loader.get_filename(fullname),
-            is_package=fullname == package,  # the package's path stays empty: no folder is searched
+            is_package=fullname in _packages,  # its path stays empty: no folder is searched
         )
         spec.has_location = True
         return spec

@@ -1,11 +1,12 @@
 """Read and write generated texts in the cache; a checksum proves them complete and unaltered.
 
 A folder holds the texts of one spec, and a file with their digest and their names, written last.
-Nothing else in the folder is read: no bytecode, and no module that somebody added.
+The programs of an optimizer have folders inside it. Nothing else in the folder is
+read: no bytecode, and no module that somebody added.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def read_texts(folder: Path) -> Texts | None:
     try:
         _check(folder)
         digest, *names = _read(folder / _CHECKSUM).split("\n")
+        for inner in _inner_folders(folder, names):
+            _check(inner)
         texts = {name: _read(folder / name) for name in names}
     except (OSError, ValueError):  # ValueError: no UTF-8, or no valid file name
         return None
@@ -51,11 +54,17 @@ def write_texts(folder: Path, texts: Texts) -> None:
 
     Processes that do so at the same time write the same contents, and each file atomically.
     """
-    make(folder)
-    _check(folder)
+    for each in (folder, *_inner_folders(folder, texts)):
+        make(each)
+        _check(each)
     for name, text in texts.items():
         files.write(folder / name, text.encode())
     files.write(folder / _CHECKSUM, "\n".join([_digest(texts), *texts]).encode())
+
+
+def _inner_folders(folder: Path, names: Iterable[str]) -> set[Path]:
+    """Return the folders that texts of these names need inside a folder."""
+    return {(folder / name).parent for name in names} - {folder}
 
 
 def _check(folder: Path) -> None:

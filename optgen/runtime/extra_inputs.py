@@ -1,0 +1,47 @@
+"""Optimizers with extra inputs: `step` takes tensors beside the gradients."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast, overload
+
+from torch import Tensor
+
+from optgen.runtime.batch.extra_inputs import check_names
+from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.runtime.optimizer import GeneratedOptimizer
+
+InputList = Sequence[Tensor | None]
+
+_step = cast(Any, GeneratedOptimizer.step).__wrapped__  # without hooks: they run around ours
+
+
+class InputOptimizer(GeneratedOptimizer):
+    """An optimizer whose rule reads tensors that each step is handed."""
+
+    @overload
+    def step(self, closure: None = None, **inputs: InputList | None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float], **inputs: InputList | None) -> float: ...
+
+    @with_step_hooks
+    def step(
+        self, closure: Callable[[], float] | None = None, **inputs: InputList | None
+    ) -> float | None:
+        """Perform a single optimization step.
+
+        Args:
+            closure: Reevaluates the model and returns the loss.
+            **inputs: Extra inputs of the rule: for each parameter in the order of the groups, a
+                tensor like the parameter, or None.
+
+        Raises:
+            TypeError: The rule has no such input, or one has the wrong type or dtype.
+            ValueError: An input has the wrong length or shape, or lacks what the rule needs.
+            RuntimeError: An input is on another device than its parameter.
+        """
+        check_names(type(self).__name__, self.rule, inputs)
+        self._context.given = {key: each for key, each in inputs.items() if each is not None}
+        try:
+            return cast("float | None", _step(self, closure))
+        finally:
+            self._context.given = {}

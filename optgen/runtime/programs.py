@@ -1,0 +1,116 @@
+"""Optimizers with a mode: `train()` and `eval()` run programs over parameters and states.
+
+A program is a generated function over lists, in a package beside the optimizer's lowerings. The
+mode of each param group is in its key `train_mode`, and so in checkpoints.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, cast, overload
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from optgen.runtime.elementwise import Elementwise
+from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.runtime.protocols import Group
+from optgen.runtime.rule import number
+from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
+
+MODE = "train_mode"
+
+
+class Program(NamedTuple):
+    """A generated function, and the lists that it takes of an optimizer."""
+
+    name: str  # of the function, and of its package beside the optimizer's lowerings
+    keys: tuple[str, ...]  # of the states in its lists; "param" for the parameters
+
+    def function(self, lowerings: str) -> Elementwise:
+        """Import the function."""
+        module = importlib.import_module(f"{lowerings}.{self.name}")
+        return cast(Elementwise, vars(module)["_update"])
+
+
+class ModeOptimizer(GeneratedOptimizer):
+    """An optimizer whose parameters are at one point to train, and at another to evaluate.
+
+    It begins in train mode. A parameter that lacks one of a program's states has taken no step, or
+    its group has no such state; it is the same in both modes.
+    """
+
+    train_program: ClassVar[Program]
+    eval_program: ClassVar[Program]
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        super().__init__(params, {**defaults, MODE: True})
+
+    @overload
+    def step(self, closure: None = None, **inputs: Any) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float], **inputs: Any) -> float: ...
+
+    @with_step_hooks
+    def step(self, closure: Callable[[], float] | None = None, **inputs: Any) -> float | None:
+        """Perform a single optimization step, in train mode.
+
+        Args:
+            closure: Reevaluates the model and returns the loss.
+            **inputs: Extra inputs, if the rule has any.
+
+        Raises:
+            RuntimeError: A group is in eval mode.
+        """
+        if not all(group[MODE] for group in self.param_groups) and not self._asked_for_state():
+            name = type(self).__name__
+            raise RuntimeError(f"{name}.step in eval mode: call {name}.train() before training")
+        step = cast(Any, super().step).__wrapped__  # without hooks: they run around this method
+        return cast("float | None", step(self, closure, **inputs))
+
+    def _asked_for_state(self) -> bool:
+        """Tell whether torch's checkpoints call `step` for its state only."""
+        return not self.state and called_to_init_state()
+
+    @outside_dynamo
+    def train(self) -> None:
+        """Move parameters to where training takes gradients; groups in train mode stay."""
+        self._change_mode(True, self.train_program)
+
+    @outside_dynamo
+    def eval(self) -> None:
+        """Move parameters to where the model is evaluated; groups in eval mode stay."""
+        self._change_mode(False, self.eval_program)
+
+    def _change_mode(self, train: bool, program: Program) -> None:
+        """Prepare a program for all groups in the other mode; then run it, group by group."""
+        groups = [group for group in self.param_groups if bool(group[MODE]) is not train]
+        function = program.function(self.lowerings)
+        calls = [self._prepared(function, program, group) for group in groups]
+        for group, call in zip(groups, calls, strict=True):
+            call()
+            group[MODE] = train
+
+    def _prepared(
+        self, function: Elementwise, program: Program, group: Group
+    ) -> Callable[[], None]:
+        """Return the call of a program for one group; all errors end here."""
+        params = {id(param): param for param in group["params"]}  # one may stand there twice
+        rows = [self._tensors(param, program.keys) for param in params.values()]
+        columns = [list(column) for column in zip(*filter(None, rows), strict=True)]
+        hypers = {key: number(group[key]) for key in function.rule.hypers}
+        fused, foreach = group.get("fused"), group.get("foreach")
+        may_fuse = fused or (fused is None and foreach is None)
+        return function.prepare(columns, hypers, may_fuse) if columns else lambda: None
+
+    def _tensors(self, param: Tensor, keys: tuple[str, ...]) -> tuple[Tensor, ...]:
+        """Return the tensors of a parameter that a program takes; () if one does not exist."""
+        values = {**self.state.get(param, {}), "param": param}
+        found: tuple[Any, ...] = tuple(map(values.get, keys))
+        return () if any(tensor is None for tensor in found) else found
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for group in state.get("param_groups", ()):
+            group.setdefault(MODE, True)  # saved by a rule without programs, which only trains
+        super().__setstate__(state)

@@ -1,0 +1,109 @@
+"""Read extra inputs: names before `/` for tensors that `step` is handed, `h=given("hessian")`.
+
+An extra input is a state that the rule only reads, and that lives for one step. If the rule asks
+`given(h)`, the state exists where a flag is true, and each step sets the flag for each parameter.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm, Hyper, State
+from optgen.spec.literals import literal
+from optgen.spec.reserved_names import why_taken_verbatim
+from optgen.spec.source import Source
+
+WORD = "given"
+_OF_STEP = ("self", "closure", "grads")
+"""Names that `step` has already."""
+
+
+def is_given(node: ast.expr | None) -> bool:
+    """Tell whether a node is a call of `given`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == WORD
+
+
+def extra_inputs(
+    source: Source,
+    node: ast.FunctionDef,
+    defaults: Mapping[str, ast.expr],
+    constants: Mapping[str, Any],
+) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
+    """Return the extra inputs as states, and the flags that tell whether they are there."""
+    names = [a.arg for a in node.args.posonlyargs if is_given(defaults.get(a.arg))]
+    asked = _asked(source, node, names)
+    states: list[State] = []
+    for name in names:
+        declaration = defaults[name]
+        assert isinstance(declaration, ast.Call)
+        key = _key(source, name, declaration, constants)
+        other = next((s.given for s in states if s.given.upper() == key.upper()), None)
+        if other is not None:
+            message = f'two inputs are called "{key}"'
+            if other != key:
+                message = f'the inputs "{other}" and "{key}" differ in case only'
+            source.error(declaration, message, "choose another name")
+        when = f"given_{key}" if name in asked else None
+        place = source.place(declaration)
+        states.append(State(name, f"{key}_input", when=when, written=False, given=key, place=place))
+    flags = [s.when for s in states if s.when]
+    return tuple(states), tuple(Hyper(f, "flag", False, fixed=True, given=True) for f in flags)
+
+
+def _asked(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[str]:
+    """Return the extra inputs of which the rule asks whether they are given."""
+    found = set()
+    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
+        if not is_given(call):
+            continue
+        match call:
+            case ast.Call(args=[ast.Name(id=name)], keywords=[]) if name in names:
+                found.add(name)
+            case _:
+                known = ", ".join(names) or f'declare one before `/`: h={WORD}("hessian")'
+                source.error(call, f"`{WORD}` takes an extra input", known)
+    return found
+
+
+def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]) -> str:
+    """Return the name by which `step` takes an input."""
+    example = f'{name}={WORD}("hessian"): optimizer.step(hessian=[…])'
+    values = [literal(each, source, constants) for each in node.args]
+    if node.keywords or len(values) != 1 or not isinstance(values[0], str):
+        source.error(node, f"`{WORD}` takes the name of an argument of `step`", example)
+    key = values[0]
+    if not key.isidentifier() or keyword.iskeyword(key) or key in _OF_STEP:
+        source.error(node, f'"{key}" cannot be an argument of `step`', example)
+    why = why_taken_verbatim(key)
+    if why:
+        source.error(node, f'"{key}" {why}', "choose another name")
+    return key
+
+
+def _keys(algorithm: Algorithm) -> Iterable[str]:
+    return (state.key for state in algorithm.kept_states())
+
+
+def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
+    """Check that the names that inputs have in generated code are free, and gradients dense."""
+    arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    others = {name.upper() for name in (*(a.arg for a in arguments), *_keys(algorithm))}
+    for state in algorithm.states:
+        own = (state.key, f"given_{state.given}") if state.given else ()
+        taken = [name for name in own if name.upper() in others]
+        if taken:
+            message = f'`{taken[0]}` is used for the input "{state.given}"'
+            source.error_at(state.place, message, "choose another name")
+        if state.given and algorithm.gradient != "dense":
+            message = "a rule for sparse gradients has no extra inputs"
+            source.error_at(state.place, message, "a sparse gradient holds only some rows")
+    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
+        if isinstance(call.func, ast.Name) and call.func.id == "require":
+            for inner in ast.walk(call):
+                if isinstance(inner, ast.Call) and is_given(inner):
+                    message = "`require` is about what the constructor knows, not about a step"
+                    hint = f"write it in the rule: if {source.quote(inner)}: …"
+                    source.error(inner, message, hint)

@@ -1,0 +1,255 @@
+"""Read the programs of an optimizer: functions below it, decorated with its name and a mode."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
+from optgen.ir.nodes import Call, expressions, walk
+from optgen.ir.ops import MATRIX_OPS, PROPERTIES, REDUCTIONS
+from optgen.spec.elementwise_functions import roles
+from optgen.spec.errors import did_you_mean
+from optgen.spec.read_algorithm import read_rule
+from optgen.spec.reserved_names import is_snake_case
+from optgen.spec.scope import Scope
+from optgen.spec.source import Source
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+MODE_KEY = "train_mode"
+"""The key of a param group that holds the mode."""
+
+_WHOLE = frozenset((*REDUCTIONS, *MATRIX_OPS, *PROPERTIES))
+
+
+def is_program(node: ast.FunctionDef, specs: Container[str]) -> bool:
+    """Tell whether a function is decorated with a mode, or with an attribute of a spec."""
+    match _attribute(node.decorator_list[0]):
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+            return attribute in MODES or name in specs
+    return False
+
+
+def names_in(programs: Iterable[ast.FunctionDef], optimizer: str) -> set[str]:
+    """Return the states and hyperparameters of an optimizer that its programs take."""
+    return {
+        argument.arg
+        for node in programs
+        for argument in (*node.args.posonlyargs, *node.args.kwonlyargs)
+        if ast.unparse(node.decorator_list[0]).partition(".")[0] == optimizer
+    }
+
+
+def _attribute(decorator: ast.expr) -> ast.expr:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
+
+
+def with_programs(
+    source: Source,
+    algorithms: Sequence[Algorithm],
+    nodes: Iterable[ast.FunctionDef],
+    constants: Mapping[str, Any],
+    helpers: Mapping[str, ast.FunctionDef],
+) -> tuple[Algorithm, ...]:
+    """Return the algorithms of a file, each with its programs.
+
+    Raises:
+        SpecError: the first mistake in a program; or an optimizer has one mode without the other.
+    """
+    found: dict[str, dict[Mode, ModeProgram]] = {a.name: {} for a in algorithms}
+    for node in nodes:
+        optimizer, mode = _decorated(source, node, algorithms)
+        if mode in found[optimizer.name]:
+            other = found[optimizer.name][mode].function
+            message = f"`{optimizer.name}` has two programs for {mode}"
+            source.error(node, message, f"the other one is `{other.name}`, at {other.place}")
+        function = _Reader(source, node, optimizer, mode).read(constants, helpers)
+        found[optimizer.name][mode] = ModeProgram(mode, function)
+    return tuple(_complete(source, a, found[a.name]) for a in algorithms)
+
+
+def _complete(
+    source: Source, optimizer: Algorithm, programs: Mapping[Mode, ModeProgram]
+) -> Algorithm:
+    """Return an optimizer with its programs, after checking that they go together."""
+    if len(programs) == 1:
+        (given,) = programs.values()
+        (mode,) = set(MODES) - {given.mode}
+        message = f"`{optimizer.name}` has a program for {given.mode}, but none for {mode}"
+        hint = f"@{optimizer.name}.{mode}: it undoes `{given.function.name}`"
+        source.error_at(given.function.place, message, hint)
+    taken = optimizer.hyper(MODE_KEY) if programs else None
+    if taken is not None:
+        message = f"`{MODE_KEY}` is the key of the mode in the param groups"
+        source.error_at(taken.place, message, "choose another name")
+    return replace(optimizer, programs=tuple(programs[mode] for mode in MODES if mode in programs))
+
+
+def _decorated(
+    source: Source, node: ast.FunctionDef, algorithms: Sequence[Algorithm]
+) -> tuple[Algorithm, Mode]:
+    """Return the optimizer and the mode that a program's decorator names."""
+    first, *others = node.decorator_list
+    attribute = _attribute(first)
+    assert isinstance(attribute, ast.Attribute)
+    assert isinstance(attribute.value, ast.Name)
+    name = attribute.value.id
+    optimizers = {a.name: a for a in algorithms if not a.is_function}
+    if name not in optimizers:
+        message = f"no optimizer of this file is called `{name}`"
+        if name in {a.name for a in algorithms}:
+            message = f"`{name}` is a function over lists, so it has no programs"
+        hint = did_you_mean(name, optimizers, "only an optimizer has programs, in the same file")
+        source.error(first, message, hint)
+    example = f"@{name}.train or @{name}.eval"
+    if attribute.attr not in MODES:
+        source.error(first, f"an optimizer has no program `{attribute.attr}`", example)
+    if isinstance(first, ast.Call):
+        source.error(first, f"`@{name}.{attribute.attr}` takes no options", "write no brackets")
+    if others:
+        source.error(others[0], "a second decorator beside that of a program", "leave it out")
+    optimizer = optimizers[name]
+    if optimizer.base is not None:
+        message = f"`{name}` derives from `{optimizer.base}`, so it has no program of its own"
+        source.error(first, message, f"it has those of `{optimizer.base}`")
+    if source.place(node).line < optimizer.place.line:
+        source.error(first, f"`{name}` is defined further down", "write programs below it")
+    return optimizer, MODES[MODES.index(attribute.attr)]
+
+
+class _Reader:
+    """Reader of one program of an optimizer."""
+
+    def __init__(
+        self, source: Source, node: ast.FunctionDef, optimizer: Algorithm, mode: Mode
+    ) -> None:
+        self.source = source
+        self.node = node
+        self.optimizer = optimizer
+        self.mode = mode
+
+    def read(
+        self, constants: Mapping[str, Any], helpers: Mapping[str, ast.FunctionDef]
+    ) -> Algorithm:
+        """Return the program as a function over lists, after all checks."""
+        if not is_snake_case(self.node.name):
+            message = f"`{self.node.name}` is a function, so its name must be in snake_case"
+            hint = "its folder and its kernels get this name: to_average"
+            self.source.error(self.node, message, hint)
+        self._check_parts()
+        lists = tuple(map(self._list, self.node.args.posonlyargs))
+        hypers = tuple(map(self._hyper, self.node.args.kwonlyargs))
+        self._check_body()
+        param, grad, others = roles(self.source, self.node, lists)
+        declared = Algorithm(
+            name=self.node.name,
+            module=self.optimizer.module,
+            doc=ast.get_docstring(self.node) or self._usual_doc(),
+            paper="",
+            states=tuple(self._state(name, written) for name, written in others.items()),
+            hypers=hypers,
+            rule=(),
+            param=param,
+            grad=grad,
+            step=None,
+            lists=lists,
+            source=self.source.whole,
+            place=self.source.place(self.node),
+        )
+        function, scope = read_rule(self.source, declared, self.node, constants, helpers)
+        self._check_rule(function, scope)
+        return function
+
+    def _usual_doc(self) -> str:
+        return f"Update parameters as `{self.optimizer.name}.{self.mode}` does."
+
+    def _check_parts(self) -> None:
+        """Check that the signature has lists before `/`, hyperparameters after `*`, and no more."""
+        arguments, error = self.node.args, self.source.error
+        example = f"def {self.node.name}({self.optimizer.param}, …, /, *, …):"
+        for argument in arguments.args:
+            message = f"`{argument.arg}` stands between `/` and `*`, but a program declares nothing"
+            hint = f"write states before `/`, hyperparameters after `*`: {example}"
+            error(argument, message, hint)
+        for extra in (arguments.vararg, arguments.kwarg):
+            if extra is not None:
+                error(extra, "a program has no *args and no **kwargs", example)
+        for default in (*arguments.defaults, *arguments.kw_defaults):
+            if default is not None:
+                message = f"a program shares what `{self.optimizer.name}` declares"
+                error(default, message, "write the name alone")
+        if len(arguments.posonlyargs) < 2:
+            message = f"a program takes `{self.optimizer.param}` and states before `/`"
+            error(self.node, message, example)
+
+    def _list(self, argument: ast.arg) -> str:
+        """Return the name of a list, after checking that the optimizer has it for every element."""
+        name, optimizer = argument.arg, self.optimizer
+        if name in (optimizer.grad, optimizer.step):
+            what = "gradient" if name == optimizer.grad else "step count"
+            message = f"`{name}` is the {what}, but a program runs between steps"
+            self.source.error(argument, message, "a program reads the parameter and states")
+        state = optimizer.state(name)
+        if state is not None and state.given:
+            message = f"`{name}` is handed to a step, but a program runs between steps"
+            self.source.error(argument, message, "a program reads the parameter and states")
+        if state is None and name != optimizer.param:
+            states = (s.symbol for s in optimizer.kept_states() if s.shape == "like")
+            known = [optimizer.param, *states]
+            hint = did_you_mean(name, known, f"it has {', '.join(known)}")
+            self.source.error(argument, f"`{optimizer.name}` has no state `{name}`", hint)
+        if state is not None and state.shape != "like":
+            message = f"`{name}` has another shape than the parameter"
+            self.source.error(argument, message, "a program works element by element")
+        return name
+
+    def _hyper(self, argument: ast.arg) -> Hyper:
+        """Return a hyperparameter as a function takes it: a number, or what holds one."""
+        name, optimizer = argument.arg, self.optimizer
+        hyper = optimizer.hyper(name)
+        if hyper is None or hyper.given:
+            known = [h.name for h in optimizer.hypers if not h.given]
+            hint = did_you_mean(name, known, f"it has {', '.join(known) or 'none'}")
+            message = f"`{optimizer.name}` has no hyperparameter `{name}`"
+            self.source.error(argument, message, hint)
+        tensor = "never" if hyper.tensor == "never" else "number"
+        place = self.source.place(argument)
+        return replace(hyper, tensor=tensor, fixed=False, rows=True, place=place)
+
+    def _state(self, symbol: str, written: bool) -> State:
+        state = self.optimizer.state(symbol)
+        key = state.key if state is not None else symbol
+        return State(symbol, key, written=written)
+
+    def _check_body(self) -> None:
+        """Refuse words that mean nothing between steps, or need a whole parameter."""
+        for statement in self.node.body:
+            for call in ast.walk(statement):
+                if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                    continue
+                if call.func.id in _WHOLE:
+                    self.source.error(call, *_whole_error(call.func.id))
+                if call.func.id == "fresh":
+                    message = "`fresh` asks about a step, but a program runs between steps"
+                    hint = "a program leaves parameters alone that have no state yet"
+                    self.source.error(call, message, hint)
+                if call.func.id == "require":
+                    message = "the constructor checks `require`, and a program has none"
+                    self.source.error(call, message, f"write it in `{self.optimizer.name}`")
+
+    def _check_rule(self, function: Algorithm, scope: Scope) -> None:
+        """Check that every list is used, and that helpers work element by element too."""
+        for argument in self.node.args.posonlyargs:
+            if argument.arg not in scope.read | scope.written:
+                self.source.error(argument, f"`{argument.arg}` is never used", "leave it out")
+        for expr in expressions(function.rule):
+            for node in walk(expr):
+                if isinstance(node, Call) and node.op in _WHOLE:
+                    self.source.error_at(node.place, *_whole_error(node.op))
+
+
+def _whole_error(op: str) -> tuple[str, str]:
+    message = f"`{op}` needs a whole parameter, but a program works element by element"
+    return message, "compute it in a step, and keep it in a state"

@@ -1,0 +1,138 @@
+"""Test extra inputs of sharded parameters: equal to one process, with sums too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from distributed.cases import SHARED, difference, share
+from torch import Tensor, distributed, nn
+
+import optgen
+from optgen.spec import Spec
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+ELEMENTS = '''from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Elements(p, g, t, h=given("hessian"), /, m=state("m"), *, lr=hyper(0.1, ge=0)):
+    """An input that may be absent."""
+    if given(h):
+        m = 0.5 * m + g * h
+    else:
+        m = 0.5 * m + g
+    p = p - lr * m / t
+'''
+SUMS = ELEMENTS.replace("Elements", "Sums").replace("g * h", "g * h / (1 + rms(h))")
+
+
+def _optimizers(text: str) -> tuple[list[Any], list[Any]]:
+    """Return the parameters and the optimizers of two ranks, and of this process alone."""
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARED]
+    alone = [nn.Parameter(value.clone()) for value in drawn]
+    shared = [
+        nn.Parameter(share(value, placement, mesh))
+        for value, (_, placement) in zip(drawn, SHARED, strict=True)
+    ]
+    name = text.partition("def ")[2].partition("(")[0]
+    cls = optgen.load(Spec(name, text, f"{name}.py", 1))
+    return [shared, alone], [cls(shared), cls(alone)]
+
+
+def _shared(tensors: list[Tensor]) -> list[Tensor]:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    pairs = zip(tensors, SHARED, strict=True)
+    return [share(tensor, placement, mesh) for tensor, (_, placement) in pairs]
+
+
+def _train(rank: int, text: str, lowering: str) -> float:
+    """Return the difference between shards and one process."""
+    (shared, alone), (ours, reference) = _optimizers(text)
+    for step in range(4):
+        for param in alone:
+            param.grad = torch.cos(param.detach() * (step + 1))
+        for param, grad in zip(shared, _shared([p.grad for p in alone]), strict=True):
+            param.grad = grad
+        handed = [torch.sin(param.detach() * step) for param in alone]
+        chosen = [(step + i) % 3 > 0 for i in range(len(alone))]
+        both = [
+            [tensor if there else None for tensor, there in zip(each, chosen, strict=True)]
+            for each in (_shared(handed), handed)
+        ]
+        with optgen.use_lowering(lowering):
+            ours.step(hessian=both[0])
+            reference.step(hessian=both[1])
+    pairs = zip(shared, alone, strict=True)
+    return max(difference(own.detach(), whole.detach()) for own, whole in pairs)
+
+
+@pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
+@pytest.mark.parametrize("text", [ELEMENTS, SUMS], ids=["elements", "sums"])
+def test_shards_of_inputs(text: str, lowering: str) -> None:
+    assert max(pair.run(_train, text, lowering)) < 1e-12
+
+
+def _refused(rank: int) -> list[str]:
+    (shared, _), (ours, _) = _optimizers(ELEMENTS)
+    said = []
+    nothing: list[Any] = [None] * len(shared)
+    wrong = [torch.zeros(SHARED[0][0], dtype=torch.float64), *nothing[1:]]
+    other = [_shared([torch.zeros(s, dtype=torch.float64) for s, _ in SHARED])[0], *nothing[1:]]
+    other[0] = other[0].redistribute(placements=[distributed.tensor.Replicate()])
+    for handed in (wrong, other, [*nothing[:7], shared[0], *nothing[8:]]):
+        try:
+            ours.step(hessian=handed)
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    return said
+
+
+def test_an_input_is_sharded_as_its_parameter() -> None:
+    for said in pair.run(_refused):
+        assert said == [
+            "hessian[0] is no DTensor, but its parameter is a DTensor",
+            "hessian[0] is not sharded as its parameter is: redistribute it first",
+            "hessian[7] has the shape (8, 4), but its parameter (4, 3)",
+        ]
+
+
+def _one_is_wrong(rank: int) -> str:
+    (shared, _), (ours, _) = _optimizers(SUMS)
+    for param in shared:
+        param.grad = torch.ones_like(param)
+    nothing: list[Any] = [None] * len(shared)
+    try:
+        ours.step(hessian=nothing[rank:])
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def test_a_wrong_input_on_one_rank_is_an_error_on_both() -> None:
+    first, second = pair.run(_one_is_wrong)
+
+    assert "another rank could not take this step" in first
+    assert second == "hessian has 8 entries for 9 parameters"
+
+
+def _differ(rank: int) -> str:
+    """Hand over an input on one rank only."""
+    (shared, alone), (ours, _) = _optimizers(SUMS)
+    for param in shared:
+        param.grad = torch.ones_like(param)
+    handed = _shared([torch.ones_like(param).detach() for param in alone]) if rank else None
+    try:
+        ours.step(hessian=handed)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_that_differ_are_refused() -> None:
+    """A sum over an input is the sum of all its shards, so all ranks must have one."""
+    assert all("about to take different steps" in said for said in pair.run(_differ))

@@ -1,0 +1,78 @@
+"""Draw an extra input for a drawn rule, and hand it to steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from torch import Tensor
+
+from fuzz.expressions import Expressions, Known
+from optgen.ir.algorithm import Algorithm
+
+NAME, KEY = "hz", "extra"
+_FIRST = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
+_SIGNATURE = re.compile(r"^    p, g, (t, )?/,$", re.M)
+_FORMS = (
+    "    g = {a} + 0.25 * hz",
+    "    if given(hz):\n        g = {a} - 0.25 * hz",
+    "    if given(hz):\n        g = hz * {a}\n    else:\n        g = 0.75 * {b}",
+    "    if not given(hz):\n        g = 0.75 * {b}\n    else:\n        p = p - 0.125 * hz * {a}",
+    "    if given(hz) and {c}:\n        g = {a} + 0.25 * hz\n    elif {c}:\n        g = 0.75 * {b}",
+    "    if given(hz) or {c}:\n        g = 0.75 * {b}\n    if given(hz):\n        g = g - 0.5 * hz",
+)
+
+
+def drawn(seed: str | int, text: str) -> str:
+    """Return the text with an extra input, now and then; it changes the gradient at first."""
+    lot = Random(f"inputs {seed}")
+    if lot.random() > 0.25:
+        return text
+    declared = [n for n in ("lr", "c", "eps", "fa", "fb") if f"\n    {n}=" in text]
+    numbers = [n for n in ("lr", "c", "eps") if n in declared] or ["0.5"]
+    with_input = Expressions(
+        lot,
+        Known(numbers=numbers, tensors=["g", "p", NAME]),
+        nasty=lot.random() < 0.4,
+        reduces=lot.random() < 0.3,
+        conditions=[f for f in ("fa", "fb") if f in declared] or ["0.5 > 0"],
+    )
+    without = Expressions(
+        lot, Known(numbers=numbers, tensors=["g", "p"]), conditions=with_input.conditions
+    )
+    form = lot.choice(_FORMS).format(
+        a=with_input.tensor(2), b=without.tensor(2), c=with_input.pick(*with_input.conditions)
+    )
+    text = _FIRST.sub(lambda first: f"{first[0]}{form}\n", text, count=1)
+    return _SIGNATURE.sub(rf'    p, g, \g<1>{NAME}=given("{KEY}"), /,', text)
+
+
+Handed = dict[str, list[Tensor | None]]
+
+
+def handed(
+    algorithm: Algorithm, params: Sequence[Tensor], draw: Callable[[Any], Tensor], number: int
+) -> Handed:
+    """Return the inputs of a step: of all parameters, or of some if the rule asks."""
+    found: Handed = {}
+    for state in algorithm.inputs():
+        column = [draw(param.shape) for param in params]
+        kept = [state.when is None or (number + i) % 3 > 0 for i in range(len(params))]
+        found[state.given] = [x if keep else None for x, keep in zip(column, kept, strict=True)]
+    return found
+
+
+def seen_by_the_rule(
+    algorithm: Algorithm, given: Handed, index: int
+) -> tuple[Mapping[str, bool], Mapping[str, Tensor]]:
+    """Return the flags and the states that stand for a parameter's inputs."""
+    flags, states = {}, {}
+    for state in algorithm.inputs():
+        tensor = given[state.given][index]
+        if state.when:
+            flags[state.when] = tensor is not None
+        if tensor is not None:
+            states[state.key] = tensor
+    return flags, states

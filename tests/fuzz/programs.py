@@ -1,0 +1,92 @@
+"""Draw programs for a drawn rule, and compare changes of mode with the rule run plainly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from torch import Tensor
+
+from fuzz.expressions import Expressions, Known
+from fuzz.oracle import PARAM, Right, step_by_rule
+from optgen.ir.algorithm import Algorithm
+
+LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton")
+"""Lowerings that a program has; it has neither a functional form nor phases."""
+
+_STATE = re.compile(r'^    (\w+)=state\("key_\w+", init=[^,)]+\),$', re.M)
+_OF_STEPS = re.compile(r"\b(numel|ndim|machine_eps|fresh|factored)\(")
+_TEMPLATE = """
+
+@Random.{mode}
+def to_{mode}({lists}, /{hypers}):
+{body}
+"""
+
+
+def drawn(seed: str | int, text: str) -> str:
+    """Return two programs for a rule; or "", mostly, or if no state of the rule can be in one."""
+    lot = Random(f"programs {seed}")
+    states = _STATE.findall(text)
+    if not states or lot.random() > 0.35:
+        return ""
+    return "".join(_program(lot, mode, text, states) for mode in ("train", "eval"))
+
+
+def _program(lot: Random, mode: str, text: str, states: list[str]) -> str:
+    declared = [n for n in ("lr", "c", "eps", "betas", "fa", "fb") if f"\n    {n}=" in text]
+    lists = ["p", *lot.sample(states, lot.randint(1, len(states)))]
+    lot.shuffle(lists)
+    body = next(found for found in iter(lambda: _body(lot, lists, declared), "") if found)
+    read = [name for name in declared if re.search(rf"\b{name}\b", body)]
+    hypers = f", *, {', '.join(read)}" if read else ""
+    return _TEMPLATE.format(mode=mode, lists=", ".join(lists), hypers=hypers, body=body)
+
+
+def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
+    """Return a body that leaves at least one list as it is, and uses all; "" never."""
+    numbers = [n for n in ("lr", "c", "eps") if n in declared] or ["0.5"]
+    if "betas" in declared:
+        numbers.append("betas[1]")
+    conditions = [c for f in ("fa", "fb") if f in declared for c in (f, f"not {f}")]
+    draw = Expressions(
+        lot,
+        Known(numbers=numbers, tensors=list(lists)),
+        nasty=lot.random() < 0.4,
+        conditions=conditions or ["0.5 > 0"],
+    )
+    while True:
+        kept, *written = lot.sample(lists, lot.randint(2, len(lists)))
+        lines = [f"x = {draw.tensor(2)}"] if lot.random() < 0.4 else []
+        lines += [f"{name} = {draw.tensor(2)}" for name in written]
+        unread = [n for n in lists if not re.search(rf"[=(].*\b{n}\b", "\n".join(lines))]
+        rest = "".join(f" + 0.125 * {n}" for n in {kept: 0, **dict.fromkeys(unread)})
+        lines[-1] += f"{rest}{' - x' * (lines[0][0] == 'x')}"
+        if conditions and lot.random() < 0.4:
+            lines[-1:] = [f"if {lot.choice(conditions)}:", f"    {lines[-1]}"]
+        body = "\n".join(f"    {line}" for line in lines)
+        if not _OF_STEPS.search(body):
+            return body
+
+
+def right_values(
+    optimizer: Algorithm,
+    program: Algorithm,
+    hypers: Mapping[str, Any],
+    param: Tensor,
+    state: Mapping[str, Tensor],
+) -> tuple[dict[str, Right], bool]:
+    """Return the values that a program writes, by key, and whether rounding decides no branch."""
+    keys = {optimizer.param: PARAM, **{s.symbol: s.key for s in optimizer.states}}
+    tensors = {name: param if key == PARAM else state.get(key) for name, key in keys.items()}
+    others = {s.key: tensors[s.symbol] for s in program.states}
+    given = {h.name: hypers[h.name] for h in program.hypers}
+    param_, grad = tensors[program.param], tensors[program.grad]
+    assert param_ is not None
+    assert grad is not None
+    step = step_by_rule(program, given, param_, grad, others)
+    written = {s.symbol: s.key for s in program.states if s.written}
+    found = {keys[symbol]: step.values[key] for symbol, key in written.items()}
+    return {keys[program.param]: step.values[PARAM], **found}, step.sure

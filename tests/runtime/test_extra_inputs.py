@@ -1,0 +1,430 @@
+"""Test steps that are handed tensors beside the gradients."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interpreter import INTERPRETED, outside_interpreter, run_inside
+from lowerings.capture import captured
+from torch import Tensor
+
+import optgen
+from optgen.ir.evaluate import evaluate
+from optgen.passes.maximize import add_maximize
+from optgen.spec import Spec
+from optgen.spec.read_spec import read_spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+SOPHIA = optgen.load(SPECS / "sophia.py")
+ADA_HESSIAN = optgen.load(SPECS / "ada_hessian.py")
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
+SHAPES = ((3, 4), (), (2, 3, 2), (1,))
+
+TWO = '''from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Two(p, g, t, a=given("first"), b=given("second"), /, m=state("m"), s=state("s", shape="scalar"),
+        *, lr=hyper(0.1, ge=0), fa=flag(True)):
+    """Two inputs that may be absent, in branches, and sums."""
+    x = g
+    if given(a) and fa:
+        x = x + a * rms(a)
+        s = s + 1
+    elif given(b):
+        x = x - b
+    if not given(b):
+        m = 0.5 * m + x
+    else:
+        m = lerp(m, b * mean(b), 0.25) + x
+    p = p - lr * m / (1 + s)
+'''
+ELEMENTS = TWO.replace(" * rms(a)", "").replace(" * mean(b)", "").replace("Two", "Elements")
+
+
+@outside_interpreter
+def test_in_a_process_with_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__)
+
+
+def parameters(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape).to(dtype)) for shape in SHAPES]
+
+
+def gradient(point: Tensor, step: int) -> Tensor:
+    return torch.cos(point.detach() * (step + 1))
+
+
+def estimate(point: Tensor, step: int) -> Tensor:
+    return torch.sin(point.detach() * (step + 1)).abs() + 0.1
+
+
+def made(text: str) -> Any:
+    name = text.partition("def ")[2].partition("(")[0]
+    return optgen.load(Spec(name, text, f"{name}.py", 1))
+
+
+def close(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.detach(), other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_sophia_is_the_published_one(lowering: str) -> None:
+    """Algorithm 3 of the paper with SophiaG's scale; two groups, and an estimate every 7 steps."""
+    params, beta1, beta2, rho, size, decay = parameters(), 0.9, 0.95, 0.05, 10, 0.1
+    rates = [0.02, 0.02, 0.01, 0.01]
+    groups = [{"params": params[:2], "lr": 0.02}, {"params": params[2:], "lr": 0.01}]
+    own = {"betas": (beta1, beta2), "rho": rho, "batch_size": size, "weight_decay": decay}
+    optimizer: Any = SOPHIA(groups, **own)
+    points = [param.detach().clone() for param in params]
+    means = [torch.zeros_like(point) for point in points]
+    diagonals = [torch.zeros_like(point) for point in points]
+    for step in range(30):
+        handed = [estimate(point, step) for point in points] if step % 7 == 2 else None
+        for param in params:
+            param.grad = gradient(param, step)
+        for i, point in enumerate(points):
+            means[i] = beta1 * means[i] + (1 - beta1) * gradient(point, step)
+            if handed:
+                diagonals[i] = beta2 * diagonals[i] + (1 - beta2) * handed[i]
+            scaled = means[i] / (rho * size * diagonals[i] + 1e-15)
+            points[i] = point - rates[i] * decay * point - rates[i] * scaled.clamp(-1, 1)
+        with optgen.use_lowering(lowering):
+            optimizer.step(hessian=handed)
+        close(params, points)
+    close([optimizer.state[param]["hessian"] for param in params], diagonals)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_ada_hessian_is_the_published_one(lowering: str) -> None:
+    """Equations 9 to 12 of the paper, with the authors' place of eps and of weight decay."""
+    params, beta1, beta2, lr, power, decay = parameters(), 0.9, 0.98, 0.1, 0.7, 0.1
+    own = {"lr": lr, "betas": (beta1, beta2), "weight_decay": decay, "hessian_power": power}
+    optimizer: Any = ADA_HESSIAN(params, **own)
+    points = [param.detach().clone() for param in params]
+    gradients: list[list[Tensor]] = [[] for _ in points]
+    squares: list[list[Tensor]] = [[] for _ in points]
+    for step in range(30):
+        handed = [estimate(point, step) for point in points]
+        for i, (param, point) in enumerate(zip(params, points, strict=True)):
+            param.grad = gradient(param, step)
+            gradients[i].append(gradient(point, step))
+            squares[i].append(handed[i] ** 2)
+            m, v = mean(gradients[i], beta1), mean(squares[i], beta2)
+            points[i] = point - lr * (m / (v.sqrt() ** power + 1e-4) + decay * point)
+        with optgen.use_lowering(lowering):
+            optimizer.step(hessian=handed)
+        close(params, points)
+
+
+def mean(values: list[Tensor], beta: float) -> Tensor:
+    """Return the exponential mean without its bias towards zero."""
+    weights = [(1 - beta) * beta**age for age in reversed(range(len(values)))]
+    total = sum(w * v for w, v in zip(weights, values, strict=True))
+    return torch.as_tensor(total) / (1 - beta ** len(values))
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("text", [TWO, ELEMENTS], ids=["sums", "elements"])
+@pytest.mark.parametrize("options", [{}, {"fa": False, "maximize": True}], ids=str)
+def test_every_combination_is_the_rule(text: str, lowering: str, options: dict[str, Any]) -> None:
+    """Inputs of some parameters in some steps; each parameter follows the evaluator."""
+    cls = made(text)
+    (rule,) = read_spec(cls.spec)
+    params, algorithm = parameters(), add_maximize(rule)
+    optimizer = cls(params, **options)
+    values = {**{h.name: h.default for h in algorithm.hypers}, **options}
+    expected: list[tuple[Tensor, dict[str, Any]]] = [(p.detach().clone(), {}) for p in params]
+    for step in range(8):
+        handed: dict[str, list[Tensor | None]] = {
+            name: [
+                estimate(param, step + 3 * place) if (step + i + place) % 3 == 0 else None
+                for i, param in enumerate(params)
+            ]
+            for place, name in enumerate(("first", "second"))
+        }
+        if step == 4:
+            handed = {}
+        for i, param in enumerate(params):
+            param.grad = gradient(param, step)
+            own = {name: column[i] for name, column in handed.items() if column[i] is not None}
+            answers = {f"given_{name}": name in own for name in ("first", "second")}
+            inputs = {f"{name}_input": tensor for name, tensor in own.items()}
+            point, state = expected[i]
+            grad = gradient(point, step)
+            point, state = evaluate(
+                algorithm, values | answers, point, grad, state | inputs, torch.float64
+            )
+            kept = {key: value for key, value in state.items() if not key.endswith("_input")}
+            expected[i] = point, kept
+        with optgen.use_lowering(lowering):
+            optimizer.step(**handed)
+        close(params, [point for point, _ in expected])
+        for param, (_, state) in zip(params, expected, strict=True):
+            assert list(optimizer.state[param]) == ["step", "m", "s"]
+            close([optimizer.state[param]["m"]], [state["m"]])
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+def test_dtypes(dtype: torch.dtype, lowering: str) -> None:
+    """An input is not written, and is as precise as a gradient."""
+    torch.manual_seed(0)
+    text = ELEMENTS.replace("Elements", "Plain").replace("1 + s", "2 + s")
+    param = torch.nn.Parameter(torch.randn(5, 3).to(dtype))
+    start, grad, handed = param.detach().clone(), torch.randn(5, 3).to(dtype), torch.randn(5, 3)
+    given = [handed.to(dtype)]
+    param.grad = grad.clone()
+    optimizer = made(text)([param], lr=0.5)
+    before = given[0].clone()
+    with optgen.use_lowering(lowering):
+        optimizer.step(first=given)
+
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    expected = start.to(wide) - 0.5 * (grad.to(wide) + before.to(wide)) / 3
+    tolerance = 2**-6 if dtype == torch.bfloat16 else 1e-6
+    found = param.detach().to(wide)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert torch.equal(given[0], before)
+
+
+@outside_interpreter
+def test_autograd_follows_an_input() -> None:
+    param = torch.zeros(3, dtype=torch.float64)
+    optimizer = made(ELEMENTS)([param], lr=0.5, differentiable=True)
+    param.grad = torch.ones(3, dtype=torch.float64)
+    handed = torch.full((3,), 2.0, dtype=torch.float64, requires_grad=True)
+    optimizer.step(first=[handed])
+
+    assert param.tolist() == [-0.75] * 3
+    param.sum().backward()
+    assert handed.grad is not None
+    assert handed.grad.tolist() == [-0.25] * 3
+
+
+@outside_interpreter
+@pytest.mark.parametrize("text", [TWO, ELEMENTS], ids=["sums", "elements"])
+def test_a_captured_step_is_the_usual_one(text: str) -> None:
+    """No number of an input is looked at, which a graph could not do."""
+    found = []
+    for options in ({}, {"capturable": True}):
+        params = parameters()
+        optimizer = made(text)(params, **options)
+        for step in range(3):
+            for param in params:
+                param.grad = gradient(param, step)
+            handed = [estimate(param, step) if step != 1 else None for param in params]
+            with captured(blind="capturable" in options), optgen.use_lowering("foreach"):
+                optimizer.step(first=handed)
+        found.append(params)
+    close(found[1], [param.detach() for param in found[0]])
+
+
+@outside_interpreter
+def test_a_step_without_inputs_is_cached_and_one_with_inputs_is_not() -> None:
+    params = parameters()
+    optimizer: Any = SOPHIA(params)
+    for step in range(6):
+        for param in params:
+            param.grad = gradient(param, step)
+        handed = [estimate(param, step) for param in params] if step == 3 else None
+        optimizer.step(hessian=handed)
+        assert (optimizer._context.cached is None) is (step == 3)
+        assert not optimizer._context.given
+
+
+@outside_interpreter
+def test_a_missing_input_is_an_error_before_anything_changes() -> None:
+    params = parameters()
+    optimizer: Any = ADA_HESSIAN([{"params": params[:2]}, {"params": params[2:]}])
+    for param in params:
+        param.grad = gradient(param, 0)
+    start = [param.detach().clone() for param in params]
+    handed: list[Tensor | None] = [estimate(param, 0) for param in params]
+    handed[3] = None
+    for given in (handed, None):
+        with pytest.raises(ValueError, match=r"needs hessian for each parameter .* of shape \("):
+            optimizer.step(hessian=given)
+        assert all(map(torch.equal, params, start))
+        assert not optimizer.state
+    params[3].grad = None  # a parameter without a gradient needs no input
+    optimizer.step(hessian=handed)
+    assert params[3] not in optimizer.state
+    assert optgen.explain(optimizer).startswith("group 0: fused C++")
+
+
+class Odd(Tensor):
+    """A tensor class that overrides operations."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "too short": ([None], ValueError, "hessian has 1 entries for 2 parameters"),
+    "no list": (3, TypeError, "hessian is a list with a tensor or None per parameter, not 3"),
+    "a tensor": (torch.ones(2, 3), TypeError, "hessian is a list with a tensor or None per"),
+    "a number": ([1.0, None], TypeError, r"hessian\[0\] is a float, not a tensor or None"),
+    "another shape": ([None, torch.ones(3, 2)], ValueError, r"hessian\[1\] has the shape \(3, 2\)"),
+    "another dtype": ([torch.ones(2, 3).double(), None], TypeError, "has the dtype torch.float64"),
+    "whole numbers": ([torch.ones(2, 3).int(), None], TypeError, "has the dtype torch.int32"),
+    "another device": (
+        [torch.ones(2, 3, device="meta"), None],
+        RuntimeError,
+        "has the device meta",
+    ),
+    "sparse": (
+        [torch.ones(2, 3).to_sparse(), None],
+        TypeError,
+        "is sparse: extra inputs are dense",
+    ),
+}
+
+
+@outside_interpreter
+@pytest.mark.parametrize("name", WRONG)
+def test_what_fits_no_parameter_is_refused(name: str) -> None:
+    handed, error, message = WRONG[name]
+    params = [torch.nn.Parameter(torch.ones(2, 3)) for _ in range(2)]
+    optimizer: Any = SOPHIA(params)
+    for param in params:
+        param.grad = torch.ones(2, 3)
+    with pytest.raises(error, match=message):
+        optimizer.step(hessian=handed)
+
+    assert not optimizer.state
+    assert all(torch.equal(param, torch.ones(2, 3)) for param in params)
+    optimizer.step()
+
+
+@outside_interpreter
+def test_other_arguments_are_refused() -> None:
+    param = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(TypeError, match=r"Sophia\.step\(\) got an unexpected keyword.*'hess'"):
+        SOPHIA([param]).step(hess=[None])
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        optgen.optim.AdamW([param]).step(hessian=[None])  # type: ignore[call-overload]
+    param.grad = torch.ones(2)
+    with pytest.raises(ValueError, match=r"hessian\[0\] is the parameter itself"):
+        SOPHIA([param]).step(hessian=[param])
+
+
+@outside_interpreter
+def test_a_sparse_gradient_is_refused() -> None:
+    param = torch.nn.Parameter(torch.ones(4, 2))
+    param.grad = torch.ones(4, 2).to_sparse(1)
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        SOPHIA([param]).step(hessian=[torch.ones(4, 2)])
+
+
+@outside_interpreter
+def test_checkpoints_and_groups_know_no_inputs() -> None:
+    params = parameters()
+    optimizer: Any = SOPHIA(params)
+    for param in params:
+        param.grad = gradient(param, 0)
+    optimizer.step(hessian=[estimate(param, 0) for param in params])
+    saved = copy.deepcopy(optimizer.state_dict())
+
+    assert set(saved["state"][0]) == {"exp_avg", "hessian"}
+    assert not [key for key in saved["param_groups"][0] if key.startswith("given")]
+    copied = copy.deepcopy(optimizer)
+    copied.load_state_dict(saved)
+    copied.step(hessian=None)
+
+
+@outside_interpreter
+def test_hooks_and_the_closure_run_once() -> None:
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer: Any = SOPHIA([param])
+    said: list[Any] = []
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: said.append(sorted(kwargs)))
+    optimizer.register_step_post_hook(lambda *_: said.append("after"))
+
+    def closure() -> float:
+        param.grad = torch.ones(2)
+        said.append("closure")
+        return 2.5
+
+    assert optimizer.step(closure, hessian=[torch.ones(2)]) == 2.5
+    assert said == [["hessian"], "closure", "after"]
+    assert optimizer.state[param]["hessian"].abs().sum() > 0
+
+
+@outside_interpreter
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_layouts(lowering: str) -> None:
+    """An input in another memory order, or whose elements share memory, is read as it is."""
+    found = []
+    for handed in (torch.rand(4, 6).t(), torch.tensor(0.5).expand(6, 4)):
+        for each in (handed, handed.contiguous()):
+            param = torch.nn.Parameter(torch.ones(6, 4))
+            param.grad = torch.ones(6, 4)
+            optimizer = made(ELEMENTS)([param])
+            with optgen.use_lowering(lowering):
+                optimizer.step(first=[each])
+            found.append(param.detach())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])
+
+
+@outside_interpreter
+def test_a_conjugate_view_is_read() -> None:
+    found = []
+    handed = torch.randn(3, dtype=torch.complex64).conj()
+    for each in (handed, handed.resolve_conj()):
+        param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+        param.grad = torch.ones(3, dtype=torch.complex64)
+        made(ELEMENTS)([param]).step(first=[each])
+        found.append(param.detach())
+
+    assert torch.equal(*found)
+
+
+@outside_interpreter
+def test_an_odd_class_takes_the_for_loop() -> None:
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    optimizer = made(ELEMENTS)([param], lr=0.5)
+    optimizer.step(first=[torch.ones(3).as_subclass(Odd)])
+
+    assert param.tolist() == [0.5] * 3
+
+
+BOTH = (
+    ELEMENTS.replace("Elements", "Both")
+    + """
+
+@Both.train
+def leave(p, m, /):
+    p = p - m
+
+
+@Both.eval
+def come(p, m, /):
+    p = p + m
+"""
+)
+
+
+@outside_interpreter
+def test_a_class_may_have_programs_too() -> None:
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    optimizer = made(BOTH)([param], lr=0.5)
+    optimizer.step(first=[torch.ones(3)])
+    assert param.tolist() == [0.5] * 3
+    optimizer.eval()
+    assert param.tolist() == [2.5] * 3
+    with pytest.raises(RuntimeError, match="eval mode"):
+        optimizer.step(first=[torch.ones(3)])
+    optimizer.train()
+    optimizer.step(second=[torch.ones(3)])

@@ -1,0 +1,114 @@
+"""Test what a rule may say about extra inputs, and its errors."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Golden
+from spec_texts import PLAIN, UPDATE, read, spec
+
+from optgen.ir.print_ir import to_text
+from optgen.passes.latex import to_latex
+from optgen.passes.plan import plan
+from optgen.spec.errors import SpecError
+
+H = 'p, g, t, h=given("hessian")'
+M = 'm=state("exp_avg")'
+USE = "p = p - lr * g * h / t"
+
+
+def asked(*body: str, inputs: str = H, **more: str) -> str:
+    """Return a rule that asks for its input."""
+    return spec("if given(h):", *(f"    {line}" for line in body), UPDATE, inputs=inputs, **more)
+
+
+ERRORS = {
+    "no argument": spec(USE, inputs="p, g, t, h=given()"),
+    "no name": spec(USE, inputs='p, g, t, h=given("a b")'),
+    "a number": spec(USE, inputs="p, g, t, h=given(1)"),
+    "a name that step has": spec(USE, inputs='p, g, t, h=given("closure")'),
+    "a word": spec(USE, inputs='p, g, t, h=given("sqrt")'),
+    "options": spec(USE, inputs='p, g, t, h=given("hessian", when="flag")'),
+    "a state before the slash": spec(USE, inputs='p, g, t, h=state("hessian")'),
+    "without an input": spec(USE, inputs="p, g, t, h"),
+    "behind the slash": spec("m = m + h", USE, states=f'{M}, h=given("hessian")'),
+    "behind the star": spec(USE, hypers='lr=hyper(0.1), h=given("hessian")'),
+    "two of one name": spec(
+        "p = p - lr * g * h * k / t", inputs=f'{H}, k=given("hessian")'
+    ),
+    "without use": spec("p = p - lr * g / t", inputs=H),
+    "assigned": spec("h = 2 * h", USE, inputs=H),
+    "read where it may be absent": asked("g = g * h").replace(UPDATE, USE),
+    "read in the other branch": asked("g = g * h").replace(
+        f"    {UPDATE}", f"    else:\n        g = g / h\n    {UPDATE}"
+    ),
+    "read in a where": spec("p = p - lr * where(given(h), g * h, g) / t", inputs=H),
+    "asked of a state": spec("if given(m):", "    m = m + g", "p = p - lr * m / t", states=M),
+    "asked of nothing": spec("if given():", "    g = 2 * g", USE, inputs=H),
+    "asked in a helper": spec(
+        "p = p - lr * half(h) * g / t",
+        inputs=H,
+        before="def half(x):\n    y = where(given(x), 1, 2)\n    return y * x",
+    ),
+    "required": asked("g = g * h").replace("    if", '    require(given(h), "no")\n    if', 1),
+    "fresh": spec("if fresh(h):", "    g = 2 * g", USE, inputs=H),
+    "when of a state": asked(
+        "g = g * h", states='m=state("exp_avg", when="given_hessian")'
+    ).replace(UPDATE, f"if given(h):\n        m = m + g\n    {UPDATE}"),
+    "the flag's name": asked("g = g * h", hypers="lr=hyper(0.1), given_hessian=flag(False)"),
+    "its own name": spec(
+        "if given(given_a):",
+        "    g = g * given_a",
+        "p = p - lr * g / t",
+        inputs='p, g, t, given_a=given("a")',
+    ),
+    "names that differ in case": spec(
+        "p = p - lr * g * h * k / t", inputs='p, g, t, h=given("x"), k=given("X")'
+    ),
+    "the key of a state": asked(
+        "g = g * h", "m = m + h", states='m=state("hessian_input")'
+    ).replace(UPDATE, f"m = m + g\n    {UPDATE}"),
+    "sparse gradients": asked(
+        "g = g * h", decorator='@optimizer(paper="https://example.org", gradient="rows")'
+    ),
+    "of a function": "from optgen.spec import *\n\n\n@elementwise\n"
+    'def f(a, b, h=given("c"), /):\n    """."""\n    a = b + h\n',
+    "in a program": asked("m = m + g * h", states=M).replace(UPDATE, "p = p - lr * g * m / t")
+    + "\n\n@Made.train\ndef a(p, h, /):\n    p = h\n\n\n@Made.eval\ndef b(p, m, /):\n    p = m\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_input_error(name: str, golden: Golden) -> None:
+    with pytest.raises(SpecError) as raised:
+        read(ERRORS[name])
+    golden.check(str(raised.value))
+
+
+def test_an_input_that_is_always_there() -> None:
+    made = read(spec(USE, inputs=H))
+    (state,) = made.inputs()
+
+    assert (state.symbol, state.key, state.given, state.when) == (
+        "h",
+        "hessian_input",
+        "hessian",
+        None,
+    )
+    assert not list(made.kept_states())
+    assert [h.name for h in made.hypers] == ["lr"]
+
+
+def test_an_input_that_may_be_absent(golden: Golden) -> None:
+    text = asked("m = lerp(m, h, 0.5)", states=M).replace(UPDATE, "p = p - lr * g * m / t")
+    made = read(text)
+
+    assert made.existence("h") == plan(made).algorithm.existence("hessian_input")
+    golden.check("\n".join([to_text(made), to_text(plan(made)), to_latex(made)]))
+
+
+def test_a_state_may_have_the_name_of_an_input() -> None:
+    made = read(spec("if given(h):", "    m = h", "p = p - lr * g * m / t", inputs=H,
+                     states='m=state("hessian")'))  # fmt: skip
+
+    assert [s.key for s in made.states] == ["hessian", "hessian_input"]
+    assert PLAIN in made.source

@@ -1,0 +1,36 @@
+"""AdaHessian, as amirgholami/adahessian has it.
+
+The training loop makes the estimate of the Hessian's diagonal, because it needs a second backward
+pass: `optimizer.step(hessian=[…])`. For convolutions the authors average it over the kernel.
+"""
+
+from optgen.spec import given, hyper, optimizer, sqrt, state
+
+
+@optimizer(paper="https://arxiv.org/abs/2006.00719")
+def AdaHessian(
+    p,
+    g,
+    t,
+    d=given("hessian"),
+    /,
+    m=state("exp_avg"),
+    v=state("exp_hessian_diag_sq"),
+    *,
+    lr=hyper(0.15, ge=0),
+    betas=hyper((0.9, 0.999), ge=0, lt=1),
+    eps=hyper(1e-4, ge=0),
+    weight_decay=hyper(0, ge=0),
+    hessian_power=hyper(1, ge=0, le=1),
+):
+    """Adam with the Hessian's diagonal in the place of the second gradient (Yao et al., 2020)."""
+    beta1, beta2 = betas
+
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * d**2
+    m_hat = m / (1 - beta1**t)
+    v_hat = v / (1 - beta2**t)
+    u = m_hat / (sqrt(v_hat) ** hessian_power + eps)
+    if weight_decay:
+        u = u + weight_decay * p
+    p = p - lr * u

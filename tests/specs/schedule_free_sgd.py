@@ -1,0 +1,56 @@
+"""Schedule-Free SGD, as facebookresearch/schedule_free has it.
+
+The authors keep the step count, the largest rate and the sum of weights once for a group. Here each
+parameter has its own. They are equal as long as every parameter of the group gets a gradient in
+every step.
+"""
+
+from optgen.spec import hyper, lerp, maximum, optimizer, state
+
+
+@optimizer(paper="https://arxiv.org/abs/2405.15682")
+def ScheduleFreeSGD(
+    p,
+    g,
+    t,
+    /,
+    rate_max=state("lr_max", shape="scalar", init=-1),
+    total=state("weight_sum", shape="scalar"),
+    z=state("z", init="p"),
+    *,
+    lr=hyper(1, ge=0),
+    momentum=hyper(0.9, gt=0, lt=1),
+    weight_decay=hyper(0, ge=0),
+    warmup_steps=hyper(0, ge=0),
+    r=hyper(0),
+    weight_lr_power=hyper(2),
+):
+    """SGD without a schedule: gradients are taken between z and the average (Defazio, 2024)."""
+    if t < warmup_steps:
+        rate = lr * t / warmup_steps
+    else:
+        rate = lr
+    rate_max = maximum(rate_max, rate)
+    weight = t**r * rate_max**weight_lr_power
+    total = total + weight
+    if total != 0:
+        c = weight / total
+    else:
+        c = 0
+
+    if weight_decay:
+        g = g + weight_decay * p
+    p = lerp(p, z, c) - rate * (1 - momentum * (1 - c)) * g
+    z = z - rate * g
+
+
+@ScheduleFreeSGD.train
+def to_gradient_point(p, z, /, *, momentum):
+    """Move from the average to the point where gradients are taken."""
+    p = lerp(p, z, 1 - momentum)
+
+
+@ScheduleFreeSGD.eval
+def to_average(p, z, /, *, momentum):
+    """Move from the point where gradients are taken to the average."""
+    p = lerp(p, z, 1 - 1 / momentum)

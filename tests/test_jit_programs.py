@@ -1,0 +1,99 @@
+"""Test the cached texts of an optimizer's programs: folders inside the folder of the optimizer."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import optgen
+import optgen.jit
+from optgen.runtime.cache.texts import read_texts
+
+SPEC = Path(__file__).parent / "specs" / "schedule_free_sgd.py"
+EVIL = "open(__import__('os').environ['RAN'], 'a').write(__name__)\n"
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a file that exists if something ran that should not run."""
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the texts that a load in this process has made of the rule."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("optgen.jit._loaded", {})
+    optgen.load(SPEC)
+    (found,) = (tmp_path / "cache" / "specs").iterdir()
+    return found
+
+
+def moves() -> None:
+    """Import all modules anew, as a new process would, and check a change of mode."""
+    optgen.jit._loaded.clear()
+    for name in [name for name in sys.modules if name.startswith("optgen_schedulefreesgd_")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    optimizer: Any = optgen.load(SPEC)([torch.nn.Parameter(torch.ones(2))], momentum=0.5)
+    (param,) = optimizer.param_groups[0]["params"]
+    param.grad = torch.ones(2)
+    with optgen.use_lowering("forloop"):
+        optimizer.step()
+        param.grad = torch.ones(2)
+        optimizer.step()  # z is -1, x is -0.5, and y is between them
+        assert param.tolist() == [-0.75] * 2
+        optimizer.eval()
+    assert param.tolist() == [-0.5] * 2
+
+
+def test_a_program_is_a_package_of_its_own(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {
+        "to_average",
+        "to_gradient_point",
+    }
+    moves()
+    (module,) = [sys.modules[n] for n in sys.modules if n.endswith(".to_average.forloop")]
+    assert module.__file__ == str(folder / "to_average" / "forloop.py")
+
+
+@pytest.mark.parametrize("damage", ["altered", "missing", "open to all", "a link", "no folder"])
+def test_a_damaged_program_is_written_anew(folder: Path, ran: Path, damage: str) -> None:
+    whole = read_texts(folder)
+    assert whole is not None
+    inner = folder / "to_average"
+    path = inner / "forloop.py"
+    if damage == "altered":
+        path.write_text(path.read_text() + EVIL)
+    elif damage == "missing":
+        path.unlink()
+    elif damage == "open to all":
+        path.chmod(0o666)
+    elif damage == "a link":
+        elsewhere = folder.parents[1] / "elsewhere"
+        inner.rename(elsewhere)
+        inner.symlink_to(elsewhere)
+    else:
+        for each in inner.iterdir():
+            each.unlink()
+        inner.rmdir()
+    assert read_texts(folder) is None
+    moves()
+
+    assert not ran.exists()
+    if damage != "a link":  # such a folder is never written to: another one is used
+        assert read_texts(folder) == whole
+
+
+def test_modules_beside_a_program_are_not_read(folder: Path, ran: Path) -> None:
+    for name in ("torch.py", "optgen.py", "foreach.so"):
+        (folder / "to_average" / name).write_text(EVIL)
+    moves()
+
+    assert not ran.exists()
