@@ -24,7 +24,11 @@ STORAGE = {a.name: a for a in read_specs(sorted(_MORE.glob("*.py"))) if a.widens
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 
 WITH_PHASES = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
-WITH_PHASES |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py"))) if not a.elementwise}
+WITH_PHASES |= {
+    a.name: a
+    for a in read_specs(sorted(_MORE.glob("*.py")))
+    if not (a.elementwise or a.name in STORAGE)
+}
 """Rules with reductions or matrix ops, which have phases: the catalogue's and tests/specs."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
