@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
-from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import BY_ROW, LINEAR_ALGEBRA, MATRIX_OPS, PROPERTIES, REDUCTIONS
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
-Shape = Literal["like", "row", "col", "scalar"]
+Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
 ScalarDevice = Literal["cpu", "param"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
+
+ROWS_ROWS, COLS_COLS = ("rows", "rows"), ("cols", "cols")
+"""Shapes of states that are square matrices: of the parameter's rows, or of its columns."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ class State:
     """A state, kept between steps: `symbol` in the rule, `key` in the checkpoint.
 
     * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
-      "col", with size 1 in the last axis but one; or "scalar", one number per parameter.
+      "col", with size 1 in the last axis but one; "scalar", one number per parameter; or a square
+      matrix, `ROWS_ROWS` or `COLS_COLS`, with the parameter's leading axes.
     * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
       a shape predicate ("factored": the parameter has rows and columns). None: always.
     * `dtype`: None for the parameter's dtype. For a "scalar", None is torch's choice: float32, or
@@ -162,7 +166,8 @@ class Algorithm:
     @property
     def elementwise(self) -> bool:
         """Tell whether each element of a parameter is updated without reading other elements."""
-        return not self._whole_words() and not any(self.factor_states())
+        whole = (*self.factor_states(), *self.square_states())
+        return not self._whole_words() and not whole
 
     @property
     def by_row(self) -> bool:
@@ -171,7 +176,7 @@ class Algorithm:
 
     def _whole_words(self) -> set[str]:
         """Return the ops in the rule that need more of a parameter than one element."""
-        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
+        whole = {*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES}
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
         return {node.op for node in nodes if isinstance(node, Call) and node.op in whole}
 
@@ -219,6 +224,10 @@ class Algorithm:
     def factor_states(self) -> Iterator[State]:
         """Yield the row and column states, in checkpoint order."""
         return (s for s in self.states if s.shape in ("row", "col"))
+
+    def square_states(self) -> Iterator[State]:
+        """Yield the states that are square matrices, in checkpoint order."""
+        return (s for s in self.states if s.shape in (ROWS_ROWS, COLS_COLS))
 
     def tensor_states(self) -> Iterator[State]:
         """Yield the states of the parameter's shape, in checkpoint order."""

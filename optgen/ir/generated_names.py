@@ -30,6 +30,11 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         "sublists",
     ),
     "eager.foreach_ops": ("scale_",),
+    "eager.linear_algebra": (
+        *("diag", "eigenvalues", "eigenvectors", "identity", "inverse_root", "newton_schulz"),
+        *("qr", "transpose", "trace"),
+    ),
+    "eager.working_copies": ("equal_lists", "working_copy", "working_value", "write_back"),
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),
     "eager.reductions": (

@@ -11,8 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optgen.ir import linear_algebra
+
 OpCategory = Literal[
-    "arithmetic", "comparison", "logic", "function", "fact", "reduction", "property", "matrix"
+    "arithmetic",
+    "comparison",
+    "logic",
+    "function",
+    "fact",
+    "reduction",
+    "property",
+    "matrix",
+    "linear algebra",
 ]
 
 
@@ -43,18 +53,6 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
 def _max_abs(x: Any) -> Any:
     """Return the largest magnitude; 0 for an empty tensor, NaN if any element is NaN."""
     return x.abs().amax() if x.numel() else x.new_zeros(())
-
-
-def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
-    """Drive all singular values towards 1, by the odd quintic of Newton-Schulz."""
-    a, b, c = coefficients
-    tall = x.shape[-2] > x.shape[-1]
-    y = x.mT if tall else x
-    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
-    for _ in range(int(steps)):
-        gram = y @ y.mT
-        y = a * y + (b * gram + c * (gram @ gram)) @ y
-    return y.mT if tall else y
 
 
 def _row(name: str) -> str:
@@ -137,8 +135,36 @@ _ROWS = (
         "orthogonalize",
         4,
         "matrix",
-        _orthogonalize,
+        linear_algebra.orthogonalize,
         r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})",
+    ),
+    # Linear algebra works on whole matrices too. A rule with these ops is never cut into sweeps.
+    OpInfo("@", 2, "linear algebra", lambda a, b: a @ b, r"{0} \, {1}"),
+    OpInfo("transpose", 1, "linear algebra", lambda x: x.mT, r"{0}^{{\top}}"),
+    OpInfo("identity", 1, "linear algebra", linear_algebra.identity, r"I_{{\text{{like }} {0}}}"),
+    OpInfo("diag", 1, "linear algebra", linear_algebra.diag, r"\operatorname{{diag}}({0})"),
+    OpInfo("trace", 1, "linear algebra", linear_algebra.trace, r"\operatorname{{tr}}({0})"),
+    OpInfo("qr", 1, "linear algebra", linear_algebra.qr, r"\operatorname{{qr}}({0})"),
+    OpInfo(
+        "eigenvectors",
+        1,
+        "linear algebra",
+        linear_algebra.eigenvectors,
+        r"\operatorname{{eigenvectors}}({0})",
+    ),
+    OpInfo(
+        "eigenvalues",
+        1,
+        "linear algebra",
+        linear_algebra.eigenvalues,
+        r"\operatorname{{eigenvalues}}({0})",
+    ),
+    OpInfo(
+        "inverse_root",
+        3,
+        "linear algebra",
+        linear_algebra.inverse_root,
+        r"({0} + {2} I)^{{-1 / {1}}}",
     ),
 )
 
@@ -151,26 +177,34 @@ FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
 MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
+LINEAR_ALGEBRA: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "linear algebra")
 BY_ROW: frozenset[str] = frozenset(
     ("row_sum", "row_mean", "row_norm", "row_rms", "cols", "machine_eps")
 )
 """Ops whose result for a row depends on that row only."""
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
-    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round")
+    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round", *LINEAR_ALGEBRA)
 )
 """Functions whose names a spec may use for its own values if it does not call them.
 
 Generated code calls them only if the spec does.
 """
 
-CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PROPERTIES)
+CALLABLE: tuple[str, ...] = (
+    *FUNCTIONS,
+    "fresh",
+    *REDUCTIONS,
+    *MATRIX_OPS,
+    *(w for w in LINEAR_ALGEBRA if w.isidentifier()),
+    *PROPERTIES,
+)
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
 """The number of leading operands of an op that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
-    w for w in OPS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)
+    w for w in OPS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA)
 )
 """Ops that every lowering prints inside a sweep: they work element by element."""
 
@@ -189,6 +223,7 @@ PRECEDENCE = {
     "%": 6,
     "*": 7,
     "/": 7,
+    "@": 7,
     "neg": 8,
     "**": 9,
 }

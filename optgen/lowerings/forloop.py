@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild
 from optgen.ir.ops import MATRIX_OPS
-from optgen.ir.plan import Plan, Stream
+from optgen.ir.plan import Plan
+from optgen.ir.whole_matrices import why_unfused
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (
@@ -32,6 +34,16 @@ from optgen.lowerings.python.phase_syntax import ONE_TENSOR
 from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import forloop_lines
+from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
+from optgen.lowerings.python.whole_printer import TEXT as WHOLE_TEXT
+from optgen.lowerings.python.whole_printer import (
+    read_lines,
+    streams,
+    when,
+    whole_body,
+    whole_line,
+    write_lines,
+)
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
@@ -52,11 +64,13 @@ def lower(algorithm: Algorithm) -> Context:
     def planned(facts: Facts, order: Order) -> Plan:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
+    whole = bool(why_unfused(algorithm))
     functions = []
     for facts in fact_combinations(algorithm):
-        functions.append(bucket_function(truths_to_bool(planned(facts, "early")), _loop))
+        loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
+        functions.append(bucket_function(truths_to_bool(planned(facts, "early")), loop))
         if not algorithm.is_function:  # neither autograd nor a capture follows a function
-            functions.append(_functional(planned(facts, "whole")))
+            functions.append(_functional(planned(facts, "whole"), whole))
     return python_file(algorithm, functions)
 
 
@@ -71,11 +85,13 @@ def _loop(plan: Plan) -> Body:
     return Body(lines, frozenset(numbers_read(program)))
 
 
-def _functional(plan: Plan) -> Function:
+def _functional(plan: Plan, whole: bool) -> Function:
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
     program = _typed(plan)
-    opening = [*_reads(plan), *scalar_lines(plan, ONE_PARAM, names_read(program))]
-    lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])
+    reads = read_lines(plan, program, WHOLE_TENSOR) if whole else _reads(plan)
+    opening = [*reads, *scalar_lines(plan, ONE_PARAM, names_read(program))]
+    text, line = (WHOLE_TEXT, whole_line) if whole else (_TEXT, _line)
+    lines = parted(opening, statements(program, text, line), [*write_lines(plan, WHOLE_TENSOR)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),
@@ -110,25 +126,9 @@ def _line(stmt: Assign) -> str:
 
 def _reads(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
-    for stream in _streams(plan):
+    for stream in streams(plan):
         clone = ".clone()" if stream.stored else ""
-        yield from _when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
-
-
-def _writes(plan: Plan) -> Iterator[str]:
-    for stream in _streams(plan):
-        if stream.stored:
-            yield from _when(stream, f"{plural(stream.name)}[index].copy_({stream.name})")
-
-
-def _streams(plan: Plan) -> tuple[Stream, ...]:
-    """Return the streams of the whole plan's only sweep, then the row and column states."""
-    small = (s for s in plan.algorithm.states if s.shape in ("row", "col"))
-    return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in small))
-
-
-def _when(stream: Stream, line: str) -> list[str]:
-    return indented([line], f"if {stream.when}:") if stream.when else [line]
+        yield from when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
 
 
 FORLOOP = Lowering("forloop", "forloop.py", "forloop.py.jinja", lower)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, children, rebuild
-from optgen.ir.ops import MATRIX_OPS, OPS, REDUCTIONS
+from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, OPS, REDUCTIONS
 from optgen.ir.value_kinds import Axes, Lookup, kind_of
 from optgen.passes.fold_expression import fold
 
@@ -31,8 +31,9 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
-        if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS):
-            return replace(expr, args=(kept(expr.args[0]), *expr.args[1:]))
+        if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA):
+            of_tensors = 2 if expr.op == "@" else 1
+            return replace(expr, args=(*map(kept, expr.args[:of_tensors]), *expr.args[of_tensors:]))
         return expr
 
     return kept(inside(value))
@@ -56,10 +57,11 @@ def _condition(expr: Expr, never: Expr) -> Expr:
 
 
 def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
-    """Yield the names and reductions that give an expression its axes."""
+    """Yield the names, reductions and products that give an expression its axes."""
     if kind_of(expr, kinds).axes is Axes.NONE:
         return  # a property of a tensor, such as rows(p), has no axes
-    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in REDUCTIONS):
+    whole = (*REDUCTIONS, *LINEAR_ALGEBRA)
+    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in whole):
         yield expr
         return
     for child in children(expr):

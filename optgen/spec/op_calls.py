@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import NoReturn
 
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
-from optgen.ir.ops import CALLABLE, MATRIX_OPS, OPS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import (
+    CALLABLE,
+    LINEAR_ALGEBRA,
+    MATRIX_OPS,
+    OPS,
+    PROPERTIES,
+    REDUCTIONS,
+)
 from optgen.ir.value_kinds import Axes
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
 from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.unsupported_ops import UNSUPPORTED
+
+_MATRICES = (Axes.TENSOR, Axes.TENSOR_T, Axes.ROWS_ROWS, Axes.COLS_COLS)
 
 
 class OpCalls(Expressions):
@@ -83,6 +93,8 @@ class OpCalls(Expressions):
             return Call(name, (self._reduced(node, name),), place)
         if name in MATRIX_OPS:
             return Call(name, self._matrices(node, name), place)
+        if name in LINEAR_ALGEBRA:
+            return self.linear_algebra(node, name, node.args)
         if name == "where":
             condition = self._mask(node.args[0])
             return Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)
@@ -111,17 +123,27 @@ class OpCalls(Expressions):
             self.source.error(node.args[0], message, f"leave {name} out")
         return value
 
+    def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:
+        """Read an op of linear algebra: of two matrices for `@`, else of one and of numbers."""
+        self._check_matrix(node, op)
+        values = tuple(map(self.number, arguments))
+        for number, argument in zip(values[1:], arguments[1:], strict=True):
+            if op != "@" and not self.scope.kind(number).is_scalar:
+                message = f"`{op}` takes a matrix and numbers"
+                self.source.error(argument, message, "write a number that no tensor takes part in")
+        return Call(op, values, self.source.place(node))
+
     def _matrices(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
-        """Read the arguments of a matrix op: a tensor, a tuple of three numbers, two numbers."""
+        """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers."""
         self._check_matrix(node, name)
         tensor, coefficients, *numbers = node.args
         value, numbers_of = self.number(tensor), self.value(coefficients)
-        if self.scope.kind(value).axes is not Axes.TENSOR:
+        if self.scope.kind(value).axes not in _MATRICES:
             message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
             self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
         hyper = self.scope.algorithm.hyper(numbers_of.name) if isinstance(numbers_of, Ref) else None
-        if hyper is None or hyper.type != "tuple" or hyper.size != 3:
-            hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315))"
+        if hyper is None or hyper.type != "tuple" or hyper.size % 3:
+            hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315)); or three for each step in turn"
             self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)
         values = [self.number(number) for number in numbers]
         for number, argument in zip(values, numbers, strict=True):
@@ -130,7 +152,7 @@ class OpCalls(Expressions):
                 self.source.error(argument, message, "write a number that no tensor takes part in")
         return (value, numbers_of, *values)
 
-    def _check_matrix(self, node: ast.Call, name: str) -> None:
+    def _check_matrix(self, node: ast.expr, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""
         if "factored" not in self.scope.known_true:
             param = self.scope.algorithm.param

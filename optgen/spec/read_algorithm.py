@@ -21,7 +21,6 @@ from optgen.spec.literals import STRINGS, TEXT, Option, one_of, options
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
 from optgen.spec.semantic_checks import (
-    check_branches,
     check_cases,
     check_gradient,
     check_orders,
@@ -71,7 +70,6 @@ def read_algorithm(
     rule = reader.rule(body)
     algorithm = replace(algorithm, rule=rule, requires=requires)
     check_rule(source, algorithm, scope, node, rule)
-    check_branches(source, rule)
     check_cases(source, algorithm, scope.known_true)
     if algorithm.is_function:
         check_function(source, algorithm, scope, node)

@@ -80,6 +80,7 @@ FUSED_CPU = Lowering(
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
     lower=context,
+    fused=True,
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.whole_matrices import why_unfused
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
@@ -73,6 +74,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
         "elementwise": "" if algorithm.elementwise else "False",
+        "unfused": literal(why_unfused(algorithm)) if why_unfused(algorithm) else "",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm)),

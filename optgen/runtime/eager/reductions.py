@@ -31,7 +31,7 @@ def no_col_sum(like: Tensor, *count: int) -> Tensor:
 
 def total(x: Tensor) -> Tensor:
     """Sum all elements."""
-    return x.sum(tuple(range(x.dim())), keepdim=True)
+    return torch.sum(x, tuple(range(x.dim())), keepdim=True)
 
 
 def totals(stacked: Tensor) -> Tensor:
@@ -42,12 +42,12 @@ def totals(stacked: Tensor) -> Tensor:
 
 def row_sum(x: Tensor) -> Tensor:
     """Sum every row: over the last axis."""
-    return x.sum(-1, keepdim=True)
+    return torch.sum(x, -1, keepdim=True)
 
 
 def col_sum(x: Tensor) -> Tensor:
     """Sum every column: over the second to last axis."""
-    return x.sum(-2, keepdim=True)
+    return torch.sum(x, -2, keepdim=True)
 
 
 def max_abs(x: Tensor) -> Tensor:

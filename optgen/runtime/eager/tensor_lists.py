@@ -36,6 +36,8 @@ class TensorList:
     def __torch_function__(
         cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
     ) -> TensorList:
+        if func is torch.matmul:
+            return batched(torch.matmul, *args)
         return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
 
     def clone(self) -> TensorList:
@@ -45,6 +47,10 @@ class TensorList:
     def copy_(self, values: TensorList) -> None:
         """Write the values into the tensors."""
         torch._foreach_copy_(self.tensors, values.tensors)
+
+    def dim(self) -> int:
+        """Return the number of axes, which is equal for all tensors."""
+        return self.tensors[0].dim()
 
     def vector(self) -> Tensor:
         """Return the values of 0-dim tensors as one vector in double precision."""
@@ -61,6 +67,14 @@ class TensorList:
     def add_(self, number: float) -> None:
         """Add a number to each tensor in place."""
         torch._foreach_add_(self.tensors, number)
+
+
+def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
+    """Apply a function to each tensor of these lists, by one call if a list has equal shapes."""
+    columns = [each.tensors for each in lists]
+    if len(columns[0]) == 1 or any(len({x.shape for x in column}) > 1 for column in columns):
+        return TensorList([function(*row) for row in zip(*columns, strict=True)])
+    return TensorList(function(*map(torch.stack, columns)).unbind())
 
 
 def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList]]]:
@@ -141,6 +155,7 @@ _OPERATORS: dict[str, Any] = {
     "mod": torch.remainder,
     "and": torch.logical_and,
     "or": torch.logical_or,
+    "matmul": torch.matmul,
 }
 _OTHERS: dict[str, Any] = {
     "neg": torch.neg,

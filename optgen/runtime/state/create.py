@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import SQUARES, Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.real_views import all_plain
@@ -150,7 +150,7 @@ def _initial_values(
 
 
 def _copied_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
-    """Return zeros for each row or column; equal shapes, dtypes and devices are copies of one."""
+    """Return zeros of such a state; equal shapes, dtypes and devices are copies of one."""
     keys: list[Any] = list(map(_shape, params))
     dtypes, devices = list(map(_dtype, params)), list(map(_device, params))
     if len(set(dtypes)) > 1 or len(set(devices)) > 1:
@@ -164,8 +164,10 @@ def _copied_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
 
 
 def _reduced_zeros(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a zero for each row or column; a DTensor for a DTensor."""
+    """Return zeros of a state of another shape than its parameter; a DTensor for a DTensor."""
     if is_dtensor(type(param)):
+        if state.shape in SQUARES:
+            raise RuntimeError(f"{state.key} is a square matrix, which no DTensor can have")
         return zeros_reduced(param, -1 if state.shape == "row" else -2, dtype)
     return param.new_zeros(state.shape_for(param), dtype=dtype)
 

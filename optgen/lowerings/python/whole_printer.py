@@ -1,0 +1,115 @@
+"""Print a rule on whole matrices as Python, statement by statement.
+
+The rule computes with copies of its tensors, one parameter at a time or a list of equal shapes, and
+writes them back at its end. In lists, every operation is one for the whole list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import plural
+from optgen.ir.nodes import Assign, Program, names_read
+from optgen.ir.plan import Plan, Stream
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.lowerings.python.function import Body, indented
+from optgen.lowerings.python.signature import list_names
+from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.rewrite import map_values
+
+TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
+
+
+@dataclass(frozen=True)
+class WholeSyntax:
+    """Syntax of the loop over tensors or lists.
+
+    `loop` and `opening` begin it; `{0}` is for all lists. `tensor` is a tensor or list of the
+    bucket, and `write` stores a value in it; `{0}` is the name and `{1}` its list.
+    """
+
+    loop: str
+    opening: tuple[str, ...]
+    tensor: str
+    write: str
+
+
+ONE_TENSOR = WholeSyntax(
+    loop="for index in range(len(params)):",
+    opening=(),
+    tensor="{1}[index]",
+    write="{1}[index].copy_({0})",
+)
+TENSOR_LISTS = WholeSyntax(
+    loop="for sublist in equal_lists({0}):",
+    opening=("{0} = sublist",),
+    tensor="{1}",
+    write="write_back({1}, {0})",
+)
+
+
+def whole_body(plan: Plan, form: WholeSyntax) -> Body:
+    """Return the loop over a bucket, whose tensors have one shape."""
+    program = _with_tensor_logic(plan)
+    lists = ", ".join(_lists(plan.algorithm))
+    opening = [line.format(lists) for line in form.opening]
+    lines = [
+        *opening,
+        *read_lines(plan, program, form),
+        *statements(program, TEXT, whole_line),
+        *write_lines(plan, form),
+    ]
+    return Body(indented(lines, form.loop.format(lists)), frozenset(names_read(program)))
+
+
+def streams(plan: Plan) -> tuple[Stream, ...]:
+    """Return the streams of a whole plan's only sweep, then the states of other shapes."""
+    others = (s for s in plan.algorithm.states if s.shape not in ("like", "scalar"))
+    return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in others))
+
+
+def read_lines(plan: Plan, program: Program, form: WholeSyntax) -> Iterator[str]:
+    """Yield the lines that read the tensors which a program reads or the rule stores."""
+    read, like = names_read(program), _spelt(form.tensor, plan.algorithm.param)
+    for stream in streams(plan):
+        if stream.stored or stream.name in read:
+            function = "working_copy" if stream.stored else "working_value"
+            tensor = _spelt(form.tensor, stream.name)
+            yield from when(stream, f"{stream.name} = {function}({tensor}, {like})")
+
+
+def write_lines(plan: Plan, form: WholeSyntax) -> Iterator[str]:
+    """Yield the lines that write the values of parameter and states back."""
+    for stream in streams(plan):
+        if stream.stored:
+            yield from when(stream, _spelt(form.write, stream.name))
+
+
+def when(stream: Stream, line: str) -> list[str]:
+    """Return a line, under a condition if the stream has one."""
+    return indented([line], f"if {stream.when}:") if stream.when else [line]
+
+
+def _with_tensor_logic(plan: Plan) -> Program:
+    """Return the sweep with logic ops that also work on tensors."""
+    return map_values(
+        plan.sweeps[0].body,
+        lambda value: use_tensor_logic(value, lambda expr: not plan.kind(expr).is_scalar),
+    )
+
+
+def whole_line(stmt: Assign) -> str:
+    """Return an assignment to a tensor or list."""
+    return f"{stmt.target.name} = {TEXT.text(stmt.value)}"
+
+
+def _lists(algorithm: Algorithm) -> list[str]:
+    """Return the names of the lists of tensors; scalar states and step counts are none."""
+    scalars = {plural(s.symbol) for s in algorithm.scalar_states()} | {"state_steps"}
+    return [name for name in list_names(algorithm) if name not in scalars]
+
+
+def _spelt(spelling: str, name: str) -> str:
+    return spelling.format(name, plural(name))
