@@ -34,9 +34,8 @@ def traffic(name: str) -> tuple[Traffic, ...] | None:
 def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
     """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
     found = plans(algorithm)
-    if why_unfused(algorithm) or any(
-        isinstance(phase, MatrixCall) for plan in found for phase in plan.phases
-    ):
+    calls = any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases)
+    if calls or why_unfused(algorithm):
         return None
     return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in found)
 

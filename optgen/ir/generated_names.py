@@ -31,7 +31,15 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     ),
     "eager.foreach_ops": ("scale_",),
     "eager.linear_algebra": (
-        *("diag", "eigenvalues", "eigenvectors", "identity", "inverse_root", "newton_schulz"),
+        *(
+            "descending",
+            "diag",
+            "eigenvalues",
+            "eigenvectors",
+            "identity",
+            "inverse_root",
+            "newton_schulz",
+        ),
         *("qr", "transpose", "trace"),
     ),
     "eager.working_copies": ("equal_lists", "working_copy", "working_value", "write_back"),

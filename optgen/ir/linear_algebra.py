@@ -58,6 +58,12 @@ def eigenvalues(x: Any) -> Any:
     return _eigh(x)[0].unsqueeze(-1)
 
 
+def descending(x: Any) -> Any:
+    """Return the permutation matrix P for which P @ x has the numbers of x in descending order."""
+    order = x.squeeze(-1).argsort(-1, descending=True)
+    return x.new_ones(x.shape[-2]).diag_embed()[order]
+
+
 def inverse_root(x: Any, n: Any, eps: Any) -> Any:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
     found, vectors = _eigh(x)

@@ -100,6 +100,8 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
         return _product(first, operands[1])
     if op == "transpose":
         return _made_of(beside(first), above(first))
+    if op == "descending":
+        return _square_of(first)
     if first not in SQUARES:
         hint = "its rows and its columns must be as many, for any parameter: g @ transpose(g)"
         raise AxesError(f"`{op}` of a matrix of shape {SHAPES[first]}, which is not square", hint)
@@ -116,6 +118,15 @@ def _product(a: Axes, b: Axes) -> Axes:
         hint = f"the right one needs {beside(a)} in the first place; transpose(x) swaps the two"
         raise AxesError(message, hint)
     return _made_of(above(a), beside(b))
+
+
+def _square_of(column: Axes) -> Axes:
+    """Return the axes of the square matrix that permutes a column."""
+    for square, of in _BY_ROW.items():
+        if column is of:
+            return square
+    hint = "it takes one number per row of a square matrix: diag(x), or eigenvalues(x)"
+    raise AxesError(f"`descending` of a matrix of shape {SHAPES[column]}", hint)
 
 
 def _made_of(rows: str, cols: str) -> Axes:

@@ -225,6 +225,15 @@ def eigenvalues(x: Any) -> Any:
     _refuse("eigenvalues")
 
 
+def descending(x: Any) -> Any:
+    """Return the permutation matrix P for which P @ x is in descending order.
+
+    Args:
+        x: one number per row of a square matrix, such as diag(y).
+    """
+    _refuse("descending")
+
+
 def inverse_root(x: Any, n: Any, eps: Any) -> Any:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0.
 

@@ -52,6 +52,11 @@ def eigenvalues(x: Value) -> Value:
     return _batched(lambda tensor: _eigh(tensor)[0].unsqueeze(-1), x)
 
 
+def descending(x: Value) -> Value:
+    """Return the permutation matrix P for which P @ x has the numbers of x in descending order."""
+    return _each(_descending, x)
+
+
 def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
 
@@ -69,6 +74,11 @@ def newton_schulz(x: Value, coefficients: Sequence[float], steps: float, eps: fl
     found = matrix_ops.orthogonalize(tensors, coefficients, steps, eps)
     made = [new.to(old.dtype) for new, old in zip(found, tensors, strict=True)]
     return TensorList(made) if isinstance(x, TensorList) else made[0]
+
+
+def _descending(x: Tensor) -> Tensor:
+    order = x.squeeze(-1).argsort(-1, descending=True)
+    return x.new_ones(x.size(-2)).diag()[order]
 
 
 def _each(function: Callable[[Tensor], Tensor], x: Value) -> Value:
