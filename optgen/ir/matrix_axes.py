@@ -73,7 +73,7 @@ def union(a: Axes, b: Axes) -> Axes:
     except ValueError:
         raise AxesError(
             f"the shapes {SHAPES[a]} and {SHAPES[b]} do not fit",
-            "element by element, both have rows or both have cols in an axis; transpose(x) or @",
+            "an axis has rows in one and cols in the other: transpose(x) swaps the two axes",
         ) from None
 
 

@@ -141,7 +141,7 @@ _ROWS = (
     # Linear algebra works on whole matrices too. A rule with these ops is never cut into sweeps.
     OpInfo("@", 2, "linear algebra", lambda a, b: a @ b, r"{0} \, {1}"),
     OpInfo("transpose", 1, "linear algebra", lambda x: x.mT, r"{0}^{{\top}}"),
-    OpInfo("identity", 1, "linear algebra", linear_algebra.identity, "I"),
+    OpInfo("identity", 1, "linear algebra", linear_algebra.identity, "I_{{{0}}}"),
     OpInfo("diag", 1, "linear algebra", linear_algebra.diag, r"\operatorname{{diag}}({0})"),
     OpInfo("trace", 1, "linear algebra", linear_algebra.trace, r"\operatorname{{tr}}({0})"),
     OpInfo("qr", 1, "linear algebra", linear_algebra.qr, r"\operatorname{{qr}}({0})"),

@@ -35,13 +35,12 @@ from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
-from optgen.lowerings.python.whole_printer import TEXT as WHOLE_TEXT
 from optgen.lowerings.python.whole_printer import (
     read_lines,
     streams,
     when,
     whole_body,
-    whole_line,
+    whole_statements,
     write_lines,
 )
 from optgen.passes.hoist_scalars import hoist_scalars
@@ -90,8 +89,12 @@ def _functional(plan: Plan, whole: bool) -> Function:
     program = _typed(plan)
     reads = read_lines(plan, program, WHOLE_TENSOR) if whole else _reads(plan)
     opening = [*reads, *scalar_lines(plan, ONE_PARAM, names_read(program))]
-    text, line = (WHOLE_TEXT, whole_line) if whole else (_TEXT, _line)
-    lines = parted(opening, statements(program, text, line), [*write_lines(plan, WHOLE_TENSOR)])
+    body = (
+        whole_statements(plan, program, WHOLE_TENSOR)
+        if whole
+        else statements(program, _TEXT, _line)
+    )
+    lines = parted(opening, body, [*write_lines(plan, WHOLE_TENSOR)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),

@@ -7,19 +7,20 @@ writes them back at its end. In lists, every operation is one for the whole list
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Program, names_read
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild
+from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.if_conversion import use_tensor_logic
-from optgen.passes.rewrite import map_values
+from optgen.passes.rewrite import map_expressions, map_values
 
-TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
+_TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,15 @@ class WholeSyntax:
     """Syntax of the loop over tensors or lists.
 
     `loop` and `opening` begin it; `{0}` is for all lists. `tensor` is a tensor or list of the
-    bucket, and `write` stores a value in it; `{0}` is the name and `{1}` its list.
+    bucket, and `write` stores a value in it; `{0}` is the name and `{1}` its list. `param` is the
+    parameter whose properties are read.
     """
 
     loop: str
     opening: tuple[str, ...]
     tensor: str
     write: str
+    param: str
 
 
 ONE_TENSOR = WholeSyntax(
@@ -41,12 +44,14 @@ ONE_TENSOR = WholeSyntax(
     opening=(),
     tensor="{1}[index]",
     write="{1}[index].copy_({0})",
+    param="params[index]",
 )
 TENSOR_LISTS = WholeSyntax(
     loop="for sublist in equal_lists({0}):",
     opening=("{0} = sublist",),
     tensor="{1}",
     write="write_back({1}, {0})",
+    param="params[0]",
 )
 
 
@@ -58,7 +63,7 @@ def whole_body(plan: Plan, form: WholeSyntax) -> Body:
     lines = [
         *opening,
         *read_lines(plan, program, form),
-        *statements(program, TEXT, whole_line),
+        *whole_statements(plan, program, form),
         *write_lines(plan, form),
     ]
     return Body(indented(lines, form.loop.format(lists)), frozenset(names_read(program)))
@@ -100,9 +105,20 @@ def _with_tensor_logic(plan: Plan) -> Program:
     )
 
 
-def whole_line(stmt: Assign) -> str:
-    """Return an assignment to a tensor or list."""
-    return f"{stmt.target.name} = {TEXT.text(stmt.value)}"
+def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[str]:
+    """Return the lines of a program; properties are those of the parameter itself, not a copy."""
+
+    def of_param(expr: Expr) -> Expr:
+        match expr:
+            case Call(op, (Ref(plan.algorithm.param),)) if op in PROPERTIES:
+                return replace(expr, args=(Ref(form.param),))
+        return rebuild(expr, of_param)
+
+    return statements(map_expressions(program, of_param), _TEXT, _line)
+
+
+def _line(stmt: Assign) -> str:
+    return f"{stmt.target.name} = {_TEXT.text(stmt.value)}"
 
 
 def _lists(algorithm: Algorithm) -> list[str]:

@@ -5,8 +5,12 @@ tensor is accumulated in float64. Row and column values have the dtype of the co
 for a float64 tensor, float32 for any other.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
+
+from optgen.runtime.eager.tensor_lists import TensorList, each_of
 
 
 def no_sum(like: Tensor, *count: int) -> Tensor:
@@ -52,6 +56,8 @@ def col_sum(x: Tensor) -> Tensor:
 
 def max_abs(x: Tensor) -> Tensor:
     """Return the largest magnitude; 0 for an empty tensor."""
+    if isinstance(x, TensorList):
+        return cast(Tensor, each_of(max_abs, x))
     return max_abses(x.unsqueeze(0)).squeeze(0)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.tensor_lists import TensorList
+from optgen.runtime.eager.tensor_lists import TensorList, each_of
 from optgen.runtime.rule import truth
 
 Scalar = float | Tensor
@@ -200,6 +200,8 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
 
 def _spread(chosen: Scalar, other: Scalar) -> Scalar:
     """Return the chosen value in a new tensor, with the shape and dtype of torch's `where`."""
+    if isinstance(chosen, TensorList) or isinstance(other, TensorList):
+        return cast(Scalar, each_of(_spread, chosen, other))
     if not isinstance(other, Tensor):
         return chosen.clone() if isinstance(chosen, Tensor) else chosen
     if not isinstance(chosen, Tensor):

@@ -69,6 +69,11 @@ class TensorList:
         torch._foreach_add_(self.tensors, number)
 
 
+def each_of(function: Callable[..., Any], *values: Any) -> TensorList:
+    """Apply a function to the values of each parameter; a value that is no list is of all."""
+    return TensorList(_each(function, values, {}))
+
+
 def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
     """Apply a function to each tensor of these lists, by one call if a list has equal shapes."""
     columns = [each.tensors for each in lists]
@@ -153,8 +158,8 @@ _OPERATORS: dict[str, Any] = {
     "truediv": torch.div,
     "pow": torch.pow,
     "mod": torch.remainder,
-    "and": torch.logical_and,
-    "or": torch.logical_or,
+    "and": torch.bitwise_and,  # the other operand may be a Python bool
+    "or": torch.bitwise_or,
     "matmul": torch.matmul,
 }
 _OTHERS: dict[str, Any] = {
