@@ -61,6 +61,7 @@ class Draft:
     dense: bool  # many short statements with few names
     states: list[State] = field(default_factory=list)
     required: bool = False
+    squares: bool = False  # the rule works on whole matrices
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -101,6 +102,8 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
         dense=lot.random() < 0.4,
     )
     draft.required = draft.family == "axes" and lot.random() < 0.5
+    apart = Random(f"{seed} squares")  # so that all other rules stay as they are
+    draft.squares = draft.family == "axes" and apart.random() < 0.4
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
@@ -129,6 +132,12 @@ def _states(draft: Draft) -> list[State]:
                 options = f'init={lot.choice(INITS)}, shape="{shape}"'
                 nature = "rows" if shape == "row" else "columns"
                 found.append(State(symbol, nature, options, holds))
+    for symbol, size in (("L", "rows"), ("R", "cols")):
+        if draft.squares and lot.random() < 0.7:
+            flags = ("", "", "fa", "not fb")
+            holds = lot.choice(flags) if draft.required else "factored(p)"
+            options = f'init={lot.choice(INITS)}, shape=("{size}", "{size}")'
+            found.append(State(symbol, "lefts" if size == "rows" else "rights", options, holds))
     lot.shuffle(found)
     return found
 
@@ -165,6 +174,7 @@ def _body(draft: Draft) -> list[str]:
             nasty=draft.nasty,
             reduces=draft.family != "elements",
             axes=draft.required,
+            squares=draft.squares,
             conditions=conditions,
             most=1 if draft.dense else 9,
         ),
