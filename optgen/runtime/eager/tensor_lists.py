@@ -17,6 +17,7 @@ from torch import Tensor
 
 from optgen.runtime.torch_private import foreach_clone
 
+BATCHED_ELEMENTS = 2**10  # a larger matrix on the CPU is not copied into a batch
 CHUNK_ELEMENTS = 2**20  # eight float32 lists with 2**20 elements each are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
@@ -75,9 +76,13 @@ def each_of(function: Callable[..., Any], *values: Any) -> TensorList:
 
 
 def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
-    """Apply a function to each tensor of these lists, by one call if a list has equal shapes."""
+    """Apply a function to each tensor of these lists, whose tensors have one shape.
+
+    On a device one call takes all tensors. On the CPU this is faster only for small matrices.
+    """
     columns = [each.tensors for each in lists]
-    if len(columns[0]) == 1 or any(len({x.shape for x in column}) > 1 for column in columns):
+    large = columns[0][0].is_cpu and any(x.numel() > BATCHED_ELEMENTS for x, *_ in columns)
+    if large or len(columns[0]) == 1:
         return TensorList([function(*row) for row in zip(*columns, strict=True)])
     return TensorList(function(*map(torch.stack, columns)).unbind())
 
