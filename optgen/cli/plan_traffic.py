@@ -75,4 +75,4 @@ def _updated(plan: Plan, finish: Finish) -> Iterator[Access]:
     stored = {stmt.target.name for stmt in assigns(finish.body)}
     for state in plan.algorithm.factor_states():
         if state.symbol in stored:
-            yield Access(state.key, True, state.shape)
+            yield Access(state.key, True, str(state.shape))

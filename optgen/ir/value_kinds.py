@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm
-from optgen.ir.matrix_axes import Axes, axes_of_linear_algebra, union
+from optgen.ir.matrix_axes import Axes as Axes
+from optgen.ir.matrix_axes import axes_of_linear_algebra, union
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
 from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, PROPERTIES, REDUCTIONS
 

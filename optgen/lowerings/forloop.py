@@ -8,12 +8,11 @@ graph capture (`capturable`) can follow it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild
+from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
 from optgen.ir.whole_matrices import why_unfused
@@ -41,6 +40,7 @@ from optgen.lowerings.python.whole_printer import (
     when,
     whole_body,
     whole_statements,
+    with_typed_numbers,
     write_lines,
 )
 from optgen.passes.hoist_scalars import hoist_scalars
@@ -48,7 +48,6 @@ from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
 from optgen.passes.plan import Order, plan
-from optgen.passes.rewrite import map_expressions
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.specialize_shape import Facts, fact_combinations
 from optgen.passes.truths_to_bool import truths_to_bool
@@ -86,7 +85,7 @@ def _loop(plan: Plan) -> Body:
 
 def _functional(plan: Plan, whole: bool) -> Function:
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
-    program = _typed(plan)
+    program = with_typed_numbers(plan)
     reads = read_lines(plan, program, WHOLE_TENSOR) if whole else _reads(plan)
     opening = [*reads, *scalar_lines(plan, ONE_PARAM, names_read(program))]
     body = (
@@ -103,21 +102,6 @@ def _functional(plan: Plan, whole: bool) -> Function:
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),
     )
-
-
-def _typed(plan: Plan) -> Program:
-    """Return the sweep with each `where` of two numbers cast to the sweep's dtype."""
-    sweep = plan.sweeps[0]
-
-    def typed(expr: Expr) -> Expr:
-        match expr:
-            case Call("where", (mask, a, b)) if plan.kind(mask).is_tensor:
-                if not plan.kind(a).is_tensor and not plan.kind(b).is_tensor:
-                    a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
-                    expr = replace(expr, args=(mask, a, b))
-        return rebuild(expr, typed)
-
-    return map_expressions(sweep.body, typed)
 
 
 def _line(stmt: Assign) -> str:

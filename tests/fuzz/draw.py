@@ -241,7 +241,7 @@ def _settings(draft: Draft, text: str) -> list[Setting]:
         hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
         if not first and "mode" in offered and hypers["mode"] == "a":
             hypers.pop("mode")
-        large = draft.family != "elements" and lot.random() < 0.08
+        large = draft.family != "elements" and lot.random() < 0.08 and not draft.squares
         chosen = (lot.choice(LARGE),) if large else tuple(lot.sample(shapes, 2))
         found.append(Setting(hypers, chosen, dtype, lot.randrange(1000)))
     return found

@@ -1,4 +1,4 @@
-"""KL-Shampoo, a simple variant: each covariance is whitened by the other, and kept as eigenvalues."""
+"""KL-Shampoo, a simple variant: each covariance is whitened by the eigenvalues of the other."""
 
 from optgen.spec import (
     cols,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild, refs
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
@@ -97,12 +97,32 @@ def when(stream: Stream, line: str) -> list[str]:
     return indented([line], f"if {stream.when}:") if stream.when else [line]
 
 
+def with_typed_numbers(plan: Plan) -> Program:
+    """Return the sweep with each `where` of two numbers cast to the sweep's dtype."""
+    sweep = plan.sweeps[0]
+
+    def typed(expr: Expr) -> Expr:
+        match expr:
+            case Call("where", (mask, a, b)) if not plan.kind(mask).is_scalar:
+                if plan.kind(a).is_scalar and plan.kind(b).is_scalar:
+                    a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
+                    expr = replace(expr, args=(mask, a, b))
+        return rebuild(expr, typed)
+
+    return map_expressions(sweep.body, typed)
+
+
 def _with_tensor_logic(plan: Plan) -> Program:
-    """Return the sweep with logic ops that also work on tensors."""
+    """Return such a sweep with logic ops that also work on tensors."""
     return map_values(
-        plan.sweeps[0].body,
-        lambda value: use_tensor_logic(value, lambda expr: not plan.kind(expr).is_scalar),
+        with_typed_numbers(plan),
+        lambda value: use_tensor_logic(value, lambda expr: not _is_known(plan, expr)),
     )
+
+
+def _is_known(plan: Plan, expr: Expr) -> bool:
+    """Tell whether a value is known without reading a tensor."""
+    return all(plan.kinds[ref].is_scalar for ref in refs(expr))
 
 
 def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[str]:

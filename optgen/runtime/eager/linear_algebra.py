@@ -93,7 +93,7 @@ def _eigh(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues and eigenvectors; NaN for a matrix that has none."""
     try:
         found, vectors = torch.linalg.eigh(x)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         if x.dim() == 2:
             return x.new_full(x.shape[-1:], torch.nan), torch.full_like(x, torch.nan)
         parts = [_eigh(matrix) for matrix in x.flatten(0, -3).unbind()]

@@ -56,7 +56,7 @@ def col_sum(x: Tensor) -> Tensor:
 
 def max_abs(x: Tensor) -> Tensor:
     """Return the largest magnitude; 0 for an empty tensor."""
-    if isinstance(x, TensorList):
+    if type(x) is TensorList:
         return cast(Tensor, each_of(max_abs, x))
     return max_abses(x.unsqueeze(0)).squeeze(0)
 
