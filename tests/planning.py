@@ -8,6 +8,7 @@ from pathlib import Path
 import optgen.specs
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
+from optgen.ir.whole_matrices import why_unfused
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
@@ -21,7 +22,7 @@ RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elemen
 
 _MORE = Path(__file__).parent / "specs"
 CUT = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
-CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py")))}
+CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py"))) if not why_unfused(a)}
 """Rules with reductions or matrix ops: the catalogue's, and others that exercise the language."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {

@@ -5,13 +5,14 @@ tensor is accumulated in float64. Row and column values have the dtype of the co
 for a float64 tensor, float32 for any other.
 """
 
-from typing import cast
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.eager.tensor_lists import TensorList, each_of
 
+Value = TypeVar("Value", Tensor, TensorList)
 
 def no_sum(like: Tensor, *count: int) -> Tensor:
     """Return a float64 zero that sums of blocks are added to; with `count`, that many zeros."""
@@ -54,10 +55,10 @@ def col_sum(x: Tensor) -> Tensor:
     return torch.sum(x, -2, keepdim=True)
 
 
-def max_abs(x: Tensor) -> Tensor:
+def max_abs(x: Value) -> Value:
     """Return the largest magnitude; 0 for an empty tensor."""
-    if type(x) is TensorList:
-        return cast(Tensor, each_of(max_abs, x))
+    if isinstance(x, TensorList):
+        return each_of(max_abs, x)
     return max_abses(x.unsqueeze(0)).squeeze(0)
 
 
