@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
+from lowerings.capture import captured
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from optgen.ir.evaluate import evaluate
 from optgen.ir.whole_matrices import why_unfused
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
+from optgen.passes.latex import to_latex
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -168,6 +170,24 @@ def test_the_functional_form(case: str) -> None:
     assert follow(made, lambda one: one.step(), torch.float64, differentiable=True) < 1e-11
 
 
+@pytest.mark.parametrize("case", [case for case in RULES if case != "newton schulz"])
+def test_a_captured_step(case: str) -> None:
+    """Both arms of a branch are computed, and a condition that the device knows selects."""
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        with captured():
+            optimizer.step()
+
+    assert follow(rule(case), step, torch.float64, capturable=True) < 1e-11
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_a_learning_rate_in_a_tensor(lowering: str) -> None:
+    lr = torch.tensor(0.1, dtype=torch.float64)
+    made = Spec("Made", rule("roots").source.replace("ge=0)", 'ge=0, tensor="always")'), "", 1)
+    assert follow(made, forced(lowering), torch.float64, lr=lr) < 1e-11
+
+
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.15)])
 @pytest.mark.parametrize("case", ["roots", "reductions", "rows and columns", "newton schulz"])
@@ -180,6 +200,7 @@ def test_the_text(case: str, golden: Golden) -> None:
     (algorithm,) = read_spec(rule(case))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")
     golden.check(emit.render(algorithm, FOREACH, emit.find_ruff()), "foreach")
+    golden.check(to_latex(algorithm), "latex")
 
 
 @pytest.mark.parametrize("case", RULES)

@@ -8,6 +8,7 @@ variant of KL-Shampoo are written from the specs' own formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 import optgen
 from optgen import use_lowering
+from optgen.runtime import matrix_ops
 
 SPECS = Path(__file__).parents[1] / "specs"
 STEPS = 30
@@ -169,8 +171,10 @@ def exact(tensors: list[Tensor], coefficients: Any, steps: int, eps: float) -> l
     return [polar_express(x, 0) for x in tensors]
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-@pytest.mark.parametrize("name", CASES)
+WAYS = [(name, lowering) for name in CASES for lowering in ("forloop", "foreach")]
+
+
+@pytest.mark.parametrize(("name", "lowering"), [*WAYS, ("normuon", "fused_cpu")])
 def test_thirty_steps(name: str, lowering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, shapes, hypers = CASES[name]
     generator = torch.Generator().manual_seed(13)
@@ -182,9 +186,11 @@ def test_thirty_steps(name: str, lowering: Any, monkeypatch: pytest.MonkeyPatch)
     right = [param.detach().clone() for param in params]
     states: list[State] = [{} for _ in params]
     optimizer = optgen.load(SPECS / f"{name}.py")(params, **hypers)
-    if name == "normuon":  # torch's Newton-Schulz computes in bfloat16
-        module = __import__(f"{type(optimizer).lowerings}.{lowering}", fromlist=["update"])
-        monkeypatch.setattr(module, "orthogonalize", exact)
+    if name == "normuon":  # the Newton-Schulz iterations of optgen compute in bfloat16
+        owner = matrix_ops
+        if lowering != "fused_cpu":
+            owner = import_module(f"{type(optimizer).lowerings}.{lowering}")
+        monkeypatch.setattr(owner, "orthogonalize", exact)
     for step in range(1, STEPS + 1):
         for index, param in enumerate(params):
             param.grad = drawn(shapes[index])
