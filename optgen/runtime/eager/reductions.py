@@ -14,6 +14,7 @@ from optgen.runtime.eager.tensor_lists import TensorList, each_of
 
 Value = TypeVar("Value", Tensor, TensorList)
 
+
 def no_sum(like: Tensor, *count: int) -> Tensor:
     """Return a float64 zero that sums of blocks are added to; with `count`, that many zeros."""
     return torch.zeros([*count, *[1] * like.dim()], dtype=torch.float64, device=like.device)
