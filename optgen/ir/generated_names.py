@@ -31,16 +31,8 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     ),
     "eager.foreach_ops": ("scale_",),
     "eager.linear_algebra": (
-        *(
-            "descending",
-            "diag",
-            "eigenvalues",
-            "eigenvectors",
-            "identity",
-            "inverse_root",
-            "newton_schulz",
-        ),
-        *("qr", "transpose", "trace"),
+        *("descending", "diag", "eigenvalues", "eigenvectors", "identity", "inverse_root"),
+        *("newton_schulz", "qr", "trace", "transpose"),
     ),
     "eager.working_copies": ("equal_lists", "working_copy", "working_value", "write_back"),
     "matrix_ops": ("orthogonalize",),

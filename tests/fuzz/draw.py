@@ -137,6 +137,7 @@ def _states(draft: Draft) -> list[State]:
             flags = ("", "", "fa", "not fb")
             holds = lot.choice(flags) if draft.required else "factored(p)"
             options = f'init={lot.choice(INITS)}, shape=("{size}", "{size}")'
+            options += ', dtype="float32"' if lot.random() < 0.1 else ""
             found.append(State(symbol, "lefts" if size == "rows" else "rights", options, holds))
     lot.shuffle(found)
     return found
