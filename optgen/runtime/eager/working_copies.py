@@ -6,7 +6,7 @@ the tensors that it was about to write.
 """
 
 from collections.abc import Iterator
-from typing import overload
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,35 +18,30 @@ from optgen.runtime.torch_private import foreach_clone
 _ALIVE = 16  # how many lists of temporaries may exist at once
 
 
-@overload
-def working_copy(value: Tensor, like: Tensor) -> Tensor: ...
-@overload
-def working_copy(value: list[Tensor], like: list[Tensor]) -> TensorList: ...
-def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor | TensorList:
-    """Return a copy in the dtype of the computation for a parameter like this one."""
+def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
+    """Return a copy in the dtype of the computation for a parameter like this one.
+
+    The copy of a list is a `TensorList`, which generated code computes with as with a tensor.
+    """
     dtype = _computed_in(like)
     if isinstance(value, Tensor):
         return value.to(dtype, copy=True)
-    if value[0].dtype == dtype:
-        return TensorList(foreach_clone(value))
-    return TensorList([tensor.to(dtype) for tensor in value])
+    same = all(tensor.dtype == dtype for tensor in value)
+    copies = foreach_clone(value) if same else [tensor.to(dtype) for tensor in value]
+    return cast(Tensor, TensorList(copies))
 
 
-@overload
-def working_value(value: Tensor, like: Tensor) -> Tensor: ...
-@overload
-def working_value(value: list[Tensor], like: list[Tensor]) -> TensorList: ...
-def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor | TensorList:
+def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
     """Return a tensor or list in the dtype of the computation, which must not be changed."""
     dtype = _computed_in(like)
     if isinstance(value, Tensor):
         return value.to(dtype)
-    return TensorList([tensor.to(dtype) for tensor in value])
+    return cast(Tensor, TensorList([tensor.to(dtype) for tensor in value]))
 
 
-def write_back(tensors: list[Tensor], values: TensorList) -> None:
-    """Write values into the tensors of a bucket, in their dtype."""
-    torch._foreach_copy_(tensors, values.tensors)
+def write_back(tensors: list[Tensor], values: Tensor) -> None:
+    """Write the values of a `TensorList` into the tensors of a bucket, in their dtype."""
+    torch._foreach_copy_(tensors, cast(TensorList, values).tensors)
 
 
 def _computed_in(like: Tensor | list[Tensor]) -> torch.dtype:
