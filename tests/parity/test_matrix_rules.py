@@ -1,8 +1,8 @@
 """Test rules on whole matrices against their authors' algorithms, written plainly: float64.
 
-Sources: nikhilvyas/SOAP (the version that pytorch_optimizer has), jettify/pytorch-optimizer's
-Shampoo, KellerJordan/modded-nanogpt's Polar Express, zichongli5/NorMuon. One-sided Shampoo and the
-variant of KL-Shampoo are written from the specs' own formulas.
+Sources: SOAP and Shampoo (of matrices) as pytorch_optimizer has them, from nikhilvyas/SOAP and
+Gupta et al.; Polar Express of KellerJordan/modded-nanogpt; zichongli5/NorMuon. Vectors of Shampoo,
+one-sided Shampoo and the variant of KL-Shampoo are written from the formulas of the specs.
 """
 
 from __future__ import annotations

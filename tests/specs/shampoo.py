@@ -1,4 +1,7 @@
-"""Shampoo as it was published, for matrices; with more axes, a parameter is a batch of them."""
+"""Shampoo as it was published, for matrices; with more axes, a parameter is a batch of them.
+
+A parameter without rows and columns gets AdaGrad.
+"""
 
 from optgen.spec import (
     factored,
