@@ -24,6 +24,8 @@ p g t m v lr eps betas beta1 0 1 2 0.5 1e-8 1e999 -1 10**400 2**63 None True Fal
 sqrt exp log tanh sin cos atan2 floor ceil round abs sign maximum minimum where clamp lerp
 sum mean norm rms max_abs row_sum row_mean row_norm row_rms col_sum col_mean col_norm col_rms
 ndim numel rows cols machine_eps factored orthogonalize fresh random rounded rounded_down
+transpose identity diag trace qr eigenvectors eigenvalues descending inverse_root
+shape=('rows','rows')
 require hyper state flag choice fixed ge=0 optional=True init='p' shape='row' shape='scalar'
 when='factored' init='index' dtype='float32' tensor='always' about='x' error='{}' rows=False
 eager=True
@@ -41,6 +43,9 @@ tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({}) round
 rounded_down({}) rounded_up({}) random({},{}) random(1,{})
 maximum({},0) minimum({},{}) where({}>0,{},1) where((not{}),p,g) clamp({},-1,1) lerp({},p,0.5)
 (not{}) ({}is(None)) ({}>0and({}<1)) fresh({}) {}=={}
+{}@{} transpose({}) {}@transpose({}) transpose({})@{} diag({}) trace({}) identity({})
+qr({}@transpose({})) inverse_root({}@transpose({}),2,1) inverse_root({},{},{}) eigenvectors({})
+descending({})
 """
 CONDITIONS = """
 t>1 lr (not(lr)) lr>0.5 t%2==0 factored(p) (not(factored(p))) ndim(p)==2 (not(t>1or(lr)))

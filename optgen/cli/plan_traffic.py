@@ -11,6 +11,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns, expressions
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.value_kinds import Axes
+from optgen.ir.whole_matrices import why_unfused
 from optgen.passes.derive import derive
 from optgen.passes.plan import plans
 from optgen.spec.base_spec import read_base
@@ -33,7 +34,8 @@ def traffic(name: str) -> tuple[Traffic, ...] | None:
 def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
     """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
     found = plans(algorithm)
-    if any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases):
+    calls = any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases)
+    if calls or why_unfused(algorithm):
         return None
     return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in found)
 
@@ -73,4 +75,4 @@ def _updated(plan: Plan, finish: Finish) -> Iterator[Access]:
     stored = {stmt.target.name for stmt in assigns(finish.body)}
     for state in plan.algorithm.factor_states():
         if state.symbol in stored:
-            yield Access(state.key, True, state.shape)
+            yield Access(state.key, True, str(state.shape))

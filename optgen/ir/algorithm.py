@@ -7,15 +7,26 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
-from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, RANDOM_OPS, REDUCTIONS, STORAGE_OPS
+from optgen.ir.ops import (
+    BY_ROW,
+    LINEAR_ALGEBRA,
+    MATRIX_OPS,
+    PROPERTIES,
+    RANDOM_OPS,
+    REDUCTIONS,
+    STORAGE_OPS,
+)
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
-Shape = Literal["like", "row", "col", "scalar"]
+Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
 ScalarDevice = Literal["cpu", "param"]
 Mode = Literal["train", "eval"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
+
+ROWS_ROWS, COLS_COLS = ("rows", "rows"), ("cols", "cols")
+"""Shapes of states that are square matrices: of the parameter's rows, or of its columns."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,8 @@ class State:
     """A state, kept between steps: `symbol` in the rule, `key` in the checkpoint.
 
     * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
-      "col", with size 1 in the last axis but one; or "scalar", one number per parameter.
+      "col", with size 1 in the last axis but one; "scalar", one number per parameter; or a square
+      matrix, `ROWS_ROWS` or `COLS_COLS`, with the parameter's leading axes.
     * `init`: the value before the first step: a number, a hyperparameter's name, "p" for a copy of
       the parameter, or "index" for the parameter's number in the optimizer, counted from 0.
     * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
@@ -179,24 +191,21 @@ class Algorithm:
     @property
     def elementwise(self) -> bool:
         """Tell whether an element's update needs no other element or property of the parameter."""
-        return not self._whole_tensor_ops() and not any(self.factor_states())
+        others = (*self.factor_states(), *self.square_states())
+        return not self._whole_tensor_ops() and not others
 
     @property
     def by_row(self) -> bool:
         """Tell whether each row of a parameter is updated without reading other rows."""
         return self._whole_tensor_ops() <= BY_ROW
 
-    def matrix_ops(self) -> set[str]:
-        """Return the matrix ops in the rule."""
-        return self._ops() & set(MATRIX_OPS)
-
     def _whole_tensor_ops(self) -> set[str]:
         """Return the ops in the rule that depend on more of a parameter than one element.
 
         The dtype, which `machine_eps` tells, is known beside every element.
         """
-        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES, *RANDOM_OPS} - {"machine_eps"}
-        return self._ops() & whole
+        whole = {*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
+        return self._ops() & (whole - {"machine_eps"})
 
     @property
     def widens(self) -> bool:
@@ -207,9 +216,19 @@ class Algorithm:
         return not self._ops().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
 
     @property
+    def rounds(self) -> bool:
+        """Tell whether the rule rounds values to the parameter's dtype."""
+        return not self._ops().isdisjoint(STORAGE_OPS)
+
+    @property
     def draws(self) -> bool:
         """Tell whether the rule draws random numbers, which depend on an element's place."""
         return not self._ops().isdisjoint(RANDOM_OPS)
+
+    @property
+    def has_matrix_ops(self) -> bool:
+        """Tell whether the rule has ops that take whole matrices."""
+        return not self._ops().isdisjoint((*MATRIX_OPS, *LINEAR_ALGEBRA))
 
     def _ops(self) -> set[str]:
         """Return the ops in the rule."""
@@ -273,6 +292,10 @@ class Algorithm:
     def factor_states(self) -> Iterator[State]:
         """Yield the row and column states, in checkpoint order."""
         return (s for s in self.states if s.shape in ("row", "col"))
+
+    def square_states(self) -> Iterator[State]:
+        """Yield the states that are square matrices, in checkpoint order."""
+        return (s for s in self.states if s.shape in (ROWS_ROWS, COLS_COLS))
 
     def tensor_states(self) -> Iterator[State]:
         """Yield the states of the parameter's shape, in checkpoint order."""

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.matrix_axes import Axes, above, beside
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS
 from optgen.ir.random_numbers import places
-from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
+from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
 Values = dict[str, Any]
 
@@ -130,9 +131,8 @@ def _initial(
     start: Tensor = values[name] if isinstance(name, str) else _number(name)
     if state.shape == "scalar":
         return start.to(dtype_of(state, scalar_dtype))
-    shape = list(values[algorithm.param].shape)
-    if state.shape in ("row", "col"):
-        shape[-1 if state.shape == "row" else -2] = 1
+    axes = declared_kinds(algorithm)[state.symbol].axes
+    shape = _shape(axes, values[algorithm.param])
     return _stored(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
 
 
@@ -161,10 +161,14 @@ class _Step:
     facts: Mapping[str, bool | float]
     dtype: torch.dtype
 
+    def __post_init__(self) -> None:
+        self.kinds: dict[str, Kind] = declared_kinds(self.algorithm)
+
     def run(self, program: Program) -> None:
         for stmt in program:
             if isinstance(stmt, Assign):
                 self.values[stmt.target.name] = self.assigned(stmt)
+                self.kinds[stmt.target.name] = self.kind(stmt.value)
             else:
                 self.run(stmt.then if bool(self.value(stmt.condition)) else stmt.orelse)
 
@@ -222,34 +226,22 @@ class _Step:
     def neutral(self, op: str, expr: Expr) -> Tensor:
         """Return the neutral operand of and/or, in the shape of the operand that is skipped."""
         param: Tensor = self.values[self.algorithm.param]
-
-        def kind(ref: Ref) -> Kind:
-            return Kind(Stage.DEVICE, _axes(self.values[ref.name], param))
-
-        shape = _shape(kind_of(expr, kind).axes, param)
+        shape = _shape(self.kind(expr).axes, param)
         return torch.full(shape, op == "and", device=param.device)
 
-
-def _axes(value: Any, param: Tensor) -> Axes:
-    """Return the axes of a parameter along which a value varies."""
-    if not isinstance(getattr(value, "shape", None), torch.Size) or value.ndim == 0:
-        return Axes.NONE
-    found = Axes.MATRIX
-    for bits, axis in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
-        if value.ndim >= -axis and value.shape[axis] == param.shape[axis]:
-            found = Axes(found | bits)
-    return found
+    def kind(self, expr: Expr) -> Kind:
+        """Return the kind of an expression at the current statement."""
+        return kind_of(expr, lambda ref: self.kinds[ref.name])
 
 
 def _shape(axes: Axes, param: Tensor) -> torch.Size:
     """Return the shape of a value that varies along these axes of a parameter."""
     if axes is Axes.NONE:
         return torch.Size()
-    sizes = list(param.shape)
-    for bits, axis in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
-        if len(sizes) >= -axis and axes & bits != bits:
-            sizes[axis] = 1
-    return torch.Size(sizes)
+    *batch, rows, cols = (1, 1, *param.shape)
+    known = {"rows": rows, "cols": cols, "1": 1}
+    sizes = [*batch, known[above(axes)], known[beside(axes)]]
+    return torch.Size(sizes[len(sizes) - param.ndim :])
 
 
 def _as_dtype(dtype: torch.dtype, value: Any) -> Any:

@@ -31,6 +31,11 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         "sublists",
     ),
     "eager.foreach_ops": ("scale_",),
+    "eager.linear_algebra": (
+        *("descending", "diag", "eigenvalues", "eigenvectors", "identity", "inverse_root"),
+        *("newton_schulz", "qr", "trace", "transpose"),
+    ),
+    "eager.working_copies": ("equal_lists", "working_copy", "working_value", "write_back"),
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),
     "eager.reductions": (

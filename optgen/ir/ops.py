@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optgen.ir import linear_algebra
 from optgen.ir.random_numbers import random
 from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
 
@@ -23,6 +24,7 @@ OpCategory = Literal[
     "reduction",
     "property",
     "matrix",
+    "linear algebra",
     "storage",
     "random",
 ]
@@ -55,18 +57,6 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
 def _max_abs(x: Any) -> Any:
     """Return the largest magnitude; 0 for an empty tensor, NaN if any element is NaN."""
     return x.abs().amax() if x.numel() else x.new_zeros(())
-
-
-def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
-    """Drive all singular values towards 1, by the odd quintic of Newton-Schulz."""
-    a, b, c = coefficients
-    tall = x.shape[-2] > x.shape[-1]
-    y = x.mT if tall else x
-    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
-    for _ in range(int(steps)):
-        gram = y @ y.mT
-        y = a * y + (b * gram + c * (gram @ gram)) @ y
-    return y.mT if tall else y
 
 
 def _row_latex(name: str) -> str:
@@ -157,8 +147,43 @@ _TABLE = (
         "orthogonalize",
         4,
         "matrix",
-        _orthogonalize,
+        linear_algebra.orthogonalize,
         r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})",
+    ),
+    # Linear algebra works on whole matrices too. A rule with these ops is never cut into sweeps.
+    OpInfo("@", 2, "linear algebra", lambda a, b: a @ b, r"{0} \, {1}"),
+    OpInfo("transpose", 1, "linear algebra", lambda x: x.mT, r"{0}^{{\top}}"),
+    OpInfo("identity", 1, "linear algebra", linear_algebra.identity, "I_{{{0}}}"),
+    OpInfo("diag", 1, "linear algebra", linear_algebra.diag, r"\operatorname{{diag}}({0})"),
+    OpInfo("trace", 1, "linear algebra", linear_algebra.trace, r"\operatorname{{tr}}({0})"),
+    OpInfo("qr", 1, "linear algebra", linear_algebra.qr, r"\operatorname{{qr}}({0})"),
+    OpInfo(
+        "eigenvectors",
+        1,
+        "linear algebra",
+        linear_algebra.eigenvectors,
+        r"\operatorname{{eigenvectors}}({0})",
+    ),
+    OpInfo(
+        "eigenvalues",
+        1,
+        "linear algebra",
+        linear_algebra.eigenvalues,
+        r"\operatorname{{eigenvalues}}({0})",
+    ),
+    OpInfo(
+        "descending",
+        1,
+        "linear algebra",
+        linear_algebra.descending,
+        r"\operatorname{{descending}}({0})",
+    ),
+    OpInfo(
+        "inverse_root",
+        3,
+        "linear algebra",
+        linear_algebra.inverse_root,
+        r"({0} + {2} I)^{{-1 / {1}}}",
     ),
 )
 
@@ -174,6 +199,7 @@ RANDOM_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 """Functions of an element's place in the parameter."""
 
 MATRIX_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "matrix")
+LINEAR_ALGEBRA: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "linear algebra")
 STORAGE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "storage")
 """Functions of elements whose meaning depends on the dtype that the parameter is stored in."""
 
@@ -182,7 +208,10 @@ BY_ROW: frozenset[str] = frozenset(
 )
 """Ops whose result for a row depends on that row only."""
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
-    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round", *STORAGE_OPS, *RANDOM_OPS)
+    (
+        *("tanh", "sin", "cos", "atan2", "floor", "ceil", "round"),
+        *(*LINEAR_ALGEBRA, *STORAGE_OPS, *RANDOM_OPS),
+    )
 )
 """Functions whose names a spec may use for its own values if it does not call them.
 
@@ -196,6 +225,7 @@ CALLABLE: tuple[str, ...] = (
     "fresh",
     *REDUCTIONS,
     *MATRIX_OPS,
+    *(op for op in LINEAR_ALGEBRA if op.isidentifier()),
     *PROPERTIES,
 )
 """Functions that a spec may call."""
@@ -204,7 +234,9 @@ CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
 """The number of operands of an op, counted from the first, that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
-    op for op in OPS if op not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS, *RANDOM_OPS)
+    op
+    for op in OPS
+    if op not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *RANDOM_OPS)
 )
 """Ops that every lowering prints inside a sweep: they work element by element."""
 
@@ -223,6 +255,7 @@ PRECEDENCE = {
     "%": 6,
     "*": 7,
     "/": 7,
+    "@": 7,
     "neg": 8,
     "**": 9,
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, Term
-from optgen.ir.ops import ATOM, OPS, PRECEDENCE
+from optgen.ir.ops import ATOM, PRECEDENCE
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 
 
@@ -75,7 +75,7 @@ def _text(expr: Expr) -> tuple[str, int]:
         case Call("neg" | "not" as op, (a,)):
             sign = "-" if op == "neg" else "not "
             return sign + _inside(a, PRECEDENCE[op]), PRECEDENCE[op]
-        case Call(op, (a, b)) if OPS[op].category in ("arithmetic", "comparison", "logic"):
+        case Call(op, (a, b)) if op in PRECEDENCE:
             level = PRECEDENCE[op]
             left, right = (level + 1, level) if op == "**" else (level, level + 1)
             return f"{_inside(a, left)} {op} {_inside(b, right)}", level

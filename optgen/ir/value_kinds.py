@@ -1,7 +1,8 @@
 """Infer the kind of every value: the stage at which it is known, and its axes.
 
 The kind of a result is the latest stage and the union of the axes of its operands. Only a
-reduction, a property or a test for None differs.
+reduction, a property or a test for None differs, and linear algebra, whose rules are in
+`matrix_axes`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm
+from optgen.ir.matrix_axes import Axes as Axes
+from optgen.ir.matrix_axes import axes_of_linear_algebra, union
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
-from optgen.ir.ops import FACTS, PROPERTIES, RANDOM_OPS, REDUCTIONS
+from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, PROPERTIES, RANDOM_OPS, REDUCTIONS
 
 
 class Stage(IntEnum):
@@ -22,21 +25,6 @@ class Stage(IntEnum):
     GROUP = 1  # a number of the param group
     PARAM = 2  # a number of one parameter: computed from its step count and scalar states
     DEVICE = 3  # a tensor, or computed from one by a reduction: it stays on the device
-
-
-class Axes(IntEnum):
-    """Axes along which a value varies, as bits: its shape up to broadcasting.
-
-    One bit is for the batch of matrices, one for each of the last two axes. A ROW value has one
-    number per row (size 1 in the last axis), a COLUMN value one per column (size 1 in the last
-    axis but one). Their union is TENSOR, their intersection MATRIX: one number per matrix.
-    """
-
-    NONE = 0
-    MATRIX = 1
-    ROW = 3
-    COLUMN = 5
-    TENSOR = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +45,12 @@ class Kind:
         return self.axes is Axes.NONE and self.stage < Stage.DEVICE
 
     def join(self, other: Kind) -> Kind:
-        """Return the kind of a value computed from both."""
-        return Kind(Stage(max(self.stage, other.stage)), Axes(self.axes | other.axes))
+        """Return the kind of a value computed from both, element by element.
+
+        Raises:
+            AxesError: their shapes do not fit.
+        """
+        return Kind(Stage(max(self.stage, other.stage)), union(self.axes, other.axes))
 
 
 STATIC = Kind(Stage.STATIC)
@@ -74,9 +66,17 @@ _STATE_KINDS = {
     "row": Kind(Stage.DEVICE, Axes.ROW),
     "col": Kind(Stage.DEVICE, Axes.COLUMN),
     "scalar": PARAM,
+    ROWS_ROWS: Kind(Stage.DEVICE, Axes.ROWS_ROWS),
+    COLS_COLS: Kind(Stage.DEVICE, Axes.COLS_COLS),
 }
+_KEPT_BY_ROW = Axes.ROW | Axes.COLUMN_T
+_KEPT_BY_COLUMN = Axes.COLUMN | Axes.ROW_T
 _KEPT_AXES = {
-    name: Axes.ROW if name.startswith("row_") else Axes.COLUMN if name.startswith("col_") else 0
+    name: _KEPT_BY_ROW
+    if name.startswith("row_")
+    else _KEPT_BY_COLUMN
+    if name.startswith("col_")
+    else 0
     for name in REDUCTIONS
 }
 """Mask of the axes that each reduction keeps."""
@@ -95,7 +95,11 @@ def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
 
 
 def kind_of(expr: Expr, kinds: Lookup) -> Kind:
-    """Return the kind of an expression, given the kinds of the names it reads."""
+    """Return the kind of an expression, given the kinds of the names it reads.
+
+    Raises:
+        AxesError: shapes do not fit.
+    """
     match expr:
         case Const():
             return STATIC
@@ -111,6 +115,9 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
             return TENSOR
         case Call(op, (arg,)) if op in _KEPT_AXES:
             return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _KEPT_AXES[op]))
+        case Call(op, args) if op in LINEAR_ALGEBRA:
+            found = [kind_of(arg, kinds).axes for arg in args]
+            return Kind(Stage.DEVICE, axes_of_linear_algebra(op, found))
         case Call("truth" | "is_none", (Ref() | Call("item") as operand,)) if (
             kind_of(operand, kinds).stage <= Stage.GROUP
         ):

@@ -9,6 +9,7 @@ from functools import reduce
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
+from optgen.ir.whole_matrices import why_unfused
 from optgen.lowerings.lowering import Context, Lowering, PlanPass
 from optgen.lowerings.python.function import (
     Body,
@@ -32,6 +33,8 @@ from optgen.lowerings.python.random_calls import (
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
+from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
+from optgen.lowerings.python.whole_printer import whole_body
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
@@ -56,12 +59,21 @@ _PASSES: tuple[PlanPass, ...] = (
 
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/foreach.py.jinja: the functions of each plan."""
+    if why_unfused(algorithm):
+        return python_file(algorithm, list(_whole(algorithm)))
     made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
     functions = []
     for plan in made:
         functions.append(bucket_function(plan, _loop))
         functions += [] if algorithm.elementwise else _sharded(plan)
     return python_file(algorithm, functions)
+
+
+def _whole(algorithm: Algorithm) -> Iterator[Function]:
+    """Yield the functions of a rule on whole matrices, which has no form for shards."""
+    for plan in plans(algorithm):
+        ready = use_ieee_operators(inline_scalars(hoist_scalars(plan)))
+        yield bucket_function(truths_to_bool(ready), lambda p: whole_body(p, WHOLE_LISTS))
 
 
 def _sharded(plan: Plan) -> Iterator[Function]:

@@ -8,13 +8,14 @@ graph capture (`capturable`) can follow it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild
+from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
-from optgen.ir.plan import Plan, Stream
+from optgen.ir.plan import Plan
+from optgen.ir.whole_matrices import why_unfused
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (
@@ -40,12 +41,21 @@ from optgen.lowerings.python.random_calls import (
 from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import forloop_lines
+from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
+from optgen.lowerings.python.whole_printer import (
+    read_lines,
+    streams,
+    when,
+    whole_body,
+    whole_statements,
+    with_typed_numbers,
+    write_lines,
+)
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
 from optgen.passes.plan import Order, plan
-from optgen.passes.rewrite import map_expressions
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.specialize_shape import Facts, fact_combinations
 from optgen.passes.truths_to_bool import truths_to_bool
@@ -60,11 +70,13 @@ def lower(algorithm: Algorithm) -> Context:
     def planned(facts: Facts, order: Order) -> Plan:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
+    whole = bool(why_unfused(algorithm))
     functions = []
     for facts in fact_combinations(algorithm):
-        functions.append(bucket_function(truths_to_bool(planned(facts, "early")), _loop))
+        loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
+        functions.append(bucket_function(truths_to_bool(planned(facts, "early")), loop))
         if not algorithm.is_function:  # neither autograd nor a capture follows a function
-            functions.append(_functional(planned(facts, "whole")))
+            functions.append(_functional(planned(facts, "whole"), whole))
     return python_file(algorithm, functions)
 
 
@@ -73,8 +85,8 @@ def _loop(plan: Plan) -> Body:
         return phases(plan, ONE_TENSOR)
     plan, drawn = name_random(plan)
     (sweep,) = plan.sweeps
-    streams = [*(s.name for s in sweep.streams), *drawn]
-    names, lists = unpacked(streams), ", ".join(map(plural, streams))
+    every = [*(s.name for s in sweep.streams), *drawn]
+    names, lists = unpacked(every), ", ".join(map(plural, every))
     program = select_instructions(plan, sweep)
     rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
@@ -82,14 +94,20 @@ def _loop(plan: Plan) -> Body:
     return Body([*draw_for_lists(drawn, ""), *lines], reads, undefined_before_draw(plan, drawn))
 
 
-def _functional(plan: Plan) -> Function:
+def _functional(plan: Plan, whole: bool) -> Function:
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
     named, drawn = name_random(plan)
-    program = _typed(named)
+    program = with_typed_numbers(named)
     numbers = names_read(program) | read_by(drawn)
-    opening = [*_reads(plan), *undefined_before_draw(plan, drawn)]
+    reads = read_lines(plan, program, WHOLE_TENSOR) if whole else _reads(plan)
+    opening = [*reads, *undefined_before_draw(plan, drawn)]
     opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]
-    lines = parted(opening, statements(program, _PRINTER, _line), [*_writes(plan)])
+    body = (
+        whole_statements(plan, program, WHOLE_TENSOR)
+        if whole
+        else statements(program, _PRINTER, _line)
+    )
+    lines = parted(opening, body, [*write_lines(plan, WHOLE_TENSOR)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),
@@ -98,21 +116,6 @@ def _functional(plan: Plan) -> Function:
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),
     )
-
-
-def _typed(plan: Plan) -> Program:
-    """Return the sweep with each `where` of two numbers cast to the sweep's dtype."""
-    sweep = plan.sweeps[0]
-
-    def typed(expr: Expr) -> Expr:
-        match expr:
-            case Call("where", (mask, a, b)) if plan.kind(mask).is_tensor:
-                if not plan.kind(a).is_tensor and not plan.kind(b).is_tensor:
-                    a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
-                    expr = replace(expr, args=(mask, a, b))
-        return rebuild(expr, typed)
-
-    return map_expressions(sweep.body, typed)
 
 
 def _line(stmt: Assign) -> str:
@@ -124,32 +127,13 @@ def _line(stmt: Assign) -> str:
 
 def _reads(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
-    for stream in _streams(plan):
+    for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"
         if plan.algorithm.widens:
             value = f"wider({value})"
         elif stream.stored:
             value += ".clone()"
-        yield from _when(stream, f"{stream.name} = {value}")
-
-
-def _writes(plan: Plan) -> Iterator[str]:
-    """Yield the lines that copy new values to the tensors of the lists."""
-    for stream in _streams(plan):
-        if stream.stored:
-            is_number = stream.state is not None and stream.state.on_device
-            new = f"{stream.name}.reshape(())" if is_number else stream.name
-            yield from _when(stream, f"{plural(stream.name)}[index].copy_({new})")
-
-
-def _streams(plan: Plan) -> tuple[Stream, ...]:
-    """Return the streams of the whole plan's only sweep, then the states of a `Finish`."""
-    small = plan.algorithm.finish_states()
-    return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in small))
-
-
-def _when(stream: Stream, line: str) -> list[str]:
-    return indented([line], f"if {stream.when}:") if stream.when else [line]
+        yield from when(stream, f"{stream.name} = {value}")
 
 
 FORLOOP = Lowering("forloop", "forloop.py", "forloop.py.jinja", lower)

@@ -7,11 +7,12 @@ sweeps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.matrix_axes import Axes, above, beside
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
-from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
@@ -38,16 +39,35 @@ def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:
     if not isinstance(whole, Call) or whole.op not in _EXPANDED:
         return whole
     (x,) = whole.args
-    param = Ref(algorithm.param)
-    return _EXPANDED[whole.op](x, _count(kind_of(x, kinds.__getitem__).axes, param), param)
+    sizes = _Sizes(kind_of(x, kinds.__getitem__).axes, Ref(algorithm.param))
+    return _EXPANDED[whole.op](x, sizes)
 
 
-def _count(axes: Axes, param: Ref) -> Expr:
-    """Return the expression for a value's number of elements."""
-    sizes = {Axes.ROW: _size("cols", param), Axes.COLUMN: _size("rows", param)}
-    sizes[Axes.MATRIX] = Call("*", (_size("rows", param), _size("cols", param)))
-    every = _size("numel", param)
-    return Call("/", (every, sizes[axes])) if axes in sizes else every
+@dataclass(frozen=True)
+class _Sizes:
+    """Expressions for the sizes of a value."""
+
+    axes: Axes
+    param: Ref
+
+    def of_row(self) -> Expr:
+        """Return the number of elements in a row."""
+        return _size("rows" if beside(self.axes) == "rows" else "cols", self.param)
+
+    def of_column(self) -> Expr:
+        """Return the number of elements in a column."""
+        return _size("cols" if above(self.axes) == "cols" else "rows", self.param)
+
+    def count(self) -> Expr:
+        """Return the number of all elements."""
+        every = _size("numel", self.param)
+        own = sorted(size for size in (above(self.axes), beside(self.axes)) if size != "1")
+        if self.axes is Axes.NONE or own == ["cols", "rows"]:
+            return every
+        rows, cols = _size("rows", self.param), _size("cols", self.param)
+        missing = {"rows": cols, "cols": rows}.get(own[0] if own else "", Call("*", (rows, cols)))
+        count = Call("/", (every, missing))
+        return Call("*", (count, _size(own[0], self.param))) if len(own) == 2 else count
 
 
 def _size(word: str, param: Ref) -> Expr:
@@ -62,14 +82,16 @@ def _root(x: Expr) -> Expr:
     return Call("sqrt", (x,))
 
 
-_EXPANDED: dict[str, Callable[[Expr, Expr, Ref], Expr]] = {
-    "row_mean": lambda x, _, p: Call("/", (Call("row_sum", (x,)), _size("cols", p))),
-    "col_mean": lambda x, _, p: Call("/", (Call("col_sum", (x,)), _size("rows", p))),
-    "row_norm": lambda x, _, p: _root(_sum_of_squares(x, "row_sum")),
-    "col_norm": lambda x, _, p: _root(_sum_of_squares(x, "col_sum")),
-    "row_rms": lambda x, _, p: _root(Call("/", (_sum_of_squares(x, "row_sum"), _size("cols", p)))),
-    "col_rms": lambda x, _, p: _root(Call("/", (_sum_of_squares(x, "col_sum"), _size("rows", p)))),
-    "mean": lambda x, count, _: Call("/", (Call("sum", (x,)), count)),
-    "norm": lambda x, _count, _: _root(_sum_of_squares(x)),
-    "rms": lambda x, count, _: _root(Call("/", (_sum_of_squares(x), count))),
+_EXPANDED: dict[str, Callable[[Expr, _Sizes], Expr]] = {
+    "row_mean": lambda x, sizes: Call("/", (Call("row_sum", (x,)), sizes.of_row())),
+    "col_mean": lambda x, sizes: Call("/", (Call("col_sum", (x,)), sizes.of_column())),
+    "row_norm": lambda x, sizes: _root(_sum_of_squares(x, "row_sum")),
+    "col_norm": lambda x, sizes: _root(_sum_of_squares(x, "col_sum")),
+    "row_rms": lambda x, sizes: _root(Call("/", (_sum_of_squares(x, "row_sum"), sizes.of_row()))),
+    "col_rms": lambda x, sizes: _root(
+        Call("/", (_sum_of_squares(x, "col_sum"), sizes.of_column()))
+    ),
+    "mean": lambda x, sizes: Call("/", (Call("sum", (x,)), sizes.count())),
+    "norm": lambda x, sizes: _root(_sum_of_squares(x)),
+    "rms": lambda x, sizes: _root(Call("/", (_sum_of_squares(x), sizes.count()))),
 }

@@ -22,6 +22,7 @@ from optgen.ir.plan import (
 )
 from optgen.ir.value_kinds import Kind
 from optgen.ir.verify import StaleReadError, verify_plan
+from optgen.ir.whole_matrices import why_unfused
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
 from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
 from optgen.passes.cut_phases import RulePhases, as_one_phase
@@ -50,6 +51,7 @@ Order: TypeAlias = Literal["late", "early", "whole"]
 "late": the last sweep that needs the old value. Sweeps that need the new value recompute it.
 "early": the first sweep that knows the new value. Later sweeps read it back.
 "whole": the plan is not cut. It is one sweep, executed statement by statement on whole tensors.
+Rules on whole matrices have no other plan.
 """
 
 
@@ -67,6 +69,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Raises:
         RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
     """
+    order = "whole" if why_unfused(algorithm) else order
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, children, rebuild
-from optgen.ir.ops import MATRIX_OPS, OPS, REDUCTIONS
+from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, OPS, REDUCTIONS
 from optgen.ir.value_kinds import Axes, Lookup, kind_of
 from optgen.passes.fold_expression import fold
 
@@ -31,8 +31,10 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
-        if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS):
-            return replace(expr, args=(preserved(expr.args[0]), *expr.args[1:]))
+        if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA):
+            tensors = 2 if expr.op == "@" else 1
+            args = (*map(preserved, expr.args[:tensors]), *expr.args[tensors:])
+            return replace(expr, args=args)
         return expr
 
     return preserved(inside(value))
@@ -56,10 +58,11 @@ def _condition_with_axes(expr: Expr, never: Expr) -> Expr:
 
 
 def _sources_of_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
-    """Yield the names and reductions that give an expression its axes."""
+    """Yield the names, reductions and products that give an expression its axes."""
     if kind_of(expr, kinds).axes is Axes.NONE:
         return  # a property of a tensor, such as rows(p), has no axes
-    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in REDUCTIONS):
+    whole = (*REDUCTIONS, *LINEAR_ALGEBRA)
+    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in whole):
         yield expr
         return
     for child in children(expr):

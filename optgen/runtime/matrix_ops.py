@@ -13,7 +13,8 @@ def orthogonalize(
 
     Args:
         tensors: matrices in the last two axes, of any dtype; not changed.
-        coefficients: a, b, c of the odd polynomial a x + b x^3 + c x^5.
+        coefficients: a, b, c of the odd polynomial a x + b x^3 + c x^5; or three numbers for each
+            iteration in turn, of which the last three hold for all later ones.
         steps: the number of iterations.
         eps: the least norm that a matrix is divided by.
 
@@ -36,13 +37,14 @@ def orthogonalize(
 def _newton_schulz(
     batch: Tensor, coefficients: Sequence[float], steps: float, eps: float
 ) -> Tensor:
-    a, b, c = coefficients
     shape = batch.shape
     x = batch.flatten(0, -3)
     tall = x.size(-2) > x.size(-1)
     x = x.mT if tall else x
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
-    for _ in range(int(steps)):
+    for step in range(int(steps)):
+        first = min(3 * step, len(coefficients) - 3)
+        a, b, c = coefficients[first : first + 3]
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).reshape(shape)

@@ -14,6 +14,9 @@ NONE: Final[float] = struct.unpack("<d", struct.pack("<Q", 0x7FF80000004E4F4E))[
 FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {"factored": lambda param: param.ndim > 1}
 """The predicates of a parameter's shape. The states and plans of a rule may depend on them."""
 
+SQUARES: Final = (("rows", "rows"), ("cols", "cols"))
+"""The shapes of states that are square matrices, in the last two axes."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -21,7 +24,8 @@ class State:
 
     key: str  # the name in checkpoints
     init: float | str = 0.0  # a number, a hyperparameter's name, "p" (a copy), or "index"
-    shape: str = "like"  # "like" the parameter, one number per "row" or "col", or one "scalar"
+    # "like" the parameter; one number per "row" or "col"; one "scalar"; or a square matrix
+    shape: str | tuple[str, str] = "like"
     dtype: str | None = None  # None: the parameter's, or for a scalar the dtype of torch's scalars
     when: str | None = None  # "name" or "not name" of a group value or a fact; None: always present
     eager: bool = False  # the constructor creates it, not the first step
@@ -31,7 +35,7 @@ class State:
     given: str = ""  # of an extra input: the argument of `step` that hands it over
 
     def __post_init__(self) -> None:
-        if self.shape not in ("like", "row", "col", "scalar"):
+        if self.shape not in ("like", "row", "col", "scalar", *SQUARES):
             raise ValueError(f"state {self.key!r}: unknown shape {self.shape!r}")
         if self.key == "step":
             raise ValueError("a state may not be called 'step': the runtime counts steps there")
@@ -68,6 +72,8 @@ class State:
         shape = list(param.shape)
         if self.shape in ("row", "col"):
             shape[-1 if self.shape == "row" else -2] = 1
+        elif self.shape in SQUARES:
+            shape[-2:] = [shape[-2 if self.shape == SQUARES[0] else -1]] * 2
         return shape
 
 
@@ -89,6 +95,7 @@ class Rule:
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     widens: bool = False  # eager code computes in float32 or wider: it rounds itself, or draws
     draws: bool = False  # it draws random numbers, by the places of elements
+    unfused: str = ""  # why the rule has no fused lowering: it works on whole matrices
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults

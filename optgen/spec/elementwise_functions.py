@@ -6,12 +6,12 @@ import ast
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, expressions, walk
-from optgen.ir.ops import MATRIX_OPS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, PROPERTIES, REDUCTIONS
 from optgen.spec.reserved_names import is_snake_case, why_taken_verbatim
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
-_NEED_WHOLE_TENSOR = frozenset((*REDUCTIONS, *MATRIX_OPS, *PROPERTIES))
+_NEED_WHOLE_TENSOR = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
 
 
 def is_elementwise(node: ast.FunctionDef) -> bool:
@@ -82,7 +82,11 @@ def roles(
 
 def _check_calls(source: Source, node: ast.FunctionDef) -> None:
     """Refuse `fresh` and ops that need a whole tensor, before their arguments are checked."""
-    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
+    inside = [n for stmt in node.body for n in ast.walk(stmt)]
+    for product in (n for n in inside if isinstance(n, ast.BinOp)):
+        if isinstance(product.op, ast.MatMult):
+            source.error(product, *_whole_tensor_error("@"))
+    for call in (n for n in inside if isinstance(n, ast.Call)):
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if name in _NEED_WHOLE_TENSOR:
             source.error(call, *_whole_tensor_error(name))
@@ -93,7 +97,10 @@ def _check_calls(source: Source, node: ast.FunctionDef) -> None:
 
 def _whole_tensor_error(op: str) -> tuple[str, str]:
     message = f"`{op}` needs a whole tensor, but the rule is @elementwise"
-    return message, f"only a rule of an @optimizer may call {op}"
+    return (
+        message,
+        f"only a rule of an @optimizer may {'call' if op.isidentifier() else 'use'} {op}",
+    )
 
 
 def check_function(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from optgen.ir.algorithm import Hyper
+from optgen.ir.matrix_axes import AxesError
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref
 from optgen.ir.ops import FACTS, OPS
 from optgen.spec.constant_arithmetic import number as constant_number
@@ -24,6 +26,7 @@ BINARY = {
     ast.Div: "/",
     ast.Pow: "**",
     ast.Mod: "%",
+    ast.MatMult: "@",
 }
 LARGEST_RULE = 3000
 """The most names, numbers and ops in a rule. Compile time grows faster than their number."""
@@ -36,7 +39,7 @@ _COMPARE = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_ALLOWED = "allowed: numbers, names, + - * / ** %, comparisons, and/or/not, functions"
+_ALLOWED = "allowed: numbers, names, + - * / ** % @, comparisons, and/or/not, functions"
 _HINTS: dict[type[ast.expr], str] = {
     ast.IfExp: "write an if statement, or where(condition, a, b) for tensors",
     ast.Lambda: "write a plain helper function in the file",
@@ -46,13 +49,19 @@ _HINTS: dict[type[ast.expr], str] = {
 
 
 class Expressions:
-    """Reader of expressions. A subclass implements `call`, for calls of ops and helpers."""
+    """Reader of expressions.
+
+    A subclass implements `call`, for calls of ops and helpers, and `linear_algebra`.
+    """
 
     def __init__(self, source: Source, scope: Scope) -> None:
         self.source = source
         self.scope = scope
 
     def call(self, node: ast.Call) -> Expr:
+        raise NotImplementedError
+
+    def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:
         raise NotImplementedError
 
     def number(self, node: ast.expr) -> Expr:
@@ -80,6 +89,14 @@ class Expressions:
             self.source.error(node, message, hint)
         value = self._value(node)
         finite(node, self.source, lambda: value_of(value))
+        return self._fitting(node, value)
+
+    def _fitting(self, node: ast.expr, value: Expr) -> Expr:
+        """Return the value; raise a SpecError if the shapes of its operands do not fit."""
+        try:
+            self.scope.kind(value)
+        except AxesError as error:
+            self.source.error(node, str(error), error.hint)
         return value
 
     def _value(self, node: ast.expr) -> Expr:
@@ -100,6 +117,8 @@ class Expressions:
                 return Call("neg", (inner,), place)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self.number(operand)
+            case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+                return self.linear_algebra(node, "@", (left, right))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
                 return Call(BINARY[type(op)], (self.number(left), self.number(right)), place)
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
@@ -112,6 +131,9 @@ class Expressions:
 
     def condition(self, node: ast.expr) -> Expr:
         """Read an expression that is true or false."""
+        return self._fitting(node, self._condition(node))
+
+    def _condition(self, node: ast.expr) -> Expr:
         place = self.source.place(node)
         match node:
             case ast.BoolOp(op=op, values=values):

@@ -71,7 +71,7 @@ class Option:
     what: str
 
 
-def one_of(*values: str | None) -> Option:
+def one_of(*values: str | tuple[str, ...] | None) -> Option:
     """Return an option that accepts only these values."""
     return Option(lambda v: v in values, "one of " + ", ".join(map(repr, values)))
 

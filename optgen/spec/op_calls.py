@@ -9,6 +9,7 @@ from typing import NoReturn
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
 from optgen.ir.ops import (
     CALLABLE,
+    LINEAR_ALGEBRA,
     MATRIX_OPS,
     PROPERTIES,
     RANDOM_OPS,
@@ -25,6 +26,8 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
 
 _LETTERS: Mapping[str, Sequence[str]] = {"random": ("seed", "stream")}
 """Names of arguments in hints, where they say more than letters."""
+
+_MATRICES = (Axes.TENSOR, Axes.TENSOR_T, Axes.ROWS_ROWS, Axes.COLS_COLS)
 
 
 class OpCalls(Expressions):
@@ -99,6 +102,8 @@ class OpCalls(Expressions):
             return Call(name, (self._reduced(node, name),), place)
         if name in MATRIX_OPS:
             return Call(name, self._matrices(node, name), place)
+        if name in LINEAR_ALGEBRA:
+            return self.linear_algebra(node, name, node.args)
         if name in STORAGE_OPS:
             return read_storage_call(self, node, name)
         if name in RANDOM_OPS:
@@ -131,18 +136,28 @@ class OpCalls(Expressions):
             self.source.error(node.args[0], message, f"leave {name} out")
         return value
 
+    def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:
+        """Read an op of linear algebra: of two matrices for `@`, else of one and of numbers."""
+        self._check_matrix(node, op)
+        values = tuple(map(self.number, arguments))
+        for number, argument in zip(values[1:], arguments[1:], strict=True):
+            if op != "@" and not self.scope.kind(number).is_scalar:
+                message = f"`{op}` takes a matrix and numbers"
+                self.source.error(argument, message, "write a number that no tensor takes part in")
+        return Call(op, values, self.source.place(node))
+
     def _matrices(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
-        """Read the arguments of a matrix op: a tensor, a tuple of three numbers, two numbers."""
+        """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers."""
         self._check_matrix(node, name)
         tensor, coefficients, *numbers = node.args
         value, numbers_ref = self.number(tensor), self.value(coefficients)
-        if self.scope.kind(value).axes is not Axes.TENSOR:
+        if self.scope.kind(value).axes not in _MATRICES:
             message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
             self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
         name_of = numbers_ref.name if isinstance(numbers_ref, Ref) else ""
         hyper = self.scope.algorithm.hyper(name_of)
-        if hyper is None or hyper.type != "tuple" or hyper.size != 3:
-            hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315))"
+        if hyper is None or hyper.type != "tuple" or hyper.size % 3:
+            hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315)); or three for each step in turn"
             self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)
         scalars = [self.number(argument) for argument in numbers]
         for scalar, argument in zip(scalars, numbers, strict=True):
@@ -151,7 +166,7 @@ class OpCalls(Expressions):
                 self.source.error(argument, message, "write a number that no tensor takes part in")
         return (value, numbers_ref, *scalars)
 
-    def _check_matrix(self, node: ast.Call, name: str) -> None:
+    def _check_matrix(self, node: ast.expr, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""
         if "factored" not in self.scope.known_true:
             param = self.scope.algorithm.param

@@ -207,11 +207,67 @@ def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
     Args:
         x: a tensor of matrices, in its last two axes.
         coefficients: a hyperparameter of three numbers a, b, c. An iteration maps y to
-            a y + b y y' y + c y y' y y' y, starting from y = x / norm(x).
+            a y + b y y' y + c y y' y y' y, starting from y = x / norm(x). Or of three numbers for
+            each iteration in turn; the last three hold for all later ones.
         steps: the number of iterations.
         eps: the smallest norm to divide by.
     """
     _refuse("orthogonalize")
+
+
+def transpose(x: Any) -> Any:
+    """Return x with rows and columns swapped."""
+    _refuse("transpose")
+
+
+def identity(x: Any) -> Any:
+    """Return the identity matrix in the shape of a square matrix x."""
+    _refuse("identity")
+
+
+def diag(x: Any) -> Any:
+    """Return the diagonal of a square matrix: one number per row of x."""
+    _refuse("diag")
+
+
+def trace(x: Any) -> Any:
+    """Return the sum of the diagonal of a square matrix: one number per matrix."""
+    _refuse("trace")
+
+
+def qr(x: Any) -> Any:
+    """Return the orthonormal factor of the QR decomposition of a square matrix."""
+    _refuse("qr")
+
+
+def eigenvectors(x: Any) -> Any:
+    """Return the eigenvectors of a symmetric matrix as columns, by ascending eigenvalues."""
+    _refuse("eigenvectors")
+
+
+def eigenvalues(x: Any) -> Any:
+    """Return the eigenvalues of a symmetric matrix, ascending: one number per row of x."""
+    _refuse("eigenvalues")
+
+
+def descending(x: Any) -> Any:
+    """Return the permutation matrix P for which P @ x is in descending order.
+
+    Args:
+        x: one number per row of a square matrix, such as diag(y).
+    """
+    _refuse("descending")
+
+
+def inverse_root(x: Any, n: Any, eps: Any) -> Any:
+    """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0.
+
+    Args:
+        x: a symmetric matrix.
+        n: the root: 1 for the inverse, 2 for the inverse square root, 4 for Shampoo's.
+        eps: a number that is added to every eigenvalue.
+    """
+    _refuse("inverse_root")
 
 
 def factored(p: Any) -> Any:

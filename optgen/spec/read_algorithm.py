@@ -23,12 +23,12 @@ from optgen.spec.random_calls import check_random, number_calls
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
 from optgen.spec.semantic_checks import (
-    check_branches,
     check_cases,
     check_device_scalars,
     check_gradient,
     check_orders,
     check_references,
+    check_roundings,
     check_rule,
     check_shapes,
 )
@@ -81,6 +81,7 @@ def read_algorithm(
     check_gradient(source, with_rule, node)
     check_random(source, with_rule)
     check_device_scalars(source, with_rule)
+    check_roundings(source, with_rule)
     return with_rule if with_rule.is_function else _with_unwritten_states(with_rule, scope)
 
 
@@ -108,7 +109,6 @@ def read_rule(
     rule = number_calls(reader.rule(body))
     algorithm = replace(algorithm, rule=rule, requires=requires)
     check_rule(source, algorithm, scope, node, rule)
-    check_branches(source, rule)
     check_cases(source, algorithm, scope.known_true)
     return algorithm, scope
 

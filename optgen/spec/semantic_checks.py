@@ -6,16 +6,23 @@ import ast
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-from optgen.ir.algorithm import Algorithm, Hyper, State
-from optgen.ir.nodes import Call, Expr, If, Program, walk
-from optgen.ir.ops import FACTS, MATRIX_OPS
+from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Hyper, State
+from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
+from optgen.ir.ops import FACTS, STORAGE_OPS
+from optgen.ir.whole_matrices import why_unfused
 from optgen.spec.argument_order import order_error
 from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
 _CONDITION_TYPES = ("flag", "number", "fact")
-_SHAPES = {"scalar": "one number", "row": "one number per row", "col": "one number per column"}
+_SHAPES = {
+    "scalar": "one number",
+    "row": "one number per row",
+    "col": "one number per column",
+    ROWS_ROWS: "a matrix of rows by rows",
+    COLS_COLS: "a matrix of columns by columns",
+}
 
 
 def check_references(source: Source, algorithm: Algorithm) -> None:
@@ -59,8 +66,8 @@ def _unknown_hyper(
 def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
     """Check that `when` fits a state's shape.
 
-    A row or column state needs a parameter with rows and columns. A state of one number exists
-    for every parameter, since it costs nothing.
+    A row or column state, or a square one, needs a parameter with rows and columns. A state of one
+    number exists for every parameter, since it costs nothing.
     """
     for state in algorithm.states:
         if state.shape == "scalar" and state.when is not None:
@@ -69,36 +76,10 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[st
         if state.when in known_true:
             message = f"every parameter of this rule is {state.when}"
             source.error_at(state.place, message, "leave when= out")
-        if state.shape in ("row", "col") and "factored" not in (state.when, *known_true):
+        everywhere = state.shape in ("like", "scalar")
+        if not everywhere and "factored" not in (state.when, *known_true):
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             source.error_at(state.place, message, 'add when="factored"')
-
-
-def check_branches(source: Source, rule: Program, decided: bool = True) -> None:
-    """Check that a matrix op is inside no branch, unless the branch is on a shape predicate.
-
-    Shape predicates are decided before a rule runs; other conditions are not. `decided` says
-    whether the conditions of all branches around `rule` are.
-    """
-    for stmt in rule:
-        if isinstance(stmt, If):
-            arms_decided = decided and _is_decided(stmt.condition)
-            check_branches(source, (*stmt.then, *stmt.orelse), arms_decided)
-            continue
-        for node in walk(stmt.value):
-            if isinstance(node, Call) and node.op in MATRIX_OPS and not decided:
-                hint = "write it before the branch, and use its result in the branch"
-                source.error_at(node.place, f"`{node.op}` on one side of a branch", hint)
-
-
-def _is_decided(condition: Expr) -> bool:
-    """Tell whether a condition is made of shape predicates only: it is known before a step."""
-    match condition:
-        case Call(op, _) if op in FACTS:
-            return True
-        case Call("and" | "or" | "not", args):
-            return all(map(_is_decided, args))
-    return False
 
 
 def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
@@ -194,15 +175,23 @@ def check_rule(
 
 
 def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
-    """Check the scalar states that reductions feed: their dtype, and the words beside them."""
+    """Check the scalar states that reductions feed: their dtype, and the rule around them."""
     for state in algorithm.device_scalars():
         if state.dtype is None:
             message = f"`{state.symbol}` comes from a reduction, so its dtype is float64"
             source.error_at(state.place, message, 'leave dtype="torch" out')
-        op = next(iter(sorted(algorithm.matrix_ops())), "")
-        if op:
-            message = f"a rule with `{op}` cannot keep `{state.symbol}`, which a reduction feeds"
+        if algorithm.has_matrix_ops or any(algorithm.square_states()):
+            message = f"a rule on matrices cannot keep `{state.symbol}`, which a reduction feeds"
             source.error_at(state.place, message, "keep one number per row or per column")
+
+
+def check_roundings(source: Source, algorithm: Algorithm) -> None:
+    """Check that a rule on whole matrices, which computes with wider copies, rounds no value."""
+    if algorithm.rounds and why_unfused(algorithm):
+        for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
+            if isinstance(node, Call) and node.op in STORAGE_OPS:
+                message = f"`{node.op}` in a rule on whole matrices"
+                source.error_at(node.place, message, "leave it out: results are rounded once")
 
 
 def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:

@@ -18,6 +18,11 @@ SHAPE_NAMES = {
     Axes.ROW: "a number per row",
     Axes.COLUMN: "a number per column",
     Axes.TENSOR: "a tensor",
+    Axes.ROW_T: "a transposed number per row",
+    Axes.COLUMN_T: "a transposed number per column",
+    Axes.ROWS_ROWS: "a matrix (rows, rows)",
+    Axes.COLS_COLS: "a matrix (cols, cols)",
+    Axes.TENSOR_T: "a transposed tensor",
 }
 """Descriptions of values with these axes, for error messages."""
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 _WITHOUT_SUBSTITUTE = (
     "acosh argmax argmin asinh atanh cat cholesky conj copysign cummax cummin cumprod cumsum det "
-    "diag dropout eigh einsum erf erfc erfinv fft gather histogram imag inverse inv kron lgamma "
-    "matmul median mm norm2 outer pinv prod qr quantile real reshape "
-    "searchsorted softmax sort std svd topk trace transpose unique"
+    "dropout einsum erf erfc erfinv fft gather histogram imag kron lgamma median norm2 outer prod "
+    "quantile real reshape searchsorted softmax sort std svd topk unique"
 )
 
 UNSUPPORTED: Mapping[str, str] = {
@@ -32,20 +31,30 @@ UNSUPPORTED: Mapping[str, str] = {
     "column_mean": "col_mean(x)",
     "column_sum": "col_sum(x)",
     "dot": "sum(a * b)",
+    "eig": "eigenvectors(x) and eigenvalues(x) of a symmetric matrix",
+    "eigh": "eigenvectors(x) and eigenvalues(x) of a symmetric matrix",
+    "eigvalsh": "eigenvalues(x)",
     "expm1": "exp(x) - 1",
     "exp2": "2**x",
     "global_mean": "a rule sees one parameter at a time: mean(x) is the mean of one parameter",
     "global_norm": "a rule sees one parameter at a time: norm(x) is the norm of one parameter",
     "global_sum": "a rule sees one parameter at a time: sum(x) is the sum of one parameter",
+    "eye": "identity(x), in the shape of a square matrix x",
     "hypot": "sqrt(x**2 + y**2)",
+    "inv": "inverse_root(x, 1, eps) of a symmetric matrix",
+    "inverse": "inverse_root(x, 1, eps) of a symmetric matrix",
     "ln": "log(x)",
     "log10": "log(x) / log(10)",
     "log1p": "log(1 + x)",
     "log2": "log(x) / log(2)",
+    "matmul": "x @ y",
+    "matrix_power": "inverse_root(x, n, eps) is (x + eps I)^(-1/n)",
     "max": "maximum(a, b) works element by element; max_abs(x) reduces a whole tensor",
     "min": "minimum(a, b) works element by element",
+    "mm": "x @ y",
     "mul": "a * b",
     "neg": "-x",
+    "pinv": "inverse_root(x, 1, eps) of a symmetric matrix",
     "pow": "x**y",
     "rand": "random(seed, stream)",
     "randint": "floor(n * random(seed, stream))",

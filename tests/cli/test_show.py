@@ -48,6 +48,17 @@ def test_show(golden: Golden, outside_checkout: Path) -> None:
     golden.check(run("show", "heavy.py", "--ir").output, "ir")
 
 
+def test_show_of_a_rule_on_whole_matrices() -> None:
+    """There is no fused file, and the command says why."""
+    path = str(ROOT / "tests" / "specs" / "soap.py")
+    for lowering in ("fused_cpu", "fused_triton"):
+        result = run("show", path, "--lowering", lowering)
+        assert result.exit_code == 2
+        message = f"SOAP has no {lowering}: the state gram_left is a square matrix"
+        assert message in " ".join(result.output.split()).replace("│ ", "")
+    assert "U @ (" in run("show", path, "--ir").output
+
+
 def test_show_of_a_derived_class() -> None:
     result = run("show", "adamw", "--lowering", "forloop")
 

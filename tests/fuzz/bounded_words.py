@@ -25,6 +25,7 @@ from fuzz.bounded import (
     operand,
     unit_beside,
 )
+from fuzz.bounded_matrices import MATRIX_MEANINGS
 from optgen.ir.ops import OPS, STORAGE_OPS
 
 Meaning = Callable[..., Any]
@@ -311,7 +312,7 @@ def _meanings() -> dict[str, Meaning]:
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}
     norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")
-    return found | {word: part(_norm, word) for word in norms}
+    return found | {word: part(_norm, word) for word in norms} | MATRIX_MEANINGS
 
 
 MEANINGS = _meanings()

@@ -58,7 +58,7 @@ class Built:
     @property
     def runs_fused(self) -> bool:
         """Tell whether the fused C++ kernel's table has room for all its tensors."""
-        return not excess(self.cls.rule, self.source)
+        return not self.cls.rule.unfused and not excess(self.cls.rule, self.source)
 
     @property
     def folder(self) -> Path:

@@ -63,6 +63,7 @@ class Draft:
     states: list[State] = field(default_factory=list)
     required: bool = False  # whether the rule requires a matrix
     draws: bool = False  # random numbers
+    squares: bool = False  # the rule works on whole matrices
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -104,6 +105,8 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
     )
     draft.required = draft.family == "axes" and lot.random() < 0.5
     draft.draws = draft.family == "elements" and draft.counts and lot.random() < 0.25
+    apart = Random(f"{seed} squares")  # so that all other rules stay as they are
+    draft.squares = draft.family == "axes" and apart.random() < 0.4
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
@@ -125,7 +128,7 @@ def _states(draft: Draft) -> list[State]:
         own = lot.choice(("", "", "", "float32", "float64", "torch"))
         dtype = f', dtype="{own}"' if own else ""
         found.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
-    if draft.family != "elements" and lot.random() < 0.4:
+    if draft.family != "elements" and not draft.squares and lot.random() < 0.4:
         for symbol in ("f", "f2")[: lot.choice((1, 1, 2))]:
             init = lot.choice((*INITS, '"lr"'))
             found.append(State(symbol, "lates", f'init={init}, shape="scalar"'))
@@ -137,6 +140,13 @@ def _states(draft: Draft) -> list[State]:
                 options = f'init={lot.choice(INITS)}, shape="{shape}"'
                 nature = "rows" if shape == "row" else "columns"
                 found.append(State(symbol, nature, options, holds))
+    for symbol, size in (("L", "rows"), ("R", "cols")):
+        if draft.squares and lot.random() < 0.7:
+            flags = ("", "", "fa", "not fb")
+            holds = lot.choice(flags) if draft.required else "factored(p)"
+            options = f'init={lot.choice(INITS)}, shape=("{size}", "{size}")'
+            options += ', dtype="float32"' if lot.random() < 0.1 else ""
+            found.append(State(symbol, "lefts" if size == "rows" else "rights", options, holds))
     lot.shuffle(found)
     return found
 
@@ -173,6 +183,7 @@ def _body(draft: Draft) -> list[str]:
             nasty=draft.nasty,
             reduces=draft.family != "elements",
             axes=draft.required,
+            squares=draft.squares,
             conditions=conditions,
             most=1 if draft.dense else 9,
             draws=draft.draws,
@@ -245,7 +256,7 @@ def _settings(draft: Draft, text: str) -> list[Setting]:
         hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
         if not first and "mode" in offered and hypers["mode"] == "a":
             hypers.pop("mode")
-        large = draft.family != "elements" and lot.random() < 0.08
+        large = draft.family != "elements" and lot.random() < 0.08 and not draft.squares
         chosen = (lot.choice(LARGE),) if large else tuple(lot.sample(shapes, 2))
         seed = lot.randrange(1000)
         found.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 4 == 0))

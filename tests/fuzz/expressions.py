@@ -21,8 +21,13 @@ class Known:
     columns: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     masks: list[str] = field(default_factory=list)
+    lefts: list[str] = field(default_factory=list)
+    rights: list[str] = field(default_factory=list)
 
-    NATURES = ("numbers", "tensors", "lates", "rows", "columns", "answers", "masks")
+    NATURES = (
+        *("numbers", "tensors", "lates", "rows", "columns", "answers", "masks"),
+        *("lefts", "rights"),
+    )
 
     def copy(self) -> Known:
         """Return a copy, which can be changed independently."""
@@ -46,6 +51,7 @@ class Expressions:
     nasty: bool = False  # with many odd forms and constants
     reduces: bool = False  # whether the rule may look at whole parameters
     axes: bool = False  # whether rows and columns exist at this place
+    squares: bool = False  # whether the rule works on whole matrices
     conditions: Sequence[str] = ()  # conditions that the signature offers
     most: int = 9  # how many forms may be nested
     draws: bool = False  # whether the rule may draw random numbers
@@ -92,6 +98,8 @@ class Expressions:
             return self.pick(*self.known.tensors)
         if self.draws and self.chance(0.2):
             return self.fill(self.pick(*grammar.RANDOM), depth)
+        if self.squares and self.axes and self.chance(0.3):
+            return self.fill(self.pick(*grammar.BESIDE_SQUARES), depth)
         if self.reduces and self.chance(0.2):
             forms = grammar.WITH_AXES if self._with_axes() else grammar.WITH_LATES
             return self.fill(self.pick(*forms), depth)
@@ -130,6 +138,19 @@ class Expressions:
         forms = grammar.ROWS if depth > 0 else grammar.ROWS[:3]
         return self.fill(turn(self.pick(*forms)), depth)
 
+    def left(self, depth: int = 1) -> str:
+        """Draw a matrix of rows by rows."""
+        return self._square(self.known.lefts, grammar.LEFTS, depth)
+
+    def right(self, depth: int = 1) -> str:
+        """Draw a matrix of columns by columns."""
+        return self._square(self.known.rights, grammar.RIGHTS, depth)
+
+    def _square(self, names: list[str], forms: Sequence[str], depth: int) -> str:
+        if names and self.chance(0.35 if depth > 0 else 0.8):
+            return self.pick(*names)
+        return self.fill(self.pick(*forms) if depth > 0 else forms[0], depth)
+
     def condition(self, depth: int = 1) -> str:
         """Draw a condition that has one answer before a step looks at a tensor."""
         if depth > 0 and self.chance(0.35):
@@ -155,6 +176,8 @@ class Expressions:
         "l": late,
         "r": row,
         "c": column,
+        "s": left,
+        "z": right,
         "x": reduced,
         "u": constant,
         "e": exponent,

@@ -2,9 +2,10 @@
 
 A letter after `$` stands for an expression of a nature, the same one wherever it stands in a form:
 a b tensors, n k numbers, l a number that a reduction makes, r a row, c a column (one number per row
-or column), x an operand of a reduction, q p conditions, m o conditions of `where`, w a whole
-exponent, e any exponent, v an extreme one, u a constant. Values stay moderate: operands of roots
-are not negative, and most divisors keep away from 0.
+or column), s a matrix (rows, rows), z one (cols, cols), x an operand of a reduction, q p
+conditions, m o conditions of `where`, w a whole exponent, e any exponent, v an extreme one, u a
+constant. Values stay moderate: operands of roots are not negative, and most divisors keep away
+from 0.
 """
 
 TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
@@ -108,6 +109,33 @@ ROWS = (
     "row_norm($x)", "row_rms($x)", "row_norm($c)", "row_rms($r * $c)", "(row_norm($x) / norm($x))",
     "tanh($r)", "sin($r)", "atan2($r, $n)", "atan2(row_sum($x), $r)", "floor($r * 4)",
     "round(row_norm($x))",
+)  # fmt: skip
+LEFTS = (
+    "($a @ transpose($b))", "(0.5 * $s + 0.25 * $a @ transpose($a))", "($s @ $s)", "transpose($s)",
+    "($n * $s)", "($s + identity($s))", "tanh($s)", "where($s > 0.1, $s, $n)", "maximum($s, $n)",
+    "inverse_root($a @ transpose($a), 2, 0.5)", "inverse_root($s, 4, abs($n) + 0.25)",
+    "inverse_root($s @ transpose($s), 3, $u**2 + 0.5)", "lerp($s, $a @ transpose($b), 0.25)",
+    "(transpose($s) @ $s)", "($s * $r)", "($s - transpose($r))", "($r @ transpose($r))",
+    "($a @ $z @ transpose($b))", "($s / (1 + abs($l)))", "($s / (1 + trace($s)**2))", "(-$s)",
+    "where($q, $s, transpose($s))", "clamp($s, -1, 1)", "qr($s + 2 * identity($s))",
+    "eigenvectors($s)", "descending($r)", "(descending(diag($s)) @ $s)", "(0 * $s)", "($s - $s)",
+)  # fmt: skip
+RIGHTS = (
+    "(transpose($a) @ $b)", "(0.5 * $z + 0.25 * transpose($a) @ $a)", "($z @ $z)", "transpose($z)",
+    "($n * $z)", "($z + identity($z))", "sign($z)", "where($z > 0.1, $z, $n)", "minimum($z, $n)",
+    "inverse_root(transpose($a) @ $a, 2, 0.5)", "inverse_root($z, 4, abs($n) + 0.25)",
+    "lerp($z, transpose($a) @ $b, 0.25)", "($z * $c)", "($z - transpose($c))",
+    "(transpose($c) @ $c)", "(transpose($a) @ $s @ $b)", "($z / (1 + trace($z)**2))",
+    "(abs($z) + 0.5)**$e", "(-$z)", "qr($z + 2 * identity($z))", "descending(diag($z))",
+    "descending(eigenvalues($z))",
+)  # fmt: skip
+BESIDE_SQUARES = (
+    "($s @ $a)", "($a @ $z)", "($s @ $a @ $z)", "($a * diag($s))", "($a * transpose(diag($z)))",
+    "($a / (1 + trace($s)**2))", "transpose($z @ transpose($a))", "(transpose($s) @ $a)",
+    "($n * $s @ $a)", "($s @ ($a + $b))", "($r @ $c)", "($a @ transpose($c) * $c)",
+    "($a + eigenvalues($s))", "transpose(transpose($a) @ transpose($s))", "where($m, $s @ $a, $b)",
+    "($a / (1 + mean($s * $s)))", "($a * row_mean($s))", "($a + transpose(row_rms($z)))",
+    "($a + transpose(col_sum($s)))", "($a / (1 + norm($z)))", "($a * ($s @ $r))",
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
 COMPARED = (

@@ -128,6 +128,8 @@ def tried(
 
 def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
     """Tell whether a lowering takes a rule, and tests more of it than other lowerings do."""
+    if rule.cls.rule.unfused and lowering in ("fused_cpu", "fused_triton", "sharded"):
+        return False
     if lowering == "fused_cpu":
         return rule.runs_fused
     if lowering == "sharded":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_words import STORE, bounded_meanings
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Shape
 from optgen.ir.evaluate import dtype_of, evaluate, exists, facts_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 
@@ -154,10 +154,12 @@ def fresh_states(
     return found
 
 
-def _shape(param: Tensor, shape: str) -> list[int]:
+def _shape(param: Tensor, shape: Shape) -> list[int]:
     if shape == "scalar":
         return []
     sizes = list(param.shape)
     if shape in ("row", "col"):
         sizes[-1 if shape == "row" else -2] = 1
+    elif shape in (ROWS_ROWS, COLS_COLS):
+        sizes[-2:] = [sizes[-2 if shape == ROWS_ROWS else -1]] * 2
     return sizes

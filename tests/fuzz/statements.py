@@ -14,6 +14,8 @@ OWN = {
     "lates": ("d", "e"),
     "rows": ("h", "h2"),
     "columns": ("j", "j2"),
+    "lefts": ("A",),
+    "rights": ("B",),
     "answers": ("ok", "late_on"),
     "masks": ("big", "low"),
 }
@@ -25,6 +27,8 @@ USES = {
     "lates": "({x} / (1 + abs({name})))",
     "rows": "({x} + {name})",
     "columns": "({x} * {name})",
+    "lefts": "({name} @ {x})",
+    "rights": "({x} @ {name})",
     "masks": "where({name}, {x}, g)",
 }
 """Forms in which the last statement reads a name that no other statement reads."""
@@ -117,9 +121,11 @@ class Statements:
         kinds += ["branch"] * (2 if depth > 1 else depth > 0)
         kinds += ["late", "late"] * self.draw.reduces
         kinds += ["row", "column"] * self.draw.axes
+        kinds += ["left", "right"] * (self.draw.axes and self.draw.squares)
         kinds += ["conditional"] * any(holds for *_, holds in self.states)
         kinds += ["factored"] * (self.draw.reduces and not self.draw.axes and depth > 0)
-        kinds += ["matrix"] * (bool(self.poly) and level == 1 and self.draw.axes)
+        anywhere = level == 1 or self.draw.squares
+        kinds += ["matrix"] * (bool(self.poly) and anywhere and self.draw.axes)
         kind = self.draw.pick(*kinds)
         if kind == "matrix":
             return self.matrices(level)
@@ -140,6 +146,7 @@ class Statements:
                 return [self.assign("answers", self.draw.condition(1))]
             return [self.assign("masks", self.draw.mask(1))]
         nature = {"tensor": "tensors", "number": "numbers", "late": "lates", "row": "rows"}
+        nature |= {"left": "lefts", "right": "rights"}
         return [self.own(nature.get(kind, "columns"))]
 
     def value(self, nature: str, depth: int = 2) -> str:
@@ -150,6 +157,8 @@ class Statements:
             return self.draw.number(depth)
         if nature == "lates":
             return self.draw.late(1)
+        if nature in ("lefts", "rights"):
+            return self.draw.left() if nature == "lefts" else self.draw.right()
         return self.draw.row() if nature == "rows" else self.draw.column()
 
     def own(self, nature: str) -> str:
@@ -173,7 +182,8 @@ class Statements:
     def state(self) -> list[str]:
         """Return an assignment to a state or to the parameter."""
         there = [(s, n) for s, n, holds in self.states if self.holds(holds)]
-        there = [(s, n) for s, n in there if n not in ("rows", "columns") or self.draw.axes]
+        of_axes = ("rows", "columns", "lefts", "rights")
+        there = [(s, n) for s, n in there if n not in of_axes or self.draw.axes]
         if not there:
             return [self.own("tensors")]
         symbol, nature = self.draw.lot.choice(there)

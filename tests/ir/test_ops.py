@@ -12,6 +12,7 @@ from torch import Tensor
 
 from optgen.ir.ops import (
     FUNCTIONS,
+    LINEAR_ALGEBRA,
     MATRIX_OPS,
     OPS,
     PROPERTIES,
@@ -129,8 +130,9 @@ def test_orthogonalize_drives_singular_values_to_one(shape: tuple[int, ...]) -> 
 
 
 def test_every_op_is_tested() -> None:
-    others = {*WITHOUT_REFERENCE, *PROPERTIES, *MATRIX_OPS, *STORAGE_OPS, *RANDOM_OPS}
-    assert set(OPS) == {*REFERENCE, *REDUCED, *others}
+    others = {*WITHOUT_REFERENCE, *PROPERTIES, *STORAGE_OPS, *RANDOM_OPS}
+    whole = {*REDUCED, *MATRIX_OPS, *LINEAR_ALGEBRA}
+    assert set(OPS) == {*REFERENCE, *whole, *others}
     assert set(REDUCTIONS) == set(REDUCED)
     assert set(FUNCTIONS) == {w for w in REFERENCE if OPS[w].category == "function"}
 

@@ -31,6 +31,22 @@ def test_the_meaning() -> None:
     torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=0.03)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_coefficients_for_each_step(steps: int) -> None:
+    """The last three coefficients hold for all later steps."""
+    x = random(6, 4).double()
+    triples = [(3.0, -3.0, 1.0), (1.5, -0.5, 0.0)]
+    flat = [number for triple in triples for number in triple]
+    y = x / x.norm()
+    for a, b, c in (triples + triples[1:] * 2)[:steps]:
+        gram = y.mT @ y
+        y = a * y + y @ (b * gram + c * gram @ gram)
+    exact = OPS["orthogonalize"].meaning(x, flat, steps, torch.tensor(1e-7))
+    torch.testing.assert_close(exact, y)
+    (rounded,) = orthogonalize([x], flat, steps, 1e-7)
+    torch.testing.assert_close(rounded.double(), y, rtol=0, atol=0.03)
+
+
 def test_a_batch_is_its_matrices_one_by_one_in_any_order() -> None:
     tensors = [random(4, 6), random(6, 4, seed=1), random(4, 6, seed=2), random(2, 4, 6, seed=3)]
     together = orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)

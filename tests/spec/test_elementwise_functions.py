@@ -53,6 +53,8 @@ ERRORS = {
     "reduction": text("a = a + w * mean(b)"),
     "reduction to rows": text("a = a + w * row_sum(b)"),
     "matrix word": text("a = orthogonalize(b, (1, 2, 3), 5, w)"),
+    "product": text("a = a @ b * w"),
+    "transpose": text("a = a + w * transpose(b)"),
     "reduction in a helper": text("a = a + w * half(b)").replace(
         "@el", "def half(x):\n    return mean(x) / 2\n\n\n@el"
     ),

@@ -74,9 +74,6 @@ CASES = {
         "p = p - lr * norm(g) * g", before="def norm(x):\n    return x"
     ),
     "orthogonalize of any parameter": spec("p = p - orthogonalize(g, abc, k, eps)", hypers=NS),
-    "orthogonalize on one side of a branch": spec(
-        MATRIX, "if t > 2:", "    p = p - lr * orthogonalize(g, abc, k, eps)", hypers=NS
-    ),
     "orthogonalize of rows": spec(
         MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NS
     ),

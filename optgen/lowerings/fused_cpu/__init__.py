@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
-from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.algorithm import Algorithm, Hyper, Shape
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.value_kinds import Axes
@@ -48,7 +48,7 @@ _PASSES = (
 )
 
 
-_AXES = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
+_AXES: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
 
 def context(algorithm: Algorithm) -> Context:
@@ -82,6 +82,7 @@ FUSED_CPU = Lowering(
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
     lower=context,
+    fused=True,
 )
 
 

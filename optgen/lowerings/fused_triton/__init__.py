@@ -92,6 +92,7 @@ FUSED_TRITON = Lowering(
     filename="fused_triton.py",
     template="fused_triton.py.jinja",
     lower=lower,
+    fused=True,
 )
 
 

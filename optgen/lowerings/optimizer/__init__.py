@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram, State
+from optgen.ir.whole_matrices import why_unfused
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
@@ -92,6 +93,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "elementwise": "" if algorithm.elementwise else "False",
         "widens": "True" if algorithm.widens else "",
         "draws": "True" if algorithm.draws else "",
+        "unfused": literal(why_unfused(algorithm)) if why_unfused(algorithm) else "",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm) | _unset_flags(algorithm)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
-from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
+from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Bounds, Hyper, State
 from optgen.ir.nodes import assigns
 from optgen.lowerings.optimizer.arguments import Argument
 from optgen.lowerings.optimizer.hyperparameter_roles import role
@@ -33,6 +33,8 @@ _SHAPES = {
     "row": "one number per row of the parameter",
     "col": "one number per column of the parameter",
     "scalar": "0-dimensional",
+    ROWS_ROWS: "for each matrix of the parameter a square one of its rows",
+    COLS_COLS: "for each matrix of the parameter a square one of its columns",
 }
 _FACTS = {
     "factored": ("only where it has rows and columns", "only where it has no rows and columns"),

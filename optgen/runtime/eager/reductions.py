@@ -5,8 +5,14 @@ tensor is accumulated in float64, block by block. Row and column values have the
 computation: float64 for a float64 tensor, float32 for any other.
 """
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
+
+from optgen.runtime.eager.tensor_lists import TensorList, each_of
+
+Value = TypeVar("Value", Tensor, TensorList)
 
 
 def no_sum(like: Tensor, *count: int) -> Tensor:
@@ -37,7 +43,7 @@ def no_col_sum(like: Tensor, *count: int) -> Tensor:
 
 def total(x: Tensor) -> Tensor:
     """Sum all elements."""
-    return x.sum(tuple(range(x.dim())), keepdim=True)
+    return torch.sum(x, tuple(range(x.dim())), keepdim=True)
 
 
 def totals(stacked: Tensor) -> Tensor:
@@ -48,16 +54,18 @@ def totals(stacked: Tensor) -> Tensor:
 
 def row_sum(x: Tensor) -> Tensor:
     """Sum every row: over the last axis."""
-    return x.sum(-1, keepdim=True)
+    return torch.sum(x, -1, keepdim=True)
 
 
 def col_sum(x: Tensor) -> Tensor:
     """Sum every column: over the second to last axis."""
-    return x.sum(-2, keepdim=True)
+    return torch.sum(x, -2, keepdim=True)
 
 
-def max_abs(x: Tensor) -> Tensor:
+def max_abs(x: Value) -> Value:
     """Return the largest magnitude; 0 for an empty tensor."""
+    if isinstance(x, TensorList):
+        return each_of(max_abs, x)
     return max_abses(x.unsqueeze(0)).squeeze(0)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.tensor_lists import TensorList
+from optgen.runtime.eager.tensor_lists import TensorList, each_of
 from optgen.runtime.rule import truth
 
 Scalar = float | Tensor
@@ -199,7 +199,9 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
 
 
 def _spread(chosen: Scalar, other: Scalar) -> Scalar:
-    """Return what torch's `where` would if it chose this value; a float if both are floats."""
+    """Return the chosen value as torch's `where` would; a float if both are floats."""
+    if isinstance(chosen, TensorList) or isinstance(other, TensorList):
+        return cast(Scalar, each_of(_spread, chosen, other))
     if not isinstance(other, Tensor):
         return chosen.clone() if isinstance(chosen, Tensor) else chosen
     if not isinstance(chosen, Tensor):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from optgen.runtime.torch_private import foreach_clone
 
+BATCHED_ELEMENTS = 2**10  # a larger matrix on the CPU is not copied into a batch
 CHUNK_ELEMENTS = 2**20  # eight float32 lists with 2**20 elements each are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
@@ -36,6 +37,8 @@ class TensorList:
     def __torch_function__(
         cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
     ) -> TensorList:
+        if func is torch.matmul:
+            return batched(torch.matmul, *args)
         return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
 
     @property
@@ -50,6 +53,10 @@ class TensorList:
     def copy_(self, values: TensorList) -> None:
         """Write the values into the tensors."""
         torch._foreach_copy_(self.tensors, values.tensors)
+
+    def dim(self) -> int:
+        """Return the number of axes, which is equal for all tensors."""
+        return self.tensors[0].dim()
 
     def vector(self) -> Tensor:
         """Return the values of 0-dim tensors as one vector in double precision."""
@@ -66,6 +73,23 @@ class TensorList:
     def add_(self, number: float) -> None:
         """Add a number to each tensor in place."""
         torch._foreach_add_(self.tensors, number)
+
+
+def each_of(function: Callable[..., Any], *values: Any) -> TensorList:
+    """Apply a function to the values of each parameter; a value that is no list is of all."""
+    return TensorList(_each(function, values, {}))
+
+
+def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
+    """Apply a function to each tensor of these lists, whose tensors have one shape.
+
+    On a device one call takes all tensors. On the CPU this is faster only for small matrices.
+    """
+    columns = [each.tensors for each in lists]
+    large = columns[0][0].is_cpu and any(x.numel() > BATCHED_ELEMENTS for x, *_ in columns)
+    if large or len(columns[0]) == 1:
+        return TensorList([function(*row) for row in zip(*columns, strict=True)])
+    return TensorList(function(*map(torch.stack, columns)).unbind())
 
 
 def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList]]]:
@@ -144,8 +168,9 @@ _OPERATORS: dict[str, Any] = {
     "truediv": torch.div,
     "pow": torch.pow,
     "mod": torch.remainder,
-    "and": torch.logical_and,
-    "or": torch.logical_or,
+    "and": torch.bitwise_and,  # the other operand may be a Python bool
+    "or": torch.bitwise_or,
+    "matmul": torch.matmul,
 }
 _NOT_REFLECTED: dict[str, Any] = {
     "neg": torch.neg,

@@ -31,6 +31,8 @@ class FusedCpuBackend:
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why no kernel can take this batch; "" if one can."""
+        if owner.rule.unfused:
+            return owner.rule.unfused
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":

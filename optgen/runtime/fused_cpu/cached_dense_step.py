@@ -34,7 +34,7 @@ from optgen.runtime.tensors.group_view import VIEW, seen_view
 _dtype = attrgetter("dtype")
 
 # The axes of its parameter that a state has, as tensor_request.h numbers them.
-_AXES = {"like": 0, "row": 1, "col": 2}
+_AXES: dict[str | tuple[str, str], int] = {"like": 0, "row": 1, "col": 2}
 
 
 class GroupValues(NamedTuple):

@@ -41,6 +41,8 @@ class FusedTritonBackend:
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why Triton cannot take this batch; "" if it can."""
+        if owner.rule.unfused:
+            return owner.rule.unfused
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.sharding is not None:

@@ -59,7 +59,7 @@ class LaunchPlan:
             for name in rule.fresh
         ]
         streamed = [state for state in rule.states if state.shape != "scalar"]
-        states = {state.key: state.shape for state in streamed}
+        states = {state.key: str(state.shape) for state in streamed}
         read_only = frozenset((1, *(i for i, state in enumerate(streamed, 2) if not state.written)))
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)

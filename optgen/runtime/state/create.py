@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import SQUARES, Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
@@ -183,7 +183,7 @@ def _indices(
 
 
 def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Sequence[Tensor]:
-    """Return zeros for the rows or columns of each parameter.
+    """Return zeros for the rows, the columns or the square matrices of each parameter.
 
     Parameters of equal shapes, dtypes and devices get copies of one tensor.
     """
@@ -200,8 +200,10 @@ def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Seq
 
 
 def _reduced_zeros(state: State, param: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a zero for each row or column that the rule sees; a DTensor for a DTensor."""
+    """Return zeros of a state of another shape than its parameter; a DTensor for a DTensor."""
     if is_dtensor(type(param)):
+        if state.shape in SQUARES:
+            raise RuntimeError(f"{state.key} is a square matrix, which no DTensor can have")
         return zeros_reduced(param, seen, -1 if state.shape == "row" else -2, dtype)
     return param.new_zeros(state.shape_for(seen), dtype=dtype)
 

@@ -1,0 +1,80 @@
+"""Define the meaning of ops on whole matrices, which are the last two axes of a tensor.
+
+The meanings call the same functions of torch as the lowerings do. So the signs of eigenvectors and
+of orthonormal columns agree, which no definition fixes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
+    """Drive all singular values towards 1, by odd quintics of Newton-Schulz.
+
+    `coefficients` are three numbers for every step, or three for each step in turn; the last three
+    hold for all later steps.
+    """
+    tall = x.shape[-2] > x.shape[-1]
+    y = x.mT if tall else x
+    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
+    for step in range(int(steps)):
+        first = min(3 * step, len(coefficients) - 3)
+        a, b, c = coefficients[first : first + 3]
+        gram = y @ y.mT
+        y = a * y + (b * gram + c * (gram @ gram)) @ y
+    return y.mT if tall else y
+
+
+def identity(x: Any) -> Any:
+    """Return the identity matrix in the shape of x."""
+    return x.new_ones(x.shape[-1]).diag_embed().expand(x.shape)
+
+
+def diag(x: Any) -> Any:
+    """Return the diagonal, one number per row."""
+    return x.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+
+
+def trace(x: Any) -> Any:
+    """Return the sum of the diagonal, one number per matrix."""
+    return diag(x).sum(-2, keepdim=True)
+
+
+def qr(x: Any) -> Any:
+    """Return the orthonormal factor of the QR decomposition."""
+    from torch import linalg
+
+    return linalg.qr(x).Q
+
+
+def eigenvectors(x: Any) -> Any:
+    """Return the eigenvectors of a symmetric matrix as columns, by ascending eigenvalues."""
+    return _eigh(x)[1]
+
+
+def eigenvalues(x: Any) -> Any:
+    """Return the eigenvalues of a symmetric matrix in ascending order, one number per row."""
+    return _eigh(x)[0].unsqueeze(-1)
+
+
+def descending(x: Any) -> Any:
+    """Return the permutation matrix P for which P @ x has the numbers of x in descending order."""
+    order = x.squeeze(-1).argsort(-1, descending=True)
+    return x.new_ones(x.shape[-2]).diag_embed()[order]
+
+
+def inverse_root(x: Any, n: Any, eps: Any) -> Any:
+    """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
+    found, vectors = _eigh(x)
+    roots = (found.clamp(min=0.0) + eps) ** (-1.0 / n)
+    return (vectors * roots.unsqueeze(-2)) @ vectors.mT
+
+
+def _eigh(x: Any) -> Any:
+    """Return eigenvalues and eigenvectors; NaN for a matrix with elements that are not finite."""
+    from torch import linalg  # the spec reader imports this module, and needs no torch
+
+    finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    found, vectors = linalg.eigh(x.where(finite, 0.0))
+    return found.where(finite.squeeze(-1), float("nan")), vectors.where(finite, float("nan"))

@@ -1,0 +1,47 @@
+"""Tell which rules are computed statement by statement on whole matrices.
+
+Such a rule is not cut into sweeps over elements, so it has no fused lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
+from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS
+
+
+def why_unfused(algorithm: Algorithm) -> str:
+    """Say in a few words why a rule has no fused lowering; "" if it has."""
+    for state in algorithm.square_states():
+        return f"the state {state.key} is a square matrix"
+    for op in _ops(expressions(algorithm.rule)):
+        if op in LINEAR_ALGEBRA:
+            return f"the rule has `{op}`, which takes whole matrices"
+    for op in _ops(_in_branches(algorithm.rule)):
+        if op in MATRIX_OPS:
+            return f"the rule has `{op}` inside a branch"
+    return ""
+
+
+def _ops(exprs: Iterator[Expr]) -> Iterator[str]:
+    return (node.op for expr in exprs for node in walk(expr) if isinstance(node, Call))
+
+
+def _in_branches(program: Program) -> Iterator[Expr]:
+    """Yield the expressions inside branches, except those on shape predicates alone."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            inside = (*stmt.then, *stmt.orelse)
+            yield from _in_branches(inside) if _is_decided(stmt.condition) else expressions(inside)
+
+
+def _is_decided(condition: Expr) -> bool:
+    """Tell whether a condition is made of shape predicates only: it is known before a step."""
+    match condition:
+        case Call(op, _) if op in FACTS:
+            return True
+        case Call("and" | "or" | "not", args):
+            return all(map(_is_decided, args))
+    return False

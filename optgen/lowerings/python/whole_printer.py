@@ -1,0 +1,155 @@
+"""Print a rule on whole matrices as Python, statement by statement.
+
+The rule computes with copies of its tensors, one parameter at a time or a list of equal shapes, and
+writes them back at its end. In lists, every operation is one for the whole list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import plural
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild, refs
+from optgen.ir.ops import PROPERTIES
+from optgen.ir.plan import Plan, Stream
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.lowerings.python.function import Body, indented
+from optgen.lowerings.python.signature import list_names
+from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.rewrite import map_expressions, map_values
+
+_TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
+
+
+@dataclass(frozen=True)
+class WholeSyntax:
+    """Syntax of the loop over tensors or lists.
+
+    `loop` and `opening` begin it; `{0}` is for all lists. `tensor` is a tensor or list of the
+    bucket, and `write` stores a value in it; `{0}` is the name and `{1}` its list. `param` is the
+    parameter whose properties are read.
+    """
+
+    loop: str
+    opening: tuple[str, ...]
+    tensor: str
+    write: str
+    param: str
+
+
+ONE_TENSOR = WholeSyntax(
+    loop="for index in range(len(params)):",
+    opening=(),
+    tensor="{1}[index]",
+    write="{1}[index].copy_({0})",
+    param="params[index]",
+)
+TENSOR_LISTS = WholeSyntax(
+    loop="for sublist in equal_lists({0}):",
+    opening=("{0} = sublist",),
+    tensor="{1}",
+    write="write_back({1}, {0})",
+    param="params[0]",
+)
+
+
+def whole_body(plan: Plan, form: WholeSyntax) -> Body:
+    """Return the loop over a bucket, whose tensors have one shape."""
+    program = _with_tensor_logic(plan)
+    lists = ", ".join(_lists(plan.algorithm))
+    opening = [line.format(lists) for line in form.opening]
+    lines = [
+        *opening,
+        *read_lines(plan, program, form),
+        *whole_statements(plan, program, form),
+        *write_lines(plan, form),
+    ]
+    return Body(indented(lines, form.loop.format(lists)), frozenset(names_read(program)))
+
+
+def streams(plan: Plan) -> tuple[Stream, ...]:
+    """Return the streams of a whole plan's only sweep, then the other states on the device."""
+    others = (s for s in plan.algorithm.device_states() if s.shape != "like")
+    return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in others))
+
+
+def read_lines(plan: Plan, program: Program, form: WholeSyntax) -> Iterator[str]:
+    """Yield the lines that read the tensors which a program reads or the rule stores."""
+    read, like = names_read(program), _spelt(form.tensor, plan.algorithm.param)
+    for stream in streams(plan):
+        if stream.stored or stream.name in read:
+            function = "working_copy" if stream.stored else "working_value"
+            tensor = _spelt(form.tensor, stream.name)
+            yield from when(stream, f"{stream.name} = {function}({tensor}, {like})")
+
+
+def write_lines(plan: Plan, form: WholeSyntax) -> Iterator[str]:
+    """Yield the lines that write the values of parameter and states back."""
+    for stream in streams(plan):
+        if stream.stored:
+            is_number = stream.state is not None and stream.state.on_device
+            new = f"{stream.name}.reshape(())" if is_number else stream.name
+            yield from when(stream, form.write.format(new, plural(stream.name)))
+
+
+def when(stream: Stream, line: str) -> list[str]:
+    """Return a line, under a condition if the stream has one."""
+    return indented([line], f"if {stream.when}:") if stream.when else [line]
+
+
+def with_typed_numbers(plan: Plan) -> Program:
+    """Return the sweep with each `where` of two numbers cast to the sweep's dtype."""
+    sweep = plan.sweeps[0]
+
+    def typed(expr: Expr) -> Expr:
+        match expr:
+            case Call("where", (mask, a, b)) if not plan.kind(mask).is_scalar:
+                kinds = [plan.kind(side) for side in (a, b)]
+                of_elements = plan.kind(mask).is_tensor
+                if not any(k.is_tensor if of_elements else not k.is_scalar for k in kinds):
+                    a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
+                    expr = replace(expr, args=(mask, a, b))
+        return rebuild(expr, typed)
+
+    return map_expressions(sweep.body, typed)
+
+
+def _with_tensor_logic(plan: Plan) -> Program:
+    """Return such a sweep with logic ops that also work on tensors."""
+    return map_values(
+        with_typed_numbers(plan),
+        lambda value: use_tensor_logic(value, lambda expr: not _is_known(plan, expr)),
+    )
+
+
+def _is_known(plan: Plan, expr: Expr) -> bool:
+    """Tell whether a value is known without reading a tensor."""
+    return all(plan.kinds[ref].is_scalar for ref in refs(expr))
+
+
+def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[str]:
+    """Return the lines of a program; properties are those of the parameter itself, not a copy."""
+
+    def of_param(expr: Expr) -> Expr:
+        match expr:
+            case Call(op, (Ref(plan.algorithm.param),)) if op in PROPERTIES:
+                return replace(expr, args=(Ref(form.param),))
+        return rebuild(expr, of_param)
+
+    return statements(map_expressions(program, of_param), _TEXT, _line)
+
+
+def _line(stmt: Assign) -> str:
+    return f"{stmt.target.name} = {_TEXT.text(stmt.value)}"
+
+
+def _lists(algorithm: Algorithm) -> list[str]:
+    """Return the names of the lists of tensors; scalar states and step counts are none."""
+    scalars = {plural(s.symbol) for s in algorithm.scalar_states()} | {"state_steps"}
+    return [name for name in list_names(algorithm) if name not in scalars]
+
+
+def _spelt(spelling: str, name: str) -> str:
+    return spelling.format(name, plural(name))

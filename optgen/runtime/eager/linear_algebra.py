@@ -1,0 +1,102 @@
+"""Linear algebra on whole matrices, for a tensor or for a list of tensors of one shape.
+
+A list is one batch for torch: many small decompositions one by one would take much longer. A matrix
+that has no decomposition, because an element is not finite, gives a result of NaN. So a step ends
+as it would with elementwise operations.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from optgen.runtime import matrix_ops
+from optgen.runtime.eager.tensor_lists import TensorList, batched
+
+Value = TypeVar("Value", Tensor, TensorList)
+
+
+def transpose(x: Value) -> Value:
+    """Swap rows and columns."""
+    return _each(lambda tensor: tensor.mT, x)
+
+
+def identity(x: Value) -> Value:
+    """Return the identity matrix in the shape of x."""
+    return _each(lambda tensor: tensor.new_ones(tensor.size(-1)).diag().expand(tensor.shape), x)
+
+
+def diag(x: Value) -> Value:
+    """Return the diagonal, one number per row."""
+    return _each(lambda tensor: tensor.diagonal(dim1=-2, dim2=-1).unsqueeze(-1), x)
+
+
+def trace(x: Value) -> Value:
+    """Return the sum of the diagonal, one number per matrix."""
+    return _each(lambda tensor: tensor.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None], x)
+
+
+def qr(x: Value) -> Value:
+    """Return the orthonormal factor of the QR decomposition."""
+    return _batched(lambda tensor: torch.linalg.qr(tensor).Q, x)
+
+
+def eigenvectors(x: Value) -> Value:
+    """Return the eigenvectors of a symmetric matrix as columns, by ascending eigenvalues."""
+    return _batched(lambda tensor: _eigh(tensor)[1], x)
+
+
+def eigenvalues(x: Value) -> Value:
+    """Return the eigenvalues of a symmetric matrix in ascending order, one number per row."""
+    return _batched(lambda tensor: _eigh(tensor)[0].unsqueeze(-1), x)
+
+
+def descending(x: Value) -> Value:
+    """Return the permutation matrix P for which P @ x has the numbers of x in descending order."""
+    return _each(_descending, x)
+
+
+def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
+    """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
+
+    def root(tensor: Tensor) -> Tensor:
+        found, vectors = _eigh(tensor)
+        roots = (found.clamp(min=0.0) + eps) ** (-1.0 / n)
+        return (vectors * roots.unsqueeze(-2)) @ vectors.mT
+
+    return _batched(root, x)
+
+
+def newton_schulz(x: Value, coefficients: Sequence[float], steps: float, eps: float) -> Value:
+    """Drive the singular values towards 1, in bfloat16; return the result in the dtype of x."""
+    tensors = x.tensors if isinstance(x, TensorList) else [x]
+    found = matrix_ops.orthogonalize(tensors, coefficients, steps, eps)
+    made = [new.to(old.dtype) for new, old in zip(found, tensors, strict=True)]
+    return TensorList(made) if isinstance(x, TensorList) else made[0]
+
+
+def _descending(x: Tensor) -> Tensor:
+    order = x.squeeze(-1).argsort(-1, descending=True)
+    return x.new_ones(x.size(-2)).diag()[order]
+
+
+def _each(function: Callable[[Tensor], Tensor], x: Value) -> Value:
+    return TensorList(list(map(function, x.tensors))) if isinstance(x, TensorList) else function(x)
+
+
+def _batched(function: Callable[[Tensor], Tensor], x: Value) -> Value:
+    return batched(function, x) if isinstance(x, TensorList) else function(x)
+
+
+def _eigh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues and eigenvectors; NaN for a matrix that has none."""
+    try:
+        found, vectors = torch.linalg.eigh(x)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        if x.dim() == 2:
+            return x.new_full(x.shape[-1:], torch.nan), torch.full_like(x, torch.nan)
+        parts = [_eigh(matrix) for matrix in x.flatten(0, -3).unbind()]
+        found, vectors = (torch.stack(column) for column in zip(*parts, strict=True))
+        return found.reshape(x.shape[:-1]), vectors.reshape(x.shape)
+    return found, vectors

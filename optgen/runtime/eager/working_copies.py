@@ -1,0 +1,62 @@
+"""Copy tensors for rules that are computed statement by statement, and not in place.
+
+Such a rule works on whole matrices. It computes in float64 for a float64 parameter, in float32 for
+any other, and writes the parameter and its states at its end. So a failed update changes nothing of
+the tensors that it was about to write.
+"""
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.eager import block_size
+from optgen.runtime.eager.tensor_lists import TensorList
+from optgen.runtime.torch_private import foreach_clone
+
+_ALIVE = 16  # how many lists of temporaries may exist at once
+
+
+def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
+    """Return a copy in the dtype of the computation for a parameter like this one.
+
+    The copy of a list is a `TensorList`, which generated code computes with as with a tensor.
+    """
+    dtype = _computed_in(like)
+    if isinstance(value, Tensor):
+        return value.to(dtype, copy=True)
+    same = all(tensor.dtype == dtype for tensor in value)
+    copies = foreach_clone(value) if same else [tensor.to(dtype) for tensor in value]
+    return cast(Tensor, TensorList(copies))
+
+
+def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
+    """Return a tensor or list in the dtype of the computation, which must not be changed."""
+    dtype = _computed_in(like)
+    if isinstance(value, Tensor):
+        return value.to(dtype)
+    return cast(Tensor, TensorList([tensor.to(dtype) for tensor in value]))
+
+
+def write_back(tensors: list[Tensor], values: Tensor) -> None:
+    """Write the values of a `TensorList` into the tensors of a bucket, in their dtype."""
+    torch._foreach_copy_(tensors, cast(TensorList, values).tensors)
+
+
+def _computed_in(like: Tensor | list[Tensor]) -> torch.dtype:
+    param = like if isinstance(like, Tensor) else like[0]
+    return torch.float64 if param.dtype == torch.float64 else torch.float32
+
+
+def equal_lists(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
+    """Yield sublists of a bucket, whose tensors have one shape; an absent state has an empty list.
+
+    A sublist has few elements in each list, or one tensor.
+    """
+    columns = (params, *lists)
+    largest = max(column[0].numel() for column in columns if column)
+    limit = block_size.block_elements(params[0], max(4, params[0].itemsize), _ALIVE)
+    count = max(1, limit // max(1, largest))
+    for start in range(0, len(params), count):
+        yield tuple(column[start : start + count] for column in columns)

@@ -1,0 +1,117 @@
+"""Linear algebra for bounded numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.bounded import Bounded, lift, made, operand
+from optgen.ir.ops import LINEAR_ALGEBRA, OPS
+
+PLAIN = {name: OPS[name].meaning for name in LINEAR_ALGEBRA}
+
+
+def _whole(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return values, bounds of an operand, and which are comparable, all of one shape."""
+    x = lift(x)
+    e = operand(x, x.eps) + torch.zeros_like(x.v)
+    return x.v, e, x.ok.expand(x.v.shape), x.eps
+
+
+def _all(ok: Tensor) -> Tensor:
+    return ok.all(-1, keepdim=True).all(-2, keepdim=True)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return (x * x).sum((-2, -1), keepdim=True).sqrt()
+
+
+def _product(a: Any, b: Any) -> Bounded:
+    """Return a product; its sums may have any order."""
+    (a, ea, a_ok, a_eps), (b, eb, b_ok, b_eps) = _whole(a), _whole(b)
+    eps = max(a_eps, b_eps)
+    e = ea @ b.abs() + a.abs() @ eb + ea @ eb + (a.shape[-1] + 2) * eps * (a.abs() @ b.abs())
+    v = a @ b
+    ok = a_ok.all(-1, keepdim=True) & b_ok.all(-2, keepdim=True)
+    return made(v, e, ok.expand(v.shape), eps)
+
+
+def _moved(op: str, x: Any) -> Bounded:
+    """Return an op that only moves elements."""
+    x = lift(x)
+    e, ok = x.e + torch.zeros_like(x.v), x.ok.expand(x.v.shape)
+    return made(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
+
+
+def _identity(x: Any) -> Bounded:
+    x = lift(x)
+    v = PLAIN["identity"](x.v)
+    return made(v, torch.zeros_like(v), torch.ones_like(v, dtype=torch.bool), x.eps)
+
+
+def _trace(x: Any) -> Bounded:
+    v, e, ok, eps = _whole(x)
+    off = PLAIN["trace"](e) + v.shape[-1] * eps * PLAIN["trace"](v.abs())
+    return made(PLAIN["trace"](v), off, _all(PLAIN["diag"](ok)), eps)
+
+
+def _spread(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return values, the distance that eigenvalues may move, and whether a matrix is known.
+
+    The decomposition reads one triangle of a matrix.
+    """
+    v, e, ok, eps = _whole(x)
+    return v, sqrt(2) * _norm(e) + 8 * v.shape[-1] * eps * _norm(v), _all(ok), eps
+
+
+def _eigenvalues(x: Any) -> Bounded:
+    v, e, ok, eps = _spread(x)
+    found = PLAIN["eigenvalues"](v)
+    return made(found, e.expand(found.shape), ok.expand(found.shape), eps)
+
+
+def _inverse_root(x: Any, n: Any, least: Any) -> Bounded:
+    """Return a root; in the Frobenius norm it moves by its steepest slope, which is at 0."""
+    v, e, ok, eps = _spread(x)
+    n, least = lift(n), lift(least)
+    found = PLAIN["inverse_root"](v, n.v, least.v)
+    low = least.v - operand(least, eps)
+    slope = low ** (-1.0 / n.v - 1.0) / n.v.abs()
+    off = slope * (e + operand(least, eps)) + 8 * v.shape[-1] * eps * _norm(found)
+    off = off + 8 * eps * _norm(found) * (1 + low.log().abs())
+    sure = (low > 0) & (n.v > 0.1) & (n.e == 0)
+    return made(found, off.expand(found.shape), (ok & sure).expand(found.shape), eps)
+
+
+def _descending(x: Any) -> Bounded:
+    """Return a permutation; it is unknown if two numbers are close."""
+    v, e, ok, eps = _whole(x)
+    found = PLAIN["descending"](v)
+    ends, _ = v.squeeze(-1).sort(-1)
+    gap = (ends.diff(dim=-1) > 2 * e.amax(-2)).all(-1)[..., None, None]
+    return made(found, torch.zeros_like(found), (gap & _all(ok)).expand(found.shape), eps)
+
+
+def _unknown(op: str, x: Any) -> Bounded:
+    """Return a decomposition, which a small change may turn into quite another one."""
+    v = PLAIN[op](lift(x).v)
+    return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
+
+
+MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {
+    "@": _product,
+    "transpose": partial(_moved, "transpose"),
+    "diag": partial(_moved, "diag"),
+    "identity": _identity,
+    "trace": _trace,
+    "eigenvalues": _eigenvalues,
+    "inverse_root": _inverse_root,
+    "descending": _descending,
+    "eigenvectors": partial(_unknown, "eigenvectors"),
+    "qr": partial(_unknown, "qr"),
+}

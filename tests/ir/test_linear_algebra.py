@@ -1,0 +1,86 @@
+"""Test the meaning of linear algebra: each op by the property that defines it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen.ir.ops import LINEAR_ALGEBRA, OPS
+
+SHAPES = [(4, 4), (1, 1), (3, 5, 5), (2, 1, 3, 3)]
+
+
+def gram(shape: tuple[int, ...]) -> Tensor:
+    """Return symmetric matrices without small eigenvalues."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return x @ x.mT + torch.eye(shape[-1], dtype=torch.float64)
+
+
+def op(name: str, *args: Tensor | float) -> Tensor:
+    made: Tensor = OPS[name].meaning(*args)
+    return made
+
+
+def close(found: Tensor, right: Tensor) -> None:
+    torch.testing.assert_close(found, right, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_inverse_root(shape: tuple[int, ...]) -> None:
+    x = gram(shape)
+    root = op("inverse_root", x, 3, 0.5)
+    eye = op("identity", x)
+    assert eye.shape == x.shape
+    close(root @ root @ root @ (x + 0.5 * eye), eye)
+    close(root, root.mT)
+
+
+def test_an_eigenvalue_below_zero_counts_as_zero() -> None:
+    x = torch.diag(torch.tensor([-1.0, 4.0], dtype=torch.float64))
+    close(
+        op("inverse_root", x, 2, 0.25), torch.diag(torch.tensor([2.0, 4.25**-0.5], dtype=x.dtype))
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_eigenvectors_and_eigenvalues(shape: tuple[int, ...]) -> None:
+    x = gram(shape)
+    vectors, values = op("eigenvectors", x), op("eigenvalues", x)
+    assert values.shape == (*shape[:-1], 1)
+    close(x @ vectors, vectors * op("transpose", values))
+    close(vectors.mT @ vectors, op("identity", x))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_qr(shape: tuple[int, ...]) -> None:
+    x = gram(shape)
+    q = op("qr", x)
+    close(q.mT @ q, op("identity", x))
+    close((q.mT @ x).tril(-1), torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_diag_trace_and_descending(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    d = op("diag", x)
+    assert d.shape == (*shape[:-1], 1)
+    close(op("trace", x), (x * op("identity", x)).sum((-2, -1), keepdim=True))
+    p = op("descending", d)
+    assert torch.equal((p @ d).squeeze(-1), d.squeeze(-1).sort(-1, descending=True).values)
+    assert torch.equal(p @ p.mT, op("identity", x))
+
+
+@pytest.mark.parametrize("name", ["eigenvectors", "eigenvalues", "inverse_root"])
+def test_a_matrix_without_a_decomposition_is_nan(name: str) -> None:
+    x = gram((3, 2, 2))
+    x[1, 0, 1] = torch.inf
+    given = (2, 0.1) if name == "inverse_root" else ()
+    found, right = op(name, x, *given), op(name, gram((3, 2, 2)), *given)
+    assert found[1].isnan().all()
+    assert torch.equal(found[[0, 2]], right[[0, 2]])
+
+
+def test_every_op_has_a_test() -> None:
+    tested = {"@", "transpose", "identity", "diag", "trace", "qr", "descending", "inverse_root"}
+    assert set(LINEAR_ALGEBRA) == tested | {"eigenvectors", "eigenvalues"}

@@ -1,0 +1,77 @@
+"""Test which shapes ops of linear algebra take and give: by tensors of unequal sizes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen.ir.matrix_axes import (
+    SHAPES,
+    SQUARES,
+    Axes,
+    AxesError,
+    above,
+    axes_of_linear_algebra,
+    beside,
+    union,
+)
+from optgen.ir.ops import LINEAR_ALGEBRA, OPS
+
+SIZES = {"rows": 3, "cols": 5, "1": 1}
+
+
+def tensor(axes: Axes) -> Tensor:
+    """Return a tensor of two matrices with these axes."""
+    return torch.ones(2, SIZES[above(axes)], SIZES[beside(axes)], dtype=torch.float64)
+
+
+def axes_of(x: Tensor) -> Axes:
+    return next(axes for axes in SHAPES if tensor(axes).shape == x.shape)
+
+
+@pytest.mark.parametrize("op", [name for name in LINEAR_ALGEBRA if name != "@"])
+@pytest.mark.parametrize("axes", SHAPES, ids=SHAPES.get)
+def test_one_matrix(op: str, axes: Axes) -> None:
+    given = (2, 0.5) if op == "inverse_root" else ()
+    column = op == "descending" and axes in (Axes.ROW, Axes.COLUMN_T)
+    if op == "transpose" or (axes in SQUARES and op != "descending") or column:
+        found = axes_of_linear_algebra(op, [axes])
+        assert found is axes_of(OPS[op].meaning(tensor(axes), *given))
+    else:
+        with pytest.raises(AxesError) as raised:
+            axes_of_linear_algebra(op, [axes])
+        assert op in str(raised.value)
+        assert raised.value.hint
+
+
+@pytest.mark.parametrize(("a", "b"), list(product(SHAPES, SHAPES)), ids=lambda axes: axes.name)
+def test_two_matrices(a: Axes, b: Axes) -> None:
+    try:
+        right = tensor(a) @ tensor(b)
+    except RuntimeError:
+        with pytest.raises(AxesError, match="`@` of matrices of shapes"):
+            axes_of_linear_algebra("@", [a, b])
+    else:
+        assert axes_of_linear_algebra("@", [a, b]) is axes_of(right)
+
+
+@pytest.mark.parametrize(("a", "b"), list(product(SHAPES, SHAPES)), ids=lambda axes: axes.name)
+def test_element_by_element(a: Axes, b: Axes) -> None:
+    try:
+        right = tensor(a) + tensor(b)
+    except RuntimeError:
+        with pytest.raises(AxesError, match="do not fit"):
+            union(a, b)
+    else:
+        assert union(a, b) is axes_of(right)
+
+
+@pytest.mark.parametrize("op", LINEAR_ALGEBRA)
+def test_a_number_is_no_matrix(op: str) -> None:
+    for given in ([Axes.NONE, Axes.TENSOR], [Axes.TENSOR, Axes.NONE]):
+        if op == "@" or given[0] is Axes.NONE:
+            with pytest.raises(AxesError):
+                axes_of_linear_algebra(op, given)

@@ -1,0 +1,210 @@
+"""Test rules on whole matrices: for-loop, foreach and functional form against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from conftest import Golden
+from lowerings.capture import captured
+from spec_texts import LR, spec
+from torch import Tensor
+
+import optgen
+from optgen import emit, use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.ir.whole_matrices import why_unfused
+from optgen.lowerings.foreach import FOREACH
+from optgen.lowerings.forloop import FORLOOP
+from optgen.passes.latex import to_latex
+from optgen.spec import Spec
+from optgen.spec.read_spec import read_spec
+
+MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
+SQUARES = 'L=state("left", shape=("rows", "rows")), R=state("right", shape=("cols", "cols"))'
+OPTIONAL = 'm=state("exp_avg"), L=state("left", shape=("rows", "rows"), when="factored")'
+NS = f"{LR}, abc=hyper((1.5, -0.5, 0.0, 2.0, -1.5, 0.5))"
+GRAMS = ("L = L + g @ transpose(g)", "R = 0.5 * R + transpose(g) @ g")
+
+RULES = {
+    "roots": (
+        SQUARES,
+        MATRIX,
+        *GRAMS,
+        "p = p - lr * inverse_root(L, 4, lr) @ g @ inverse_root(R, 4, 1)",
+    ),
+    "every other step": (
+        SQUARES,
+        MATRIX,
+        "if t % 2 == 0:",
+        "    L = L + qr(g @ transpose(g) + identity(L))",
+        "elif t > 4:",
+        "    R = R / 2 + transpose(g) @ eigenvectors(L + 2 * identity(L)) @ g",
+        "p = p - lr * (L @ g + g @ R)",
+    ),
+    "swapped and copied": (
+        'm=state("exp_avg"), S=state("square", shape=("rows", "rows"))',
+        MATRIX,
+        "m, p = p, p - lr * S @ m - lr * g",
+        "S = S * 0.5 + p @ transpose(m)",
+    ),
+    "flags and answers": (
+        f"{OPTIONAL}",
+        "m = where(g > 0 and fast, m, g)",
+        "if factored(p):",
+        "    L = where(fast or L > 1, L, 0.5 * L) + g @ transpose(g) / trace(g @ transpose(g))",
+        "    g = where(fast, L @ m, m)",
+        "p = p - lr * g - lr * m",
+    ),
+    "reductions": (
+        SQUARES,
+        MATRIX,
+        *GRAMS,
+        "u = L @ g / (1 + norm(L)) * row_rms(L) / (1 + col_mean(R)) + mean(R) / (1 + rms(R))",
+        "v = g / (1 + row_mean(g @ R)) / (1 + mean(row_sum(L)) + max_abs(diag(L)))",
+        "p = p - lr * (u + v * mean(col_norm(L)))",
+    ),
+    "rows and columns": (
+        'r=state("rows", shape="row"), k=state("cols", shape="col")',
+        MATRIX,
+        "r = r + g @ transpose(k) + row_mean(g)",
+        "k = k / 2 + transpose(r) @ g",
+        "p = p - lr * (r @ k + descending(r) @ g * diag(g @ transpose(g)))",
+    ),
+    "newton schulz": (
+        "",
+        MATRIX,
+        "if t > 1:",
+        "    g = orthogonalize(g @ transpose(g) @ g, abc, 4, 1e-7)",
+        "p = p - lr * orthogonalize(orthogonalize(g, abc, 1, 1e-7), abc, 3, 1e-7)",
+    ),
+    "counted by a scalar": (
+        'L=state("left", shape=("rows", "rows")), s=state("mu", shape="scalar", init=1)',
+        MATRIX,
+        "s = s * 0.9",
+        "if s < 0.8 and fresh(L) or t > 2:",
+        "    L = L + s * g @ transpose(g)",
+        "p = p - lr * L @ g / s - lr * g",
+    ),
+}
+SHAPES = ((4, 3), (3, 5), (4, 3), (2, 3, 4), (1, 2), (2, 3, 4))
+
+
+def rule(case: str) -> Spec:
+    states, *body = RULES[case]
+    hypers = NS if "newton" in case else LR
+    hypers += ", fast=flag(False)" if "flags" in case else ""
+    return Spec("Made", spec(*body, states=states, hypers=hypers), "made.py", 1)
+
+
+def in_full_precision(tensors: list[Tensor], *given: Any) -> list[Tensor]:
+    from optgen.ir.ops import OPS
+
+    *numbers, eps = given
+    return [OPS["orthogonalize"].meaning(x, *numbers, torch.tensor(eps)) for x in tensors]
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let orthogonalize compute in the dtype of its operand."""
+    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", in_full_precision)
+
+
+def follow(
+    made: Spec, step: Callable[[torch.optim.Optimizer], None], dtype: torch.dtype, **flags: Any
+) -> float:
+    """Return the largest difference from the oracle after six steps, relative to the largest."""
+    (algorithm,) = read_spec(made)
+    hypers = {h.name: h.default for h in algorithm.hypers} | flags
+    generator = torch.Generator().manual_seed(7)
+
+    def drawn(shape: Sequence[int]) -> Tensor:
+        return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(dtype)
+
+    start = [drawn(shape) for shape in SHAPES]
+    differentiable = flags.pop("differentiable", False)
+    params = [x.clone().requires_grad_(not differentiable) for x in start]
+    optimizer = optgen.load(made)(params, differentiable=differentiable, **flags)
+    right: list[tuple[Tensor, dict[str, Any]]] = [(x.double(), {}) for x in start]
+    for _ in range(6):
+        for index, param in enumerate(params):
+            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(
+                dtype
+            )
+            value, state = right[index]
+            right[index] = evaluate(algorithm, hypers, value, param.grad, state)
+        step(optimizer)
+    worst = 0.0
+    for param, (value, state) in zip(params, right, strict=True):
+        kept = optimizer.state[param]
+        assert kept.keys() == state.keys()
+        for found, wanted in [(param, value), *((kept[k], state[k]) for k in state)]:
+            wanted = torch.as_tensor(wanted, dtype=torch.float64)
+            assert found.shape == wanted.shape
+            far = (found.detach().double() - wanted).abs().max() / wanted.abs().max().clamp(1e-6)
+            worst = max(worst, far.item())
+    return worst
+
+
+def forced(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        with use_lowering(lowering):  # type: ignore[arg-type]
+            optimizer.step()
+
+    return step
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("case", RULES)
+def test_float64(case: str, lowering: str) -> None:
+    assert follow(rule(case), forced(lowering), torch.float64) < 1e-11
+    flags = {"fast": True} if "flags" in case else {"maximize": False}
+    assert follow(rule(case), forced(lowering), torch.float64, **flags) < 1e-11
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_the_functional_form(case: str) -> None:
+    made = rule(case)
+    assert follow(made, lambda one: one.step(), torch.float64, differentiable=True) < 1e-11
+
+
+@pytest.mark.parametrize("case", [case for case in RULES if case != "newton schulz"])
+def test_a_captured_step(case: str) -> None:
+    """Both arms of a branch are computed, and a condition that the device knows selects."""
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        with captured():
+            optimizer.step()
+
+    assert follow(rule(case), step, torch.float64, capturable=True) < 1e-11
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_a_learning_rate_in_a_tensor(lowering: str) -> None:
+    lr = torch.tensor(0.1, dtype=torch.float64)
+    made = Spec("Made", rule("roots").source.replace("ge=0)", 'ge=0, tensor="always")'), "", 1)
+    assert follow(made, forced(lowering), torch.float64, lr=lr) < 1e-11
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.15)])
+@pytest.mark.parametrize("case", ["roots", "reductions", "rows and columns", "newton schulz"])
+def test_other_dtypes(case: str, dtype: torch.dtype, bound: float, lowering: str) -> None:
+    assert follow(rule(case), forced(lowering), dtype) < bound
+
+
+@pytest.mark.parametrize("case", ["roots", "every other step"])
+def test_the_text(case: str, golden: Golden) -> None:
+    (algorithm,) = read_spec(rule(case))
+    golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")
+    golden.check(emit.render(algorithm, FOREACH, emit.find_ruff()), "foreach")
+    golden.check(to_latex(algorithm), "latex")
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_there_is_no_fused_file(case: str) -> None:
+    (algorithm,) = read_spec(rule(case))
+    assert why_unfused(algorithm)
+    assert set(emit.render_all(algorithm, None)) == {"__init__.py", "forloop.py", "foreach.py"}

@@ -1,0 +1,201 @@
+"""Test rules on whole matrices against their authors' algorithms, written plainly: float64.
+
+Sources: SOAP and Shampoo (of matrices) as pytorch_optimizer has them, from nikhilvyas/SOAP and
+Gupta et al.; Polar Express of KellerJordan/modded-nanogpt; zichongli5/NorMuon. Vectors of Shampoo,
+one-sided Shampoo and the variant of KL-Shampoo are written from the formulas of the specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.runtime import matrix_ops
+
+SPECS = Path(__file__).parents[1] / "specs"
+STEPS = 30
+State = dict[str, Any]
+Reference = Callable[[Tensor, Tensor, State, int], Tensor]
+
+
+def power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
+    """Return a power of a symmetric positive matrix, all of whose eigenvalues grow by eps."""
+    u, s, v = torch.linalg.svd(x + eps * torch.eye(len(x), dtype=x.dtype))
+    return u @ (s**exponent).diag() @ v
+
+
+def soap(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    if p.ndim > 2:  # a batch of matrices
+        parts = state.setdefault("parts", [{} for _ in p])
+        return torch.stack([soap(*each, t) for each in zip(p, g, parts, strict=True)])
+    k, sides = t - 1, (0, 1) if p.ndim == 2 else ()
+    grams = [g @ g.T, g.T @ g] if sides else []
+    if k == 0:
+        state |= {"m": 0 * g, "v": 0 * g, "grams": [0.05 * x for x in grams]}
+        state["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in state["grams"]]
+        return p
+
+    def turned(x: Tensor, back: bool) -> Tensor:
+        if not sides:
+            return x
+        left, right = (b.T if back else b for b in state["bases"])
+        return left.T @ x @ right
+
+    state["m"] = 0.95 * state["m"] + 0.05 * g
+    state["v"] = 0.95 * state["v"] + 0.05 * turned(g, False) ** 2
+    u = turned(turned(state["m"], False) / (state["v"].sqrt() + 1e-8), True)
+    p = p - 3e-3 * (1 - 0.95**k) ** 0.5 / (1 - 0.95**k) * u
+    p = p - 3e-3 * 0.01 * p
+    for side in sides:
+        gram = state["grams"][side] = 0.95 * state["grams"][side] + 0.05 * grams[side]
+        if k % 10 == 0:
+            basis = state["bases"][side]
+            order = torch.argsort(torch.diag(basis.T @ gram @ basis), descending=True)
+            state["v"] = state["v"].index_select(side, order)
+            state["bases"][side] = torch.linalg.qr(gram @ basis[:, order])[0]
+    return p
+
+
+def shampoo(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    if p.ndim > 2:
+        parts = state.setdefault("parts", [{} for _ in p])
+        return torch.stack([shampoo(*each, t) for each in zip(p, g, parts, strict=True)])
+    if p.ndim < 2:
+        state["s"] = state.get("s", 0) + g * g
+        return p - 0.1 * g / (state["s"] + 1e-4).sqrt()
+    u = g
+    for side, x in enumerate((g, g.T)):
+        start = 1e-4 * torch.eye(len(x), dtype=x.dtype)
+        gram = state[side] = state.get(side, start) + x @ x.T
+        root = power(gram, -1 / 4)
+        u = root @ u if side == 0 else u @ root
+    return p - 0.1 * u
+
+
+def one_sided_shampoo(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+    state["r"] = 0.99 * state.get("r", 0) + 0.01 * g.T @ g
+    if t % 5 == 1:
+        state["b"] = power(state["r"] / (1 - 0.99**t), -1 / 2, 1e-3)
+    return p - 1e-3 * state["m"] / (1 - 0.9**t) @ state["b"]
+
+
+POLAR_EXPRESS = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+
+
+def polar_express(x: Tensor, eps: float) -> Tensor:
+    """Make a matrix orthogonal as modded-nanogpt does, but not in bfloat16."""
+    y = x.mT if x.size(-2) > x.size(-1) else x
+    y = y / (y.norm() * 1.02 + eps)
+    for a, b, c in POLAR_EXPRESS:
+        gram = y @ y.mT
+        y = a * y + (b * gram + c * gram @ gram) @ y
+    return y.mT if x.size(-2) > x.size(-1) else y
+
+
+def polar_muon(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
+    update = polar_express(g.lerp(b, 0.95), 1e-6)
+    return p - 0.02 * max(1, g.size(-2) / g.size(-1)) ** 0.5 * update
+
+
+def normuon(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
+    update = polar_express(g.lerp(b, 0.95), 0)
+    size = update.norm()
+    mean = (update * update).mean(-1, keepdim=True)
+    v = state["v"] = torch.lerp(state.get("v", 0 * mean), mean, 0.05)
+    update = update / (v.sqrt() + 1e-10)
+    update = update * (size / (update.norm() + 1e-10))
+    return p - 0.02 * max(1, g.size(-2) / g.size(-1)) ** 0.5 * update
+
+
+def kl_shampoo(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    m = state["m"] = 0.95 * state.get("m", 0) + 0.05 * g
+    for side, x in enumerate((g, g.T)):
+        count = x.size(1)
+        if t == 1:
+            values, vectors = torch.linalg.eigh(x @ x.T / count)
+            state[side] = {"gram": x @ x.T / count, "basis": vectors, "values": values}
+    if t > 1:
+        whitened = []
+        for side, x in enumerate((g, g.T)):
+            other = state[1 - side]
+            inverse = other["basis"] @ (1 / other["values"].clamp(1e-8)).diag() @ other["basis"].T
+            whitened.append(x @ inverse @ x.T / x.size(1))
+        for side, gram in enumerate(whitened):
+            own = state[side]
+            own["gram"] = 0.95 * own["gram"] + 0.05 * gram
+            if t % 10 == 0:
+                own["basis"] = torch.linalg.qr(own["gram"] @ own["basis"])[0]
+            values = torch.diag(own["basis"].T @ own["gram"] @ own["basis"])
+            own["values"] = 0.95 * own["values"] + 0.05 * values
+    roots = [
+        side["basis"] @ side["values"].clamp(1e-8).rsqrt().diag() @ side["basis"].T
+        for side in (state[0], state[1])
+    ]
+    return p - 1e-3 * roots[0] @ m @ roots[1]
+
+
+ANY = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
+MATRICES = ((5, 3), (3, 5), (4, 4), (5, 3), (1, 2))
+SQUARE = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
+"""Shapes whose first covariances have full rank; else rounding chooses some eigenvectors."""
+CASES: dict[str, tuple[Reference, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+    "soap": (soap, (*SQUARE, (6,)), {}),
+    "shampoo": (shampoo, ANY, {}),
+    "one_sided_shampoo": (one_sided_shampoo, MATRICES, {"eps": 1e-3}),
+    "polar_muon": (polar_muon, MATRICES, {}),
+    "normuon": (normuon, MATRICES, {}),
+    "kl_shampoo": (kl_shampoo, SQUARE[:2], {}),
+}
+
+
+def exact(tensors: list[Tensor], coefficients: Any, steps: int, eps: float) -> list[Tensor]:
+    """Make matrices orthogonal in the dtype that they have."""
+    assert (len(coefficients), steps) == (15, 5)
+    return [polar_express(x, 0) for x in tensors]
+
+
+WAYS = [(name, lowering) for name in CASES for lowering in ("forloop", "foreach")]
+
+
+@pytest.mark.parametrize(("name", "lowering"), [*WAYS, ("normuon", "fused_cpu")])
+def test_thirty_steps(name: str, lowering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, shapes, hypers = CASES[name]
+    generator = torch.Generator().manual_seed(13)
+
+    def drawn(shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    params = [drawn(shape).requires_grad_() for shape in shapes]
+    right = [param.detach().clone() for param in params]
+    states: list[State] = [{} for _ in params]
+    optimizer = optgen.load(SPECS / f"{name}.py")(params, **hypers)
+    if name == "normuon":  # the Newton-Schulz iterations of optgen compute in bfloat16
+        owner = matrix_ops
+        if lowering != "fused_cpu":
+            owner = import_module(f"{type(optimizer).lowerings}.{lowering}")
+        monkeypatch.setattr(owner, "orthogonalize", exact)
+    for step in range(1, STEPS + 1):
+        for index, param in enumerate(params):
+            param.grad = drawn(shapes[index])
+            right[index] = reference(right[index], param.grad, states[index], step)
+        with use_lowering(lowering):
+            optimizer.step()
+    for param, wanted in zip(params, right, strict=True):
+        assert (param.detach() - wanted).abs().max() <= 1e-10 * wanted.abs().max()

@@ -1,0 +1,188 @@
+"""Test rules on whole matrices at run time: checkpoints, refusals, reasons, and wrong tensors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from spec_texts import LR, spec
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.spec import Spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+SHAPES = ((4, 3), (2, 3, 3), (5,), (4, 3))
+Shampoo: Any = optgen.load(SPECS / "shampoo.py")
+
+
+def parameters(dtype: torch.dtype = torch.float64, shapes: Any = SHAPES) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = torch.randn(param.shape, generator=generator).to(param.dtype)
+    optimizer.step()
+
+
+def same(ours: Any, theirs: Any) -> None:
+    for a, b in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
+        assert torch.equal(a, b)
+        assert ours.state[a].keys() == theirs.state[b].keys()
+        for key, value in ours.state[a].items():
+            assert torch.equal(value, theirs.state[b][key])
+
+
+def test_the_states_have_the_batch_of_the_parameter() -> None:
+    optimizer = Shampoo(parameters())
+    step(optimizer, 1)
+    matrix, batch, vector, _ = optimizer.param_groups[0]["params"]
+    shapes = {key: tuple(value.shape) for key, value in optimizer.state[matrix].items()}
+    assert (shapes["gram_left"], shapes["gram_right"]) == ((4, 4), (3, 3))
+    assert optimizer.state[batch]["gram_left"].shape == (2, 3, 3)
+    assert optimizer.state[vector].keys() == {"step", "sum"}
+
+
+def copies(optimizer: Any) -> Iterator[Any]:
+    """Yield optimizers that go on where this one is."""
+    yield copy.deepcopy(optimizer)
+    yield pickle.loads(pickle.dumps(optimizer))
+    loaded = Shampoo([p.detach().clone().requires_grad_() for p in params_of(optimizer)])
+    loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    yield loaded
+
+
+def params_of(optimizer: Any) -> list[Tensor]:
+    found: list[Tensor] = optimizer.param_groups[0]["params"]
+    return found
+
+
+def test_checkpoints() -> None:
+    optimizer = Shampoo(parameters())
+    step(optimizer, 1)
+    others = list(copies(optimizer))
+    step(optimizer, 2)
+    for other in others:
+        step(other, 2)
+        same(other, optimizer)
+
+
+def test_a_state_of_another_shape_is_an_error() -> None:
+    optimizer = Shampoo(parameters())
+    step(optimizer, 1)
+    first = params_of(optimizer)[0]
+    optimizer.state[first]["gram_left"] = torch.zeros(3, 3, dtype=torch.float64)
+    before = [p.detach().clone() for p in params_of(optimizer)]
+    with pytest.raises(RuntimeError, match="gram_left has the shape"):
+        step(optimizer, 2)
+    assert all(map(torch.equal, params_of(optimizer), before))
+
+
+def test_explain_and_fused() -> None:
+    optimizer = Shampoo(parameters())
+    step(optimizer, 1)
+    assert "the state gram_left is a square matrix" in str(optgen.explain(optimizer))
+    for lowering in ("fused_cpu", "fused_triton"):
+        with use_lowering(lowering), pytest.raises(RuntimeError, match="is a square matrix"):
+            step(optimizer, 2)
+    with pytest.raises(RuntimeError, match=r"fused=True\) cannot take a step: the state gram_left"):
+        step(Shampoo(parameters(), fused=True), 1)
+
+
+def test_complex_and_sparse_are_refused() -> None:
+    param = torch.zeros(2, 2, dtype=torch.complex64, requires_grad=True)
+    param.grad = torch.ones_like(param)
+    with pytest.raises(RuntimeError, match="does not support complex"):
+        Shampoo([param]).step()
+    param = torch.zeros(3, 2, requires_grad=True)
+    param.grad = torch.eye(3)[:, :2].to_sparse()
+    with pytest.raises(RuntimeError, match="sparse"):
+        Shampoo([param]).step()
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_a_gradient_of_nan_does_not_reach_other_parameters(lowering: Any) -> None:
+    made = [Shampoo(parameters()), Shampoo(parameters())]
+    for optimizer in made:
+        step(optimizer, 1)
+    bad, good = made
+    generator = torch.Generator().manual_seed(9)
+    for index, params in enumerate(zip(*map(params_of, made), strict=True)):
+        grad = torch.randn(SHAPES[index], generator=generator, dtype=torch.float64)
+        for param in params:
+            param.grad = grad.clone()
+    params_of(bad)[0].grad[0, 0] = torch.nan  # type: ignore[index]
+    for optimizer in made:
+        with use_lowering(lowering):
+            optimizer.step()
+    assert params_of(bad)[0].isnan().all()
+    for a, b in zip(params_of(bad)[1:], params_of(good)[1:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+
+
+def test_a_matrix_without_elements() -> None:
+    for shape in ((0, 3), (3, 0), (2, 0, 4), (0, 2, 2)):
+        optimizer = Shampoo(parameters(shapes=(shape, shape)))
+        for lowering in ("forloop", "foreach"):
+            with use_lowering(lowering):  # type: ignore[arg-type]
+                step(optimizer, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_computes_in_float32(dtype: torch.dtype) -> None:
+    """One step from equal start values is that of float32, rounded once."""
+    low = Shampoo(parameters(dtype))
+    exact = Shampoo([p.detach().float().requires_grad_() for p in params_of(low)])
+    generator = torch.Generator().manual_seed(5)
+    for a, b in zip(params_of(low), params_of(exact), strict=True):
+        a.grad = torch.randn(a.shape, generator=generator).to(dtype)
+        b.grad = a.grad.float()
+    low.step()
+    exact.step()
+    for a, b in zip(params_of(low), params_of(exact), strict=True):
+        assert torch.equal(a, b.to(dtype))
+
+
+def test_mixed_dtypes_and_float32_states() -> None:
+    made = spec(
+        'require(ndim(p) == 2, "{shape}")',
+        "L = L + g @ transpose(g)",
+        "p = p - lr * inverse_root(L, 4, 0.1) @ g",
+        states='L=state("left", shape=("rows", "rows"), dtype="float32")',
+        hypers=LR,
+    )
+    cls: Any = optgen.load(Spec("Made", made, "made.py", 1))
+    params = [*parameters(torch.bfloat16, ((3, 2),)), *parameters(torch.float64, ((3, 2),))]
+    optimizer = cls(params)
+    for param in params:
+        param.grad = torch.linspace(-1, 2, 6).reshape(3, 2).to(param.dtype)
+    optimizer.step()
+    for param in params:
+        assert optimizer.state[param]["left"].dtype == torch.float32
+    torch.testing.assert_close(params[0].double(), params[1], rtol=0.01, atol=0.01)
+
+
+def test_in_groups_and_with_a_closure() -> None:
+    params = parameters()
+    optimizer = Shampoo([{"params": params[:2], "lr": 0.5}, {"params": params[2:]}], lr=0.1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = torch.stack([(p**2).sum() for p in params]).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    first = closure()
+    for _ in range(5):
+        optimizer.step(closure)
+    assert closure() < first

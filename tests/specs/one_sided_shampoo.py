@@ -1,0 +1,29 @@
+"""One-sided Shampoo: the columns alone have a preconditioner, and momentum comes before it."""
+
+from optgen.spec import hyper, inverse_root, lerp, ndim, optimizer, require, state, transpose
+
+
+@optimizer(paper="https://arxiv.org/abs/2503.10537")
+def OneSidedShampoo(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg"),
+    R=state("gram", shape=("cols", "cols")),
+    B=state("root", shape=("cols", "cols")),
+    *,
+    lr=hyper(1e-3, ge=0),
+    betas=hyper((0.9, 0.99), ge=0, lt=1),
+    eps=hyper(1e-8, ge=0),
+    every=hyper(5, ge=1),
+):
+    """Momentum times the inverse root of the columns' covariance (Xie et al., 2025)."""
+    require(ndim(p) >= 2, "OneSidedShampoo takes matrices, not the shape {shape}")
+    beta1, beta2 = betas
+
+    m = lerp(m, g, 1 - beta1)
+    R = lerp(R, transpose(g) @ g, 1 - beta2)
+    if (t - 1) % every == 0:
+        B = inverse_root(R / (1 - beta2**t), 2, eps)
+    p = p - lr / (1 - beta1**t) * m @ B

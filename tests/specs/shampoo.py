@@ -1,0 +1,53 @@
+"""Shampoo as it was published, for matrices; with more axes, a parameter is a batch of them.
+
+A parameter without rows and columns gets AdaGrad.
+"""
+
+from optgen.spec import (
+    factored,
+    fresh,
+    hyper,
+    identity,
+    inverse_root,
+    optimizer,
+    sqrt,
+    state,
+    transpose,
+)
+
+
+@optimizer(paper="https://arxiv.org/abs/1802.09568")
+def Shampoo(
+    p,
+    g,
+    t,
+    /,
+    L=state("gram_left", shape=("rows", "rows"), when="factored"),
+    R=state("gram_right", shape=("cols", "cols"), when="factored"),
+    A=state("root_left", shape=("rows", "rows"), when="factored"),
+    B=state("root_right", shape=("cols", "cols"), when="factored"),
+    s=state("sum", when="not factored"),
+    *,
+    lr=hyper(1e-1, ge=0),
+    eps=hyper(1e-4, ge=0),
+    weight_decay=hyper(0.0, ge=0),
+    update_freq=hyper(1, ge=1),
+):
+    """Gradients between the fourth roots of their accumulated covariances (Gupta et al., 2018)."""
+    if weight_decay:
+        g = g + weight_decay * p
+
+    if factored(p):
+        if fresh(L):
+            L = eps * identity(L)
+            R = eps * identity(R)
+        L = L + g @ transpose(g)
+        R = R + transpose(g) @ g
+        if (t - 1) % update_freq == 0:
+            A = inverse_root(L, 4, 0)
+            B = inverse_root(R, 4, 0)
+        u = A @ g @ B
+    else:
+        s = s + g**2
+        u = g / sqrt(s + eps)
+    p = p - lr * u

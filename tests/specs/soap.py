@@ -1,0 +1,68 @@
+"""SOAP: Adam in the slowly changing eigenbasis of Shampoo's preconditioners.
+
+The first step only finds the bases. A parameter without rows and columns gets Adam, one step later
+too. A parameter with more than two axes is a batch of matrices, and no size is too large.
+"""
+
+from optgen.spec import (
+    descending,
+    diag,
+    eigenvectors,
+    factored,
+    hyper,
+    lerp,
+    optimizer,
+    qr,
+    sqrt,
+    state,
+    transpose,
+)
+
+
+@optimizer(paper="https://arxiv.org/abs/2409.11321")
+def SOAP(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg"),
+    v=state("exp_avg_sq"),
+    L=state("gram_left", shape=("rows", "rows"), when="factored"),
+    R=state("gram_right", shape=("cols", "cols"), when="factored"),
+    U=state("basis_left", shape=("rows", "rows"), when="factored"),
+    W=state("basis_right", shape=("cols", "cols"), when="factored"),
+    *,
+    lr=hyper(3e-3, ge=0),
+    betas=hyper((0.95, 0.95), ge=0, lt=1),
+    shampoo_beta=hyper(0.95, ge=0, le=1),
+    eps=hyper(1e-8, ge=0),
+    weight_decay=hyper(0.01, ge=0),
+    precondition_frequency=hyper(10, ge=1),
+):
+    """Adam in the eigenbasis of the gradient's covariances (Vyas et al., 2024)."""
+    beta1, beta2 = betas
+    k = t - 1
+
+    if k > 0:
+        m = beta1 * m + (1 - beta1) * g
+        if factored(p):
+            v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
+            u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+        else:
+            v = beta2 * v + (1 - beta2) * g**2
+            u = m / (sqrt(v) + eps)
+        p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        p = p - lr * weight_decay * p
+
+    if factored(p):
+        L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
+        R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
+        if k == 0:
+            U = eigenvectors(L)
+            W = eigenvectors(R)
+        elif k % precondition_frequency == 0:
+            S = descending(diag(transpose(U) @ L @ U))
+            T = descending(diag(transpose(W) @ R @ W))
+            v = S @ v @ transpose(T)
+            U = qr(L @ U @ transpose(S))
+            W = qr(R @ W @ transpose(T))
