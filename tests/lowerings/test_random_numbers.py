@@ -16,7 +16,7 @@ from parity.cases import LOWERINGS
 from torch import Tensor
 
 import optgen
-from optgen import use_lowering
+from optgen import keyed, use_lowering
 from optgen.ir.random_numbers import places, random
 from optgen.spec import Spec
 
@@ -224,3 +224,34 @@ def test_a_parameter_keeps_its_number() -> None:
     params[3].grad = torch.ones_like(params[3])
     optimizer.step()
     assert [optimizer.state[param]["stream"].item() for param in params] == [0, 1, 2, 3]
+
+
+@outside
+def test_state_that_is_created_ahead_has_the_same_numbers() -> None:
+    params = {name: torch.nn.Parameter(torch.ones(3).bfloat16()) for name in "ab"}
+    wrapper = keyed.KeyedOptimizerWrapper(params, optgen.load(STOCHASTIC))
+    wrapper.init_state()
+    state = wrapper.state_dict()["state"]
+    assert [state[name]["stream"].item() for name in "ab"] == [0, 1]
+
+
+@outside
+def test_an_infinite_seed_is_seed_0() -> None:
+    found = []
+    for seed in (0, torch.inf):
+        for lowering in LOWERINGS:
+            start, grad = drawn(2, torch.bfloat16)
+            found.append(trained(start, [grad], lowering, seed=seed))
+    for index, param in enumerate(found[: len(LOWERINGS)]):
+        assert torch.equal(param, found[index + len(LOWERINGS)])
+
+
+@outside
+def test_complex_parameters_are_refused() -> None:
+    param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    optimizer = optgen.load(STOCHASTIC)([param])
+    param.grad = torch.ones_like(param)
+    with pytest.raises(RuntimeError, match="does not support complex parameters"):
+        optimizer.step()
+    assert torch.equal(param.detach(), torch.ones_like(param))
+    assert not optimizer.state[param]
