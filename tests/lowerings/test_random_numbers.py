@@ -226,7 +226,7 @@ def test_a_parameter_keeps_its_number() -> None:
     assert [optimizer.state[param]["stream"].item() for param in params] == [0, 1, 2, 3]
 
 
-@outside
+@outside_interpreter
 def test_state_that_is_created_ahead_has_the_same_numbers() -> None:
     params = {name: torch.nn.Parameter(torch.ones(3).bfloat16()) for name in "ab"}
     wrapper = keyed.KeyedOptimizerWrapper(params, optgen.load(STOCHASTIC))
@@ -235,7 +235,7 @@ def test_state_that_is_created_ahead_has_the_same_numbers() -> None:
     assert [state[name]["stream"].item() for name in "ab"] == [0, 1]
 
 
-@outside
+@outside_interpreter
 def test_an_infinite_seed_is_seed_0() -> None:
     found = []
     for seed in (0, torch.inf):
@@ -246,7 +246,7 @@ def test_an_infinite_seed_is_seed_0() -> None:
         assert torch.equal(param, found[index + len(LOWERINGS)])
 
 
-@outside
+@outside_interpreter
 def test_complex_parameters_are_refused() -> None:
     param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
     optimizer = optgen.load(STOCHASTIC)([param])
