@@ -55,7 +55,7 @@ def test_the_example_is_a_spec() -> None:
     assert algorithm.name == "Example"
 
 
-def test_the_error_on_the_language_page_is_the_compilers() -> None:
+def test_the_language_page_quotes_an_error_of_optgen() -> None:
     spec = example()
     wrong = spec.source.replace("(1 - beta1) * g", "(1 - beta) * g")
 

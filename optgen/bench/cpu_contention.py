@@ -1,6 +1,7 @@
 """Measure a step while another process keeps one core busy, and without that process.
 
-The other process is stopped and continued for each sample, so one process measures both times.
+For each sample the other process is stopped, and then continued. So both times are measured in
+turn, by one run of this process.
 """
 
 import os

@@ -50,8 +50,8 @@ def depths_of(
 ) -> dict[Ref, int]:
     """Return the depth of every name that an SSA rule with named reductions reads or writes.
 
-    `floors` holds least depths of names. A value that both arms of a branch assign is as deep as
-    the deeper arm, which may deepen values computed from it in the other arm. So the depths are
+    `floors` holds least depths of names. A value that both arms of a branch assign has the greater
+    of its two depths. This may deepen what the other arm computes from the value. So the depths are
     computed repeatedly, up to a fixed point.
 
     Raises:
@@ -72,8 +72,9 @@ def depths_of(
 class _DepthFinder:
     """Finder of depths.
 
-    `last_read` holds the greatest depth at which a state of a `Finish` has been read so far. The
-    state is not written before that depth, so a reader after a matrix op finds the old value.
+    `last_read` holds, for each state that a finish stores, the greatest depth at which it has been
+    read so far. The new value gets at least that depth. So even a reader that waits for a matrix op
+    finds the old value.
     """
 
     kinds: Kinds
@@ -82,7 +83,10 @@ class _DepthFinder:
     last_read: dict[str, int]
 
     def find(self, program: Program, least: int) -> None:
-        """Find the depths of a program under branches that are known at depth `least`."""
+        """Find the depths of a program.
+
+        The conditions of the branches around it are known at depth `least`.
+        """
         for stmt in program:
             if isinstance(stmt, Assign):
                 self._assign(stmt, least)
@@ -93,9 +97,9 @@ class _DepthFinder:
             self.find(stmt.orelse, inside)
 
     def _assign(self, stmt: Assign, least: int) -> None:
-        read, name = highest(reads(stmt.value), self.depths), stmt.target.name
+        operand_depth, name = highest(reads(stmt.value), self.depths), stmt.target.name
         known = self.depths.get(stmt.target, 0) if stmt.target.version else 0
-        depth = read + 1 if needs_sweep(stmt.value, self.kinds) else read
+        depth = operand_depth + 1 if needs_sweep(stmt.value, self.kinds) else operand_depth
         floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
         self.depths[stmt.target] = max(least, depth, *floors)
         if self.kinds[stmt.target].axes is not Axes.TENSOR:

@@ -28,7 +28,7 @@ from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabl
 
 _dtype = attrgetter("dtype")
 _shape = attrgetter("shape")
-_MAX_CACHED = 4  # this many averaged models can take turns without a new table
+_MAX_CACHED = 4  # lists of this many lengths can take turns without a new table
 
 
 class UnfitError(TypeError):
@@ -36,18 +36,18 @@ class UnfitError(TypeError):
 
 
 class Elementwise:
-    """The body of a generated function; takes its lists in the order of the lowerings."""
+    """The body of a generated function; takes its lists in the order of a lowering's arguments."""
 
     def __init__(self, rule: Rule, lowerings: str) -> None:
         self.rule, self.lowerings = rule, lowerings
         self.written = (True, False, *(state.written for state in rule.states))
         self._cached: dict[int, tuple[str, CachedCall]] = {}  # by the length of the lists
 
-    def __call__(self, *lists: Sequence[Tensor], **hypers: Any) -> None:
+    def __call__(self, *sequences: Sequence[Tensor], **hypers: Any) -> None:
         """Update the lists that the rule writes, in place."""
-        columns = [column if type(column) is list else list(column) for column in lists]
-        if any(columns) and not self._run_cached(columns, hypers):
-            self.prepare(columns, hypers)()
+        lists = [each if type(each) is list else list(each) for each in sequences]
+        if any(lists) and not self._run_cached(lists, hypers):
+            self.prepare(lists, hypers)()
 
     def prepare(
         self, lists: list[list[Tensor]], hypers: dict[str, Any], may_fuse: bool = True
@@ -80,9 +80,9 @@ class Elementwise:
 
     def _advance_versions(self, others: list[list[Tensor]]) -> None:
         """Advance autograd's versions of written lists; kernels do it for the first list only."""
-        for column, written in zip(others, self.written[2:], strict=True):
+        for tensors, written in zip(others, self.written[2:], strict=True):
             if written:
-                increment_version(column)
+                increment_version(tensors)
 
     def _make_batch(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Batch:
         """Check the lists, and make a batch: parameters, gradients and states."""
@@ -92,7 +92,7 @@ class Elementwise:
             raise UnfitError(f"{self.rule.name} {reason}")
         params, grads, *states = map(reals, lists, self.written)
         shapes = list(map(_shape, params))
-        if any(list(map(_shape, column)) != shapes for column in (grads, *states)):
+        if any(list(map(_shape, each)) != shapes for each in (grads, *states)):
             raise ValueError(
                 f"the lists of {self.rule.name} differ in length or in the shapes of their tensors"
             )
@@ -108,9 +108,8 @@ class Elementwise:
         if BACKENDS[lowering].device:
             self._advance_versions(others)
         if cached is not None and not batch.indices:
-            for oldest in list(self._cached)[_MAX_CACHED - 1 :]:
-                del self._cached[oldest]
-            self._cached = {length: (lowering, cached), **self._cached}
+            kept = [entry for entry in self._cached.items() if entry[0] != length]
+            self._cached = {length: (lowering, cached), **dict(kept[: _MAX_CACHED - 1])}
 
     def _choose(self, batch: Batch, may_fuse: bool) -> str:
         """Return the lowering that `use_lowering` forces, or the fastest that fits the batch."""
@@ -143,10 +142,10 @@ def _class_obstacle(tensors: tuple[Tensor, ...]) -> str:
 
     The tensors correspond: there is one of each list.
     """
-    specs = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in tensors]
-    if any(spec != specs[0] for spec in specs):
+    shardings = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in tensors]
+    if any(sharding != shardings[0] for sharding in shardings):
         return "takes DTensors only with equal meshes and placements in all lists"
-    placements = specs[0][1]
+    placements = shardings[0][1]
     if any(placement.is_partial() for placement in placements or ()):
         return "takes no DTensors with a Partial placement: redistribute them first"
     classes = [type(t).__name__ for t in tensors if placements is None and not all_plain([t])]

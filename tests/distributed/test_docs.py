@@ -38,7 +38,10 @@ def _blocks() -> dict[str, str]:
 
 
 def _run(rank: int, section: str, folder: str) -> bool:
-    """Run a section, for checkpoints after FSDP2's; tell whether all weights have changed."""
+    """Run a section; tell whether all weights have changed.
+
+    Checkpoints runs after FSDP2, whose names it uses.
+    """
     os.chdir(folder)
     names: dict[str, Any] = {"model": _Model(), "loss_function": mse_loss}
     names["batches"] = [[models.half(rank, part) for part in models.batch(s)] for s in range(3)]

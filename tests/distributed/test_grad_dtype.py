@@ -1,4 +1,4 @@
-"""Test shared parameters with gradients of another dtype: two ranks are equal to one process."""
+"""Test sharded parameters with gradients of another dtype: the dtype does not change the step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optgen import use_lowering
 
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and hasattr(Tensor, "grad_dtype")),
-    reason="no torch.distributed, or gradients have their parameters' dtype",
+    reason="no torch.distributed, or this torch demands gradients of their parameters' dtype",
 )
 
 
@@ -40,11 +40,11 @@ def _trained(name: str, lowering: str, params: list[Any], dtype: torch.dtype) ->
 def _error(rank: int, name: str, lowering: str) -> float:
     mesh = distributed.init_device_mesh("cpu", (2,))
     drawn = [torch.randn(shape) for shape in ((8, 4), (5, 3), (33, 70))]
-    shared = [distribute_tensor(value, mesh, [Shard(0)], src_data_rank=None) for value in drawn]
-    ours = _trained(name, lowering, shared, torch.bfloat16)
-    alone = _trained(name, lowering, shared, torch.float32)
-    assert not any(map(torch.equal, drawn, (param.full_tensor() for param in ours)))
-    return max(difference(a.detach(), b.detach()) for a, b in zip(ours, alone, strict=True))
+    sharded = [distribute_tensor(value, mesh, [Shard(0)], src_data_rank=None) for value in drawn]
+    narrow = _trained(name, lowering, sharded, torch.bfloat16)
+    same_dtype = _trained(name, lowering, sharded, torch.float32)
+    assert not any(map(torch.equal, drawn, (param.full_tensor() for param in narrow)))
+    return max(difference(a.detach(), b.detach()) for a, b in zip(narrow, same_dtype, strict=True))
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])

@@ -19,23 +19,23 @@ BATCH = 32
 
 @dataclass
 class Tally:
-    """Counts of rules by their end; `refusals` counts the reader's messages."""
+    """Counts of rules by outcome; `refusals` counts them by the message of the SpecError."""
 
     drawn: int = 0
     refused: int = 0
     compared: int = 0
-    incomparable: int = 0  # ran, but no step could be compared
-    ends: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
+    incomparable: int = 0  # accepted, but no step was compared
+    failures: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
     refusals: Counter[str] = field(default_factory=Counter)
     steps: trial.Count = field(default_factory=trial.Count)
     spent: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        ends = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ends.items()))
+        failures = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failures.items()))
         share = self.steps.incomparable / max(self.steps.compared + self.steps.incomparable, 1)
         return (
             f"{self.drawn} drawn, {self.refused} refused, {self.compared} compared, "
-            f"{self.incomparable} not comparable, {ends or 'none wrong'} "
+            f"{self.incomparable} not comparable, {failures or 'none wrong'} "
             f"({share:.0%} of steps not compared)"
         )
 
@@ -43,7 +43,7 @@ class Tally:
         """Add the counts of another tally."""
         for name in ("drawn", "refused", "compared", "incomparable"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("ends", "refusals", "spent"):
+        for name in ("failures", "refusals", "spent"):
             getattr(self, name).update(getattr(other, name))
         self.steps.compared += other.steps.compared
         self.steps.incomparable += other.steps.incomparable
@@ -89,7 +89,7 @@ def accepted(
         tally.refused += 1
         tally.refusals[error.message] += 1
     except Exception as error:
-        tally.ends["crashed"] += 1
+        tally.failures["crashed"] += 1
         findings.append(of_exception(error, "load", text, setting))
     return None
 
@@ -122,12 +122,16 @@ def tried(
     tally.steps.compared += count.compared
     tally.steps.incomparable += count.incomparable
     for kind in {f.kind for f in found}:
-        tally.ends[kind] += 1
+        tally.failures[kind] += 1
     return found
 
 
 def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
-    """Tell whether a lowering takes a rule, and tests more of it than other lowerings do."""
+    """Tell whether to run a rule in this way.
+
+    For elementwise rules `sharded` would only repeat foreach. `sharded` and `functional` run in
+    float64 only.
+    """
     if rule.cls.rule.unfused and lowering in ("fused_cpu", "fused_triton", "sharded"):
         return False
     if lowering == "fused_cpu":

@@ -73,7 +73,7 @@ class Run:
                 job.process.kill()
             shutil.rmtree(self.scratch, ignore_errors=True)
         print(self.report())
-        return 1 if self.tally.ends else 0
+        return 1 if self.tally.failures else 0
 
     def goes_on(self) -> bool:
         """Tell whether to draw more rules."""
@@ -167,7 +167,7 @@ class Run:
         text = job.rule.read_text() if job.rule.exists() else ""
         code = job.process.exitcode
         if text:
-            self.tally.ends["crashed"] += 1
+            self.tally.failures["crashed"] += 1
             self.keep(Finding("crashed", "process", f"the process ended with {code}", text))
 
     def line(self) -> str:

@@ -108,7 +108,7 @@ def refused(cls: Any, **kwargs: Any) -> str:
 
 
 def test_signature(example: Any) -> None:
-    """The spec's hyperparameters come in its order, then the generator's own, keyword-only."""
+    """The spec's hyperparameters come in its order, then those that optgen adds, keyword-only."""
     positional, keyword_only = [], []
     for argument in list(inspect.signature(example).parameters.values())[1:]:
         kind = positional if argument.kind is argument.POSITIONAL_OR_KEYWORD else keyword_only
@@ -134,7 +134,7 @@ def test_signature(example: Any) -> None:
 
 
 def test_group(example: Any) -> None:
-    """The group has every hyperparameter, also fixed ones, and the generator's own last."""
+    """The group has every hyperparameter, also fixed ones; those that optgen adds are last."""
     group = example([Parameter(torch.ones(2))], 0.5, norm=None).param_groups[0]
 
     assert " ".join(group) == (
@@ -272,8 +272,8 @@ def test_derived(tmp_path: Path) -> None:
     assert "if not 0.0 <= eps" not in (tmp_path / "__init__.py").read_text()
 
 
-def test_keywords_place_what_they_name(tmp_path: Path) -> None:
-    """The generator's other arguments follow, keyword-only."""
+def test_the_option_keywords_orders_the_arguments_it_lists(tmp_path: Path) -> None:
+    """The arguments that optgen adds, and that are not listed, follow keyword-only."""
     names = ("scale", "lr", "foreach", "*", "fused", "shift", "limit", "rates", "beta", "careful")
     cls = build(tmp_path, SPEC.replace('/paper"', f'/paper", keywords={(*names, "norm")}'))
     arguments = list(inspect.signature(cls).parameters.values())[1:]

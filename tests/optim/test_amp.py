@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from optim.classes import CLASSES, kinds, parameters, states
+from optim.classes import CLASSES, parameters, states
 from parity.classes import SPARSE
 from torch import Tensor
+
+import optgen.optim
 
 WAYS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
 
@@ -27,8 +29,12 @@ def loss(name: str, params: list[Tensor], step: int) -> Tensor:
     return found
 
 
+def ours(name: str) -> Any:
+    return getattr(optgen.optim, name)
+
+
 def only_matrices(name: str) -> list[Tensor]:
-    """Return the parameters that are matrices; only for these an embedding's gradient is sparse."""
+    """Return the parameters that are matrices: an embedding, which `loss` uses, takes no others."""
     return parameters(name)[:2]
 
 
@@ -36,7 +42,7 @@ def only_matrices(name: str) -> list[Tensor]:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_scaled_training_is_the_unscaled_one(name: str, way: dict[str, Any]) -> None:
     plain, scaled = only_matrices(name), only_matrices(name)
-    reference, optimizer = kinds(name)[0](plain, **way), kinds(name)[0](scaled, **way)
+    reference, optimizer = ours(name)(plain, **way), ours(name)(scaled, **way)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
     for step in range(4):
         if step in (0, 2):  # before there is any state, and after
@@ -67,13 +73,13 @@ def kept(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_scaling_is_left_to_a_step_that_is_fused_by_wish(name: str) -> None:
-    """A copy leaves scaling to its step too, where torch's own classes forget this."""
-    asked = kinds(name)[0](parameters(name), fused=True)
+def test_unscaling_is_left_to_the_step_if_fused_is_asked_for(name: str) -> None:
+    """A copy unscales in its step too; copies of torch's own optimizers do not."""
+    asked = ours(name)(parameters(name), fused=True)
 
     assert asked._step_supports_amp_scaling is True
     assert copy.deepcopy(asked)._step_supports_amp_scaling is True
-    assert not hasattr(kinds(name)[0](parameters(name)), "_step_supports_amp_scaling")
+    assert not hasattr(ours(name)(parameters(name)), "_step_supports_amp_scaling")
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -81,7 +87,7 @@ def test_gradients_that_were_unscaled_before_the_step_are_not_unscaled_again(nam
     """Gradients are unscaled early for clipping, for example."""
     for way in WAYS:
         plain, scaled = only_matrices(name), only_matrices(name)
-        reference, optimizer = kinds(name)[0](plain, **way), kinds(name)[0](scaled, **way)
+        reference, optimizer = ours(name)(plain, **way), ours(name)(scaled, **way)
         loss(name, plain, 0).backward()
         reference.step()
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)

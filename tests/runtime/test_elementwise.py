@@ -169,6 +169,20 @@ def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(gathered) == 1
 
 
+def test_a_gathered_call_replaces_the_entry_of_its_length() -> None:
+    """Calls with complex lists are gathered, because the reader cannot read these."""
+    if cached_call.reader() is None:
+        pytest.skip("no reader on this torch")
+    generated._update._cached.clear()
+    for length in range(1, 5):
+        ema(*pair(*[2] * length))
+    before = generated._update._cached
+    ema(*pair(2, 2, dtype=torch.complex128))
+    after = generated._update._cached
+    assert sorted(after) == [1, 2, 3, 4]
+    assert [length for length in after if after[length] is not before[length]] == [2]
+
+
 def test_few_lengths_are_kept() -> None:
     for length in range(1, 9):
         ema(*pair(*[2] * length))

@@ -53,8 +53,8 @@ class Call(NamedTuple):
         """Update the batch, bucket by bucket; with sparse gradients, only the rows they touch."""
         touched = None if self.takes_grads else gather_rows(rule, self.batch)
         batch = touched.rows if touched else self.batch
-        for columns, fresh, _ in buckets(rule, batch, equal_scalars=not self.functional):
-            for part in self.split(rule, columns):
+        for lists, fresh, _ in buckets(rule, batch, equal_scalars=not self.functional):
+            for part in self.split(rule, lists):
                 self.function(*part, **self.hypers, **fresh)
         if touched:
             touched.scatter_rows()
@@ -66,16 +66,16 @@ def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:
     if not common_dtype.has_several_dtypes(rule, batch):
         return split
 
-    def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
-        for lists in common_dtype.chunks_in_one_dtype(rule, columns):
-            yield from split(rule, lists)
+    def in_one_dtype(rule: Rule, lists: list[list[Any]]) -> Iterator[list[list[Any]]]:
+        for chunk in common_dtype.chunks_in_one_dtype(rule, lists):
+            yield from split(rule, chunk)
 
     return in_one_dtype
 
 
-def _in_chunks(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
-    return chunks(columns)
+def _in_chunks(rule: Rule, lists: list[list[Any]]) -> Iterable[list[list[Any]]]:
+    return chunks(lists)
 
 
-def _whole(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
-    return (columns,)
+def _whole(rule: Rule, lists: list[list[Any]]) -> Iterable[list[list[Any]]]:
+    return (lists,)

@@ -1,6 +1,6 @@
 """Compute with one number per parameter: step counts, scalar states, hyperparameters.
 
-The functions below `store` take floats, tensors, and lists of tensors. So the functional form of a
+The functions from `holds` on take floats, tensors, and TensorLists. So the functional form of a
 rule is written once. Graph capture and autograd need float64 tensors, all else uses floats.
 """
 

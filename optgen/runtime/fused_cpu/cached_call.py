@@ -20,7 +20,7 @@ class CachedCall:
 
     def __init__(self, kernel: Kernel, tensor_reader: Reader, tensors: int) -> None:
         self._kernel, self._update = kernel, tensor_reader.run_call
-        self._busy = Lock()  # every attribute below is scratch memory of one call
+        self._busy = Lock()  # held during a call: two threads would overwrite the attributes below
         self._table = Table(kernel, tensors, 1)
         self._values: list[Any] = []
         self._lists = array("q", bytes(8 * kernel.streams))

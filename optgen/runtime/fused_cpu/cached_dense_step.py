@@ -48,7 +48,7 @@ class GroupValues(NamedTuple):
 class GroupGetter(NamedTuple):
     """Getter of a group's values, made for the keys that the group has."""
 
-    keys: int  # how many keys the group has; a key that is added may be an option
+    key_count: int  # how many keys the group has; a key that is added may be an option
     items: Callable[[Group], tuple[Any, ...]]
     options: int  # how many of the items are options; the parameters follow
     has_view: bool  # whether the group asks for a view
@@ -83,7 +83,7 @@ class CachedDenseStep:
     ):
         self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._run_step = kernel, tensor_reader.run_step
-        self._busy = Lock()  # every attribute below is scratch memory of one step
+        self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
@@ -177,7 +177,7 @@ class CachedDenseStep:
         """
         changed = False
         for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
-            if len(group) != getter.keys:
+            if len(group) != getter.key_count:
                 return False
             try:
                 values = getter.values(group)

@@ -38,7 +38,7 @@ class CachedSparseStep:
     def __init__(self, kernel: Kernel, update: Any, groups: list[Group]) -> None:
         self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._update = kernel, update
-        self._busy = Lock()  # every attribute below is scratch memory of one step
+        self._busy = Lock()  # held during a step: two threads would overwrite the attributes below
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
@@ -47,8 +47,8 @@ class CachedSparseStep:
         self._table = Table(kernel, count, len(groups))
         self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
         self._table.set_hypers()
-        places = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
-        self._table.group[:] = array("i", places)
+        group_numbers = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
+        self._table.group[:] = array("i", group_numbers)
         self._columns = [array("q", bytes(8 * count)) for _ in Rows.FIELDS]
         starts = (column.buffer_info()[0] for column in self._columns)
         self._rows = Rows(*starts)
@@ -87,7 +87,7 @@ class CachedSparseStep:
                 return False
             last, size = self._values[index], len(values.params)
             same = all(map(is_, values.options, last.options))
-            if not same or len(group) != getter.keys or size != self._sizes[index]:
+            if not same or len(group) != getter.key_count or size != self._sizes[index]:
                 return False
             if not all(map(is_, values.hypers, last.hypers)):
                 if not self._can_step(group) or not all(map(is_constant, values.hypers)):
@@ -112,12 +112,12 @@ class CachedSparseStep:
         if len(set(map(id, params))) < len(params):
             return False
         gradients: list[Any] = []  # keeps temporary tensors alive until the call returns
-        for place, param in enumerate(params):
+        for index, param in enumerate(params):
             gradient = self._read_gradient(param)
             if gradient is None:
                 return False
             gradients.append(gradient)
-            self._fill_row(place, param, *gradient)
+            self._fill_entries(index, param, *gradient)
         structs = (self._table.struct, self._rows, threads.current())
         if self._update(*map(ctypes.addressof, structs)) >= 0:
             return False
@@ -143,7 +143,10 @@ class CachedSparseStep:
         plain = all(map(is_contiguous, tensors)) and not is_neg(values)
         return (indices, values, code) if plain and self._kernel.dtype_bits >> code & 1 else None
 
-    def _fill_row(self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int) -> None:
+    def _fill_entries(
+        self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int
+    ) -> None:
+        """Fill the table and the columns for the tensor with number `t`."""
         table = self._table
         table.address[t] = param.data_ptr()
         table.address[len(table.elements) + t] = values.data_ptr()

@@ -34,7 +34,7 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=100, deadline=None)
 @given(metrics=METRICS, options=OPTIONS, dtype=st.sampled_from([None, torch.float64]))
 def test_decisions(metrics: list[float], options: dict[str, Any], dtype: Any) -> None:
-    """Every number of the state is torch's after every step, and across the other's checkpoint."""
+    """The state is torch's after every step, also once each has loaded the other's state."""
     lr: Any = 0.1
     if dtype:
         lr = torch.tensor(0.1, dtype=dtype)
@@ -56,7 +56,7 @@ def test_decisions(metrics: list[float], options: dict[str, Any], dtype: Any) ->
 
 
 def test_it_is_one_of_torchs() -> None:
-    """By this class, frameworks know to pass the metric, and composites refuse the scheduler."""
+    """Frameworks pass a metric to instances of torch's class, and SequentialLR refuses them."""
     scheduler = OURS.ReduceLROnPlateau(optimizer_of())
 
     assert isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
@@ -65,14 +65,14 @@ def test_it_is_one_of_torchs() -> None:
 
 
 def test_groups_that_join() -> None:
-    """A new group gets the minimum rate if all groups have one minimum."""
+    """A scalar `min_lr` also bounds a group that is added later."""
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer, patience=0, min_lr=0.05)
-    optimizer.add_param_group({"params": [torch.zeros(1)], "lr": 1.0})
+    optimizer.add_param_group({"params": [torch.zeros(1)], "lr": 0.2})
     for _ in range(2):
         scheduler.step(1.0)
 
-    assert scheduler.get_last_lr() == [0.05, 0.1]
+    assert scheduler.get_last_lr() == [0.05, 0.05]
 
 
 def test_a_reduction_by_eps_is_not_made() -> None:
@@ -84,8 +84,8 @@ def test_a_reduction_by_eps_is_not_made() -> None:
         assert scheduler.get_last_lr() == [1.0]
 
 
-def test_it_says_nothing_of_order() -> None:
-    """Metrics may come before the optimizer's first step; the scheduler leaves `step` alone."""
+def test_it_does_not_warn_of_the_order_of_steps() -> None:
+    """It may step before the optimizer, and does not wrap the optimizer's `step`."""
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer)
     for metric in itertools.repeat(1.0, 3):

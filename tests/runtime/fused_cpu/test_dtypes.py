@@ -12,13 +12,13 @@ from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 
-def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
-    """Return a momentum buffer of another dtype after its first step: the gradient, stored."""
-    param = torch.zeros_like(stored, dtype=like)
+def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """Take a first step; return its momentum buffer, a copy of the gradient in this dtype."""
+    param = torch.zeros_like(grad, dtype=dtype)
     buffer = torch.zeros_like(param)
     batch = SimpleNamespace(
-        params=[torch.zeros_like(stored)],
-        grads=[stored],
+        params=[torch.zeros_like(grad)],
+        grads=[grad],
         states=[[buffer]],
         steps=[],
         fresh={"momentum_buffer": [True]},
@@ -37,7 +37,7 @@ def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
 def test_every_number_of_a_short_type_is_read_as_it_is(dtype: torch.dtype) -> None:
     every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype)
 
-    read = copied_by_a_step(every, torch.float32)
+    read = first_momentum(every, torch.float32)
 
     torch.testing.assert_close(read, every.float(), rtol=0, atol=0, equal_nan=True)
 
@@ -48,11 +48,11 @@ def test_numbers_are_rounded_to_a_short_type_as_torch_does(dtype: torch.dtype) -
     exponents = torch.randint(-150, 128, (100_000,))
     numbers = torch.randn(100_000) * torch.exp2(exponents.double()).float()
     every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).float()
-    ties = torch.cat([every, torch.nextafter(every, torch.tensor(torch.inf)), every * 1.001])
-    halfway = (every[:-1].double() + every[1:].double()).div(2).float()
-    numbers = torch.cat([numbers, ties, halfway])
+    near = torch.cat([every, torch.nextafter(every, torch.tensor(torch.inf)), every * 1.001])
+    ties = (every[:-1].double() + every[1:].double()).div(2).float()
+    numbers = torch.cat([numbers, near, ties])
 
-    stored = copied_by_a_step(numbers, dtype)
+    stored = first_momentum(numbers, dtype)
 
     torch.testing.assert_close(stored, numbers.to(dtype), rtol=0, atol=0, equal_nan=True)
 

@@ -16,8 +16,8 @@ from optgen.optim import Muon
 from optgen.runtime import matrix_ops
 
 
-def test_a_state_alone_is_stored_in_sixteen_bits() -> None:
-    """The pass that stores Muon's momentum stores no parameter."""
+def test_a_sweep_that_stores_only_a_state_in_sixteen_bits() -> None:
+    """The sweep that stores Muon's momentum stores no parameter."""
     narrow = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
     narrow.grad = torch.ones_like(narrow)
     optimizer = Muon([narrow], momentum=0.5)
@@ -25,7 +25,7 @@ def test_a_state_alone_is_stored_in_sixteen_bits() -> None:
     assert torch.equal(optimizer.state[narrow]["momentum_buffer"], torch.full_like(narrow, 0.5))
 
 
-def test_matrix_words_take_equal_shapes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[list[Shape]] = []
 
     def spied(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:

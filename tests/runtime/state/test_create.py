@@ -38,7 +38,7 @@ def test_adagrad_creates_state_in_the_constructor_even_for_frozen_parameters() -
 
 
 @adagrad_makes_missing_state
-def test_eager_state_begins_as_the_constructor_says_in_every_group() -> None:
+def test_state_that_the_constructor_creates_begins_alike_in_every_group() -> None:
     """A group's own value does not count, not even that of a group that is added later."""
     for module in BOTH:
         first, second, late = (Parameter(torch.ones(2)) for _ in range(3))
@@ -50,7 +50,7 @@ def test_eager_state_begins_as_the_constructor_says_in_every_group() -> None:
         assert [s["sum"].tolist() for s in stepped(optimizer)] == [[0.5] * 2] * 3
 
 
-def test_other_state_begins_as_its_group_says() -> None:
+def test_state_that_a_step_creates_begins_as_its_group_says() -> None:
     for module in BOTH:
         first, late = Parameter(torch.ones(2)), Parameter(torch.ones(2))
         optimizer = module.Rprop([{"params": [first], "lr": 0.1}], lr=0.2)

@@ -11,7 +11,8 @@ namespace optgen {
 // Axes of a value, as bits. A parameter is a batch of matrices over its last two dimensions.
 enum Axes : int { NONE = 0, MATRIX = 1, ROW = 3, COLUMN = 5, TENSOR = 7 };
 
-// Reduction operators: `combine` joins two partial results. NaN propagates.
+// Reduction operators: `combine` joins two partial results. 0 is neutral, because all maxima are of
+// absolute values. NaN propagates.
 struct Sum {
     template <class C> static C combine(C a, C b) { return a + b; }
 };
@@ -48,7 +49,7 @@ NOINLINE void repeat_interleave(const C* from, i64 count, i64 times, C* to) {
     repeat_interleave_wide<16>(from, count, times, to);
 }
 
-// Repeats the columns' numbers of every matrix, which is N by N, for each of its rows.
+// Repeats the column values of every matrix once per row. The matrices are N by N.
 template <int N, class C>
 void repeat_rows_square(const C* __restrict from, i64 matrices, C* __restrict to) {
     for (i64 m = 0; m < matrices; ++m)
@@ -56,8 +57,8 @@ void repeat_rows_square(const C* __restrict from, i64 matrices, C* __restrict to
             for (int c = 0; c < N; ++c) to[N * (N * m + r) + c] = from[N * m + c];
 }
 
-// Repeats the columns' numbers of matrices with at most W columns. The next row overwrites what was
-// written too far.
+// Repeats the column values of every matrix once per row. The matrices have at most W columns. The
+// next row overwrites what was written too far.
 template <int W, class C>
 void repeat_rows_narrow(
     const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {

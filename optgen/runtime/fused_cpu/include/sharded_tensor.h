@@ -1,5 +1,5 @@
-// Runs a sharded tensor through its passes, as a state machine. Suspends before a step that reads a
-// reduction, until the other ranks have contributed.
+// Runs a sharded tensor through its passes, as a state machine. Suspends before a finish step that
+// reads a reduction, until the other ranks have contributed.
 #include "optgen/runtime/fused_cpu/include/phased_kernel.h"
 
 namespace optgen {
@@ -59,8 +59,8 @@ struct ShardedTensor : TensorPasses<R, C> {
         progress.state = progress.incomplete ? TensorProgress::SUSPENDED : TensorProgress::READY;
     }
 
-    // Converts the reductions that the ranks have completed. Then runs finish steps, until another
-    // reduction must be completed or the next sweep begins.
+    // Converts the reductions that the ranks have completed to the compute dtype. Then runs finish
+    // steps, until another reduction must be completed or the next sweep begins.
     void resume() const {
         for (; progress.incomplete; progress.incomplete &= progress.incomplete - 1)
             convert(__builtin_ctzll(progress.incomplete));
@@ -100,13 +100,16 @@ struct ShardedTensor : TensorPasses<R, C> {
         return R::STEPS[k].axes == NONE ? 1 : plan.extent().count(R::STEPS[k].axes);
     }
 
-    // Returns the ranks that complete a reduction: those that hold the other shards of its operand.
+    // Returns the number of the group of ranks that complete a reduction: they hold the other
+    // shards of its operand. Returns -1 if this rank has the whole operand.
     i64 rank_group(int k) const {
         const Step& step = R::STEPS[k];
         const int from = step.reads ? R::AXES[__builtin_ctzll(step.reads)] : int(TENSOR);
         return program.table.shards->of[plan.tensor].rank_groups[from & ~step.axes];
     }
 
+    // Visits the reductions to complete. The reductions of a channel share one collective: they are
+    // all sums or all maxima, of one group of ranks.
     void visit_incomplete(void (*visit)(void*, i64, double*, i64), void* state) const {
         for (u64 left = progress.incomplete; left; left &= left - 1) {
             const int k = __builtin_ctzll(left);

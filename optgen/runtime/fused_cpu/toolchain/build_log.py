@@ -25,9 +25,9 @@ def save(library: Path, log: str, source: str) -> Path | None:
     """
     for path in _places(library):
         with suppress(OSError):
-            text = path.with_suffix(".cpp")
-            files.write(text, source.encode())
-            files.write(path, f"The source: {text}\n\n{log}".encode())
+            source_path = path.with_suffix(".cpp")
+            files.write(source_path, source.encode())
+            files.write(path, f"The source: {source_path}\n\n{log}".encode())
             return path
     return None
 
@@ -45,21 +45,21 @@ def build_error(
 
     `capable` tells whether the compiler builds a small program.
     """
-    name, what = shlex.join(command), library.name.split("-")[0]
+    compiler, rule = shlex.join(command), library.name.split("-")[0]
     where = f" (log: {log_path})" if log_path else ""
     if _BROKEN.search(log):
         first = (
-            f"{name} crashed on the source that optgen generated for `{what}`, a defect of the "
+            f"{compiler} crashed on the source that optgen generated for `{rule}`, a defect of the "
             f"compiler: set CXX to another compiler or version{where}"
         )
     elif capable:
         first = (
-            f"{name} builds other C++17 programs but not the source that optgen generated for "
-            f"`{what}`, a defect of optgen: report it with the log and the spec{where}"
+            f"{compiler} builds other C++17 programs but not the source that optgen generated for "
+            f"`{rule}`, a defect of optgen: report it with the log and the spec{where}"
         )
     else:
         first = (
-            f"{name} cannot build even a small C++17 program: set CXX to a compiler that "
+            f"{compiler} cannot build even a small C++17 program: set CXX to a compiler that "
             f"knows C++17{where}"
         )
     return CompileError("\n".join([first, *_first_errors(log)]))
