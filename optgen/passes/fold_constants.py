@@ -1,11 +1,11 @@
-"""Fold arithmetic on constants, and branches with constant conditions."""
+"""Fold arithmetic on constants, and branches whose conditions are constant or already decided."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Assign, Expr, Program, Ref, Stmt
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, refs
 from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 from optgen.passes.fold_expression import fold, is_truth
 from optgen.passes.preserve_axes import preserve_axes
@@ -15,16 +15,21 @@ def fold_constants(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with its expressions folded and its unreachable arms dropped."""
     kinds = declared_kinds(algorithm)
     stored = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
-    folder = _Folder(kinds, {name: kinds[name] for name in stored})
+    hypers = frozenset(hyper.name for hyper in algorithm.hypers)
+    folder = _Folder(kinds, {name: kinds[name] for name in stored}, hypers)
     return replace(algorithm, rule=folder.program(algorithm.rule))
 
 
 class _Folder:
     """Constant folder that tracks the kind of every name, statement by statement."""
 
-    def __init__(self, kinds: dict[str, Kind], stored: dict[str, Kind]) -> None:
+    def __init__(
+        self, kinds: dict[str, Kind], stored: dict[str, Kind], hypers: frozenset[str]
+    ) -> None:
         self.kinds = dict(kinds)
         self.stored = stored  # kinds of p and of states: they stay tensors if assigned a number
+        self.hypers = hypers  # no statement changes them
+        self.decided: dict[Expr, bool] = {}  # conditions on hyperparameters, in the current arm
 
     def program(self, program: Program) -> Program:
         out: list[Stmt] = []
@@ -34,26 +39,49 @@ class _Folder:
                 name, kind = stmt.target.name, kind_of(stmt.value, self.kind)
                 self.kinds[name] = kind.join(self.stored.get(name, kind))
                 continue
-            condition = fold(stmt.condition)
+            condition = self.condition(stmt.condition)
             if is_truth(condition):
                 out += self.program(stmt.then if condition.value else stmt.orelse)
                 continue
-            then, orelse = self.arms(stmt.then, stmt.orelse)
+            then, orelse = self.arms(replace(stmt, condition=condition))
             out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
         return tuple(out)
 
-    def arms(self, then: Program, orelse: Program) -> tuple[Program, Program]:
+    def condition(self, condition: Expr) -> Expr:
+        """Return a condition folded; true or false if the arms around it have decided it."""
+        folded = fold(condition)
+        base, holds = _without_not(folded)
+        return Const(self.decided[base] is holds) if base in self.decided else folded
+
+    def arms(self, stmt: If) -> tuple[Program, Program]:
         """Return both arms folded, and join the kinds that a name gets in either arm."""
         before = dict(self.kinds)
-        then = self.program(then)
+        then = self.arm(stmt.then, stmt.condition, True)
         after_then, self.kinds = self.kinds, before
-        orelse = self.program(orelse)
+        orelse = self.arm(stmt.orelse, stmt.condition, False)
         for name, kind in after_then.items():
             self.kinds[name] = kind.join(self.kinds.get(name, kind))
         return then, orelse
+
+    def arm(self, program: Program, condition: Expr, taken: bool) -> Program:
+        """Return an arm folded, in which its condition holds if it is `taken`."""
+        outer, (base, holds) = self.decided, _without_not(condition)
+        if {ref.name for ref in refs(base)} <= self.hypers:
+            self.decided = {**outer, base: holds is taken}
+        folded = self.program(program)
+        self.decided = outer
+        return folded
 
     def folded(self, expr: Expr) -> Expr:
         return fold(preserve_axes(expr, self.kind))
 
     def kind(self, ref: Ref) -> Kind:
         return self.kinds[ref.name]
+
+
+def _without_not(condition: Expr) -> tuple[Expr, bool]:
+    """Return a condition without leading negations, and the truth of it that they ask for."""
+    holds = True
+    while isinstance(condition, Call) and condition.op == "not":
+        (condition,), holds = condition.args, not holds
+    return condition, holds

@@ -7,7 +7,7 @@ import math
 import pytest
 from spec_texts import UPDATE, read, spec
 
-from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, walk
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Ref, walk
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.fold_expression import fold
 
@@ -102,3 +102,18 @@ def test_a_branch_with_a_known_condition_is_decided() -> None:
     assert isinstance(first, Assign)
     assert first.target == Ref("g")
     assert isinstance(last, Assign)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ("if flag_a:", "    p = p - lr * g", "elif not not flag_a:", "    p = 2 * p"),
+        ("if not flag_a:", "    pass", "else:", "    if flag_a:", f"        {UPDATE}"),
+    ],
+)
+def test_an_outer_branch_decides_a_condition_on_hyperparameters(body: tuple[str, ...]) -> None:
+    text = spec(*body, UPDATE, hypers="lr=hyper(0.1, ge=0), flag_a=flag(False)")
+    rule = fold_constants(read(text)).rule
+    branches = [stmt for stmt in rule if isinstance(stmt, If)]
+    assert len(branches) == 1
+    assert not [s for s in (*branches[0].then, *branches[0].orelse) if isinstance(s, If)]
