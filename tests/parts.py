@@ -86,8 +86,8 @@ def _answers(asked: list[Any]) -> list[Any]:
     if isinstance(first, Scatter):
         axes = [request.gathered.sharded_axes for request in asked]
         if not axes[0]:
-            return [request.made for request in asked]
-        return [[_part(matrix, own) for matrix in first.made] for (own,) in axes]
+            return [request.results for request in asked]
+        return [[_part(matrix, own) for matrix in first.results] for (own,) in axes]
     for together in zip(*asked, strict=True):
         _complete(list(together))
     return [None] * len(asked)

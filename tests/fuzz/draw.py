@@ -176,6 +176,7 @@ def _body(draft: Draft) -> list[str]:
         if not s.holds
         for asked in ([f"fresh({s.symbol})"] + [f"{s.symbol} > 0.7"] * (s.nature == "numbers"))
     ]
+    poly = "poly" if _may_have_matrices(draft) and lot.random() < 0.35 else ""
     writer = Rules(
         Expressions(
             lot,
@@ -187,9 +188,10 @@ def _body(draft: Draft) -> list[str]:
             conditions=conditions,
             most=1 if draft.dense else 9,
             draws=draft.draws,
+            rounds=not (draft.squares or poly),
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
-        "poly" if _may_have_matrices(draft) and lot.random() < 0.35 else "",
+        poly,
     )
     many = (3, 4, 5, 6, 7, 8) if draft.dense else (1, 2, 3, 4, 5, 7)
     return writer.rule(lot.choice(many if draft.nasty or draft.dense else (1, 1, 2, 3, 4)))

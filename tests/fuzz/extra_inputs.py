@@ -36,7 +36,7 @@ def drawn(seed: str | int, text: str) -> str:
         lot,
         Known(numbers=numbers, tensors=["g", "p", NAME]),
         nasty=lot.random() < 0.4,
-        reduces=lot.random() < 0.3,
+        reduces="random(" not in text and lot.random() < 0.3,
         conditions=[f for f in ("fa", "fb") if f in declared] or ["0.5 > 0"],
     )
     without = Expressions(

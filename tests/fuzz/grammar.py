@@ -58,9 +58,13 @@ ODD_TENSORS = (
     "cos($a)", "tanh($n * $a)", "atan2($a, $n)", "atan2($n, $b)", "atan2($a, abs($b) + 0.5)",
     "atan2(-$a, sqrt($b**2))", "floor($a)", "ceil($a / 0.5)", "round(4 * $a)", "($a - floor($a))",
     "sqrt(1 - tanh($a)**2)", "round($a * 8) / 8", "sign($a) * floor(abs($a))",
-    "sqrt(1 + cos($a))", "ceil(abs($a))**$e", "rounded($a + $b)", "rounded_down($a)",
-    "rounded_up($n * $a)", "($a - rounded($a))", "($a - (rounded($a + $b) - $b))",
+    "sqrt(1 + cos($a))", "ceil(abs($a))**$e",
 )  # fmt: skip
+ROUNDINGS = (
+    "rounded($a + $b)", "rounded_down($a)", "rounded_up($n * $a)", "($a - rounded($a))",
+    "($a - (rounded($a + $b) - $b))",
+)  # fmt: skip
+"""Only in optimizers whose rule is cut into sweeps."""
 WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
 
 RANDOM = (

@@ -41,12 +41,12 @@ def Named(
     count=state("numbers"),
     *,
     lr=hyper(1e-2),
-    given=hyper(1.0),
+    inputs=hyper(1.0),
     applies=flag(False),
 ):
     """Names that the C++ of a rule with phases has for itself."""
     if applies:
-        count = count + given * g
+        count = count + inputs * g
     at = norm(count)
     if factored(p):
         row = maximum(row, row_mean(g**2))

@@ -207,7 +207,7 @@ def test_docstrings() -> None:
         "only where it has rows and columns.",
         "variance (Tensor): :math:`v_t`, like the parameter, at first 0, "
         "only where it has no rows and columns.",
-        r"eps (tuple[float or None, float]): The least divisor, by default",
+        r"eps (tuple[float or None, float]): The least divisor (by default",
         r":math:`(\epsilon_1, \epsilon_2)` in the rule. Default: (None, 1e-3).",
         "RuntimeError: A parameter is complex, or a training engine has replaced it by a flat "
         "partition.",

@@ -132,7 +132,9 @@ def compare(
 
 def initial(shape: str, param: Tensor) -> Tensor:
     """Return a state before the first step."""
-    assert shape in ("like", "row", "col")
+    assert shape in ("like", "row", "col", "scalar")
+    if shape == "scalar":
+        return torch.zeros((), dtype=torch.float64)
     sizes = list(param.shape)
     if shape != "like":
         sizes[-1 if shape == "row" else -2] = 1
