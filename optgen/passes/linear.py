@@ -53,7 +53,8 @@ class Linearizer:
                 right = _single(self.terms(b))
                 minus = replace(right, coefficient=negate(right.coefficient))
                 both = (_single(self.terms(a)), right if sign == "+" else minus)
-                return (Term(ONE, (Linear(both),)),)
+                alike = len(_collect(both)) == 1  # of one tensor, so nothing is lost
+                return _collect(both) if alike else (Term(ONE, (Linear(both),)),)
             case Call("+", (a, b)):
                 return _collect((*self.terms(a), *self.terms(b)))
             case Call("-", (a, b)):

@@ -15,6 +15,9 @@ from optgen.spec.source import Source
 ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")
 """Constructor arguments that the generator adds to every optimizer."""
 
+GROUP_OPTIONS = ("view",)
+"""Keys that a param group of any optimizer may have, besides its hyperparameters."""
+
 SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS) | SHADOWABLE_FUNCTIONS
 """Ops whose names a spec may use for its own values if it does not call the op: `norm`, `sin`."""
 
@@ -54,6 +57,8 @@ def why_taken_verbatim(name: str) -> str:
 
     Generated code keeps the names of hyperparameters, lists, classes and functions.
     """
+    if name in GROUP_OPTIONS:
+        return "is an option of every param group"
     return why_taken(name) or ("means something else in the generated code" * (name in _GENERATED))
 
 

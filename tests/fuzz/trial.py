@@ -240,13 +240,18 @@ class _Run:
 
     def step(self, grads: list[Tensor], inputs: extra_inputs.Handed) -> None:
         for param, grad in zip(self.params, grads, strict=True):
-            param.grad = grad.clone().view(param.shape)
+            param.grad = grad.clone().reshape(param.shape)
         is_sharded = self.name == "sharded"
         with (
             in_parts(self.rule, self.axis) if is_sharded else contextlib.nullcontext(),
             use_lowering(self.forced),
         ):
-            self.optimizer.step(**inputs)
+            self.optimizer.step(**{key: self._in_shape(given) for key, given in inputs.items()})
+
+    def _in_shape(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return extra inputs in the shapes of the parameters, which a group may view."""
+        pairs = zip(given, self.params, strict=True)
+        return [None if each is None else each.view(param.shape) for each, param in pairs]
 
     def values(self, index: int) -> dict[str, Tensor]:
         param = self.params[index]
@@ -261,11 +266,11 @@ class _Run:
         """Set parameters and states to these values."""
         for param, (value, state) in zip(self.params, values, strict=True):
             with torch.no_grad():
-                param.copy_(value.view(param.shape))
+                param.copy_(value.reshape(param.shape))
                 for key, each in state.items():
                     if key != "step":
                         kept = self.optimizer.state[param][key]
-                        kept.copy_(each.view(kept.shape))
+                        kept.copy_(each.reshape(kept.shape))
 
 
 def _other_shape(tensor: Tensor) -> tuple[int, ...]:

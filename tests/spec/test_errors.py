@@ -163,6 +163,7 @@ SIGNATURES = {
     "shadows a function that it calls": spec("floor = 2 * lr", "p = p - floor(g) * floor"),
     "state shadows a word": spec(states='maximum=state("exp_avg")'),
     "reserved argument": spec(hypers=f"{LR}, maximize=flag(False)"),
+    "a group option as a hyperparameter": spec(hypers=f"{LR}, view=hyper((6, 4))"),
     "name of the generated code": spec(hypers=f"{LR}, torch=hyper(1)"),
     "list of the generated code": spec(hypers=f"{LR}, grads=hyper(1)"),
     "same in capitals": spec(hypers=f"{LR}, LR=hyper(1)"),

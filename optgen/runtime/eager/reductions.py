@@ -25,7 +25,7 @@ def number(like: Tensor, value: float | Tensor, *count: int) -> Tensor:
     return no_sum(like, *count).add_(value)
 
 
-def numbers(like: Tensor, states: list[Tensor]) -> Tensor:
+def stacked_numbers(like: Tensor, states: list[Tensor]) -> Tensor:
     """Return scalar states in the shape and dtype of a reduction of stacked tensors."""
     stacked = torch.stack(states).to(torch.float64)
     return stacked.view(-1, *[1] * like.dim())
