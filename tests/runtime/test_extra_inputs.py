@@ -313,8 +313,14 @@ def test_other_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         optgen.optim.AdamW([param]).step(hessian=[None])  # type: ignore[call-overload]
     param.grad = torch.ones(2)
-    with pytest.raises(ValueError, match=r"hessian\[0\] is the parameter itself"):
-        SOPHIA([param]).step(hessian=[param])
+    for view in (param, param.data, param.detach()):
+        with pytest.raises(ValueError, match=r"hessian\[0\] is in the parameter's memory"):
+            SOPHIA([param]).step(hessian=[view])
+    both = torch.ones(4)  # one buffer for a parameter and its input
+    part = torch.nn.Parameter(both[:2])
+    part.grad = torch.ones(2)
+    SOPHIA([part]).step(hessian=[both[2:]])
+    assert part.tolist() != [1, 1]
 
 
 @outside_interpreter

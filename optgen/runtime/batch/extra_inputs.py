@@ -10,7 +10,7 @@ from torch import Tensor
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.dtensor import is_dtensor
-from optgen.runtime.torch_private import has_overlap
+from optgen.runtime.torch_private import has_overlap, local_tensor
 
 Inputs: TypeAlias = Mapping[str, Mapping[int, Tensor]]
 """The inputs of a step, by name and by the identity of the parameter."""
@@ -76,8 +76,24 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
         raise TypeError(f"{name} is {here}, but its parameter is {there}")
     if is_dtensor(type(param)) and _PLACE(param) != _PLACE(tensor):
         raise ValueError(f"{name} is not sharded as its parameter is: redistribute it first")
-    if tensor is param:
-        raise ValueError(f"{name} is the parameter itself, which the step changes: clone it")
+    if _share_memory(tensor, param):
+        raise ValueError(f"{name} is in the parameter's memory, which the step changes: clone it")
+
+
+def _share_memory(*tensors: Tensor) -> bool:
+    """Tell whether two tensors of one shape and dtype may have an element in common."""
+    (start, end), (other_start, other_end) = map(_memory, tensors)
+    return start < other_end and other_start < end
+
+
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first element and after its last; of a shard, its own."""
+    local = local_tensor(tensor) if is_dtensor(type(tensor)) else tensor
+    if not local.numel():
+        return 0, 0
+    sizes = zip(local.shape, local.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in sizes)
+    return local.data_ptr(), local.data_ptr() + (last + 1) * local.element_size()
 
 
 def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict[str, list[Any]]:
