@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
 from lowerings.papers import drawn
 from torch import Tensor
@@ -15,8 +16,21 @@ from torch import Tensor
 import optgen
 from optgen import use_lowering
 from optgen.runtime.state.scalars import as_scalar
+from optgen.spec import Spec
 
 SPECS = Path(__file__).parent.parent / "specs"
+BESIDE_MATRICES = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def BesideMatrices(p, g, /, v=state("v", shape="scalar", init=0.5), *, lr=hyper(1e-2)):
+    """A scalar that reductions feed, before and after a reduction of rows."""
+    v = 0.9 * v + sum(g**2)
+    if factored(p):
+        g = g / (1 + rms(row_sum(g)))
+    v = v + max_abs(g)
+    p = p - lr * g / (1 + v)
+'''
 RULES = ("novograd", "stablespam", "amos", "adammini", "fedscalars")
 
 
@@ -73,3 +87,21 @@ def test_a_checkpoint_holds_them(name: str) -> None:
         for key, value in optimizer.state[param].items():
             assert torch.equal(value, resumed.state[clone][key])
             assert value.dtype == resumed.state[clone][key].dtype
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3), (0, 3), (2, 0), (0,)], ids=str)
+def test_a_parameter_without_elements_keeps_them(shape: tuple[int, ...]) -> None:
+    made = optgen.load(Spec("beside_matrices", BESIDE_MATRICES, "<made>", 1))
+    param = torch.zeros(shape, dtype=torch.float64)
+    param.grad = torch.zeros_like(param)
+    for lowering in ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu"):
+        optimizer = made([param])
+        for _ in range(3):
+            with use_lowering(lowering):
+                optimizer.step()
+        assert optimizer.state[param]["v"].item() == pytest.approx(0.5 * 0.9**3, rel=1e-15)
+
+
+@outside_interpreter
+def test_in_the_interpreter() -> None:
+    run_inside(__file__, "without_elements")

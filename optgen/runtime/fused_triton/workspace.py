@@ -144,10 +144,13 @@ class Workspace:
         return shape.matrices * (lines + spec.matrix_values)
 
     def _groups(self, index: int) -> int:
-        """Return the number of groups of a tensor's matrices; one program finishes a group."""
+        """Return the number of groups of a tensor's matrices; one program finishes a group.
+
+        A tensor without matrices has a group too: its program stores the tensor's numbers.
+        """
         if not self._tiles:
             return 1
-        return -(-self._shapes[index].matrices // self._tiles[index].matrices)
+        return max(1, -(-self._shapes[index].matrices // self._tiles[index].matrices))
 
     def _owners(self, counts: Sequence[int]) -> Programs:
         """Return the programs of a launch, from their number for each tensor."""
