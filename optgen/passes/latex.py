@@ -19,6 +19,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import FACTS, OPS, PROPERTIES
 from optgen.ir.value_kinds import Stage, declared_kinds, kind_of
+from optgen.passes.definitions import on_every_path
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
 
@@ -110,9 +111,10 @@ class _Typesetter:
         return rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
-        then, orelse = ({a.target.name for a in assigns(arm)} for arm in (stmt.then, stmt.orelse))
-        # A name that only one arm writes keeps its old value in the other arm.
-        for name in sorted((then ^ orelse) & self.timed & later - self.written):
+        always = {ref.name for ref in on_every_path((stmt,))}
+        sometimes = {a.target.name for a in assigns((stmt,))} - always
+        # A name that some arm does not write keeps its old value there.
+        for name in sorted(sometimes & self.timed & later - self.written):
             old = self._ref(name)
             self.written.add(name)
             yield rf"{_INDENT * depth}{self._ref(name)} \leftarrow {old}"

@@ -302,6 +302,13 @@ def test_fixed_flags_that_do_not_decide() -> None:
     assert found[0].startswith(r"\textbf{if }")
 
 
+def test_a_name_that_an_if_and_an_elif_write_keeps_its_old_value_elsewhere() -> None:
+    found = lines("if my_flag:\n    m = m + g\nelif lr > 1:\n    m = 2 * m\np = p - m")
+
+    assert found[0] == r"m_t \leftarrow m_{t-1}"
+    assert r"- m_t" in found[-1]
+
+
 def test_simultaneous_assignment() -> None:
     """The temporary value is not the next step's."""
     found = lines("p, m = m, p")
