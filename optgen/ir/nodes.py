@@ -188,3 +188,18 @@ def rename_program(program: Program, change: Callable[[Ref], Ref]) -> Program:
         )
         for stmt in program
     )
+
+
+def map_expressions(program: Program, change: Callable[[Expr], Expr]) -> Program:
+    """Return the program with `change` applied to every value and every condition."""
+    return tuple(
+        replace(stmt, value=change(stmt.value))
+        if isinstance(stmt, Assign)
+        else replace(
+            stmt,
+            condition=change(stmt.condition),
+            then=map_expressions(stmt.then, change),
+            orelse=map_expressions(stmt.orelse, change),
+        )
+        for stmt in program
+    )

@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from optgen.ir.nodes import (
-    Assign,
-    Program,
-    Ref,
-    Stmt,
-    assigns,
-    expressions,
-)
+from optgen.ir.nodes import Assign, Program, Ref, Stmt, assigns, expressions, map_expressions
 from optgen.ir.plan import reads
 from optgen.ir.value_kinds import Kind
-from optgen.passes.rewrite import map_expressions, read_instead
+from optgen.passes.rewrite import read_instead
 
 
 def copy_overwritten_scalars(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
+from optgen.ir.nodes import Call, Const, Expr, Ref, map_expressions, rebuild
 from optgen.ir.plan import Plan
-from optgen.passes.rewrite import map_expressions
 
 
 def encode_choices(plan: Plan) -> Plan:

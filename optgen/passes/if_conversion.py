@@ -23,6 +23,7 @@ from optgen.ir.nodes import (
     Stmt,
     assigns,
     expressions,
+    map_expressions,
     names_read,
     rebuild,
     refs,
@@ -31,7 +32,7 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS
 from optgen.ir.plan import MatrixCall, Plan
 from optgen.ir.value_kinds import Kind, Stage, kind_of
-from optgen.passes.rewrite import map_expressions, map_values
+from optgen.passes.rewrite import map_values
 
 CAPTURABLE = Ref("capturable")
 _SPELT = {"and": "both", "or": "either", "not": "opposite"}

@@ -6,9 +6,18 @@ from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import free_name
-from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, assigns, rebuild
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    map_expressions,
+    rebuild,
+)
 from optgen.ir.value_kinds import declared_kinds
-from optgen.passes.rewrite import map_expressions
 
 
 def name_items(algorithm: Algorithm) -> Algorithm:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, rebuild
-from optgen.passes.rewrite import map_expressions
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, map_expressions, rebuild
 
 
 def reuse_item_names(program: Program) -> Program:

@@ -20,21 +20,6 @@ def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
     )
 
 
-def map_expressions(program: Program, change: Callable[[Expr], Expr]) -> Program:
-    """Return the program with `change` applied to every value and every condition."""
-    return tuple(
-        replace(stmt, value=change(stmt.value))
-        if isinstance(stmt, Assign)
-        else replace(
-            stmt,
-            condition=change(stmt.condition),
-            then=map_expressions(stmt.then, change),
-            orelse=map_expressions(stmt.orelse, change),
-        )
-        for stmt in program
-    )
-
-
 def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
     """Return the program with only the assignments to keep, without branches left empty."""
     out: list[Stmt] = []

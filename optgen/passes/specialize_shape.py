@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import product
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.nodes import Call, Const, Expr, expressions, rebuild, walk
+from optgen.ir.nodes import Call, Const, Expr, expressions, map_expressions, rebuild, walk
 from optgen.ir.ops import FACTS
-from optgen.passes.rewrite import map_expressions
 
 Facts = Mapping[str, bool]
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Call, Const, Expr, rebuild
-from optgen.passes.rewrite import map_expressions
+from optgen.ir.nodes import Call, Const, Expr, map_expressions, rebuild
 
 
 def specialize_unit_matrices(algorithm: Algorithm) -> Algorithm:

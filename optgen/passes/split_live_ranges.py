@@ -23,6 +23,7 @@ from optgen.ir.nodes import (
     assigns,
     children,
     expressions,
+    map_expressions,
     rebuild,
     refs,
     rename_program,
@@ -30,7 +31,7 @@ from optgen.ir.nodes import (
 from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.name_reductions import is_matrix_op
-from optgen.passes.rewrite import map_expressions, read_instead
+from optgen.passes.rewrite import read_instead
 from optgen.passes.ssa import under
 
 

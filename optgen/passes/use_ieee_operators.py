@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, rebuild
+from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, map_expressions, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.definitions import definitions, expand_definitions
 from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
-from optgen.passes.rewrite import map_expressions
 
 _GUARDED = {"/": "divide", "**": "power", "%": "remainder"}
 

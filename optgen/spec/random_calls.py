@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import (
-    Assign,
     Call,
     Const,
     Expr,
     Program,
     Ref,
     expressions,
+    map_expressions,
     rebuild,
     walk,
 )
-from optgen.ir.ops import FACTS, MATRIX_OPS, RANDOM_OPS, REDUCTIONS
+from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, RANDOM_OPS, REDUCTIONS
 from optgen.ir.random_numbers import SEEDS
 from optgen.spec.source import Source
 
@@ -73,22 +72,7 @@ def number_calls(rule: Program) -> Program:
             return replace(inner, args=(*inner.args[:-1], numbers[inner.args[-1]]))
         return inner
 
-    return _map(rule, numbered) if numbers else rule
-
-
-def _map(program: Program, change: Callable[[Expr], Expr]) -> Program:
-    """Return a program with every value and condition replaced by `change(value)`."""
-    return tuple(
-        replace(stmt, value=change(stmt.value))
-        if isinstance(stmt, Assign)
-        else replace(
-            stmt,
-            condition=change(stmt.condition),
-            then=_map(stmt.then, change),
-            orelse=_map(stmt.orelse, change),
-        )
-        for stmt in program
-    )
+    return map_expressions(rule, numbered) if numbers else rule
 
 
 def check_random(source: Source, algorithm: Algorithm) -> None:
@@ -96,11 +80,13 @@ def check_random(source: Source, algorithm: Algorithm) -> None:
     if not algorithm.draws:
         return
     hint = "draw random numbers in a rule without words of whole parameters"
+    whole = (*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *FACTS)
     for expr in expressions(algorithm.rule):
         for node in walk(expr):
-            if isinstance(node, Call) and node.op in (*REDUCTIONS, *MATRIX_OPS, *FACTS):
+            if isinstance(node, Call) and node.op in whole:
                 source.error_at(node.place, f"`{node.op}` beside `random` is not possible", hint)
     for state in algorithm.states:
-        if state.shape in ("row", "col") or (state.when or "").removeprefix("not ") in FACTS:
+        by_fact = (state.when or "").removeprefix("not ") in FACTS
+        if by_fact or state.shape not in ("like", "scalar"):
             message = f"the state `{state.symbol}` beside `random` is not possible"
             source.error_at(state.place, message, hint)

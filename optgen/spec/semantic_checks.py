@@ -178,7 +178,7 @@ def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
     """Check the scalar states that reductions feed: their dtype, and the rule around them."""
     for state in algorithm.device_scalars():
         if state.dtype is None:
-            message = f'`{state.symbol}` comes from a reduction, and dtype="torch" is for the host'
+            message = f"`{state.symbol}` comes from a reduction, so it is float64 or float32"
             source.error_at(state.place, message, 'leave dtype="torch" out')
         if algorithm.has_matrix_ops or any(algorithm.square_states()):
             message = f"a rule on matrices cannot keep `{state.symbol}`, which a reduction feeds"

@@ -33,6 +33,12 @@ CASES = {
     "random beside a fact": spec(
         "if factored(p):", "    p = p - lr * g * random(1, 2)", "else:", f"    {UPDATE}"
     ),
+    "random beside a product of matrices": spec(
+        MATRIX, "p = p - lr * (g @ transpose(g) @ g) * random(1, 2)"
+    ),
+    "a rounding beside a product of matrices": spec(
+        MATRIX, "p = rounded(p - lr * (g @ transpose(g) @ g))"
+    ),
     "random beside a row": spec(
         MATRIX,
         "r = 0.5 * r",

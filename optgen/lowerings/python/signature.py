@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Call, Expr, Ref, rebuild
+from optgen.ir.nodes import Call, Expr, Ref, map_expressions, rebuild
 from optgen.ir.plan import Plan
 from optgen.ir.value_kinds import PARAM
-from optgen.passes.rewrite import map_expressions
 
 
 def list_names(algorithm: Algorithm) -> tuple[str, ...]:

@@ -11,14 +11,24 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild, refs
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    map_expressions,
+    names_read,
+    rebuild,
+    refs,
+)
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.if_conversion import use_tensor_logic
-from optgen.passes.rewrite import map_expressions, map_values
+from optgen.passes.rewrite import map_values
 
 _TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
