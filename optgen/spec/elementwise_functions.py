@@ -11,7 +11,8 @@ from optgen.spec.reserved_names import is_snake_case, why_taken_verbatim
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
-_NEED_WHOLE_TENSOR = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
+NEED_WHOLE_TENSOR = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
+"""Ops that a function over lists and a program cannot have: they work element by element."""
 
 
 def is_elementwise(node: ast.FunctionDef) -> bool:
@@ -88,7 +89,7 @@ def _check_calls(source: Source, node: ast.FunctionDef) -> None:
             source.error(product, *_whole_tensor_error("@"))
     for call in (n for n in inside if isinstance(n, ast.Call)):
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        if name in _NEED_WHOLE_TENSOR:
+        if name in NEED_WHOLE_TENSOR:
             source.error(call, *_whole_tensor_error(name))
         if name == "fresh":
             hint = "declare a flag instead: first=flag(False)"
@@ -121,5 +122,5 @@ def check_elementwise(source: Source, algorithm: Algorithm) -> None:
     required = (require.condition for require in algorithm.requires)
     for expr in (*required, *expressions(algorithm.rule)):
         for node in walk(expr):
-            if isinstance(node, Call) and node.op in _NEED_WHOLE_TENSOR:
+            if isinstance(node, Call) and node.op in NEED_WHOLE_TENSOR:
                 source.error_at(node.place, *_whole_tensor_error(node.op))

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.nodes import Call, expressions, walk
-from optgen.ir.ops import MATRIX_OPS, PROPERTIES, REDUCTIONS
-from optgen.spec.elementwise_functions import roles
+from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, roles
 from optgen.spec.errors import did_you_mean
 from optgen.spec.read_algorithm import read_rule
 from optgen.spec.reserved_names import is_snake_case
@@ -20,8 +19,6 @@ from optgen.spec.source import Source
 MODES: tuple[Mode, ...] = get_args(Mode)
 MODE_KEY = "train_mode"
 """The key of a param group that holds the mode."""
-
-_WHOLE = frozenset((*REDUCTIONS, *MATRIX_OPS, *PROPERTIES))
 
 
 def is_program(node: ast.FunctionDef, specs: Container[str]) -> bool:
@@ -227,9 +224,11 @@ class _Reader:
         """Refuse words that mean nothing between steps, or need a whole parameter."""
         for statement in self.node.body:
             for call in ast.walk(statement):
+                if isinstance(call, ast.BinOp) and isinstance(call.op, ast.MatMult):
+                    self.source.error(call, *_whole_error("@"))
                 if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
                     continue
-                if call.func.id in _WHOLE:
+                if call.func.id in NEED_WHOLE_TENSOR:
                     self.source.error(call, *_whole_error(call.func.id))
                 if call.func.id == "fresh":
                     message = "`fresh` asks about a step, but a program runs between steps"
@@ -246,7 +245,7 @@ class _Reader:
                 self.source.error(argument, f"`{argument.arg}` is never used", "leave it out")
         for expr in expressions(function.rule):
             for node in walk(expr):
-                if isinstance(node, Call) and node.op in _WHOLE:
+                if isinstance(node, Call) and node.op in NEED_WHOLE_TENSOR:
                     self.source.error_at(node.place, *_whole_error(node.op))
 
 

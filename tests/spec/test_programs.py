@@ -66,6 +66,8 @@ ERRORS = {
     "writes nothing": with_eval("n = p + b * m"),
     "writes all": with_eval("p, m = m, b * p"),
     "whole parameter": with_eval("p = p + b * mean(m)"),
+    "transposed matrix": with_eval("p = p + b * transpose(m)"),
+    "product of matrices": with_eval("p = p + b * (m @ m)"),
     "whole parameter in a helper": with_eval("p = p + b * half(m)").replace(
         "@opt", "def half(x):\n    return mean(x) / 2\n\n\n@opt", 1
     ),
