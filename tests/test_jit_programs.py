@@ -13,6 +13,7 @@ import torch
 import optgen
 import optgen.jit
 from optgen.runtime.cache.texts import read_texts
+from optgen.runtime.eager import generated_functions
 
 SPEC = Path(__file__).parent / "specs" / "schedule_free_sgd.py"
 EVIL = "open(__import__('os').environ['RAN'], 'a').write(__name__)\n"
@@ -38,7 +39,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def moves() -> None:
     """Import all modules anew, as a new process would, and check a change of mode."""
     optgen.jit._loaded.clear()
-    for name in [name for name in sys.modules if name.startswith("optgen_schedulefreesgd_")]:
+    generated_functions.load.cache_clear()
+    generated_functions.find.cache_clear()
+    for name in [name for name in sys.modules if name.startswith(f"optgen_{SPEC.stem}_")]:
         del sys.modules[name]
     importlib.invalidate_caches()
     optimizer: Any = optgen.load(SPEC)([torch.nn.Parameter(torch.ones(2))], momentum=0.5)
