@@ -15,6 +15,7 @@ from optgen.ir.ops import (
     RANDOM_OPS,
     REDUCTIONS,
     STORAGE_OPS,
+    WIDE_OPS,
 )
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
@@ -107,6 +108,7 @@ class State:
     * `written`: if False, the rule only reads it, and it keeps its initial value.
     * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
       device, and no step copies it to the host.
+    * `of_group`: such a "scalar" that all parameters of a group share; it is kept in the group.
     * `given`: for an extra input, the argument of `step` that hands it over; it is not kept.
 
     The states of a function are lists that the caller passes.
@@ -122,6 +124,7 @@ class State:
     rows: bool = True
     written: bool = True
     on_device: bool = False
+    of_group: bool = False
     given: str = ""
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
@@ -204,7 +207,7 @@ class Algorithm:
 
         The dtype, which `machine_eps` tells, is known beside every element.
         """
-        whole = {*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
+        whole = {*REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
         return self._ops() & (whole - {"machine_eps"})
 
     @property
@@ -224,6 +227,11 @@ class Algorithm:
     def draws(self) -> bool:
         """Tell whether the rule draws random numbers, which depend on an element's place."""
         return not self._ops().isdisjoint(RANDOM_OPS)
+
+    @property
+    def is_wide(self) -> bool:
+        """Tell whether the rule has numbers of several parameters: sums over them, or states."""
+        return any(self.group_states()) or not self._ops().isdisjoint(WIDE_OPS)
 
     @property
     def has_matrix_ops(self) -> bool:
@@ -288,6 +296,10 @@ class Algorithm:
     def inputs(self) -> Iterator[State]:
         """Yield the extra inputs, which each step is handed."""
         return (s for s in self.states if s.given)
+
+    def group_states(self) -> Iterator[State]:
+        """Yield the states that the parameters of a group share, in the author's order."""
+        return (s for s in self.states if s.of_group)
 
     def factor_states(self) -> Iterator[State]:
         """Yield the row and column states, in checkpoint order."""

@@ -1,22 +1,23 @@
 """Evaluate a rule on float64 tensors, one parameter at a time: the reference for all lowerings.
 
 Every lowering is tested against this module, so it is simple and never optimised. It runs the
-statements in the author's order and takes the branch whose condition holds.
+statements in the author's order and takes the branch whose condition holds. Parameters whose rule
+reduces over several of them are evaluated together, each up to the next such reduction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.matrix_axes import Axes, above, beside
-from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
-from optgen.ir.ops import OPS
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
+from optgen.ir.ops import OPS, WIDE_OPS
 from optgen.ir.random_numbers import places
 from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
@@ -33,7 +34,7 @@ def evaluate(
     storage: torch.dtype | None = None,
     index: int = 0,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Take one step of one parameter. Nothing is changed in place.
+    """Take one step of one parameter, the only one of its group. Nothing is changed in place.
 
     Args:
         algorithm: the rule.
@@ -50,6 +51,71 @@ def evaluate(
     Returns:
         The new parameter (float64), and the new states by key, with `step` if the rule counts.
     """
+    only = Member(hypers, param, grad, state, scalar_dtype, storage, index)
+    (result,) = evaluate_together(algorithm, [only])
+    return result
+
+
+class Member(NamedTuple):
+    """One parameter of a step, with the arguments of `evaluate`.
+
+    `group` is the number of its group. Members of a group have equal states of the group.
+    """
+
+    hypers: Mapping[str, Any]
+    param: Tensor
+    grad: Tensor
+    state: Mapping[str, Any]
+    scalar_dtype: torch.dtype = torch.float32
+    storage: torch.dtype | None = None
+    index: int = 0
+    group: int = 0
+
+
+def evaluate_together(
+    algorithm: Algorithm, members: Sequence[Member]
+) -> list[tuple[Tensor, dict[str, Any]]]:
+    """Take one step of several parameters; return for each what `evaluate` returns."""
+    steps = [_step_of(algorithm, member) for member in members]
+    results: dict[int, tuple[Tensor, dict[str, Any]]] = {}
+    waiting: dict[int, tuple[str, Tensor]] = {}  # the reductions that steps have asked for
+    answers: dict[int, Tensor | None] = dict.fromkeys(range(len(steps)))
+    while answers:
+        for index, answer in answers.items():
+            try:
+                waiting[index] = steps[index].send(answer)
+            except StopIteration as end:
+                results[index] = end.value
+        answers = _reduced_together(waiting, members)
+        waiting = {index: asked for index, asked in waiting.items() if index not in answers}
+    return [results[index] for index in range(len(steps))]
+
+
+def _reduced_together(
+    waiting: Mapping[int, tuple[str, Tensor]], members: Sequence[Member]
+) -> dict[int, Tensor | None]:
+    """Return what steps have asked for: reductions over groups, or if there is none, over all."""
+    in_groups = [index for index, (op, _) in waiting.items() if op.startswith("group_")]
+    together: dict[int, list[int]] = {}
+    for index in in_groups or waiting:
+        together.setdefault(members[index].group if in_groups else 0, []).append(index)
+    answers: dict[int, Tensor | None] = {}
+    for indices in together.values():
+        numbers = torch.stack([waiting[index][1] for index in indices])
+        op, _ = waiting[indices[0]]
+        answers |= dict.fromkeys(indices, OPS[op].meaning(numbers))
+    return answers
+
+
+def _step_of(
+    algorithm: Algorithm, member: Member
+) -> Generator[tuple[str, Tensor], Tensor | None, tuple[Tensor, dict[str, Any]]]:
+    """Take the step of one parameter.
+
+    Yield each reduction over several parameters, as its op and this parameter's number. Resume with
+    the result.
+    """
+    hypers, param, grad, state, scalar_dtype, storage, index, _ = member
     facts = facts_of(param, storage)
     values: Values = {
         algorithm.param: param.detach().double(),
@@ -65,7 +131,7 @@ def evaluate(
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = _number(step)
-    _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
+    yield from _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
     new_state = {s.key: _stored(s, values[s.symbol], storage) for s in existing}
     new_param = values[algorithm.param]
     new_param = new_param if storage is None else new_param.to(storage).double()
@@ -164,13 +230,17 @@ class _Step:
     def __post_init__(self) -> None:
         self.kinds: dict[str, Kind] = declared_kinds(self.algorithm)
 
-    def run(self, program: Program) -> None:
+    def run(self, program: Program) -> Generator[tuple[str, Tensor], Tensor | None, None]:
         for stmt in program:
-            if isinstance(stmt, Assign):
-                self.values[stmt.target.name] = self.assigned(stmt)
-                self.kinds[stmt.target.name] = self.kind(stmt.value)
-            else:
-                self.run(stmt.then if bool(self.value(stmt.condition)) else stmt.orelse)
+            match stmt:
+                case Assign(target, Call(op, (number,)) as value) if op in WIDE_OPS:
+                    self.values[target.name] = yield op, self.value(number)
+                    self.kinds[target.name] = self.kind(value)
+                case Assign(target, value):
+                    self.values[target.name] = self.assigned(stmt)
+                    self.kinds[target.name] = self.kind(value)
+                case If(condition, then, orelse):
+                    yield from self.run(then if bool(self.value(condition)) else orelse)
 
     def assigned(self, stmt: Assign) -> Any:
         """Return the assigned value. A scalar state is computed and rounded in its own dtype."""

@@ -50,6 +50,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("tanh", "where"),
     ),
     "eager.random_numbers": ("random",),
+    "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
     "eager.storage": ("in_wider_dtype", "rounded", "rounded_down", "rounded_up", "wider"),
     "sharded.driver": ("Update",),
     "sharded.collectives": ("Collectives",),

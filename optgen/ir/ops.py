@@ -22,6 +22,7 @@ OpCategory = Literal[
     "function",
     "lookup",
     "reduction",
+    "wide reduction",
     "property",
     "matrix",
     "linear algebra",
@@ -65,6 +66,19 @@ def _row_latex(name: str) -> str:
 
 def _col_latex(name: str) -> str:
     return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({{0}})"
+
+
+def _added_up(numbers: Any) -> Any:
+    """Return the sum of numbers. It has the same bits in whatever order they come."""
+    return numbers.sort().values.sum()
+
+
+def _largest(numbers: Any) -> Any:
+    return numbers.amax()
+
+
+def _wide_latex(name: str, scope: str) -> str:
+    return rf"\{name}_{{{{\text{{{{{scope}}}}}}}}} {{0}}"
 
 
 _TABLE = (
@@ -142,6 +156,12 @@ _TABLE = (
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
     OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
     OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
+    # A wide reduction takes one number of each parameter: of a param group, or of all groups. The
+    # evaluator stacks the numbers. It is always the whole value of a statement.
+    OpInfo("group_sum", 1, "wide reduction", _added_up, _wide_latex("sum", "group")),
+    OpInfo("group_max", 1, "wide reduction", _largest, _wide_latex("max", "group")),
+    OpInfo("all_sum", 1, "wide reduction", _added_up, _wide_latex("sum", "all")),
+    OpInfo("all_max", 1, "wide reduction", _largest, _wide_latex("max", "all")),
     # A matrix op takes whole matrices: the last two axes of a tensor, batched over the others.
     OpInfo(
         "orthogonalize",
@@ -195,6 +215,9 @@ PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
+WIDE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "wide reduction")
+"""Reductions of one number of each parameter: over a param group, or over all groups."""
+
 RANDOM_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "random")
 """Functions of an element's place in the parameter."""
 
@@ -210,7 +233,7 @@ BY_ROW: frozenset[str] = frozenset(
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
     (
         *("tanh", "sin", "cos", "atan2", "floor", "ceil", "round"),
-        *(*LINEAR_ALGEBRA, *STORAGE_OPS, *RANDOM_OPS),
+        *(*LINEAR_ALGEBRA, *STORAGE_OPS, *RANDOM_OPS, *WIDE_OPS),
     )
 )
 """Functions whose names a spec may use for its own values if it does not call them.
@@ -236,7 +259,8 @@ CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
 BY_ELEMENT: tuple[str, ...] = tuple(
     op
     for op in OPS
-    if op not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *RANDOM_OPS)
+    if op
+    not in (*PROPERTIES, *REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *RANDOM_OPS)
 )
 """Ops that every lowering prints inside a sweep: they work element by element."""
 

@@ -15,7 +15,14 @@ from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm
 from optgen.ir.matrix_axes import Axes as Axes
 from optgen.ir.matrix_axes import axes_of_linear_algebra, union
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
-from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, PROPERTIES, RANDOM_OPS, REDUCTIONS
+from optgen.ir.ops import (
+    FACTS,
+    LINEAR_ALGEBRA,
+    PROPERTIES,
+    RANDOM_OPS,
+    REDUCTIONS,
+    WIDE_OPS,
+)
 
 
 class Stage(IntEnum):
@@ -113,6 +120,8 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
             return PARAM
         case Call(op, _) if op in RANDOM_OPS:
             return TENSOR
+        case Call(op, _) if op in WIDE_OPS:
+            return DEVICE_NUMBER
         case Call(op, (arg,)) if op in _KEPT_AXES:
             return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _KEPT_AXES[op]))
         case Call(op, args) if op in LINEAR_ALGEBRA:

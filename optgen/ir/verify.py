@@ -24,7 +24,7 @@ from optgen.ir.nodes import (
     expressions,
     walk,
 )
-from optgen.ir.ops import OPS, REDUCTIONS
+from optgen.ir.ops import OPS, REDUCTIONS, WIDE_OPS
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_reduction
 from optgen.ir.value_kinds import STATIC, Kind, declared_kinds, kind_of
 from optgen.ir.verify_versions import (
@@ -130,6 +130,8 @@ class _Forms:
                 case Linear():
                     self._linear(stmt.value)
                 case Call("copy", (Ref() as source,)) if self._is_tensor(source):
+                    pass
+                case Call(op, _) if op in WIDE_OPS:
                     pass
                 case Call(_, (reduced,)) if is_reduction(stmt.value):
                     self._operand(reduced)

@@ -1,6 +1,7 @@
-"""Tell which rules are computed statement by statement on whole matrices.
+"""Tell which rules are computed statement by statement on whole tensors, and which are not fused.
 
-Such a rule is not cut into sweeps over elements, so it has no fused lowering.
+A rule on whole matrices is not cut into sweeps over elements, so it has no fused lowering. A rule
+with numbers of several parameters is cut, but a fused kernel knows only one parameter at a time.
 """
 
 from __future__ import annotations
@@ -9,11 +10,20 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
-from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS
+from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
 
 def why_unfused(algorithm: Algorithm) -> str:
     """Say in a few words why a rule has no fused lowering; "" if it has."""
+    if whole := why_uncut(algorithm):
+        return whole
+    for state in algorithm.group_states():
+        return f"the parameters of a group share the state {state.key}"
+    return "the rule reduces over several parameters" if algorithm.is_wide else ""
+
+
+def why_uncut(algorithm: Algorithm) -> str:
+    """Say in a few words why a rule works on whole tensors; "" if it is cut into sweeps."""
     for state in algorithm.square_states():
         return f"the state {state.key} is a square matrix"
     for op in _ops(expressions(algorithm.rule)):
@@ -22,7 +32,16 @@ def why_unfused(algorithm: Algorithm) -> str:
     for op in _ops(_in_branches(algorithm.rule)):
         if op in MATRIX_OPS:
             return f"the rule has `{op}` inside a branch"
+    if algorithm.is_wide:
+        for op in _ops(expressions(algorithm.rule)):
+            if op in MATRIX_OPS:
+                return f"the rule has `{op}` beside numbers of several parameters"
     return ""
+
+
+def is_wide(value: Expr) -> bool:
+    """Tell whether a value is a reduction over several parameters."""
+    return isinstance(value, Call) and value.op in WIDE_OPS
 
 
 def _ops(exprs: Iterator[Expr]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from functools import reduce
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.lowering import Context, Lowering, PlanPass
 from optgen.lowerings.python.function import (
     Body,
@@ -59,12 +59,12 @@ _PASSES: tuple[PlanPass, ...] = (
 
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/foreach.py.jinja: the functions of each plan."""
-    if why_unfused(algorithm):
+    if why_uncut(algorithm):
         return python_file(algorithm, list(_whole(algorithm)))
     made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
     functions = []
     for plan in made:
-        functions.append(bucket_function(plan, _loop))
+        functions += [] if algorithm.is_wide else [bucket_function(plan, _loop)]
         functions += [] if algorithm.elementwise else _sharded(plan)
     return python_file(algorithm, functions)
 
@@ -87,6 +87,8 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
         about, returns = "yields the reductions that all ranks must complete.", "Update"
+        if plan.algorithm.is_wide:
+            about = "yields the reductions that ranks and parameters must complete."
     elif plan.algorithm.draws:
         about, returns = "draws the random numbers of the whole parameters.", "None"
     elif any(SHARDED.param in line for line in scalars):

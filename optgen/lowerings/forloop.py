@@ -15,7 +15,7 @@ from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import is_wide, why_uncut
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (
@@ -70,7 +70,7 @@ def lower(algorithm: Algorithm) -> Context:
     def planned(facts: Facts, order: Order) -> Plan:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
-    whole = bool(why_unfused(algorithm))
+    whole = bool(why_uncut(algorithm))
     functions = []
     for facts in fact_combinations(algorithm):
         loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
@@ -115,6 +115,7 @@ def _functional(plan: Plan, whole: bool) -> Function:
         lists,
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),
+        "Update" if plan.algorithm.is_wide else "None",
     )
 
 
@@ -122,7 +123,8 @@ def _line(stmt: Assign) -> str:
     match stmt.value:
         case Call(word, _) as call if word in MATRIX_OPS:
             return f"{stmt.target.name} = {matrix_call(call)}"
-    return f"{stmt.target.name} = {_PRINTER.text(stmt.value)}"
+    asks = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
+    return f"{stmt.target.name} = {asks}{_PRINTER.text(stmt.value)}"
 
 
 def _reads(plan: Plan) -> Iterator[str]:

@@ -18,6 +18,9 @@ from optgen.ir.ops import OPS
 from optgen.ir.value_kinds import declared_kinds
 
 
+_PHASE_ENDS = ("reduction", "wide reduction", "matrix")
+
+
 def name_reductions(algorithm: Algorithm) -> Algorithm:
     """Return an SSA rule in which each reduction or matrix op is the whole value of a statement."""
     declared = set(declared_kinds(algorithm))
@@ -29,7 +32,7 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
 
 def ends_phase(expr: Expr) -> bool:
     """Tell whether a value is a reduction or a matrix op, known only when its phase has ended."""
-    return isinstance(expr, Call) and OPS[expr.op].category in ("reduction", "matrix")
+    return isinstance(expr, Call) and OPS[expr.op].category in _PHASE_ENDS
 
 
 def is_matrix_op(expr: Expr) -> bool:

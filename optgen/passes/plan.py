@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.copies import is_self_copy
-from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
+from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import (
     Finish,
     MatrixCall,
@@ -22,7 +22,7 @@ from optgen.ir.plan import (
 )
 from optgen.ir.value_kinds import Kind
 from optgen.ir.verify import StaleReadError, verify_plan
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import is_wide, why_uncut
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
 from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
 from optgen.passes.cut_phases import RulePhases, as_one_phase
@@ -69,7 +69,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Raises:
         RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
     """
-    order = "whole" if why_unfused(algorithm) else order
+    order = "whole" if why_uncut(algorithm) else order
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
@@ -207,12 +207,17 @@ def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
-    """Return the phases without locals that no phase reads."""
+    """Return the phases without locals that no phase reads.
+
+    A reduction over several parameters stays: others read it.
+    """
     stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     read = {r for p in programs for e in expressions(p) for r in refs(e)}
-    fewer = tuple(
-        filter_assigns(p, lambda a: a.target.name in stored or a.target in read) for p in programs
-    )
+
+    def is_used(stmt: Assign) -> bool:
+        return stmt.target.name in stored or stmt.target in read or is_wide(stmt.value)
+
+    fewer = tuple(filter_assigns(p, is_used) for p in programs)
     return fewer if fewer == programs else _without_unused(fewer, algorithm)
 
 

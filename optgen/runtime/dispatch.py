@@ -9,9 +9,11 @@ from optgen.runtime.backends import BACKENDS, FUSED, Update, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
+from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.grad_scaler import is_scaled, is_skipped
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
+from optgen.runtime.eager import wide_step
 from optgen.runtime.forced_lowering import forced
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
 from optgen.runtime.tensors.dtensor import advance_versions
@@ -29,7 +31,8 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     """
     context = optimizer._context
     try:
-        handed = bool(context.given) or optimizer.rule.needs_inputs  # the reader finds states only
+        # The C++ reader finds states of parameters only, and each parameter's update is its own.
+        handed = bool(context.given) or optimizer.rule.needs_inputs or optimizer.rule.wide
         if grads is None and not handed and _take_fast_path(optimizer):
             context.before = None
             return
@@ -43,6 +46,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
         context.cached = cached[0] if len(cached) == 1 and not handed else None
         for batch in batches:
             write_back(batch, with_gradients=is_scaled(optimizer))
+            store_group_states(optimizer.rule, batch)
             advance_versions(batch.members)
         # `is_skipped` may wait for a device, so it is called only if the answer matters.
         stepped = not (context.created and is_skipped(optimizer))
@@ -88,6 +92,8 @@ def _prepare(
     with _consensus(optimizer) as consensus:
         batches = gather_batches(optimizer, grads)
         by_lowering = _by_lowering(optimizer, batches)
+        if optimizer.rule.wide:
+            return batches, [_prepare_together(optimizer, by_lowering, consensus)]
         updates = []
         for lowering in sorted(by_lowering, key=list(BACKENDS).index, reverse=True):
             if consensus:
@@ -95,6 +101,16 @@ def _prepare(
                     note_batch(consensus, optimizer.rule, lowering, batch)
             updates.append(backend(lowering).prepare(optimizer, by_lowering[lowering], consensus))
     return batches, updates
+
+
+def _prepare_together(
+    optimizer: Stepping, by_lowering: dict[str, list[Batch]], consensus: Consensus | None
+) -> Update:
+    """Prepare one update of all batches, whose parameters wait for one another in the step."""
+    for lowering, batches in by_lowering.items() if consensus else ():
+        for batch in batches:
+            note_batch(consensus, optimizer.rule, lowering, batch)
+    return wide_step.prepare(optimizer, by_lowering, consensus)
 
 
 def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:

@@ -32,6 +32,7 @@ class State:
     rows: bool = True  # false: updated as a whole, so sparse gradients are made dense
     written: bool = True  # false: the rule only reads it
     on_device: bool = False  # a scalar that a reduction feeds: always on the parameter's device
+    of_group: bool = False  # such a scalar that all parameters of a group share, kept in the group
     given: str = ""  # of an extra input: the argument of `step` that hands it over
 
     def __post_init__(self) -> None:
@@ -95,7 +96,9 @@ class Rule:
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     widens: bool = False  # eager code computes in float32 or wider: it rounds itself, or draws
     draws: bool = False  # it draws random numbers, by the places of elements
-    unfused: str = ""  # why the rule has no fused lowering: it works on whole matrices
+    unfused: str = ""  # why the rule has no fused lowering
+    uncut: bool = False  # it works on whole tensors, statement by statement
+    wide: bool = False  # it has numbers of several parameters, which take each step together
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults
@@ -120,6 +123,11 @@ class Rule:
     def inputs(self) -> tuple[State, ...]:
         """The extra inputs, which each step is handed."""
         return tuple(state for state in self.states if state.given)
+
+    @cached_property
+    def group_states(self) -> tuple[State, ...]:
+        """The states that the parameters of a group share."""
+        return tuple(state for state in self.states if state.of_group)
 
     @cached_property
     def needs_inputs(self) -> bool:

@@ -23,6 +23,7 @@ from optgen.spec.random_calls import read_random_call
 from optgen.spec.storage_calls import read_storage_call, written_arity
 from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.unsupported_ops import UNSUPPORTED
+from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
 
 _LETTERS: Mapping[str, Sequence[str]] = {"random": ("seed", "stream")}
 """Names of arguments in hints, where they say more than letters."""
@@ -60,6 +61,8 @@ class OpCalls(Expressions):
             return self._given(node)
         if name not in CALLABLE:
             self._refuse_function(node, name)
+        if is_wide_call(node):
+            return read_wide_reduction(self, node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
             hint = f"write {name}(x), without names or stars"
             self.source.error(node, f"`{name}` takes positional arguments only", hint)

@@ -9,7 +9,7 @@ from typing import NoReturn
 from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Hyper, State
 from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
 from optgen.ir.ops import FACTS, STORAGE_OPS
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.spec.argument_order import order_error
 from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
@@ -187,7 +187,7 @@ def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
 
 def check_roundings(source: Source, algorithm: Algorithm) -> None:
     """Check that a rule on whole matrices, which computes with wider copies, rounds no value."""
-    if algorithm.rounds and why_unfused(algorithm):
+    if algorithm.rounds and why_uncut(algorithm):
         for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
             if isinstance(node, Call) and node.op in STORAGE_OPS:
                 message = f"`{node.op}` in a rule on whole matrices"

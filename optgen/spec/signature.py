@@ -15,7 +15,7 @@ from optgen.spec.source import Source
 
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
-    "shape": one_of("like", "row", "col", "scalar", ROWS_ROWS, COLS_COLS),
+    "shape": one_of("like", "row", "col", "scalar", "group", ROWS_ROWS, COLS_COLS),
     "dtype": one_of(None, "float32", "float64", "torch"),
     "when": TEXT,
     "eager": BOOLEAN,
@@ -138,6 +138,8 @@ class Signature:
             self.source.error(
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
+        if options.get("shape") == "group":
+            options |= {"shape": "scalar", "on_device": True, "of_group": True}
         dtype = self._dtype(node, options.pop("dtype", None), options.get("shape") == "scalar")
         return State(symbol, args[0], dtype=dtype, place=self.source.place(node), **options)
 

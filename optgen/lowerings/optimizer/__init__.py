@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram, State
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut, why_unfused
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
@@ -94,6 +94,8 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "widens": "True" if algorithm.widens else "",
         "draws": "True" if algorithm.draws else "",
         "unfused": literal(why_unfused(algorithm)) if why_unfused(algorithm) else "",
+        "uncut": "True" if why_uncut(algorithm) else "",
+        "wide": "True" if algorithm.is_wide else "",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm) | _unset_flags(algorithm)),
@@ -125,7 +127,8 @@ def _state(state: State) -> str:
     options = [
         f"{name}={literal(getattr(state, name))}"
         for name in (
-            *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device", "given"),
+            *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device"),
+            *("of_group", "given"),
         )
         if getattr(state, name) != getattr(usual, name)
     ]

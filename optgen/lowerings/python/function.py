@@ -72,6 +72,7 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
         list_names(plan.algorithm),
         arguments,
         parted([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),
+        "Update" if plan.algorithm.is_wide else "None",
     )
 
 

@@ -28,6 +28,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
+from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented, widened
@@ -197,6 +198,8 @@ class _Printer:
         in_lists = self.form.in_lists  # in lists, a stacked state is a copy already
 
         def line(stmt: Assign) -> str:
+            if is_wide(stmt.value):
+                return f"{stmt.target.name} = {self._wide(stmt.value, printer)}"
             expr = use_tensor_logic(stmt.value, self._is_late)
             value = printer.text(self._with_equal_sides(expr))
             if self._is_small(stmt.target) and not self._is_late(stmt.value):
@@ -213,6 +216,15 @@ class _Printer:
                 form = self.form.write_number if state.on_device else self.form.write
                 write = self._filled_in(form, state.symbol)
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
+
+    def _wide(self, reduction: Expr, printer: PythonPrinter) -> str:
+        """Return the text that asks for a reduction over several parameters."""
+        assert isinstance(reduction, Call)
+        (operand,) = reduction.args
+        text = printer.text(operand)
+        if not self._is_late(operand):
+            text = f"number({self._like()}, {text}{self.form.count})"
+        return f"yield {reduction.op}({text})"
 
     def _with_equal_sides(self, value: Expr) -> Expr:
         """Return a value whose `where`s have tensors on both sides if one is a reduced number."""

@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.signature import list_names
@@ -152,7 +153,8 @@ def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[st
 
 
 def _line(stmt: Assign) -> str:
-    return f"{stmt.target.name} = {_TEXT.text(stmt.value)}"
+    asks = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
+    return f"{stmt.target.name} = {asks}{_TEXT.text(stmt.value)}"
 
 
 def _lists(algorithm: Algorithm) -> list[str]:

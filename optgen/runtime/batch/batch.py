@@ -52,6 +52,7 @@ class Batch:
     memo: dict[str, Any] = field(default_factory=dict)  # what the lowerings found for these types
     parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
     indices: list[int] = field(default_factory=list)  # of a part's tensors in the whole batch
+    group_id: int = 0  # of the whole group, in a part too
     _noncontiguous: list[int] | None = None
     _grad_dtypes: set[torch.dtype] | None = None
 
@@ -134,7 +135,11 @@ class Batch:
         for index, key in enumerate(keys):
             indices_by_key.setdefault(key, []).append(index)
         self.parts = [
-            Batch({}, [], [], [], [], [], [], {}, [key] * len(indices), [], indices=indices)
+            Batch(
+                *({}, [], [], [], [], [], [], {}, [key] * len(indices), []),
+                indices=indices,
+                group_id=self.group_id,
+            )
             for key, indices in indices_by_key.items()
         ]
         self.fill_parts()

@@ -74,7 +74,7 @@ def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
     for member in members:
         if member.is_complex():
             raise RuntimeError(f"{name} does not support complex parameters")
-        if optimizer.rule.unfused and is_dtensor(type(member)):
+        if optimizer.rule.uncut and is_dtensor(type(member)):
             raise RuntimeError(
                 f"{name} does not support parameters that are DTensors: {optimizer.rule.unfused}"
             )

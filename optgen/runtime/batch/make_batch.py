@@ -14,6 +14,7 @@ from optgen.runtime.batch.dispatch_key import dispatch_keys
 from optgen.runtime.batch.extra_inputs import Inputs, given_flags, input_columns
 from optgen.runtime.batch.gradient_checks import check_whole
 from optgen.runtime.batch.gradients import Gradients
+from optgen.runtime.batch.group_states import group_state_columns
 from optgen.runtime.batch.view_tensors import view_tensors
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import Rule
@@ -77,9 +78,12 @@ def make_batch(
     types += [list(map(type, _present(column))) for column in handed.values()]
     same_types = known is not None and known.types == types
     real = known.real if known and same_types else _are_real(types)
+    if rule.group_states:
+        raw = raw | group_state_columns(rule, group, members)
     columns = [(handed if state.given else raw).get(state.key, []) for state in rule.states]
     batch = Batch(
         group=group,
+        group_id=id(group),
         members=members,
         params=list(members) if real else reals(members, written=True),
         grads=grads.tensors,

@@ -1,4 +1,7 @@
-"""Step sharded parameters through the foreach lowering if their rule needs whole parameters."""
+"""Step sharded parameters through the foreach lowering if their rule needs whole parameters.
+
+If the rule reduces over several parameters, whole parameters take this form too.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,43 +28,49 @@ def prepare(
     rounds: dict[int, list[Update]] = {}  # a parameter that is listed twice steps in two rounds
     for batch in batches:
         rounds.setdefault(batch.dispatch_key.occurrence, []).extend(
-            _updates(optimizer, batch, consensus)
+            updates(optimizer, batch, consensus)
         )
 
     def take() -> None:
         for batch in batches:
             unscale(optimizer, batch)
-        for updates in rounds.values():
-            run(updates)
+        for together in rounds.values():
+            run(together)
 
     return take
 
 
-def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterator[Update]:
+def updates(
+    optimizer: Optimized, batch: Batch, consensus: Consensus | None = None
+) -> Iterator[Update]:
+    """Yield the updates of a batch; note them in a consensus, which sharded parameters need."""
     rule, group, sharding = optimizer.rule, batch.group, batch.dispatch_key.sharding
-    assert sharding is not None
-    if group.get("differentiable") or group.get("capturable"):
+    if sharding is not None and (group.get("differentiable") or group.get("capturable")):
         raise RuntimeError(
             f"{type(optimizer).__name__} needs whole parameters, and this rank holds a shard "
             f"({sharding.placements}): a step is possible with neither differentiable=True nor "
             "capturable=True, so set both to False"
         )
     hypers = hyper_arguments(rule, group, functional=False, lowering="foreach")
-    name, sharded_axes = variant_name("update_sharded", rule, batch), sharding.sharded_axes()
+    name = variant_name("update_sharded", rule, batch)
+    sharded_axes = sharding.sharded_axes() if sharding is not None else ()
     sharded = find(optimizer.lowerings, "foreach", name)
     local_name = variant_name("update", rule, batch)  # needs no other rank
     update = sharded or load(optimizer.lowerings, "foreach", local_name)
-    consensus.note(sharding, name, hypers)
+    noted = consensus.note if consensus is not None and sharding is not None else None
+    if noted:
+        noted(sharding, name, hypers)
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
         whole = batch.seen[indices[0]]
         count = columns[-1][0].item() if rule.step else None
-        consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
+        if noted:
+            noted(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
         collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
         keywords = {**hypers, **fresh, **collectives}
-        yield _update_bucket(update, in_one_dtype(rule, columns), keywords)
+        yield update_bucket(update, in_one_dtype(rule, columns), keywords)
 
 
-def _update_bucket(update: Function, lists: OneDtype, keywords: Mapping[str, Any]) -> Update:
+def update_bucket(update: Function, lists: OneDtype, keywords: Mapping[str, Any]) -> Update:
     """Update a bucket, and yield the collectives it needs; an update without phases needs none."""
     requests = update(*lists.columns, **keywords)
     if requests is not None:

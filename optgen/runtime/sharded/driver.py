@@ -2,10 +2,11 @@
 
 An update over shards is a generator. Where it needs data of the other ranks, it yields a request
 and resumes with the answer. All updates of a step are resumed together. So one collective answers
-the requests of all of them, whatever the number of tensors.
+the requests of all of them, whatever the number of tensors. Without other ranks, updates wait for
+one another if their rule reduces over several parameters.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, TypeAlias
 
@@ -13,29 +14,54 @@ from torch import Tensor
 
 from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
+from optgen.runtime.sharded.wide_reductions import WideReduction, reduce_wide
 
-Request: TypeAlias = list[Partial] | list[Gather] | list[Scatter] | Gather | Scatter
+Request: TypeAlias = (
+    list[Partial] | list[Gather] | list[Scatter] | Gather | Scatter | WideReduction
+)
 Update: TypeAlias = Generator[Request, Any, None]
 """The update of one bucket.
 
 A request for a partial reduction is answered in place; a request for matrices is answered by a list
-of matrices; a list of requests, by a list of answers.
+of matrices; a request for a reduction over several parameters, by its result; a list of requests,
+by a list of answers.
 """
 
 
-def run(updates: Sequence[Update]) -> None:
-    """Run updates to their ends; every rank must bring the same updates in the same order."""
+def run(updates: Sequence[Update], groups: Sequence[int] = ()) -> None:
+    """Run updates to their ends; every rank must bring the same updates in the same order.
+
+    Args:
+        updates: the updates of a step.
+        groups: a number for the param group of each, if they reduce over several parameters.
+    """
     try:
-        pending = [(update, next(update, None)) for update in updates]
-        while pending := [(update, request) for update, request in pending if request is not None]:
-            answers = _answer([request for _, request in pending if request is not None])
-            pending = [
-                (update, _resume(update, answer))
-                for (update, _), answer in zip(pending, answers, strict=True)
-            ]
+        _run(dict(enumerate(updates)), dict(enumerate(groups)))
     finally:
         for update in updates:
             update.close()
+
+
+def _run(updates: Mapping[int, Update], groups: Mapping[int, int]) -> None:
+    """Resume updates with answers until all have ended.
+
+    Reductions over several parameters wait until every update asks for one.
+    """
+    wide: dict[int, WideReduction] = {}
+    answers: dict[int, Any] = dict.fromkeys(updates)
+    while answers:
+        requests: dict[int, Any] = {}
+        for index, answer in answers.items():
+            request = _resume(updates[index], answer)
+            if isinstance(request, WideReduction):
+                wide[index] = request
+            elif request is not None:
+                requests[index] = request
+        if requests:
+            answers = dict(zip(requests, _answer(list(requests.values())), strict=True))
+        else:
+            answers = reduce_wide(wide, groups)
+            wide = {index: asked for index, asked in wide.items() if index not in answers}
 
 
 def _resume(update: Update, answer: Any) -> Request | None:
@@ -46,7 +72,7 @@ def _resume(update: Update, answer: Any) -> Request | None:
         return None
 
 
-def _answer(requests: list[Request]) -> list[Any]:
+def _answer(requests: list[Any]) -> list[Any]:
     """Answer all requests of a round, in their order."""
     lists = [request if isinstance(request, list) else [request] for request in requests]
     flat = [each for listed in lists for each in listed]

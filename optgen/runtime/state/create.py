@@ -28,7 +28,11 @@ Created = tuple[dict[str, Any], str]  # a parameter's state, and a new key
 
 def state_keys(rule: Rule, group: Group) -> list[str]:
     """Return the keys of the states that parameters of this group have."""
-    return [state.key for state in rule.states if not state.given and state.present(group)]
+    return [
+        state.key
+        for state in rule.states
+        if not (state.given or state.of_group) and state.present(group)
+    ]
 
 
 def create_missing(
@@ -52,7 +56,7 @@ def create_missing(
     missing, in torch's checkpoints too. So fresh states are not created `ahead` of a step.
     """
     skipped = rule.fresh if ahead else ()
-    kept = [s for s in rule.states if not s.given and s.key not in skipped]
+    kept = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]
     present = [s for s in kept if s.present(group)]
     if not present and rule.step is None:
         return []

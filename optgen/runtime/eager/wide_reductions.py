@@ -1,0 +1,54 @@
+"""Ask for reductions over several parameters, in the forms that generated code computes with.
+
+A number is that of one parameter: a float, a 0-dim tensor, or a tensor of one element. Or there is
+one for each tensor of a list: stacked along the first axis, or in a `TensorList`.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.eager.tensor_lists import TensorList
+from optgen.runtime.sharded.wide_reductions import WideReduction
+
+
+def group_sum(number: Any, count: int = 1) -> WideReduction:
+    """Ask for the sum over the parameters of a group; `count` of them have an equal float."""
+    return _asked(number, count, "group", largest=False)
+
+
+def group_max(number: Any, count: int = 1) -> WideReduction:
+    """Ask for the largest over the parameters of a group; `count` of them have an equal float."""
+    return _asked(number, count, "group", largest=True)
+
+
+def all_sum(number: Any, count: int = 1) -> WideReduction:
+    """Ask for the sum over the parameters of all groups; `count` of them have an equal float."""
+    return _asked(number, count, "all", largest=False)
+
+
+def all_max(number: Any, count: int = 1) -> WideReduction:
+    """Ask for the largest over the parameters of all groups; `count` have an equal float."""
+    return _asked(number, count, "all", largest=True)
+
+
+def _asked(
+    number: Any, count: int, over: Literal["group", "all"], *, largest: bool
+) -> WideReduction:
+    if isinstance(number, TensorList):
+        numbers = torch.cat([each.reshape(1).double() for each in number.tensors])
+        return WideReduction(numbers, over, largest, lambda result: _each_like(number, result))
+    if isinstance(number, Tensor):
+        numbers = number.reshape(-1).double()
+        return WideReduction(numbers, over, largest, lambda result: _like(number, result))
+    numbers = torch.full((count,), number, dtype=torch.float64)
+    return WideReduction(numbers, over, largest, lambda result: result)
+
+
+def _like(number: Tensor, result: Tensor) -> Tensor:
+    return result.to(number).expand(number.shape).clone()
+
+
+def _each_like(numbers: TensorList, result: Tensor) -> TensorList:
+    return TensorList([_like(each, result) for each in numbers.tensors])

@@ -1,0 +1,51 @@
+"""Reduce numbers of several parameters: a request of an update, and the answers of a round."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WideReduction:
+    """A request for the sum or the largest of one number of each parameter.
+
+    * `numbers`: the numbers of the parameters of this update, on one axis, in float64. They are
+      complete: each is that of a whole parameter.
+    * `over`: the parameters whose numbers are taken: those of the update's group, or all.
+    * `answer`: returns the result in the form that the update computes with.
+    """
+
+    numbers: Tensor
+    over: Literal["group", "all"]
+    largest: bool
+    answer: Callable[[Tensor], Any]
+
+
+def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]) -> dict[int, Any]:
+    """Answer the requests over groups; if there are none, answer those over all parameters.
+
+    Every update that has not ended must have asked, so that no number is missing.
+
+    Args:
+        requests: by the updates that made them.
+        groups: the group of each update.
+    """
+    in_groups = [update for update, asked in requests.items() if asked.over == "group"]
+    together: dict[int, list[int]] = {}
+    for update in in_groups or requests:
+        together.setdefault(groups[update] if in_groups else 0, []).append(update)
+    answers = {}
+    for updates in together.values():
+        result = _reduced([requests[update] for update in updates])
+        answers |= {update: requests[update].answer(result) for update in updates}
+    return answers
+
+
+def _reduced(requests: list[WideReduction]) -> Tensor:
+    """Return the sum or the largest of the numbers, the same bits in whatever order they come."""
+    device = requests[0].numbers.device
+    numbers = torch.cat([asked.numbers.to(device) for asked in requests])
+    return numbers.amax() if requests[0].largest else numbers.sort().values.sum()

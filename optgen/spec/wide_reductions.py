@@ -1,0 +1,162 @@
+"""Read reductions over several parameters, `sum(x, over="group")`, and check what they reach."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, assigns, refs, walk
+from optgen.ir.ops import FACTS, WIDE_OPS
+from optgen.ir.value_kinds import Axes, Stage
+from optgen.spec.source import Source
+from optgen.spec.type_check import SHAPE_NAMES
+
+if TYPE_CHECKING:
+    from optgen.spec.op_calls import OpCalls
+
+SCOPES = ("group", "all")
+WORDS = ("sum", "mean", "norm", "rms", "max_abs")
+"""Reductions that can go over several parameters."""
+
+
+def is_wide_call(node: ast.Call) -> bool:
+    """Tell whether a call has the keyword `over`."""
+    return any(keyword.arg == "over" for keyword in node.keywords)
+
+
+def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
+    """Read a reduction over several parameters; it becomes a statement of its own."""
+    scope = _over(reader, node, name)
+    if reader.scope.algorithm.is_function:
+        hint = "only a rule of an @optimizer may reduce over parameters"
+        reader.source.error(node, f"`{name}` goes over parameters, but a function has lists", hint)
+    _check_branches(reader, node, name, scope)
+    value = reader.number(node.args[0])
+    axes = reader.scope.kind(value).axes
+    if axes is not Axes.TENSOR:
+        hint = f'it takes a value of every element: {name}(g, over="{scope}")'
+        reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
+    return _reduced(reader, name, scope, value)
+
+
+def _over(reader: OpCalls, node: ast.Call, name: str) -> str:
+    """Return the scope that a call names, after checking its form."""
+    hint = f'write {name}(x, over="group") or {name}(x, over="all")'
+    if name not in WORDS:
+        words = ", ".join(WORDS)
+        reader.source.error(node, f"`{name}` takes no over=", f"words with over=: {words}")
+    match node:
+        case ast.Call(args=[arg], keywords=[ast.keyword(value=ast.Constant(value=str() as scope))]):
+            if scope in SCOPES and not isinstance(arg, ast.Starred):
+                return scope
+    reader.source.error(node, f"`{name}` with over= takes one value, and a scope", hint)
+
+
+def _check_branches(reader: OpCalls, node: ast.Call, name: str, scope: str) -> None:
+    """Check that the parameters that a reduction reaches all take the branches around it.
+
+    They need not have equal shapes, step counts or extra inputs, but those of one group have equal
+    hyperparameters.
+    """
+    algorithm = reader.scope.algorithm
+    for condition in reader.scope.conditions:
+        if scope == "all":
+            message = f"`{name}` over all parameters inside a branch, which some may not take"
+            hint = "move it before the branch"
+            reader.source.error(node, message, hint)
+        if _differs_in_group(reader, algorithm, condition):
+            message = f"`{name}` over a group inside a branch, which some parameters may not take"
+            hint = "branch on hyperparameters only, or move it before the branch"
+            reader.source.error(node, message, hint)
+
+
+def _differs_in_group(reader: OpCalls, algorithm: Algorithm, condition: Expr) -> bool:
+    """Tell whether a condition can have two answers in one group."""
+    given = {hyper.name for hyper in algorithm.hypers if hyper.given}
+    facts = any(isinstance(node, Call) and node.op in FACTS for node in walk(condition))
+    late = reader.scope.kind(condition).stage > Stage.GROUP
+    return late or facts or any(ref.name in given for ref in refs(condition))
+
+
+def _reduced(reader: OpCalls, name: str, scope: str, value: Expr) -> Expr:
+    """Return the expression of a reduction over several parameters."""
+
+    def over(op: str, number: Expr) -> Ref:
+        return reader.named(f"{op}_over_{scope}", Call(f"{scope}_{op}", (number,), value.place))
+
+    def added(number: Expr) -> Ref:
+        return over("sum", number)
+
+    def squares() -> Ref:
+        return added(Call("sum", (Call("**", (value, Const(2))),), value.place))
+
+    def count() -> Ref:
+        return added(Call("numel", (Ref(reader.scope.algorithm.param),), value.place))
+
+    meanings: dict[str, Callable[[], Expr]] = {
+        "sum": lambda: added(Call("sum", (value,), value.place)),
+        "max_abs": lambda: over("max", Call("max_abs", (value,), value.place)),
+        "norm": lambda: Call("sqrt", (squares(),)),
+        "mean": lambda: Call("/", (added(Call("sum", (value,), value.place)), count())),
+        "rms": lambda: Call("sqrt", (Call("/", (squares(), count())),)),
+    }
+    return meanings[name]()
+
+
+def check_group_states(source: Source, algorithm: Algorithm) -> None:
+    """Check that each state of a group gets values that all parameters of the group share.
+
+    Raises:
+        SpecError: a value depends on one parameter, or a state has an option of other states.
+    """
+    for state in algorithm.group_states():
+        if state.eager or state.init in ("p", "index"):
+            message = f"`{state.symbol}` belongs to the group, and begins with a number"
+            hint = "init= a number or a hyperparameter, without eager="
+            source.error_at(state.place, message, hint)
+    if any(algorithm.group_states()):
+        _Shared(source, algorithm).check(algorithm.rule)
+
+
+class _Shared:
+    """Names that have one value for all parameters of a group, at the current statement."""
+
+    def __init__(self, source: Source, algorithm: Algorithm) -> None:
+        self.source, self.algorithm = source, algorithm
+        self.states = {state.symbol for state in algorithm.group_states()}
+        self.names = self.states | {h.name for h in algorithm.hypers if not h.given}
+
+    def check(self, program: Program, inside: bool = True) -> None:
+        """Check the statements of a program. `inside` tells whether its branches are shared."""
+        for stmt in program:
+            if not isinstance(stmt, Assign):
+                shared = inside and self._is_shared(stmt.condition)
+                before = set(self.names)
+                self.check(stmt.then, shared)
+                after_then, self.names = self.names, set(before)
+                self.check(stmt.orelse, shared)
+                self.names &= after_then
+                if not shared:
+                    self.names -= {a.target.name for a in assigns((stmt,))}
+                continue
+            name, shared = stmt.target.name, inside and self._is_shared(stmt.value)
+            if name in self.states and not shared:
+                message = f"`{name}` belongs to the group, and this value to one parameter"
+                hint = 'use sum(x, over="group"), hyperparameters, and states of the group'
+                self.source.error_at(stmt.place, message, hint)
+            (self.names.add if shared else self.names.discard)(name)
+
+    def _is_shared(self, value: Expr) -> bool:
+        """Tell whether a value follows from shared names; a wide reduction is shared itself."""
+        match value:
+            case Call(op, _) if op in WIDE_OPS:
+                return True
+            case Ref(name):
+                return name in self.names
+            case Call("fresh", (Ref(name),)):
+                return name in self.states
+            case Call(_, args) if args:
+                return all(map(self._is_shared, args))
+        return isinstance(value, Const)

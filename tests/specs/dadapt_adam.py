@@ -1,0 +1,39 @@
+"""D-Adaptation of Adam, as its authors' package has it, with decoupled weight decay."""
+
+from optgen.spec import abs, hyper, maximum, minimum, optimizer, sqrt, state, sum, where
+
+
+@optimizer(paper="https://arxiv.org/abs/2301.07733")
+def DAdaptAdam(
+    p,
+    g,
+    /,
+    d=state("d", init="d0", shape="group"),
+    r=state("numerator_weighted", shape="group"),
+    m=state("exp_avg"),
+    v=state("exp_avg_sq"),
+    s=state("s"),
+    *,
+    lr=hyper(1.0, ge=0),
+    betas=hyper((0.9, 0.999), ge=0, lt=1),
+    eps=hyper(1e-8, ge=0),
+    weight_decay=hyper(0.0, ge=0),
+    d0=hyper(1e-6, gt=0),
+    growth_rate=hyper(None, optional=True, gt=1),
+):
+    """Adam whose step size is an estimate d of the distance to the solution (Defazio, 2023)."""
+    beta1, beta2 = betas
+    beta3 = sqrt(beta2)
+    rate = d * lr
+
+    r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
+    m = beta1 * m + (1 - beta1) * rate * g
+    v = beta2 * v + (1 - beta2) * g**2
+    s = beta3 * s + (1 - beta3) * rate * g
+    length = sum(abs(s), over="all")
+    d_hat = where(length > 0, r / ((1 - beta3) * length), d)
+    if growth_rate is not None:
+        d_hat = minimum(d_hat, d * growth_rate)
+    d = maximum(d, d_hat)
+    p = p - weight_decay * rate * p
+    p = p - m / (sqrt(v) + eps)
