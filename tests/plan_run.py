@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from optgen.ir.evaluate import dtype_of, facts_of
+from optgen.ir.evaluate import facts_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 from optgen.ir.random_numbers import places
+from optgen.ir.state_values import dtype_of
 
 Values = dict[str, Any]
 

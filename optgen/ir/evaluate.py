@@ -9,19 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.matrix_axes import Axes, above, beside
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS, WIDE_OPS
 from optgen.ir.random_numbers import places
+from optgen.ir.state_values import (
+    Values,
+    dtype_of,
+    exists,
+    initial_value,
+    number,
+    shape_of,
+    stored_value,
+)
 from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
-
-Values = dict[str, Any]
 
 
 def evaluate(
@@ -56,10 +62,12 @@ def evaluate(
     return result
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True)
+class Member:
     """One parameter of a step, with the arguments of `evaluate`.
 
-    `group` is the number of its group. Members of a group have equal states of the group.
+    `index` is its number in the optimizer, and `group` the number of its group. Members of a group
+    have equal states of the group.
     """
 
     hypers: Mapping[str, Any]
@@ -101,9 +109,9 @@ def _reduced_together(
         together.setdefault(members[index].group if in_groups else 0, []).append(index)
     answers: dict[int, Tensor | None] = {}
     for indices in together.values():
-        numbers = torch.stack([waiting[index][1] for index in indices])
         op, _ = waiting[indices[0]]
-        answers |= dict.fromkeys(indices, OPS[op].meaning(numbers))
+        result = OPS[op].meaning(*(waiting[index][1] for index in indices))
+        answers |= dict.fromkeys(indices, result)
     return answers
 
 
@@ -115,24 +123,27 @@ def _step_of(
     Yield each reduction over several parameters, as its op and this parameter's number. Resume with
     the result.
     """
-    hypers, param, grad, state, scalar_dtype, storage, index, _ = member
+    hypers, param, grad, state = member.hypers, member.param, member.grad, member.state
+    scalar_dtype, storage = member.scalar_dtype, member.storage
     facts = facts_of(param, storage)
     values: Values = {
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
     }
-    values |= {name: _number(value) for name, value in hypers.items()}
+    values |= {name: number(value) for name, value in hypers.items()}
     existing = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
     for s in existing:
         old = state.get(s.key)
-        value = _initial(algorithm, s, values, scalar_dtype, index) if old is None else old
+        value = (
+            initial_value(algorithm, s, values, scalar_dtype, member.index) if old is None else old
+        )
         values[s.symbol] = value if s.shape == "scalar" else value.double()
     fresh = {s.symbol for s in existing if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
-        values[algorithm.step] = _number(step)
+        values[algorithm.step] = number(step)
     yield from _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
-    new_state = {s.key: _stored(s, values[s.symbol], storage) for s in existing}
+    new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing}
     new_param = values[algorithm.param]
     new_param = new_param if storage is None else new_param.to(storage).double()
     return new_param, ({"step": step} if algorithm.step else {}) | new_state
@@ -169,54 +180,6 @@ def facts_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, boo
     }
 
 
-def _number(value: Any) -> Any:
-    """Convert numbers and bools, also those in a tuple, to 0-dim tensors; keep None and strings."""
-    if isinstance(value, tuple | list):
-        return tuple(_number(v) for v in value)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return torch.tensor(value)
-    return torch.as_tensor(value, dtype=torch.float64).detach().squeeze()
-
-
-def exists(state: State, known: Mapping[str, Any]) -> bool:
-    """Tell whether a state exists, given the values of hyperparameters and shape predicates."""
-    if state.when is None:
-        return True
-    truth = bool(known[state.when.removeprefix("not ")])
-    return truth is not state.when.startswith("not ")
-
-
-def _initial(
-    algorithm: Algorithm, state: State, values: Values, scalar_dtype: torch.dtype, index: int
-) -> Tensor:
-    if state.init == "index":
-        return torch.tensor(float(index), dtype=dtype_of(state, scalar_dtype))
-    name = algorithm.param if state.init == "p" else state.init
-    start: Tensor = values[name] if isinstance(name, str) else _number(name)
-    if state.shape == "scalar":
-        return start.to(dtype_of(state, scalar_dtype))
-    axes = declared_kinds(algorithm)[state.symbol].axes
-    shape = _shape(axes, values[algorithm.param])
-    return _stored(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
-
-
-def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
-    """Return the dtype of a scalar state: the one it declares, or else the usual one."""
-    dtype: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else usual
-    return dtype
-
-
-def _stored(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
-    """Convert a state to the dtype it declares; else round it as its storage does, if known."""
-    if state.dtype:
-        return value.to(getattr(torch, state.dtype))
-    if storage is None or state.shape == "scalar":
-        return value
-    return value.to(storage).double()
-
-
 @dataclass
 class _Step:
     """Run the statements of one step of one parameter; `values` holds every name's value so far."""
@@ -233,8 +196,8 @@ class _Step:
     def run(self, program: Program) -> Generator[tuple[str, Tensor], Tensor | None, None]:
         for stmt in program:
             match stmt:
-                case Assign(target, Call(op, (number,)) as value) if op in WIDE_OPS:
-                    self.values[target.name] = yield op, self.value(number)
+                case Assign(target, Call(op, (operand,)) as value) if op in WIDE_OPS:
+                    self.values[target.name] = yield op, self.value(operand)
                     self.kinds[target.name] = self.kind(value)
                 case Assign(target, value):
                     self.values[target.name] = self.assigned(stmt)
@@ -256,13 +219,13 @@ class _Step:
         """
         match expr:
             case Const(value):
-                return _number(value)
+                return number(value)
             case Ref(name):
                 return _as_dtype(torch.float64, self.values[name])
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
             case Call(op, _) if op in self.facts:
-                return _number(self.facts[op])
+                return number(self.facts[op])
             case Call("random", args):
                 elements = places(self.values[self.algorithm.param])
                 return OPS["random"].meaning(elements, *map(self.value, args))
@@ -296,22 +259,12 @@ class _Step:
     def neutral(self, op: str, expr: Expr) -> Tensor:
         """Return the neutral operand of and/or, in the shape of the operand that is skipped."""
         param: Tensor = self.values[self.algorithm.param]
-        shape = _shape(self.kind(expr).axes, param)
+        shape = shape_of(self.kind(expr).axes, param)
         return torch.full(shape, op == "and", device=param.device)
 
     def kind(self, expr: Expr) -> Kind:
         """Return the kind of an expression at the current statement."""
         return kind_of(expr, lambda ref: self.kinds[ref.name])
-
-
-def _shape(axes: Axes, param: Tensor) -> torch.Size:
-    """Return the shape of a value that varies along these axes of a parameter."""
-    if axes is Axes.NONE:
-        return torch.Size()
-    *batch, rows, cols = (1, 1, *param.shape)
-    known = {"rows": rows, "cols": cols, "1": 1}
-    sizes = [*batch, known[above(axes)], known[beside(axes)]]
-    return torch.Size(sizes[len(sizes) - param.ndim :])
 
 
 def _as_dtype(dtype: torch.dtype, value: Any) -> Any:

@@ -35,7 +35,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("descending", "diag", "eigenvalues", "eigenvectors", "identity", "inverse_root"),
         *("newton_schulz", "qr", "trace", "transpose"),
     ),
-    "eager.working_copies": ("equal_lists", "working_copy", "working_value", "write_back"),
+    "eager.working_copies": (
+        *("equal_lists", "working_copy", "working_value", "write_back", "write_number"),
+    ),
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),
     "eager.reductions": (

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from optgen.ir import linear_algebra
 from optgen.ir.random_numbers import random
 from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
@@ -68,13 +70,13 @@ def _col_latex(name: str) -> str:
     return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({{0}})"
 
 
-def _added_up(numbers: Any) -> Any:
+def _added_up(*numbers: Any) -> Any:
     """Return the sum of numbers. It has the same bits in whatever order they come."""
-    return numbers.sort().values.sum()
+    return torch.stack(numbers).sort().values.sum()
 
 
-def _largest(numbers: Any) -> Any:
-    return numbers.amax()
+def _largest(*numbers: Any) -> Any:
+    return torch.stack(numbers).amax()
 
 
 def _wide_latex(name: str, scope: str) -> str:
@@ -156,8 +158,8 @@ _TABLE = (
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
     OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
     OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
-    # A wide reduction takes one number of each parameter: of a param group, or of all groups. The
-    # evaluator stacks the numbers. It is always the whole value of a statement.
+    # A wide reduction takes one number of each parameter: of a param group, or of all groups. Its
+    # meaning takes all of them. It is always the whole value of a statement.
     OpInfo("group_sum", 1, "wide reduction", _added_up, _wide_latex("sum", "group")),
     OpInfo("group_max", 1, "wide reduction", _largest, _wide_latex("max", "group")),
     OpInfo("all_sum", 1, "wide reduction", _added_up, _wide_latex("sum", "all")),
@@ -259,8 +261,7 @@ CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
 BY_ELEMENT: tuple[str, ...] = tuple(
     op
     for op in OPS
-    if op
-    not in (*PROPERTIES, *REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *RANDOM_OPS)
+    if op not in (*PROPERTIES, *REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *RANDOM_OPS)
 )
 """Ops that every lowering prints inside a sweep: they work element by element."""
 

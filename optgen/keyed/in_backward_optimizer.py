@@ -12,7 +12,7 @@ from optgen.keyed.create_state import create_state, zero_gradients
 from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
-from optgen.keyed.keyed_optimizer import check_no_mode
+from optgen.keyed.rule_checks import check_not_wide, check_state_by_parameter
 from optgen.keyed.torch_private import after_backward
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.tensors.group_view import VIEW
@@ -85,7 +85,8 @@ class InBackwardOptimizer(FusedOptimizer):
 
     Raises:
         ValueError: The groups have other parameters, or lack some.
-        TypeError: The optimizer has `train()` and `eval()`.
+        TypeError: The optimizer has `train()` and `eval()`, or its rule has numbers of several
+            parameters.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class InBackwardOptimizer(FusedOptimizer):
         options = dict(hyper or {})
         given = list(params.values()) if groups is None else [dict(group) for group in groups]
         public = optimizer_class(given, **options)  # has the state and the groups, never steps
-        check_no_mode(public)
+        check_state_by_parameter(public)
+        check_not_wide(public)
         super().__init__(params, public.state, public.param_groups)
         self.defaults.update(public.defaults)
         self._class_and_options = (optimizer_class, options)

@@ -11,7 +11,6 @@ from optgen.keyed.extended_state import ExtendedState
 from optgen.keyed.load_state import Load, group_names, names_by_param, stateful
 from optgen.keyed.load_tensors import path_text
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
-from optgen.runtime.programs import ModeOptimizer
 
 SAVE = "_save_param_groups"
 
@@ -237,15 +236,6 @@ def check_keyed(optimizer: object) -> None:
         raise TypeError(
             f"{type(optimizer).__name__} is no KeyedOptimizer: make one of it, "
             "KeyedOptimizerWrapper(dict(model.named_parameters()), lambda params: …)"
-        )
-
-
-def check_no_mode(optimizer: object) -> None:
-    """Raise a TypeError for an optimizer with a mode: its mode must be in every checkpoint."""
-    if isinstance(optimizer, ModeOptimizer):
-        raise TypeError(
-            f"{type(optimizer).__name__} keeps its mode, train or eval, in its param groups, which "
-            "keyed checkpoints do not hold by default: use it as it is"
         )
 
 

@@ -12,8 +12,8 @@ from optgen.keyed.keyed_optimizer import (
     KeyedOptimizer,
     check_keyed,
     check_names,
-    check_no_mode,
 )
+from optgen.keyed.rule_checks import check_state_by_parameter
 from optgen.runtime.light_optimizer import with_step_hooks
 
 OptimizerFactory = Callable[..., Optimizer]
@@ -84,7 +84,7 @@ class KeyedOptimizerWrapper(WrapperBase):
     ) -> None:
         check_names(params)
         optimizer = optim_factory(params if pass_params_dict else list(params.values()))
-        check_no_mode(optimizer)
+        check_state_by_parameter(optimizer)
         self._begin(_optimizer=optimizer, params=params, defaults=_defaults(optimizer))
         self._check_state()
 

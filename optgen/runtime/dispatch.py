@@ -9,8 +9,8 @@ from optgen.runtime.backends import BACKENDS, FUSED, Update, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
-from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.grad_scaler import is_scaled, is_skipped
+from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
 from optgen.runtime.eager import wide_step
@@ -92,25 +92,14 @@ def _prepare(
     with _consensus(optimizer) as consensus:
         batches = gather_batches(optimizer, grads)
         by_lowering = _by_lowering(optimizer, batches)
-        if optimizer.rule.wide:
-            return batches, [_prepare_together(optimizer, by_lowering, consensus)]
-        updates = []
-        for lowering in sorted(by_lowering, key=list(BACKENDS).index, reverse=True):
-            if consensus:
-                for batch in by_lowering[lowering]:
+        if consensus:
+            for lowering, listed in by_lowering.items():
+                for batch in listed:
                     note_batch(consensus, optimizer.rule, lowering, batch)
-            updates.append(backend(lowering).prepare(optimizer, by_lowering[lowering], consensus))
-    return batches, updates
-
-
-def _prepare_together(
-    optimizer: Stepping, by_lowering: dict[str, list[Batch]], consensus: Consensus | None
-) -> Update:
-    """Prepare one update of all batches, whose parameters wait for one another in the step."""
-    for lowering, batches in by_lowering.items() if consensus else ():
-        for batch in batches:
-            note_batch(consensus, optimizer.rule, lowering, batch)
-    return wide_step.prepare(optimizer, by_lowering, consensus)
+        if optimizer.rule.wide:  # its parameters wait for one another in the step
+            return batches, [wide_step.prepare(optimizer, by_lowering, consensus)]
+        order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
+        return batches, [backend(n).prepare(optimizer, by_lowering[n], consensus) for n in order]
 
 
 def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:

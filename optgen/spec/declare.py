@@ -178,8 +178,9 @@ def state(
         init: its initial value: a number, a hyperparameter's name, "p", a copy of the parameter,
             or "index", the parameter's number in the optimizer.
         shape: "like" the parameter; "row", one number per row: the parameter's shape with size 1 in
-            the last axis; "col", one number per column: size 1 in the last axis but one; or
-            "scalar", one number per parameter.
+            the last axis; "col", one number per column: size 1 in the last axis but one; "scalar",
+            one number per parameter; or "group", one number for all parameters of a group, which
+            the group keeps under the key.
         dtype: None for the parameter's dtype, or "float32". For a "scalar": "float64", which None
             means too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if
             that is the default dtype.

@@ -176,28 +176,58 @@ def col_rms(x: Any) -> Any:
     _refuse("col_rms")
 
 
-def sum(x: Any) -> Any:
-    """Return the sum of all elements: one number per parameter."""
+def sum(x: Any, *, over: str | None = None) -> Any:
+    """Return the sum of all elements: one number per parameter.
+
+    Args:
+        x: a value of every element.
+        over: "group" for all elements of all parameters in the group, or "all" for those of all
+            groups; parameters without a gradient in this step do not count.
+    """
     _refuse("sum")
 
 
-def mean(x: Any) -> Any:
-    """Return the mean of all elements: one number per parameter."""
+def mean(x: Any, *, over: str | None = None) -> Any:
+    """Return the mean of all elements: one number per parameter.
+
+    Args:
+        x: a value of every element.
+        over: "group" for all elements of all parameters in the group, or "all" for those of all
+            groups; parameters without a gradient in this step do not count.
+    """
     _refuse("mean")
 
 
-def norm(x: Any) -> Any:
-    """Return the Euclidean norm of all elements: sqrt(sum(x**2))."""
+def norm(x: Any, *, over: str | None = None) -> Any:
+    """Return the Euclidean norm of all elements: sqrt(sum(x**2)).
+
+    Args:
+        x: a value of every element.
+        over: "group" for all elements of all parameters in the group, or "all" for those of all
+            groups; parameters without a gradient in this step do not count.
+    """
     _refuse("norm")
 
 
-def rms(x: Any) -> Any:
-    """Return the root mean square of all elements: sqrt(mean(x**2))."""
+def rms(x: Any, *, over: str | None = None) -> Any:
+    """Return the root mean square of all elements: sqrt(mean(x**2)).
+
+    Args:
+        x: a value of every element.
+        over: "group" for all elements of all parameters in the group, or "all" for those of all
+            groups; parameters without a gradient in this step do not count.
+    """
     _refuse("rms")
 
 
-def max_abs(x: Any) -> Any:
-    """Return the largest absolute value of all elements; NaN if any element is NaN."""
+def max_abs(x: Any, *, over: str | None = None) -> Any:
+    """Return the largest absolute value of all elements; NaN if any element is NaN.
+
+    Args:
+        x: a value of every element.
+        over: "group" for all elements of all parameters in the group, or "all" for those of all
+            groups; parameters without a gradient in this step do not count.
+    """
     _refuse("max_abs")
 
 

@@ -29,9 +29,6 @@ def is_wide_call(node: ast.Call) -> bool:
 def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
     """Read a reduction over several parameters; it becomes a statement of its own."""
     scope = _over(reader, node, name)
-    if reader.scope.algorithm.is_function:
-        hint = "only a rule of an @optimizer may reduce over parameters"
-        reader.source.error(node, f"`{name}` goes over parameters, but a function has lists", hint)
     _check_branches(reader, node, name, scope)
     value = reader.number(node.args[0])
     axes = reader.scope.kind(value).axes

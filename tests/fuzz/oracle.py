@@ -12,8 +12,9 @@ from torch import Tensor
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_words import STORE, bounded_meanings
 from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Shape
-from optgen.ir.evaluate import dtype_of, evaluate, exists, facts_of
+from optgen.ir.evaluate import evaluate, facts_of
 from optgen.ir.nodes import Call, If, Program, Stmt
+from optgen.ir.state_values import dtype_of, exists
 
 _SLACK = 4.0
 """Factor on bounds, because they are first-order and an op may consist of several operations."""

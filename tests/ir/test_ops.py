@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from optgen.ir.ops import (
     RANDOM_OPS,
     REDUCTIONS,
     STORAGE_OPS,
+    WIDE_OPS,
 )
 
 nan, inf = float("nan"), float("inf")
@@ -129,9 +131,29 @@ def test_orthogonalize_drives_singular_values_to_one(shape: tuple[int, ...]) -> 
     torch.testing.assert_close(found, u @ v, rtol=0, atol=1e-12)
 
 
+WIDE: dict[str, Callable[..., float]] = {
+    "group_sum": math.fsum,
+    "group_max": max,
+    "all_sum": math.fsum,
+    "all_max": max,
+}
+
+
+@pytest.mark.parametrize("word", WIDE)
+def test_wide_reductions(word: str) -> None:
+    """Numbers of any order give the same bits, and NaN wins."""
+    numbers = torch.randn(50, dtype=torch.float64).exp()
+    meaning = OPS[word].meaning
+    found = {meaning(*numbers[torch.randperm(50)]).item() for _ in range(8)}
+    assert len(found) == 1
+    assert found.pop() == pytest.approx(WIDE[word](numbers.tolist()), rel=1e-15)
+    assert meaning(*numbers, torch.tensor(nan)).isnan()
+
+
 def test_every_op_is_tested() -> None:
     others = {*WITHOUT_REFERENCE, *PROPERTIES, *STORAGE_OPS, *RANDOM_OPS}
-    whole = {*REDUCED, *MATRIX_OPS, *LINEAR_ALGEBRA}
+    whole = {*REDUCED, *WIDE, *MATRIX_OPS, *LINEAR_ALGEBRA}
+    assert set(WIDE_OPS) == set(WIDE)
     assert set(OPS) == {*REFERENCE, *whole, *others}
     assert set(REDUCTIONS) == set(REDUCED)
     assert set(FUNCTIONS) == {w for w in REFERENCE if OPS[w].category == "function"}

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import evaluate, exists, facts_of
+from optgen.ir.evaluate import evaluate, facts_of
 from optgen.ir.ops import OPS
+from optgen.ir.state_values import exists
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering

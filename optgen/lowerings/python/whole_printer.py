@@ -101,8 +101,8 @@ def write_lines(plan: Plan, form: WholeSyntax) -> Iterator[str]:
     for stream in streams(plan):
         if stream.stored:
             is_number = stream.state is not None and stream.state.on_device
-            new = f"{stream.name}.reshape(())" if is_number else stream.name
-            yield from when(stream, form.write.format(new, plural(stream.name)))
+            text = "write_number({1}[index], {0})" if is_number else form.write
+            yield from when(stream, _spelt(text, stream.name))
 
 
 def when(stream: Stream, line: str) -> list[str]:

@@ -57,14 +57,13 @@ def updates(
     sharded = find(optimizer.lowerings, "foreach", name)
     local_name = variant_name("update", rule, batch)  # needs no other rank
     update = sharded or load(optimizer.lowerings, "foreach", local_name)
-    noted = consensus.note if consensus is not None and sharding is not None else None
-    if noted:
-        noted(sharding, name, hypers)
+    if consensus and sharding:
+        consensus.note(sharding, name, hypers)
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
         whole = batch.seen[indices[0]]
         count = columns[-1][0].item() if rule.step else None
-        if noted:
-            noted(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
+        if consensus and sharding:
+            consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
         collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
         keywords = {**hypers, **fresh, **collectives}
         yield update_bucket(update, in_one_dtype(rule, columns), keywords)

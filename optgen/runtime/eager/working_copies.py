@@ -44,6 +44,14 @@ def write_back(tensors: list[Tensor], values: Tensor) -> None:
     torch._foreach_copy_(tensors, cast(TensorList, values).tensors)
 
 
+def write_number(state: Tensor, value: float | Tensor) -> None:
+    """Write a number, or a tensor of one element, into a 0-dim state."""
+    if isinstance(value, Tensor):
+        state.copy_(value.reshape(()))
+    else:
+        state.fill_(value)
+
+
 def _computed_in(like: Tensor | list[Tensor]) -> torch.dtype:
     param = like if isinstance(like, Tensor) else like[0]
     return torch.float64 if param.dtype == torch.float64 else torch.float32

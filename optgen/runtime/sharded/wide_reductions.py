@@ -37,7 +37,7 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
     together: dict[int, list[int]] = {}
     for update in in_groups or requests:
         together.setdefault(groups[update] if in_groups else 0, []).append(update)
-    answers = {}
+    answers: dict[int, Any] = {}
     for updates in together.values():
         result = _reduced([requests[update] for update in updates])
         answers |= {update: requests[update].answer(result) for update in updates}

@@ -1,0 +1,74 @@
+"""Find the values of states for the evaluator: before the first step, and as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.matrix_axes import Axes, above, beside
+from optgen.ir.value_kinds import declared_kinds
+
+Values = dict[str, Any]
+
+
+def number(value: Any) -> Any:
+    """Convert numbers and bools, also those in a tuple, to 0-dim tensors; keep None and strings."""
+    if isinstance(value, tuple | list):
+        return tuple(number(v) for v in value)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return torch.tensor(value)
+    return torch.as_tensor(value, dtype=torch.float64).detach().squeeze()
+
+
+def exists(state: State, known: Mapping[str, Any]) -> bool:
+    """Tell whether a state exists, given the values of hyperparameters and shape predicates."""
+    if state.when is None:
+        return True
+    truth = bool(known[state.when.removeprefix("not ")])
+    return truth is not state.when.startswith("not ")
+
+
+def initial_value(
+    algorithm: Algorithm, state: State, values: Values, scalar_dtype: torch.dtype, index: int
+) -> Tensor:
+    """Return the value of a state before a parameter's first step."""
+    if state.init == "index":
+        return torch.tensor(float(index), dtype=dtype_of(state, scalar_dtype))
+    name = algorithm.param if state.init == "p" else state.init
+    start: Tensor = values[name] if isinstance(name, str) else number(name)
+    if state.shape == "scalar":
+        return start.to(dtype_of(state, scalar_dtype))
+    axes = declared_kinds(algorithm)[state.symbol].axes
+    shape = shape_of(axes, values[algorithm.param])
+    return stored_value(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
+
+
+def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
+    """Return the dtype of a scalar state: the one it declares, or else the usual one."""
+    dtype: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else usual
+    return dtype
+
+
+def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
+    """Convert a state to the dtype it declares; else round it as its storage does, if known."""
+    if state.dtype:
+        return value.to(getattr(torch, state.dtype))
+    if storage is None or state.shape == "scalar":
+        return value
+    return value.to(storage).double()
+
+
+def shape_of(axes: Axes, param: Tensor) -> torch.Size:
+    """Return the shape of a value that varies along these axes of a parameter."""
+    if axes is Axes.NONE:
+        return torch.Size()
+    *batch, rows, cols = (1, 1, *param.shape)
+    known = {"rows": rows, "cols": cols, "1": 1}
+    sizes = [*batch, known[above(axes)], known[beside(axes)]]
+    return torch.Size(sizes[len(sizes) - param.ndim :])

@@ -1,0 +1,27 @@
+"""Check whether a keyed optimizer can wrap an optimizer, by its rule."""
+
+from optgen.runtime.programs import ModeOptimizer
+from optgen.runtime.rule import Rule
+
+
+def check_state_by_parameter(optimizer: object) -> None:
+    """Raise a TypeError for an optimizer whose groups keep what must be in every checkpoint."""
+    kept = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
+    rule = getattr(type(optimizer), "rule", None)
+    for state in rule.group_states if isinstance(rule, Rule) else ():
+        kept = kept or f"the state {state.key}"
+    if kept:
+        raise TypeError(
+            f"{type(optimizer).__name__} keeps {kept} in its param groups, which keyed checkpoints "
+            "do not hold by default: use it as it is"
+        )
+
+
+def check_not_wide(optimizer: object) -> None:
+    """Raise a TypeError for an optimizer whose parameters cannot be updated one by one."""
+    rule = getattr(type(optimizer), "rule", None)
+    if isinstance(rule, Rule) and rule.wide:
+        raise TypeError(
+            f"{type(optimizer).__name__} has numbers of several parameters, whose gradients must "
+            "all be there: take its step after the backward pass"
+        )

@@ -1,0 +1,66 @@
+"""Test rules with numbers of several parameters on shards: equal to one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from distributed.cases import SHARED, difference, share
+from torch import Tensor, distributed, nn
+
+import optgen
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+SPECS = Path(__file__).parent.parent / "specs"
+
+
+def _listed(tensors: list[Tensor]) -> list[dict[str, Any]]:
+    return [{"params": tensors[:4]}, {"params": tensors[4:], "lr": 0.05}]
+
+
+def _train(rank: int, name: str, shapes: Any) -> float:
+    """Return the difference between shards and one process after five steps."""
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    torch.manual_seed(3)
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in shapes]
+    alone = [nn.Parameter(value.clone()) for value in drawn]
+    pairs = list(zip(drawn, shapes, strict=True))
+    shared = [nn.Parameter(share(value, how, mesh)) for value, (_, how) in pairs]
+    cls: Any = optgen.load(SPECS / f"{name}.py")
+    ours, reference = cls(_listed(shared)), cls(_listed(alone))
+    for step in range(5):
+        for own, whole, (_, how) in zip(shared, alone, shapes, strict=True):
+            whole.grad = torch.cos(whole.detach() * (step + 1))
+            own.grad = share(whole.grad, how, mesh)
+        ours.step()
+        reference.step()
+    for group, whole_group in zip(ours.param_groups, reference.param_groups, strict=True):
+        for state in cls.rule.group_states:
+            torch.testing.assert_close(group[state.key], whole_group[state.key])
+    return max(difference(a.detach(), b.detach()) for a, b in zip(shared, alone, strict=True))
+
+
+@pytest.mark.parametrize("name", ["odd_wide", "prodigy", "dadapt_adam", "clipped_lamb"])
+def test_shards_follow_one_process(name: str) -> None:
+    assert max(pair.run(_train, name, SHARED)) < 1e-12
+
+
+def _one_fails(rank: int) -> str:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    params = [nn.Parameter(share(torch.ones(4, 3), how, mesh)) for _, how in SHARED[:1]]
+    optimizer: Any = optgen.load(SPECS / "clipped_lamb.py")(params)
+    for param in params:
+        param.grad = None if rank else torch.ones_like(param)
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_that_differ_are_refused() -> None:
+    assert all("about to take different steps" in said for said in pair.run(_one_fails))

@@ -1,0 +1,333 @@
+"""Test steps whose parameters share numbers: the oracle, groups, checkpoints, failures, options."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lowerings.capture import captured
+from torch import Tensor
+
+import optgen
+from optgen import explain, use_lowering
+from optgen.ir.evaluate import Member, evaluate_together
+from optgen.keyed import KeyedOptimizerWrapper, UpdateInBackward
+from optgen.spec.read_spec import read_spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+NAMES = ("odd_wide", "prodigy", "dadapt_adam", "clipped_lamb")
+ODD: Any = optgen.load(SPECS / "odd_wide.py")
+PRODIGY: Any = optgen.load(SPECS / "prodigy.py")
+SHAPES = ((3, 4), (5,), (3, 4), (), (2, 2, 3), (0, 3))
+LARGE = ((300, 700), (5,), (40_000,), (300, 700), (3, 5000))
+
+
+def parameters(shapes: Sequence[Any] = SHAPES, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+def in_groups(params: list[Tensor]) -> list[dict[str, Any]]:
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.05}]
+
+
+def give_gradients(optimizer: torch.optim.Optimizer, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = torch.randn(param.shape, generator=generator).to(param.dtype)
+
+
+def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
+    give_gradients(optimizer, seed)
+    optimizer.step()
+
+
+class Oracle:
+    """The rule in float64, for the parameters of an optimizer."""
+
+    def __init__(self, name: str, optimizer: Any) -> None:
+        (self.algorithm,) = read_spec(SPECS / f"{name}.py")
+        self.optimizer = optimizer
+        self.shared: dict[int, dict[str, Any]] = {}  # the states of each group
+        self.shared_keys = [state.key for state in self.algorithm.group_states()]
+        self.values: list[tuple[Tensor, dict[str, Any]]] = [
+            (param.detach().double().clone(), {}) for param, _ in self.members()
+        ]
+
+    def members(self) -> Iterator[tuple[Tensor, int]]:
+        for number, group in enumerate(self.optimizer.param_groups):
+            for param in group["params"]:
+                yield param, number
+
+    def step(self) -> None:
+        """Take a step of the parameters that have a gradient."""
+        chosen = [i for i, (param, _) in enumerate(self.members()) if param.grad is not None]
+        members = list(self.members())
+        taken = evaluate_together(self.algorithm, [self._member(i, *members[i]) for i in chosen])
+        for index, (value, state) in zip(chosen, taken, strict=True):
+            self.values[index] = value, state
+            self.shared[members[index][1]] = {key: state[key] for key in self.shared_keys}
+
+    def _member(self, index: int, param: Tensor, group: int) -> Member:
+        options = self.optimizer.param_groups[group]
+        hypers = {h.name: options[h.name] for h in self.algorithm.hypers}
+        value, state = self.values[index]
+        known = {**state, **self.shared.get(group, {})}
+        assert param.grad is not None
+        return Member(hypers, value, param.grad, known, torch.float64, group=group)
+
+    def difference(self) -> float:
+        """Return the largest difference, as a part of the largest element of its parameter."""
+        pairs = zip(self.members(), self.values, strict=True)
+        return max(
+            ((param.detach().double() - value).abs().max() / value.abs().max()).item()
+            for (param, _), (value, _) in pairs
+            if value.numel()
+        )
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_to_the_rule(name: str, shapes: Any, lowering: str) -> None:
+    optimizer: Any = optgen.load(SPECS / f"{name}.py")(in_groups(parameters(shapes)))
+    oracle = Oracle(name, optimizer)
+    for seed in range(4):
+        give_gradients(optimizer, seed)
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+        assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("options", [{"heavy": False}, {"clip": 0.3}, {"clip": 0.3, "lr": 1.0}])
+def test_flags_of_groups_that_differ(options: dict[str, Any], lowering: str) -> None:
+    groups = in_groups(parameters())
+    groups[1] |= options
+    optimizer = ODD(groups)
+    oracle = Oracle("odd_wide", optimizer)
+    for seed in range(3):
+        give_gradients(optimizer, seed)
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+    assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_parameters_without_a_gradient_do_not_count(lowering: str) -> None:
+    optimizer = ODD(in_groups(parameters()))
+    oracle = Oracle("odd_wide", optimizer)
+    everyone = [p for group in optimizer.param_groups for p in group["params"]]
+    for seed in range(4):
+        give_gradients(optimizer, seed)
+        everyone[seed].grad = None
+        everyone[-seed].grad = None
+        if seed == 2:
+            everyone[0].grad = everyone[1].grad = None  # the whole first group
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+    assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_narrow_parameters(lowering: str, dtype: torch.dtype) -> None:
+    params = parameters(dtype=dtype)
+    params[1], params[2] = params[1].detach().float(), params[2].detach().double()
+    optimizer = ODD(in_groups(params), lr=0.01)
+    oracle = Oracle("odd_wide", optimizer)
+    give_gradients(optimizer, 1)
+    oracle.step()
+    with use_lowering(lowering):
+        optimizer.step()
+    assert oracle.difference() < 8 * torch.finfo(dtype).eps
+    assert [group["k"].item() for group in optimizer.param_groups] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_the_same_bits_in_every_order(lowering: str) -> None:
+    found = []
+    for order in ((0, 1, 2, 3, 4, 5), (4, 2, 5, 0, 3, 1)):
+        params = parameters(dtype=torch.float32)
+        optimizer = ODD([params[i] for i in order])
+        for seed in range(3):
+            for index, param in enumerate(params):
+                generator = torch.Generator().manual_seed(10 * seed + index)
+                param.grad = torch.randn(param.shape, generator=generator)
+            with use_lowering(lowering):
+                optimizer.step()
+        found.append([param.detach().clone() for param in params])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_the_group_keeps_its_states() -> None:
+    optimizer = PRODIGY(in_groups(parameters()))
+    assert optimizer.param_groups[0]["d"].item() == 1e-6
+    step(optimizer, 1)
+    for group in optimizer.param_groups:
+        assert group["k"].dtype == torch.float64
+        assert group["k"].item() == 1.0
+        assert not {"d", "k"} & set(optimizer.state[group["params"][0]])
+    assert optimizer.param_groups[0]["k"] is not optimizer.param_groups[1]["k"]
+
+
+def copies(optimizer: Any) -> Iterator[Any]:
+    """Yield optimizers that go on where this one is."""
+    yield copy.deepcopy(optimizer)
+    yield pickle.loads(pickle.dumps(optimizer))
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    groups = [
+        {"params": [p.detach().clone().requires_grad_() for p in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    loaded = type(optimizer)(groups)
+    loaded.load_state_dict(torch.load(buffer))
+    yield loaded
+
+
+@pytest.mark.parametrize("kind", [ODD, PRODIGY])
+def test_a_copy_goes_on(kind: Any) -> None:
+    optimizer = kind(in_groups(parameters()))
+    step(optimizer, 1)
+    every = [*copies(optimizer), optimizer]
+    for seed in (2, 3):
+        for each in every:
+            step(each, seed)
+    for each in every[:-1]:
+        for ours, theirs in zip(optimizer.param_groups, each.param_groups, strict=True):
+            for a, b in zip(ours["params"], theirs["params"], strict=True):
+                assert torch.equal(a, b)
+            for state in kind.rule.group_states:
+                assert torch.equal(ours[state.key], theirs[state.key])
+
+
+def test_a_checkpoint_before_the_first_step_begins_anew() -> None:
+    fresh = PRODIGY(parameters()).state_dict()
+    optimizer = PRODIGY(parameters())
+    step(optimizer, 1)
+    optimizer.load_state_dict(fresh)
+    step(optimizer, 1)
+    assert optimizer.param_groups[0]["k"].item() == 1.0
+
+
+def test_a_group_that_joins_has_its_own_states() -> None:
+    params = parameters()
+    optimizer = PRODIGY(params[:3])
+    step(optimizer, 1)
+    optimizer.add_param_group({"params": params[3:]})
+    step(optimizer, 2)
+    assert [group["k"].item() for group in optimizer.param_groups] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("found", [0.0, 1.0])
+def test_a_skipped_step_changes_nothing(found: float) -> None:
+    optimizer = PRODIGY(parameters())
+    step(optimizer, 1)
+    give_gradients(optimizer, 2)
+    optimizer.grad_scale = torch.tensor(1.0)
+    optimizer.found_inf = torch.tensor(found)
+    before = [param.detach().clone() for param in optimizer.param_groups[0]["params"]]
+    optimizer.step()
+    after = optimizer.param_groups[0]["params"]
+    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a.numel()]
+    assert all(torch.equal(a, b) is bool(found) for a, b in pairs)
+    assert optimizer.param_groups[0]["k"].item() == 2.0 - found
+
+
+def test_a_failed_step_changes_nothing() -> None:
+    params = parameters()
+    optimizer = PRODIGY(params)
+    step(optimizer, 1)
+    before = [param.detach().clone() for param in params]
+    give_gradients(optimizer, 2)
+    optimizer.state[params[2]]["s"] = torch.zeros(7, dtype=torch.float64)
+    with pytest.raises(RuntimeError):
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    assert optimizer.param_groups[0]["k"].item() == 1.0
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_capture_reads_no_number(name: str, lowering: str) -> None:
+    cls: Any = optgen.load(SPECS / f"{name}.py")
+    optimizer, plain = (
+        cls(in_groups(parameters()), capturable=capturable) for capturable in (True, False)
+    )
+    for seed in range(3):
+        give_gradients(optimizer, seed)
+        with captured(), use_lowering(lowering):
+            optimizer.step()
+        step(plain, seed)
+    for ours, theirs in zip(optimizer.param_groups, plain.param_groups, strict=True):
+        for a, b in zip(ours["params"], theirs["params"], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_autograd_follows_a_step() -> None:
+    """The derivative of a later loss by the first parameter, by finite differences too."""
+
+    def later_loss(first: Tensor) -> Tensor:
+        params = [first.clone(), *(p.detach() for p in parameters()[1:4])]
+        optimizer = ODD(params, differentiable=True)
+        for param in params:
+            param.grad = torch.cos(param * 3)
+        optimizer.step()
+        return torch.stack([param.square().sum() for param in params]).sum()
+
+    start = parameters()[0]
+    assert torch.autograd.gradcheck(later_loss, [start], atol=1e-6)
+
+
+def test_views_are_seen_by_the_rule() -> None:
+    flat, whole = parameters([(12,), (5,)]), parameters([(12,), (5,)])
+    viewed = ODD([{"params": flat[:1], "view": (3, 4)}, {"params": flat[1:]}])
+    matrix = whole[0].detach().clone().view(3, 4)
+    plain = ODD([{"params": [matrix]}, {"params": whole[1:]}])
+    for seed in range(3):
+        step(viewed, seed)
+        step(plain, seed)
+    assert torch.equal(flat[0].view(3, 4), matrix)
+    assert torch.equal(flat[1], whole[1])
+
+
+def test_a_parameter_that_is_listed_twice() -> None:
+    param = torch.ones(3, requires_grad=True)
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = ODD([param, param])
+    param.grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match="one is listed twice: list it once"):
+        optimizer.step()
+    assert param.tolist() == [1.0] * 3
+
+
+def test_explain_says_why_it_is_not_fused() -> None:
+    assert "the parameters of a group share the state k" in str(explain(PRODIGY(parameters())))
+    clipped: Any = optgen.load(SPECS / "clipped_lamb.py")(parameters())
+    assert "the rule reduces over several parameters" in str(explain(clipped))
+    with (
+        pytest.raises(RuntimeError, match="reduces over several parameters"),
+        use_lowering("fused_cpu"),
+    ):
+        step(clipped, 1)
+
+
+def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:
+    named = {"a": torch.nn.Parameter(torch.ones(3))}
+    with pytest.raises(TypeError, match="Prodigy keeps the state k in its param groups"):
+        KeyedOptimizerWrapper(named, PRODIGY)
+    clipped: Any = optgen.load(SPECS / "clipped_lamb.py")
+    with pytest.raises(TypeError, match="take its step after the backward pass"):
+        UpdateInBackward(torch.nn.Linear(2, 2), clipped)

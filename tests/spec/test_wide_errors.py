@@ -1,0 +1,78 @@
+"""Test the reader's errors on reductions over several parameters, and on states of a group."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Golden
+from spec_texts import UPDATE, read, spec
+
+from optgen.spec.errors import SpecError
+
+GROUP = 'd=state("d", shape="group", init=1.0)'
+MATRIX = 'require(ndim(p) == 2, "{shape}")'
+FUNCTION = '''from optgen.spec import *
+
+@elementwise
+def halve(a, b, /, *, w=hyper(0.5)):
+    """Made up."""
+    a = a - w * b * norm(b, over="all")
+'''
+
+CASES = {
+    "over nothing known": spec('p = p - lr * g / norm(g, over="rank")'),
+    "over a name": spec("p = p - lr * g / norm(g, over=lr)"),
+    "over without a value": spec('p = p - lr * g / norm(over="all")'),
+    "over and another keyword": spec('p = p - lr * g / norm(g, over="all", p=1)'),
+    "two values": spec('p = p - lr * g / norm(g, p, over="all")'),
+    "a word of rows": spec(MATRIX, 'p = p - lr * g / row_norm(g, over="all")'),
+    "a function of elements": spec('p = p - lr * sqrt(g, over="all")'),
+    "a number": spec('p = p - lr * g * sum(lr, over="group")'),
+    "rows": spec(MATRIX, 'p = p - lr * g * sum(row_mean(g), over="group")'),
+    "all under a flag": spec(
+        "if nesterov:", '    g = g / norm(g, over="all")', UPDATE, hypers="nesterov=flag(False)"
+    ),
+    "a group under a shape": spec("if factored(p):", '    g = g / norm(g, over="group")', UPDATE),
+    "a group under the step count": spec("if t > 1:", '    g = g / norm(g, over="group")', UPDATE),
+    "a group under an else of the step count": spec(
+        "if t > 1:", "    g = 2 * g", "else:", '    g = g / norm(g, over="group")', UPDATE
+    ),
+    "as a condition": spec('if norm(g, over="all") > 1:', "    g = g / 2", UPDATE),
+    "in a function": FUNCTION,
+    "beside random numbers": spec('p = p - lr * g * random(1, 2) / norm(g, over="all")'),
+    "for sparse gradients": spec(
+        'p = p - lr * g / norm(g, over="all")', decorator='@optimizer(gradient="rows")'
+    ),
+    "a group's state of one parameter's sum": spec("d = d + norm(g)", UPDATE, states=GROUP),
+    "a group's state of the step count": spec("d = d * t", UPDATE, states=GROUP),
+    "a group's state under the step count": spec(
+        "if t > 1:", "    d = 2 * d", UPDATE, states=GROUP
+    ),
+    "a group's state of a name": spec("x = numel(p) * lr", "d = d * x", UPDATE, states=GROUP),
+    "a group's state of a joined name": spec(
+        "x = lr", "if t > 1:", "    x = 2 * x", "d = d * x", UPDATE, states=GROUP
+    ),
+    "a group's state that begins as the parameter": spec(
+        "d = 2 * d", "p = p - d * g", states='d=state("d", shape="group", init="p")'
+    ),
+    "a group's state that the constructor makes": spec(
+        "d = 2 * d", "p = p - lr * d * g", states='d=state("d", shape="group", eager=True)'
+    ),
+    "a group's state with a condition": spec(
+        "if nesterov:",
+        "    d = 2 * d",
+        "    p = p - d * g",
+        states='d=state("d", shape="group", when="nesterov")',
+        hypers="nesterov=flag(False)",
+    ),  # fmt: skip
+    "a group's state named as a hyperparameter": spec(
+        "d = 2 * d", "p = p - lr * d * g", states='d=state("lr", shape="group")'
+    ),
+    "a tensor assigned to a group's state": spec("d = g", UPDATE, states=GROUP),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error(case: str, golden: Golden) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(CASES[case])
+    golden.check(str(caught.value))
