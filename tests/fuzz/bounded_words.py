@@ -250,6 +250,14 @@ def _max_abs(x: Any) -> Bounded:
     return made(PLAIN["max_abs"](x.v), e, x.ok.all(), x.eps)
 
 
+def _added_up(*numbers: Any) -> Bounded:
+    return functools.reduce(functools.partial(_binary, "+", _sum), numbers)
+
+
+def _largest(*numbers: Any) -> Bounded:
+    return functools.reduce(functools.partial(_moved_no_further, "maximum"), numbers)
+
+
 def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
     """Return the result, bounded by how far small changes of its operands move any element."""
     x, steps, least = lift(x), lift(steps), lift(eps)
@@ -299,6 +307,8 @@ def _meanings() -> dict[str, Meaning]:
         "or": _or,
         "not": _not,
         "max_abs": _max_abs,
+        **dict.fromkeys(("group_sum", "all_sum"), _added_up),
+        **dict.fromkeys(("group_max", "all_max"), _largest),
         "random": _random,
         "orthogonalize": _orthogonalize,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fuzz import extra_inputs, programs
+from fuzz import extra_inputs, programs, wide
 from fuzz.branches import Rules
 from fuzz.expressions import Expressions, Known
 from fuzz.trial import Setting
@@ -110,8 +110,11 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
-    whole = extra_inputs.drawn(seed, text) + programs.drawn(seed, text)
-    return whole, _settings(draft, text)
+    settings = _settings(draft, text)
+    whole = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
+    if "over=" in whole:
+        settings = [wide.with_axes(setting) for setting in settings]
+    return whole, settings
 
 
 def _states(draft: Draft) -> list[State]:

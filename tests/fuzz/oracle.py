@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_words import STORE, bounded_meanings
 from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Shape
-from optgen.ir.evaluate import evaluate, facts_of
+from optgen.ir.evaluate import Member, evaluate_together, facts_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 from optgen.ir.state_values import dtype_of, exists
 
@@ -57,40 +57,55 @@ PARAM = ""
 """The parameter's key among the values of a step."""
 
 
-def step_by_rule(
-    algorithm: Algorithm,
-    hypers: Mapping[str, Any],
-    param: Tensor,
-    grad: Tensor,
-    state: Mapping[str, Any],
-) -> Step:
-    """Take one step from values as a checkpoint has them."""
-    low = param.dtype != torch.float64
-    eps = torch.finfo(param.dtype).eps
+@dataclass(frozen=True)
+class Taker:
+    """A parameter that takes a step, from values as a checkpoint has them."""
+
+    hypers: Mapping[str, Any]
+    param: Tensor
+    grad: Tensor
+    state: Mapping[str, Any]
+    group: int = 0
+
+
+def step_by_rule(algorithm: Algorithm, taker: Taker) -> Step:
+    """Take the step of one parameter alone."""
+    return steps_by_rule(algorithm, [taker])[0]
+
+
+def steps_by_rule(algorithm: Algorithm, takers: Sequence[Taker]) -> list[Step]:
+    """Take the step of several parameters together: all are 0-dim, or none is."""
+    dtype = takers[0].param.dtype
+    low, eps = dtype != torch.float64, torch.finfo(dtype).eps
     if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
         eps = max(eps, torch.finfo(torch.float32).eps)
-    scalars = {s.key for s in algorithm.scalar_states()}
-    taken: dict[str, Any] = {}
-    for key, value in state.items():
-        own = torch.finfo(value.dtype).eps if key in scalars else eps
-        taken[key] = value if key == "step" else Bounded(value.double(), eps=own)
-    algorithm = _with_stores(algorithm, param)
-    given = [Given(x.double(), eps=eps) for x in (param, grad)]
-    given[0].kept = param.dtype
-    without_axes = param.ndim == 0
+    without_axes = takers[0].param.ndim == 0
+    members = [_member(algorithm, taker, eps) for taker in takers]
+    stored = _with_stores(algorithm, takers[0].param)
     with tensors_in(eps, without_axes), bounded_meanings(coarse_matrices=low), watched() as unsure:
-        made, states = evaluate(
-            algorithm,
-            hypers,
-            *given,
-            taken,
-            torch.get_default_dtype(),  # type: ignore[arg-type]
-        )
-        kept = {
-            PARAM: _stored(made, param.dtype, param.shape),
-            **{k: _stored(v, *_kept_as(algorithm, k, param)) for k, v in states.items()},
-        }
-    return Step(kept, not unsure)
+        made = evaluate_together(stored, members)
+        kept = [
+            {
+                PARAM: _stored(value, dtype, taker.param.shape),
+                **{k: _stored(v, *_kept_as(stored, k, taker.param)) for k, v in states.items()},
+            }
+            for taker, (value, states) in zip(takers, made, strict=True)
+        ]
+    return [Step(values, not unsure) for values in kept]
+
+
+def _member(algorithm: Algorithm, taker: Taker, eps: float) -> Member:
+    """Return the arguments of the evaluator, with bounds on the rounding errors of all tensors."""
+    scalars = {s.key for s in algorithm.scalar_states()}
+    state: dict[str, Any] = {}
+    for key, value in taker.state.items():
+        own = torch.finfo(value.dtype).eps if key in scalars else eps
+        state[key] = value if key == "step" else Bounded(value.double(), eps=own)
+    param, grad = (Given(x.double(), eps=eps) for x in (taker.param, taker.grad))
+    param.kept = taker.param.dtype
+    usual = torch.get_default_dtype()
+    given: Any = (param, grad)
+    return Member(taker.hypers, *given, state, usual, group=taker.group)
 
 
 def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:

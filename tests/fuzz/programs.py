@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.expressions import Expressions, Known
-from fuzz.oracle import PARAM, Right, step_by_rule
+from fuzz.oracle import PARAM, Right, Taker, step_by_rule
 from optgen.ir.algorithm import Algorithm
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton")
@@ -86,7 +86,7 @@ def right_values(
     param_, grad = tensors[program.param], tensors[program.grad]
     assert param_ is not None
     assert grad is not None
-    step = step_by_rule(program, given, param_, grad, others)
+    step = step_by_rule(program, Taker(given, param_, grad, others))
     written = {s.symbol: s.key for s in program.states if s.written}
     found = {keys[symbol]: step.values[key] for symbol, key in written.items()}
     return {keys[program.param]: step.values[PARAM], **found}, step.sure

@@ -15,11 +15,20 @@ import torch
 from parts import step_in_parts
 from torch import Tensor
 
-from fuzz import extra_inputs, programs
+from fuzz import extra_inputs, programs, wide
 from fuzz.built import Built
 from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
-from fuzz.oracle import PARAM, Right, Step, fresh_states, kept_in, step_by_rule
+from fuzz.oracle import (
+    PARAM,
+    Right,
+    Step,
+    Taker,
+    fresh_states,
+    kept_in,
+    step_by_rule,
+    steps_by_rule,
+)
 from optgen import use_lowering
 from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
@@ -81,36 +90,43 @@ class _Trial:
             inputs = extra_inputs.handed(algorithm, start, self.drawn, number)
             right: list[Step] = []
             with self.noting("oracle"):
-                right += [
-                    self.right_step(hypers, *value, grad, inputs, index)
-                    for index, (value, grad) in enumerate(zip(values, grads, strict=True))
-                ]
+                right += self.right_steps(hypers, values, grads, inputs)
             if not right:
                 break
             for name in list(running):
                 if not self.step(name, running[name], grads, inputs, right, number):
                     del running[name]
-            values = [self.next(hypers, *each) for each in zip(values, right, strict=True)]
+            moderate = all(step.moderate() for step in right) or not self.rule.algorithm.is_wide
+            pairs = zip(values, right, strict=True)
+            values = [self.next(hypers, before, step, moderate) for before, step in pairs]
             for each in running.values():
                 each.become(values)
         self.change_modes(running, hypers, values)
         return self.findings
 
-    def right_step(
+    def right_steps(
         self,
         hypers: Mapping[str, Any],
-        param: Tensor,
-        state: Mapping[str, Any],
-        grad: Tensor,
+        values: list[tuple[Tensor, dict[str, Any]]],
+        grads: list[Tensor],
         inputs: extra_inputs.Handed,
-        index: int,
-    ) -> Step:
-        """Take the step of one parameter by the rule; what is not kept is left out."""
+    ) -> list[Step]:
+        """Take the step of every parameter by the rule; what is not kept is left out."""
         algorithm = self.rule.algorithm
-        flags, given = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
-        step = step_by_rule(algorithm, {**hypers, **flags}, param, grad, {**state, **given})
-        kept = {key: value for key, value in step.values.items() if key not in given}
-        return Step(kept, step.sure)
+        takers, handed = [], set[str]()
+        for index, ((param, state), grad) in enumerate(zip(values, grads, strict=True)):
+            flags, given = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
+            group = wide.group_of(self.setting, index)
+            takers.append(Taker({**hypers, **flags}, param, grad, {**state, **given}, group))
+            handed |= set(given)
+        if algorithm.is_wide:
+            steps = steps_by_rule(algorithm, takers)
+        else:
+            steps = [step_by_rule(algorithm, taker) for taker in takers]
+        return [
+            Step({key: x for key, x in step.values.items() if key not in handed}, step.sure)
+            for step in steps
+        ]
 
     def change_modes(
         self,
@@ -180,12 +196,15 @@ class _Trial:
                 return
 
     def next(
-        self, hypers: Mapping[str, Any], before: tuple[Tensor, Any], right: Step
+        self, hypers: Mapping[str, Any], before: tuple[Tensor, Any], right: Step, moderate: bool
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return values to go on from: those of the rule, or new ones if these became extreme."""
+        """Return values to go on from: those of the rule, or new ones if these became extreme.
+
+        `moderate` tells whether no parameter that shares numbers with this one became extreme.
+        """
         param = before[0]
         taken = {key: each.value for key, each in right.values.items()}
-        if not right.moderate():
+        if not (moderate and right.moderate()):
             param = self.drawn(param.shape)
             fresh = fresh_states(self.rule.algorithm, hypers, param)
             return param, fresh | ({"step": float(taken["step"])} if "step" in taken else {})
@@ -226,17 +245,18 @@ class _Run:
         self.name, self.rule = name, rule
         self.axis = setting.seed  # modulo the number of axes
         self.shapes, self.viewed = [x.shape for x in start], setting.viewed
+        self.apart = wide.group_of(setting, 1) == 1
         given = [x.reshape(_other_shape(x)) if self.viewed else x for x in start]
         self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in given]
         self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=functional)
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
     def groups(self) -> list[Any]:
-        """Return the parameters, in a group of their own if it has a view."""
-        if not self.viewed:
-            return self.params
-        pairs = zip(self.params, self.shapes, strict=True)
-        return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
+        """Return the parameters; each has a group of its own if it has a view, and now and then."""
+        if self.viewed:
+            pairs = zip(self.params, self.shapes, strict=True)
+            return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
+        return [{"params": [p]} for p in self.params] if self.apart else self.params
 
     def step(self, grads: list[Tensor], inputs: extra_inputs.Handed) -> None:
         for param, grad in zip(self.params, grads, strict=True):
@@ -257,20 +277,33 @@ class _Run:
         param = self.params[index]
         state = self.optimizer.state[param]
         found = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
+        group = self.group(index)
+        found |= {key: group[key] for key in self.shared}
         if self.viewed:
             like = [PARAM, *(s.key for s in self.rule.cls.rule.states if s.shape == "like")]
             found |= {key: found[key].view(self.shapes[index]) for key in like if key in found}
         return found
 
+    @property
+    def shared(self) -> list[str]:
+        """The keys of the states that groups keep."""
+        return [state.key for state in self.rule.cls.rule.group_states]
+
+    def group(self, index: int) -> dict[str, Any]:
+        """Return the group of a parameter."""
+        groups = self.optimizer.param_groups
+        return groups[index if self.apart else 0]
+
     def become(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
         """Set parameters and states to these values."""
-        for param, (value, state) in zip(self.params, values, strict=True):
+        for index, (param, (value, state)) in enumerate(zip(self.params, values, strict=True)):
             with torch.no_grad():
                 param.copy_(value.reshape(param.shape))
                 for key, each in state.items():
                     if key != "step":
-                        kept = self.optimizer.state[param][key]
-                        kept.copy_(each.reshape(kept.shape))
+                        shared = key in self.shared
+                        holder = self.group(index) if shared else self.optimizer.state[param]
+                        holder[key].copy_(each.reshape(holder[key].shape))
 
 
 def _other_shape(tensor: Tensor) -> tuple[int, ...]:

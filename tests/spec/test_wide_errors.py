@@ -63,7 +63,7 @@ CASES = {
         "    p = p - d * g",
         states='d=state("d", shape="group", when="nesterov")',
         hypers="nesterov=flag(False)",
-    ),  # fmt: skip
+    ),
     "a group's state named as a hyperparameter": spec(
         "d = 2 * d", "p = p - lr * d * g", states='d=state("lr", shape="group")'
     ),
