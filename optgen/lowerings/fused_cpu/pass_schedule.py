@@ -99,18 +99,23 @@ class PassScheduler:
         runs = [
             self._needed(levels, at, read_back, self._first_run_by(levels, at)) for at in passes
         ]
-        for name in read_back:
-            writers = [i for i, step in enumerate(steps) if name in step.writes]
-            first = min((levels[i] for i in writers), default=0)
-            # A step that runs again would read the new value for the old one.
-            rerun = {i for at, run in enumerate(runs) if at > first for i in run}
-            before = range(max(writers, default=-1) + 1)
-            if any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before):
-                return []
         self._defer(levels, runs, read_back)
+        if any(self._reads_new_for_old(levels, runs, name) for name in read_back):
+            return []
         if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
             return []
         return self._laid_out(levels, runs)
+
+    def _reads_new_for_old(
+        self, levels: Sequence[int], runs: Sequence[Collection[int]], name: str
+    ) -> bool:
+        """Tell whether a step of the old value runs again after the first pass stored the new."""
+        steps = self.steps
+        writers = [i for i, step in enumerate(steps) if name in step.writes]
+        first = min((levels[i] for i in writers), default=0)
+        rerun = {i for at, run in enumerate(runs) if at > first for i in run}
+        before = range(max(writers, default=-1) + 1)
+        return any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before)
 
     def _adds_again(self, levels: Sequence[int], at: int, run: Collection[int]) -> bool:
         """Tell whether a pass reads complete sums of elements, and has the loop that sums them.
@@ -135,14 +140,22 @@ class PassScheduler:
         A value is stored by the last pass that computes it. So no earlier pass overwrites the old
         value.
         """
-        for name in (n for n in self.streams if n not in read_back):
-            writers = {i for i, step in enumerate(self.steps) if name in step.writes}
-            if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
-                continue
-            for at, run in enumerate(runs):
-                old = any(i < min(writers) and name in self.steps[i].reads for i in run)
-                if old and at >= max(levels[i] for i in writers):
-                    run |= self._needed(levels, at, read_back, writers)
+        before: list[set[int]] = []
+        while before != runs:  # what a pass computes for one name may read the old value of another
+            before = [set(run) for run in runs]
+            for name in (n for n in self.streams if n not in read_back):
+                self._defer_name(name, levels, runs, read_back)
+
+    def _defer_name(
+        self, name: str, levels: Sequence[int], runs: Sequence[set[int]], read_back: Collection[str]
+    ) -> None:
+        writers = {i for i, step in enumerate(self.steps) if name in step.writes}
+        if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
+            return
+        for at, run in enumerate(runs):
+            old = any(i < min(writers) and name in self.steps[i].reads for i in run)
+            if old and at >= max(levels[i] for i in writers):
+                run |= self._needed(levels, at, read_back, writers)
 
     def _runs_on_tiles(self, step: Step) -> bool:
         """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
