@@ -1,0 +1,105 @@
+"""Run a schedule of C++ passes on version numbers: every step must read what the rule means.
+
+A value's version is the index of the step that computed it, or -1 for a stream before the step.
+Values of a tile are forgotten after each pass; all other values last for the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optgen.ir.value_kinds import Axes
+from optgen.lowerings.fused_cpu.pass_schedule import (
+    WHOLE_COLUMNS,
+    WHOLE_MATRICES,
+    WHOLE_ROWS,
+    Pass,
+)
+from optgen.lowerings.fused_cpu.phase_steps import Step
+
+TILES: Mapping[str, Collection[Axes]] = {
+    "WHOLE_MATRICES": WHOLE_MATRICES,
+    "WHOLE_ROWS": WHOLE_ROWS,
+    "WHOLE_COLUMNS": WHOLE_COLUMNS,
+    "EXACT_MATRICES": WHOLE_MATRICES,
+    "EXACT_ROWS": WHOLE_ROWS,
+    "EXACT_COLUMNS": WHOLE_COLUMNS,
+    "SPLIT": (Axes.TENSOR,),
+}
+"""The axes whose values a tile has completely, by tiling strategy."""
+
+
+def wrong_reads(
+    steps: Sequence[Step],
+    axes: Mapping[str, Axes],
+    streams: Collection[str],
+    strategies: Mapping[str, Sequence[Pass]],
+) -> Iterator[str]:
+    """Yield a message for each step that would read a wrong version, in any strategy."""
+    for name, passes in strategies.items():
+        if passes:
+            schedule = _Schedule(name, steps, axes, streams)
+            for at, each in enumerate(passes):
+                yield from schedule.run(at, each)
+            yield from schedule.left_in_memory()
+
+
+@dataclass
+class _Schedule:
+    name: str
+    steps: Sequence[Step]
+    axes: Mapping[str, Axes]
+    streams: Collection[str]
+    lasting: dict[str, int] = field(default_factory=dict)  # values that no tile has completely
+    memory: dict[str, int] = field(default_factory=dict)  # the streams
+
+    def __post_init__(self) -> None:
+        self.memory = dict.fromkeys(self.streams, -1)
+        self.lasting = {n: -1 for n in self.streams if not self._in_tiles(n)}
+
+    def run(self, at: int, each: Pass) -> Iterator[str]:
+        """Run a pass on every tile, then its finish steps, then its stores."""
+        tile: dict[str, int] = {}
+        on_tiles = sorted(map(self.steps.index, each.steps))
+        finish = sorted(map(self.steps.index, each.finish))
+        for index in on_tiles:
+            yield from self._wrong(at, index, tile)
+            tile |= {n: index for n in self.steps[index].writes if self._in_tiles(n)}
+        for index in sorted({*on_tiles, *finish}):
+            if index in finish:
+                yield from self._wrong(at, index, {})
+            step = self.steps[index]
+            made = [n for n in (*step.writes, *step.gives) if not self._in_tiles(n)]
+            self.lasting |= dict.fromkeys(made, index)
+        for name in each.stores:
+            known = tile if self._in_tiles(name) else self.lasting
+            if name not in known:
+                yield f"{self.name}, pass {at}: stores {name}, which it does not compute"
+            self.memory[name] = known.get(name, -1)
+
+    def _wrong(self, at: int, index: int, tile: Mapping[str, int]) -> Iterator[str]:
+        step = self.steps[index]
+        for name in (*step.reads, *step.takes):
+            if self._in_tiles(name):
+                found = tile.get(name, self.memory.get(name))
+            else:
+                found = self.lasting.get(name)
+            if found != self._meant(index, name):
+                where = f"{self.name}, pass {at}, step {step.name}"
+                yield f"{where}: reads version {found} of {name}, not {self._meant(index, name)}"
+
+    def _meant(self, index: int, name: str) -> int:
+        """Return the version that a step reads if the steps run in their order."""
+        before = enumerate(self.steps[:index])
+        return max((i for i, s in before if name in (*s.writes, *s.gives)), default=-1)
+
+    def left_in_memory(self) -> Iterator[str]:
+        """Yield a message for each stream whose last version is not stored at the end."""
+        for name, found in self.memory.items():
+            meant = self._meant(len(self.steps), name)
+            if found != meant:
+                yield f"{self.name}: version {found} of {name} is stored, not {meant}"
+
+    def _in_tiles(self, name: str) -> bool:
+        return name in self.axes and self.axes[name] in TILES[self.name]

@@ -1,0 +1,82 @@
+"""Test that passes of rules with phases read the versions of values that the rule means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fuzz.draw import draw
+from lowerings.pass_check import wrong_reads
+from planning import WITH_PHASES
+
+import optgen.lowerings.fused_cpu as fused_cpu
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.errors import RuleError
+from optgen.ir.whole_matrices import why_unfused
+from optgen.lowerings.fused_cpu import phased_rule
+from optgen.lowerings.fused_cpu.pass_schedule import PassScheduler, tiling_strategies
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError
+from optgen.spec.read_spec import read_spec
+
+FOUND = Path(__file__).parents[1] / "fuzz" / "found"
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the messages about every schedule that is made from now on."""
+    messages: list[str] = []
+
+    def watched(steps: list, streams: dict, has_axes: bool) -> dict:  # type: ignore[type-arg]
+        strategies = tiling_strategies(steps, streams, has_axes)
+        axes = dict(streams)
+        axes |= {n: step.axes for step in steps for n in step.writes if n not in axes}
+        messages.extend(wrong_reads(steps, axes, list(streams), strategies))
+        return strategies
+
+    monkeypatch.setattr(phased_rule, "tiling_strategies", watched)
+    return messages
+
+
+def _drawn(seeds: range) -> Iterator[Algorithm]:
+    """Yield the drawn rules that are cut into phases."""
+    for seed in seeds:
+        try:
+            (algorithm,) = read_spec(Spec("random", draw(f"passes {seed}")[0], "<drawn>", 1))
+        except SpecError:
+            continue
+        if not (algorithm.elementwise or why_unfused(algorithm)):
+            yield algorithm
+
+
+@pytest.mark.parametrize("name", WITH_PHASES)
+def test_rules_read_what_they_mean(name: str, wrong: list[str]) -> None:
+    fused_cpu.context(WITH_PHASES[name])
+    assert wrong == []
+
+
+def test_drawn_rules_read_what_they_mean(wrong: list[str]) -> None:
+    checked = 0
+    for algorithm in _drawn(range(60)):
+        try:
+            fused_cpu.context(algorithm)
+        except RuleError:
+            continue
+        checked += 1
+        assert wrong == []
+    assert checked > 10
+
+
+def test_old_findings_read_what_they_mean(wrong: list[str]) -> None:
+    (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
+    fused_cpu.context(algorithm)
+    assert wrong == []
+
+
+def test_a_wrong_schedule_is_seen(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its last check, a schedule reads a new column value for the old one."""
+    monkeypatch.setattr(PassScheduler, "_reads_new_for_old", lambda *_: False)
+    (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
+    fused_cpu.context(algorithm)
+    assert "EXACT_MATRICES, pass 1, step columns1: reads version 8 of key_k, not -1" in wrong
