@@ -1,7 +1,8 @@
 """Compute dependency depths: how many sweeps must have ended before a value is known.
 
 The result of a reduction of tensors, or of a matrix op, is one deeper than its operand. Any other
-value is as deep as its deepest operand.
+value is as deep as its deepest operand. Reductions over several parameters are never less deep than
+those before them: all parameters ask for them in one order, whatever the plan of each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Expr, Program, Ref
 from optgen.ir.plan import reads
 from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.whole_matrices import is_wide
 from optgen.passes.name_reductions import ends_phase
 
 
@@ -72,15 +74,17 @@ def depths_of(
 class _DepthFinder:
     """Finder of depths.
 
-    `last_read` holds, for each state that a finish stores, the greatest depth at which it has been
-    read so far. The new value gets at least that depth. So even a reader that waits for a matrix op
-    finds the old value.
+    `last_wide` is the depth of the last reduction over several parameters so far. `last_read`
+    holds, for each state that a finish stores, the greatest depth at which it has been read so far.
+    The new value gets at least that depth. So even a reader that waits for a matrix op finds the
+    old value.
     """
 
     kinds: Kinds
     floors: Mapping[Ref, int]
     depths: dict[Ref, int]
     last_read: dict[str, int]
+    last_wide: int = 0
 
     def find(self, program: Program, least: int) -> None:
         """Find the depths of a program.
@@ -102,6 +106,9 @@ class _DepthFinder:
         depth = operand_depth + 1 if needs_sweep(stmt.value, self.kinds) else operand_depth
         floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
         self.depths[stmt.target] = max(least, depth, *floors)
+        if is_wide(stmt.value):
+            self.depths[stmt.target] = max(self.depths[stmt.target], self.last_wide)
+            self.last_wide = self.depths[stmt.target]
         if self.kinds[stmt.target].axes is not Axes.TENSOR:
             self._note_reads(stmt.value, self.depths[stmt.target])
 

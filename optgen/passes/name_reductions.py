@@ -1,8 +1,10 @@
 """Give every reduction and every matrix op a statement and a name of its own.
 
-Both end a phase, so a plan is cut at these statements. Equal reductions are computed once. After a
-matrix op they are computed again, because no small value is kept across it. The operand of a
-matrix op gets a name too: the sweep before the op stores it.
+Both end a phase, so a plan is cut at these statements. Equal reductions of one parameter are
+computed once, but not equal reductions over several: plans for other shapes might not find them
+equal, and all parameters must ask for the same ones. After a matrix op, reductions are computed
+again, because no small value is kept across it. The operand of a matrix op gets a name too: the
+sweep before the op stores it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, assigns, rebuild
 from optgen.ir.ops import OPS
 from optgen.ir.value_kinds import declared_kinds
+from optgen.ir.whole_matrices import is_wide
 
 _PHASE_ENDS = ("reduction", "wide reduction", "matrix")
 
@@ -84,7 +87,8 @@ class _Namer:
         else:
             value = self._with_named_matrix_ops(value, known)
             inner = rebuild(value, lambda child: self._with_named_reductions(child, known))
-        return known.get(inner, inner) if ends_phase(inner) else inner
+        is_repeated = ends_phase(inner) and not is_wide(inner)
+        return known.get(inner, inner) if is_repeated else inner
 
     def _with_named_ops(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         return self._with_named_reductions(self._with_named_matrix_ops(expr, known), known)

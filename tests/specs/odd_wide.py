@@ -35,6 +35,10 @@ def OddWide(
     """Sums that only some parameters read, sums of sums, and states of the group."""
     k = k + 1
     unread = norm(p, over="group")
+    first = norm(g, over="group")
+    if factored(p):
+        g = 1.5 * g * mean(g)
+    second = norm(g, over="group")
     if clip is not None:
         g = g * minimum(clip / rms(g, over="group"), 1)
     u = g / k
@@ -46,4 +50,4 @@ def OddWide(
         u = u / (sqrt(r) + 1) / (1 + unread)
     size = 0.5 * size + sum(u * p, over="all")
     big = max_abs(u, over="all")
-    p = p - lr * u / (1 + big) / t - 0.01 * size * g
+    p = p - lr * u / (1 + big) / t - 0.01 * size * g * first / second

@@ -94,7 +94,7 @@ class PassScheduler:
 
     def _passes(self, read_back: Collection[str]) -> list[Pass]:
         """Return the passes. They recompute states, except those in `read_back`."""
-        steps, levels = self.steps, self._levels()
+        levels = self._levels()
         passes = range(1 + max(levels))
         runs = [
             self._needed(levels, at, read_back, self._first_run_by(levels, at)) for at in passes

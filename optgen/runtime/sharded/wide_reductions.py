@@ -34,6 +34,11 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
         groups: the group of each update.
     """
     in_groups = [update for update, asked in requests.items() if asked.over == "group"]
+    asking = {groups[update] for update in in_groups}
+    if any(groups[update] in asking for update in requests.keys() - set(in_groups)):
+        raise RuntimeError(
+            "parameters of one group ask for different numbers: this is a defect of optgen"
+        )
     together: dict[int, list[int]] = {}
     for update in in_groups or requests:
         together.setdefault(groups[update] if in_groups else 0, []).append(update)
