@@ -154,7 +154,7 @@ class Splitter:
         return sum(a.target == target for a in assigns(self.algorithm.rule)) > 1
 
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
-        """Tell whether a tensor that the form reads is overwritten before the target's last use."""
+        """Tell whether a form reads what is overwritten before the last use of its target."""
         start = next(
             i for i, (kind, ref) in enumerate(self.order) if kind != "read" and ref == target
         )
@@ -162,7 +162,7 @@ class Splitter:
         uses = [i for i, (kind, ref) in enumerate(self.order) if kind == "read" and ref in same]
         if not uses:
             return False
-        names = {r.name for r in refs(form) if self.kinds[r].is_tensor}
+        names = {r.name for r in refs(form) if not self.kinds[r].is_scalar}
         names |= {name for r in refs(form) for name in self.copied_from.get(r, ())}
         names |= {self.unscaled[name] for name in names if name in self.unscaled}
         between = self.order[start + 1 : max(uses)]
