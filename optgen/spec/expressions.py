@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.matrix_axes import AxesError
-from optgen.ir.nodes import Call, Const, Expr, Place, Ref
+from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
 from optgen.ir.ops import FACTS, OPS
 from optgen.spec.constant_arithmetic import number as constant_number
 from optgen.spec.constant_arithmetic import value_of
@@ -324,5 +324,8 @@ class Expressions:
                 node, "`if` on a tensor has no single value", "write where(condition, a, b)"
             )
         if not kind.is_scalar:
-            message = "`if` on the result of a reduction, which is known too late"
+            shared = [s.symbol for s in self.scope.algorithm.group_states()]
+            of_group = next((ref.name for ref in refs(condition) if ref.name in shared), None)
+            late = f"`{of_group}`, a state of the group" if of_group else "the result of a reduction"
+            message = f"`if` on {late}, which is known too late"
             self.source.error(node, message, "write where(condition, a, b)")

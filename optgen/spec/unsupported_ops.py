@@ -58,6 +58,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "pow": "x**y",
     "rand": "random(seed, stream)",
     "randint": "floor(n * random(seed, stream))",
+    "argsort": "descending(x) is the permutation matrix that sorts numbers per row",
     "randn": "sqrt(-2 * log(1 - random(seed, k))) * cos(6.283185307179586 * random(seed, k))",
     "reciprocal": "1 / x",
     "relu": "maximum(x, 0)",

@@ -222,6 +222,14 @@ def test_a_checkpoint_before_the_first_step_begins_anew() -> None:
     assert optimizer.param_groups[0]["k"].item() == 1.0
 
 
+@pytest.mark.parametrize("value", [7, 7.0, torch.tensor([7], dtype=torch.int64)])
+def test_a_state_of_the_group_may_be_set(value: Any) -> None:
+    optimizer = PRODIGY(parameters())
+    optimizer.param_groups[0]["k"] = value
+    step(optimizer, 1)
+    assert torch.equal(optimizer.param_groups[0]["k"], torch.tensor(8.0, dtype=torch.float64))
+
+
 def test_a_group_that_joins_has_its_own_states() -> None:
     params = parameters()
     optimizer = PRODIGY(params[:3])

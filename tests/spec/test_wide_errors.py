@@ -37,6 +37,7 @@ CASES = {
         "if t > 1:", "    g = 2 * g", "else:", '    g = g / norm(g, over="group")', UPDATE
     ),
     "as a condition": spec('if norm(g, over="all") > 1:', "    g = g / 2", UPDATE),
+    "a group's state as a condition": spec("if d > 1:", "    d = d / 2", UPDATE, states=GROUP),
     "in a function": FUNCTION,
     "beside random numbers": spec('p = p - lr * g * random(1, 2) / norm(g, over="all")'),
     "for sparse gradients": spec(

@@ -4,7 +4,7 @@ All copies get the same value in a step, because it follows from numbers that th
 The group keeps the state under its key, as a 0-dim tensor. So checkpoints have it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,15 +19,14 @@ from optgen.runtime.torch_private import foreach_clone
 def create_group_states(rule: Rule, group: Group) -> None:
     """Create the states that a group lacks, on the device of its first parameter.
 
-    A load may have left them on another device; they are moved.
+    A state that a user or a checkpoint has set becomes a 0-dim tensor of its dtype on this device.
     """
     device = group["params"][0].device
     for state in rule.group_states:
         value = group.get(state.key)
-        if not isinstance(value, Tensor) or value.is_meta:
-            group[state.key] = _initial_value(state, group, device)
-        elif value.device != device:
-            group[state.key] = value.to(device)
+        if value is None or (isinstance(value, Tensor) and value.is_meta):
+            value = group[state.init] if isinstance(state.init, str) else state.init
+        group[state.key] = _as_state(state, value, device)
 
 
 def group_state_columns(
@@ -50,7 +49,9 @@ def store_group_states(rule: Rule, batch: Batch) -> None:
             batch.group[state.key].copy_(column[0].detach())
 
 
-def _initial_value(state: State, group: Mapping[str, Any], device: torch.device) -> Tensor:
-    start = group[state.init] if isinstance(state.init, str) else state.init
+def _as_state(state: State, value: Any, device: torch.device) -> Tensor:
+    """Return the value itself if it is such a tensor, else a new one."""
     dtype = getattr(torch, state.dtype or "float64")
-    return torch.full((), float(start), dtype=dtype, device=device)
+    if isinstance(value, Tensor) and (value.dtype, value.device, value.ndim) == (dtype, device, 0):
+        return value
+    return torch.full((), float(value), dtype=dtype, device=device)
