@@ -179,7 +179,7 @@ class Bucket:
             and list(map(dtypes_and_devices, scalars)) == self._scalar_kinds
         )
 
-    def room(self, name: str) -> None:
+    def allocate_local(self, name: str) -> None:
         """Allocate the tensors in which a sweep stores the operands of a matrix op."""
         shapes = [param.shape for param in self._params]
         # Each tensor begins at a multiple of 16 elements, so at an aligned address.

@@ -66,7 +66,7 @@ def test_a_rule_that_counts(lowering: str) -> None:
     """The rule's scalars advance once a step for any number of values; dense and sparse agree."""
     kind = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
     sparse, dense = tables(torch.float64), tables(torch.float64)
-    assert kind.rule.adds
+    assert kind.rule.scatter_adds
     optimizer, reference = kind(sparse), kind(dense)
     with use_lowering(lowering):
         for step in range(3):
