@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
@@ -99,11 +100,11 @@ class PhaseSteps:
         base = reduced
         for suffix in ("_row_sum", "_col_sum", "_sum", "_max_abs"):
             base = base.removesuffix(suffix)
-        numbered = (f"{base}_value{n}" for n in range(2, 99))
-        names = [base, f"{base}_value", *numbered]
+        names = [base, f"{base}_value"]
         if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
             names.remove(base)
-        name = next(n for n in names if is_free(n, self.taken))
+        numbered = (f"{base}_value{number}" for number in count(2))
+        name = next(each for each in chain(names, numbered) if is_free(each, self.taken))
         self.taken.add(name)
         return name
 
