@@ -33,7 +33,7 @@ def test_adamw_is_an_adam() -> None:
     assert issubclass(optgen.optim.AdamW, optgen.optim.Adam)
 
 
-def test_torchs_own() -> None:
+def test_names_that_are_torchs_own() -> None:
     assert optgen.optim.Optimizer is torch.optim.Optimizer
     for name in ("update_bn", "get_ema_avg_fn", "get_swa_avg_fn"):
         assert getattr(optgen.optim.swa_utils, name) is getattr(torch.optim.swa_utils, name)

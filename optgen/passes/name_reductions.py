@@ -17,7 +17,6 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, assig
 from optgen.ir.ops import OPS
 from optgen.ir.value_kinds import declared_kinds
 
-
 _PHASE_ENDS = ("reduction", "wide reduction", "matrix")
 
 

@@ -9,8 +9,8 @@ from optgen.runtime.backends import BACKENDS, FUSED, Update, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
-from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.grad_scaler import is_scaled, is_skipped
+from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
 from optgen.runtime.eager import wide_step

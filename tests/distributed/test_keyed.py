@@ -171,7 +171,7 @@ def redistribute(rank: int, order: list[int] | None) -> str:
 
 
 @pytest.mark.parametrize("order", [None, [1, 0]], ids=["replicated", "another order"])
-def test_a_tensor_of_other_placements_is_refused_without_a_word_to_others(order: Any) -> None:
+def test_a_tensor_of_other_placements_is_refused_without_a_collective(order: Any) -> None:
     first, second = pair.run(redistribute, order, limit=20)
 
     assert first == ""

@@ -19,7 +19,7 @@ def made(state: Any = None) -> tuple[Any, Any, ExtendedState]:
     return state, apart, ExtendedState(state, apart)
 
 
-def test_it_reads_as_one() -> None:
+def test_both_states_read_as_one_dict() -> None:
     state, apart, both = made()
 
     assert list(both) == [FIRST, SECOND, APART]

@@ -94,7 +94,7 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_stochastic_adamw_is_the_published_algorithm(lowering: str) -> None:
-    """Parameters are positive: torchao rounds magnitudes up or down, and our rule rounds numbers."""
+    """Parameters are positive: torchao rounds magnitudes, and our rule rounds signed numbers."""
     start, *grads = drawn(5 if INTERPRETED else 16, torch.bfloat16)
     start = start.abs() + 1
     param = trained(start, grads, lowering, lr=1e-3, weight_decay=0.01, seed=5)

@@ -199,7 +199,7 @@ def test_a_closure_that_raises(lowering: str) -> None:
 
 
 @outside_interpreter
-def test_a_later_group_that_asks_for_what_cannot_be() -> None:
+def test_a_later_group_with_impossible_options() -> None:
     """The first groups would each go through another lowering."""
     optimizer = made()
     optimizer.param_groups[0]["foreach"] = True

@@ -32,8 +32,7 @@ def placed_gradients(
             are about to take different steps.
     """
     groups = [with_gradient(group, given) for group in optimizer.param_groups]
-    if consensus:
-        if any(misplaced_gradients(*group) for group in groups):
-            consensus.note_everywhere([list(map(placement_text, grads)) for _, grads in groups])
-            consensus.agree()
+    if consensus and any(misplaced_gradients(*group) for group in groups):
+        consensus.note_everywhere([list(map(placement_text, grads)) for _, grads in groups])
+        consensus.agree()
     return [(params, redistribute_gradients(params, grads)) for params, grads in groups]

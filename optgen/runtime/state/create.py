@@ -236,7 +236,7 @@ def _initial_value(
     """Return the initial value of one parameter's state."""
     dtype = dtype_of(state) or param.dtype
     if state.init == "p":
-        # A differentiable step computes with autograd enabled: it follows the copy to the parameter.
+        # A differentiable step runs with autograd, which then follows the copy to the parameter.
         source = param if torch.is_grad_enabled() else param.detach()
         return source.clone(memory_format=torch.preserve_format).to(dtype)
     start = _init_number(state, group, defaults)

@@ -213,7 +213,7 @@ def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> N
 
 
 @inside_interpreter
-def test_an_infinity_that_nothing_multiplies_stays_one() -> None:
+def test_an_infinite_parameter_stays_infinite() -> None:
     param = torch.full((3,), torch.inf, requires_grad=True)
     param.grad = torch.ones(3)
     optgen.optim.SGD([param], lr=0.1, weight_decay=0.0).step()
@@ -231,7 +231,7 @@ def test_nan_reaches_the_maximum() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
-def test_a_weight_decay_that_is_not_a_number_decays(name: str) -> None:
+def test_a_weight_decay_of_nan_gives_nan(name: str) -> None:
     both = pair(name, torch.float64)
     for optimizer in both[1::2]:
         for group in optimizer.param_groups:

@@ -249,7 +249,7 @@ def test_eight_processes_build_once(
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_killed_build_is_in_nobodys_way(
+def test_a_killed_build_does_not_stop_the_next(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own"
