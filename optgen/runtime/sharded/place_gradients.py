@@ -32,7 +32,9 @@ def placed_gradients(
             are about to take different steps.
     """
     groups = [with_gradient(group, given) for group in optimizer.param_groups]
-    if consensus and any(misplaced_gradients(*group) for group in groups):
+    if not any(misplaced_gradients(*group) for group in groups):
+        return groups
+    if consensus:
         consensus.note_everywhere([list(map(placement_text, grads)) for _, grads in groups])
         consensus.agree()
     return [(params, redistribute_gradients(params, grads)) for params, grads in groups]
