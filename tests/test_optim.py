@@ -60,7 +60,7 @@ def test_every_name_is_there_or_says_what_works(monkeypatch: pytest.MonkeyPatch)
             getattr(optgen.optim, name)
 
 
-def test_a_name_that_torch_lacks_too() -> None:
+def test_a_name_that_neither_optgen_nor_torch_has() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Adamm'"):
         optgen.optim.Adamm  # noqa: B018
 

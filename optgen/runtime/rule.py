@@ -47,7 +47,7 @@ class State:
         return self.shape == "scalar" and not self.on_device
 
     def present(self, group: Mapping[str, object]) -> bool:
-        """Tell whether parameters of this group can have the state; `suits` asks their shapes."""
+        """Tell whether parameters of this group can have the state; `suits` tests their shapes."""
         if self.when is None:
             return True
         if self.given:  # a step sets this flag, in a copy of the group

@@ -234,7 +234,7 @@ def _local(shape: Sequence[int], axis: int | None, rank: int) -> list[int]:
     return sizes
 
 
-def test_states_of_rows_and_columns_lie_as_their_parameter() -> None:
+def test_states_of_rows_and_columns_are_sharded_as_their_parameter() -> None:
     for found in pair.run(_same_placements):
         assert found == [
             *(((5, 1), 0), ((1, 3), None)),

@@ -152,7 +152,7 @@ def test_a_rule_that_looks_at_whole_parameters_refuses_partitions(stage: int) ->
         assert error.startswith("Adafactor cannot step a flat partition: a group's parameters")
 
 
-def test_without_partitions_it_is_right() -> None:
+def test_adafactor_without_partitions() -> None:
     for found in pair.run(trained, 0, "Adafactor", {}, limit=LIMIT):
         check(found, alone("Adafactor", {}))
 

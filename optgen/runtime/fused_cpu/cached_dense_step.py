@@ -136,7 +136,7 @@ class CachedDenseStep:
         self._request.specs = self._expected.buffer_info()[0]
 
     def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
-        """Take the first step; `created` are the new states that the rule asks `fresh` of."""
+        """Take the first step; `created` are the new states that the rule calls `fresh` on."""
         if not self._note_order(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh

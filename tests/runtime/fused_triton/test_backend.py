@@ -162,7 +162,7 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @inside_interpreter
-def test_a_tensor_learning_rate_is_read_where_it_lies() -> None:
+def test_a_tensor_learning_rate_is_read_in_place() -> None:
     lr = torch.tensor(0.25, dtype=torch.float64)
     param = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     param.grad = torch.ones(5, dtype=torch.float64)
