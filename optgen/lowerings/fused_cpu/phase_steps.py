@@ -27,8 +27,8 @@ class Step:
     """Step of a kernel: a loop over values of these axes, or a reduction to these axes.
 
     `reads` and `writes` are values with axes. `takes` and `gives` are numbers of the whole tensor
-    that the step reads and computes. `sweep` numbers the sweeps over a large matrix: a step is
-    part of this sweep, or follows it.
+    that the step reads and computes. `sweep` is the index of the sweep over a large matrix that the
+    step is part of, or follows.
     """
 
     name: str
@@ -50,8 +50,10 @@ class PhaseSteps:
     plan: Plan
     streams: dict[str, Axes]
     steps: list[Step] = field(default_factory=list)
-    axes: dict[str, Axes] = field(default_factory=dict)  # of every value that has any
-    numbers: list[str] = field(default_factory=list)  # values that are one for the whole tensor
+    axes: dict[str, Axes] = field(default_factory=dict)  # of the values that have axes
+    numbers: list[str] = field(
+        default_factory=list
+    )  # values without axes: one for the whole tensor
     sweep: int = -1  # index of the last sweep so far; a finish before the first sweep has -1
 
     def __post_init__(self) -> None:
