@@ -87,7 +87,7 @@ def _share_memory(*tensors: Tensor) -> bool:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses at which a tensor's memory begins and ends; for a DTensor, its shard's."""
+    """Return the first and end address of the memory of a tensor, or of a DTensor's shard."""
     local = local_tensor(tensor) if is_dtensor(type(tensor)) else tensor
     if not local.numel():
         return 0, 0
