@@ -49,7 +49,7 @@ class Results:
 
 
 def show(name: str, result: Result) -> None:
-    """Print a line for a check; for a comparison milliseconds, bandwidth, and ratio to ours."""
+    """Print a line for a check, or for each variant its time, bandwidth and ratio to our time."""
     if "right" in result:
         what = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
         print("ok  " if result["right"] else "BAD ", name, what, flush=True)

@@ -52,7 +52,7 @@ def cases(kind: Any, target: str) -> Iterator[Case]:
     yield from (Case(target, *case) for case in product(TYPES, flags, (False, True)))
 
 
-def words(case: Case) -> str:
+def entry_name(case: Case) -> str:
     """Return the name under which a case is recorded for its target."""
     found = [case.types, "flags" if case.flags else "", "scaled" if case.scaled else ""]
     return " ".join(filter(None, found))
@@ -62,7 +62,7 @@ def compiled(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], l
     """Return the record of the kernels of a class, and their faults."""
     found = kernels(classes()[name], case, cache)
     wrong = [
-        f"{kernel}, {case.target} {words(case)}: {figures}"
+        f"{kernel}, {case.target} {entry_name(case)}: {figures}"
         for kernel, figures in found.items()
         if figures.spilled or figures.inexact or not figures.is_wide
     ]
@@ -85,7 +85,9 @@ def main() -> int:
         for number, (case, run) in enumerate(runs, 1):
             found, bad = run.result()
             for kernel, figures in found.items():
-                record.setdefault(kernel, {}).setdefault(case.target, {})[words(case)] = figures
+                record.setdefault(kernel, {}).setdefault(case.target, {})[entry_name(case)] = (
+                    figures
+                )
             wrong += bad
             if sys.stderr.isatty():
                 print(f"\r{number} of {len(runs)}", end="", file=sys.stderr, flush=True)

@@ -12,8 +12,8 @@ import copyreg
 import errno
 import functools
 import hashlib
+import importlib.metadata
 import importlib.resources
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -105,8 +105,16 @@ def _generator() -> str:
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if path.suffix in (".py", ".jinja"):
                 digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    digest.update(b"formatted" if importlib.util.find_spec("ruff") else b"plain")
+    digest.update(_formatter_version().encode())
     return digest.hexdigest()
+
+
+def _formatter_version() -> str:
+    """Return the version of ruff, on which the text depends; "" if ruff is not installed."""
+    try:
+        return importlib.metadata.version("ruff")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _resource(name: str) -> Path:

@@ -79,7 +79,7 @@ def allowed(part: str, name: str) -> bool:
     return first in {"emit": {"jinja2", "ruff"}, "passes": {"sympy"}, "ir": {"torch"}}.get(part, ())
 
 
-FLOORS: tuple[tuple[str, ...], ...] = (
+LAYERS: tuple[tuple[str, ...], ...] = (
     ("torch_private", "rule", "forced_lowering", "matrix_ops", "cache"),
     ("protocols", "light_optimizer", "tensors"),
     ("state",),
@@ -91,7 +91,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("optimizer",),
     ("__init__", "explain", "extra_inputs", "functional", "programs"),
 )
-"""The floors of optgen/runtime, the lowest first: a room imports from floors below its own."""
+"""The layers of optgen/runtime, the lowest first: a folder or module imports from lower layers."""
 FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("toolchain",),
     ("kernel",),
@@ -101,7 +101,7 @@ FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("prepare",),
     ("backend", "__init__"),
 )
-"""The floors of optgen/runtime/fused_cpu."""
+"""The layers of optgen/runtime/fused_cpu."""
 
 MODULES = [pytest.param(part, path, id=str(path.relative_to(ROOT))) for part, path in modules()]
 
@@ -114,31 +114,31 @@ def test_imports(part: str, path: Path) -> None:
     assert not wrong, f"{part} may not import:\n" + "\n".join(wrong)
 
 
-def rooms(folder: Path) -> Iterator[tuple[str, Path]]:
+def members(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield every module below a folder, with the folder's file or subfolder that contains it."""
     for path in sorted(folder.rglob("*.py")):
         yield path.relative_to(folder).parts[0].removesuffix(".py"), path
 
 
-def climbs(floors: tuple[tuple[str, ...], ...], room: str, name: str) -> bool:
-    """Tell whether an import goes to a room on the same floor or above, which is not allowed."""
-    floor = {each: number for number, names in enumerate(floors) for each in names}
-    return room != name and floor[name] >= floor[room]
+def climbs(layers: tuple[tuple[str, ...], ...], member: str, name: str) -> bool:
+    """Tell whether an import goes to another member of the same layer or a higher one."""
+    layer = {each: number for number, names in enumerate(layers) for each in names}
+    return member != name and layer[name] >= layer[member]
 
 
 @pytest.mark.parametrize(
-    ("package", "floors"), [("runtime", FLOORS), ("runtime.fused_cpu", FUSED_CPU)], ids=str
+    ("package", "layers"), [("runtime", LAYERS), ("runtime.fused_cpu", FUSED_CPU)], ids=str
 )
-def test_no_import_of_the_runtime_climbs(package: str, floors: tuple[tuple[str, ...], ...]) -> None:
+def test_no_import_of_the_runtime_climbs(package: str, layers: tuple[tuple[str, ...], ...]) -> None:
     """Imports in functions and for type checkers count as well."""
     prefix = f"optgen.{package}."
-    known = {room for names in floors for room in names}
+    known = {member for names in layers for member in names}
     wrong = []
-    for room, path in rooms(ROOT / "optgen" / package.replace(".", "/")):
-        assert room in known, f"{path} stands on no floor"
+    for member, path in members(ROOT / "optgen" / package.replace(".", "/")):
+        assert member in known, f"{path} is in no layer"
         for line, name in imported(path):
             there = name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else ""
-            if there in known and climbs(floors, room, there):
+            if there in known and climbs(layers, member, there):
                 wrong.append(f"{path}:{line}: {name}")
 
     assert not wrong, "these imports climb:\n" + "\n".join(wrong)
@@ -160,9 +160,9 @@ def test_no_import_of_the_runtime_goes_in_a_circle() -> None:
 
 def test_what_climbs_is_found() -> None:
     """The check itself can fail."""
-    assert climbs(FLOORS, "batch", "optimizer")
-    assert climbs(FLOORS, "eager", "fused_cpu")
-    assert not climbs(FLOORS, "batch", "tensors")
+    assert climbs(LAYERS, "batch", "optimizer")
+    assert climbs(LAYERS, "eager", "fused_cpu")
+    assert not climbs(LAYERS, "batch", "tensors")
 
 
 def test_every_part_has_a_law() -> None:

@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import optgen
+import optgen.jit
 from optgen.spec import Spec, hyper, optimizer, state
 from optgen.spec.errors import SpecError
 
@@ -251,6 +252,16 @@ def test_unformatted_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("optgen.jit._generator", lambda: "without ruff")
 
     torch.testing.assert_close(trained(optgen.load(heavy)), expected)
+
+
+def test_the_key_depends_on_the_formatter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of ruff, or none, may make another text of the same spec."""
+    keys = set()
+    for version in ("0.17.4", "0.17.5", ""):
+        monkeypatch.setattr("optgen.jit._formatter_version", lambda text=version: text)
+        keys.add(optgen.jit._generator.__wrapped__())
+
+    assert len(keys) == 3
 
 
 def test_errors(tmp_path: Path, cache: Path) -> None:

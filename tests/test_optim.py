@@ -33,7 +33,7 @@ def test_adamw_is_an_adam() -> None:
     assert issubclass(optgen.optim.AdamW, optgen.optim.Adam)
 
 
-def test_torchs_own() -> None:
+def test_names_that_are_torchs_own() -> None:
     assert optgen.optim.Optimizer is torch.optim.Optimizer
     for name in ("update_bn", "get_ema_avg_fn", "get_swa_avg_fn"):
         assert getattr(optgen.optim.swa_utils, name) is getattr(torch.optim.swa_utils, name)
@@ -60,7 +60,7 @@ def test_every_name_is_there_or_says_what_works(monkeypatch: pytest.MonkeyPatch)
             getattr(optgen.optim, name)
 
 
-def test_a_name_that_torch_lacks_too() -> None:
+def test_a_name_that_neither_optgen_nor_torch_has() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Adamm'"):
         optgen.optim.Adamm  # noqa: B018
 

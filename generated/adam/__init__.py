@@ -90,7 +90,7 @@ class Adam(GeneratedOptimizer):
             ("fused", None),
             ("decoupled_weight_decay", False),
         ),
-        below=(("betas", 1),),
+        upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
 

@@ -63,7 +63,7 @@ class Adamax(GeneratedOptimizer):
             ("capturable", False),
         ),
         optional=(("fused", None),),
-        below=(("betas", 1),),
+        upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
 

@@ -98,7 +98,7 @@ class Muon(GeneratedOptimizer):
             ("differentiable", False),
         ),
         choices=(("adjust_lr_fn", (None, "original", "match_rms_adamw", "spectral_unclamped")),),
-        below=(("ns_steps", 100),),
+        upper_bounds=(("ns_steps", 100),),
     )
     lowerings = __name__
 

@@ -91,7 +91,7 @@ class NAdam(GeneratedOptimizer):
             ("differentiable", False),
         ),
         optional=(("fused", None),),
-        below=(("betas", 1),),
+        upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
 

@@ -79,7 +79,7 @@ class RAdam(GeneratedOptimizer):
             ("differentiable", False),
         ),
         optional=(("fused", None),),
-        below=(("betas", 1),),
+        upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
 

@@ -66,7 +66,7 @@ class SGD(GeneratedOptimizer):
         step=None,
         fresh=("momentum_buffer",),
         gradient="rows",
-        adds=True,
+        scatter_adds=True,
         dense_only=("weight_decay",),
         tensor_hypers=("lr", "weight_decay"),
         backfill=(

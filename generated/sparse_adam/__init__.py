@@ -63,7 +63,7 @@ class SparseAdam(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
-        below=(("betas", 1),),
+        upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
 

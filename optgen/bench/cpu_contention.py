@@ -31,7 +31,7 @@ def quiet_and_busy(cell: Cell) -> Figures:
     for title in (OURS, FUSED):
         if title in forms(cell.name, dtype):
             stepper = Stepper(cell.name, title, tensors, dtype)
-            stepper.take(gradients(tensors, dtype))
+            stepper.set_gradients(gradients(tensors, dtype))
             for _ in range(3):
                 stepper.step()
             figures[title] = _figures(stepper)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from textwrap import fill
 
 from optgen.bench.first_step import COLD, WARM
-from optgen.bench.report import fastest, ratio
+from optgen.bench.report import ratio, torch_ratio
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.target_figures import faster, mean
 from optgen.bench.targets import MEAN, VECTOR_CLASSES
@@ -44,7 +44,7 @@ def markdown(results: Results) -> str:
 def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
     if not figures:
         return None
-    ours, ratios = figures[OURS]["median"], (fastest(figures), ratio(figures, DEFAULT))
+    ours, ratios = figures[OURS]["median"], (torch_ratio(figures), ratio(figures, DEFAULT))
     return (
         f"{cell.name}, {LISTS[cell.tensors].title}, {cell.dtype}",
         f"{_digits(ours)} ms",

@@ -96,14 +96,14 @@ def _measure(
 ) -> None:
     gradients = renew()
     for variant in variants.values():
-        variant.take(gradients)
+        variant.set_gradients(gradients)
         _warm_up(variant.step)
     share = budget.seconds / len(variants)
     for turn in range(budget.most):
         left = [t for t in variants if turn < budget.least or samples[t].spent < share]
         gradients = renew()  # before the last ones are freed, so that the addresses are new
         for title in random.sample(left, len(left)):
-            variants[title].take(gradients)
+            variants[title].set_gradients(gradients)
             other_data.add_(1)
             _sample(variants[title].step, samples[title], budget.clock)
 

@@ -40,7 +40,7 @@ def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
     figures: Figures = {}
     for title in forms(name, torch_dtype):  # `forms` takes steps, so everything is loaded
         stepper = Stepper(name, title, taken, torch_dtype)
-        stepper.take(gradients(taken, torch_dtype))
+        stepper.set_gradients(gradients(taken, torch_dtype))
         if isinstance(stepper.optimizer, GeneratedOptimizer):
             stepper.optimizer.init_state()
         before = _state_bytes(stepper)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optgen.bench.report import fastest, ratio
+from optgen.bench.report import ratio, torch_ratio
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import DEFAULT, LIMIT
@@ -105,4 +105,4 @@ def _times(ratio: float) -> str:
 def _times_the_limit(figures: Figures) -> tuple[float, float, float]:
     """Return the times of ours, torch's fastest form and its default, in units of the limit."""
     limit = ratio(figures, LIMIT) or 1
-    return 1 / limit, (fastest(figures) or 0) / limit, (ratio(figures, DEFAULT) or 0) / limit
+    return 1 / limit, (torch_ratio(figures) or 0) / limit, (ratio(figures, DEFAULT) or 0) / limit

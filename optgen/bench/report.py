@@ -17,7 +17,7 @@ def line(cell: Cell, figures: Figures) -> str:
 def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
     """Yield a header, then rows of our times and the ratios of torch and of our other lowerings."""
     others = [title for title in UNFUSED if any(title in each for each in results.values())]
-    has_torch = any(fastest(each) for cell, each in results.items() if cell.part == "step")
+    has_torch = any(torch_ratio(each) for cell, each in results.items() if cell.part == "step")
     yield (*_STEPS, *(("torch's fastest", "torch's default") if has_torch else ()), *others)
     for cell, figures in results.items():
         if cell.part == "step":
@@ -26,7 +26,7 @@ def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
                 *(cell.name, cell.tensors, cell.dtype, str(cell.threads)),
                 *(f"{ours[key]:.3g}" for key in ("median", "cold")),
                 _of_limit(figures) or "-",
-                *map(_times, (fastest(figures), ratio(figures, DEFAULT)) if has_torch else ()),
+                *map(_times, (torch_ratio(figures), ratio(figures, DEFAULT)) if has_torch else ()),
                 *(_times(ratio(figures, title)) for title in others),
             )
 
@@ -48,7 +48,7 @@ def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
             yield f"{each.target.title}, wanted {each.target.wanted}: {'; '.join(found)}"
 
 
-def fastest(figures: Figures) -> float | None:
+def torch_ratio(figures: Figures) -> float | None:
     """Return the time of torch's fastest form divided by ours; None if none was measured."""
     times = [each["median"] for title, each in figures.items() if title.startswith("torch ")]
     return min(times) / figures[OURS]["median"] if times else None

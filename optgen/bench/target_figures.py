@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import exp, log
 from statistics import fmean
 
-from optgen.bench.report import fastest, ratio
+from optgen.bench.report import ratio, torch_ratio
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.variants import LIMIT
 from optgen.bench.verdict import Values
@@ -44,7 +44,7 @@ def of_limit(names: Sequence[str], lists: Sequence[str], dtype: str = "float32")
 def faster(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
     """Return a function that extracts torch's time, in its fastest or a given form, over ours."""
     if form is None:
-        return steps(fastest, names, lists)
+        return steps(torch_ratio, names, lists)
     return steps(lambda figures: ratio(figures, form), names, lists)
 
 

@@ -20,7 +20,7 @@ def _after(cell: Cell, threads: int) -> list[torch.Tensor]:
     torch.set_num_threads(threads)
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     stepper = Stepper(cell.name, OURS, tensors, dtype)
-    stepper.take(gradients(tensors, dtype))
+    stepper.set_gradients(gradients(tensors, dtype))
     for _ in range(_STEPS):
         stepper.step()
     states = (stepper.optimizer.state[param] for param in stepper.params)

@@ -36,7 +36,7 @@ def measured(name: str, tensors: str, dtype: str, threads: int) -> Mapping[str, 
     both = {OURS: Stepper(name, OURS, taken, torch_dtype)}
     theirs = both[COMPILED] = Stepper(name, FOREACH, taken, torch_dtype)
     for stepper in both.values():
-        stepper.take(gradients(taken, torch_dtype))
+        stepper.set_gradients(gradients(taken, torch_dtype))
     theirs.step = torch.compile(theirs.optimizer.step)
     seconds = [_seconds(theirs), _seconds(theirs)]  # SGD compiles again once it has momentum
     figures: Figures = compare(both, renewal(taken, torch_dtype), Budget())

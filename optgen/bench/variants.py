@@ -54,7 +54,7 @@ FACTORED = tuple(n for n in CLASSES if any(s.shape == "row" for s in generated(n
 class Variant(Protocol):
     """Object that takes steps with the gradients it was given last."""
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps use these gradients."""
 
     def step(self) -> object:
@@ -69,7 +69,7 @@ class Stepper:
         self.optimizer = make(name, title, grouped(name, self.params, tensors.groups))
         self.step: Callable[[], Any] = self.optimizer.step
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps use these gradients."""
         for param, gradient in zip(self.params, gradients, strict=True):
             param.grad = gradient
@@ -83,9 +83,9 @@ class Limit:
         self.roofline = Roofline(traffics, stepper.optimizer)
         self.step = self.roofline.step
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps read these gradients."""
-        self._stepper.take(gradients)
+        self._stepper.set_gradients(gradients)
         self.roofline.take_gradients()
 
 
@@ -184,6 +184,6 @@ def variants(
         stepper = Stepper(name, title, tensors, dtype)
         yield title, stepper
         if title == OURS and traffics is not None:
-            stepper.take(gradients(tensors, dtype))
+            stepper.set_gradients(gradients(tensors, dtype))
             stepper.step()  # creates the states that the limit reads
             yield LIMIT, Limit(traffics, stepper)

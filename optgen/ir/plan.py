@@ -98,7 +98,7 @@ class Plan:
 
     * `facts`: the values of shape predicates (`factored`) that this plan is specialised for. Its
       algorithm has no branches on them any more.
-    * `fresh_keys`: the keys of the states that the rule asks `fresh` of, in checkpoint order. They
+    * `fresh_keys`: the keys of the states that the rule calls `fresh` on, in checkpoint order. They
       are the same for all plans of a rule.
     """
 
@@ -162,7 +162,7 @@ class Plan:
         return iter(seen)
 
     def fresh(self) -> tuple[State, ...]:
-        """Return the states that the rule asks `fresh` of.
+        """Return the states that the rule calls `fresh` on.
 
         A dummy stands for a state that does not exist under these facts.
         """
@@ -188,7 +188,7 @@ def reads(expr: Expr) -> Iterator[Ref]:
 
 
 def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the keys of the states that a rule asks `fresh` of, in checkpoint order."""
+    """Return the keys of the states that a rule calls `fresh` on, in checkpoint order."""
     symbols = {
         arg.name
         for expr in expressions(algorithm.rule)

@@ -75,7 +75,7 @@ def lower(algorithm: Algorithm) -> Context:
     for facts in fact_combinations(algorithm):
         loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
         functions.append(bucket_function(truths_to_bool(planned(facts, "early")), loop))
-        if not algorithm.is_function:  # neither autograd nor a capture follows a function
+        if not algorithm.is_function:  # an `@elementwise` function has no differentiable form
             functions.append(_functional(planned(facts, "whole"), whole))
     return python_file(algorithm, functions)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, count
 
 from optgen.ir.nodes import Assign, Program, Ref, Stmt, assigns, expressions, map_expressions
 from optgen.ir.plan import reads
@@ -70,4 +71,5 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
 
 def _unused(name: str, kinds: dict[Ref, Kind]) -> str:
     taken = {ref.name for ref in kinds}
-    return next(n for n in (name, *(f"{name}{i}" for i in range(2, 99))) if n not in taken)
+    numbered = (f"{name}{number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in taken)

@@ -80,7 +80,7 @@ class _Folder:
 
 
 def _without_not(condition: Expr) -> tuple[Expr, bool]:
-    """Return a condition without leading negations, and the truth of it that they ask for."""
+    """Return a condition without leading negations, and whether their number is even."""
     holds = True
     while isinstance(condition, Call) and condition.op == "not":
         (condition,), holds = condition.args, not holds

@@ -67,7 +67,7 @@ Instruction: TypeAlias = Ops | Branch
 
 
 def new_tensors(program: tuple[Instruction, ...]) -> Iterator[str]:
-    """Yield the names of allocated tensors. A name keeps its tensor until it gets another."""
+    """Yield the name of every tensor that is allocated, each time one is."""
     for instruction in program:
         if isinstance(instruction, Branch):
             yield from new_tensors((*instruction.then, *instruction.orelse))

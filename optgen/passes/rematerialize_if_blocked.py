@@ -65,7 +65,7 @@ def _needed(sweep: Sweep, available: set[Ref]) -> set[Ref]:
         needed |= more
 
 
-def asks_blocked(plan: Plan) -> bool:
+def reads_blocked(plan: Plan) -> bool:
     """Tell whether a sweep of the plan branches on `blocked`."""
     return any(
         isinstance(stmt, If) and stmt.condition == BLOCKED

@@ -1,9 +1,9 @@
 """Convert a rule to SSA form: every assignment gets its own version of its name.
 
-Both arms of a branch end in the same version of each name that they assign; this replaces phi
-nodes. An arm in which a state does not exist has no version of the state. So every version is
-assigned exactly once on each path, and a printer can still print all versions of a name as one
-variable.
+Both arms of a branch end in the same version of each name that either assigns; this replaces phi
+nodes. So every version is assigned exactly once on each path, and a printer can still print all
+versions of a name as one variable. The exception is a path on which a state does not exist: it has
+no version of this state.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ def to_ssa(algorithm: Algorithm, separate: bool = False) -> Algorithm:
     of the join. Then no version is computed in both arms.
     """
     current = dict.fromkeys(declared_kinds(algorithm), 0)
-    # `split_live_ranges` renames versions of these states; then copies of them are real statements.
+    # A copy between versions of these states may become a real statement, since `split_live_ranges`
+    # renames versions. It must not read a state that does not exist.
     split = algorithm.states if separate else algorithm.factor_states()
     conditions = {state.symbol: algorithm.existence(state.symbol) for state in split}
     return replace(
-        algorithm, rule=_versioned(algorithm.rule, current, _Count(separate, conditions))
+        algorithm, rule=_versioned(algorithm.rule, current, _Versions(separate, conditions))
     )
 
 
-class _Count(Counter[str]):
-    """Counter of the versions of names.
+class _Versions(Counter[str]):
+    """Number of versions of each name so far, and the place in the rule.
 
+    * `separate`: whether an arm's last value keeps its own version.
     * `exists_if`: for each state, the condition under which it exists; None if it always does.
     * `path`: the conditions that hold at the current statement.
     """
@@ -61,7 +63,7 @@ def under(condition: Expr | None, stmt: Assign) -> Stmt:
     match condition:
         case None:
             return stmt
-        case Call("not", (inner,)):  # other branches have the condition itself
+        case Call("not", (inner,)):  # other branches test `inner`, too
             return If(inner, (), (stmt,))
     return If(condition, (stmt,))
 
@@ -73,17 +75,17 @@ def _negated(condition: Expr) -> Expr:
     return Call("not", (condition,))
 
 
-def _versioned(program: Program, current: dict[str, int], count: _Count) -> Program:
+def _versioned(program: Program, current: dict[str, int], versions: _Versions) -> Program:
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
             value = _read(stmt.value, current)
             name = stmt.target.name
-            count[name] += 1
-            current[name] = count[name]
+            versions[name] += 1
+            current[name] = versions[name]
             out.append(replace(stmt, target=_at(stmt.target, current), value=value))
         else:
-            out.append(_versioned_if(stmt, current, count))
+            out.append(_versioned_if(stmt, current, versions))
     return tuple(out)
 
 
@@ -101,31 +103,33 @@ def _at(ref: Ref, current: dict[str, int]) -> Ref:
     return replace(ref, version=current[ref.name])
 
 
-def _versioned_if(stmt: If, current: dict[str, int], count: _Count) -> If:
+def _versioned_if(stmt: If, current: dict[str, int], versions: _Versions) -> If:
     condition = _read(stmt.condition, current)
     ends = [dict(current), dict(current)]
-    outer = count.path
+    outer = versions.path
     paths = [(*outer, holds) for holds in (condition, _negated(condition))]
     arms = []
     for arm, end, path in zip((stmt.then, stmt.orelse), ends, paths, strict=True):
-        count.path = path
-        arms.append(_versioned(arm, end, count))
+        versions.path = path
+        arms.append(_versioned(arm, end, versions))
     for name in sorted(ends[0].keys() & ends[1].keys()):
         if any(end[name] != current.get(name) for end in ends):
-            count[name] += 1
-            joined = Ref(name, count[name])
+            versions[name] += 1
+            joined = Ref(name, versions[name])
             for i, end in enumerate(ends):
-                count.path, unchanged = paths[i], end[name] == current.get(name)
-                arms[i] = _ending_in(arms[i], Ref(name, end[name]), joined, count, unchanged)
+                versions.path, unchanged = paths[i], end[name] == current.get(name)
+                arms[i] = _ending_in(arms[i], Ref(name, end[name]), joined, versions, unchanged)
             current[name] = joined.version
-    count.path = outer
+    versions.path = outer
     return replace(stmt, condition=condition, then=arms[0], orelse=arms[1])
 
 
-def _ending_in(arm: Program, last: Ref, joined: Ref, count: _Count, unchanged: bool) -> Program:
+def _ending_in(
+    arm: Program, last: Ref, joined: Ref, versions: _Versions, unchanged: bool
+) -> Program:
     """Return an arm with its last version of a name renamed to `joined`, or copied to it."""
-    if count.separate or unchanged:
-        return (*arm, *count.copy_to(joined, last))
+    if versions.separate or unchanged:
+        return (*arm, *versions.copy_to(joined, last))
     return rename_program(
         arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref
     )

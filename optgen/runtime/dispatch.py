@@ -16,6 +16,7 @@ from optgen.runtime.choice import choose
 from optgen.runtime.eager import wide_step
 from optgen.runtime.forced_lowering import forced
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
+from optgen.runtime.sharded.place_gradients import placed_gradients
 from optgen.runtime.tensors.dtensor import advance_versions
 from optgen.runtime.tensors.real_views import all_plain
 
@@ -90,7 +91,7 @@ def _prepare(
     """Gather and check the batches of a step; return them, and the updates to call."""
     optimizer._context.cached = None
     with _consensus(optimizer) as consensus:
-        batches = gather_batches(optimizer, grads)
+        batches = gather_batches(optimizer, placed_gradients(optimizer, grads, consensus))
         by_lowering = _by_lowering(optimizer, batches)
         if consensus:
             for lowering, listed in by_lowering.items():

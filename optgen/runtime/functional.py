@@ -36,9 +36,8 @@ def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -
 
     Args:
         kind: the class.
-        named: the name of an argument that torch names otherwise, by the state's key or the
-            hyperparameter; several names if torch has an argument per item of a tuple:
-            `betas=("beta1", "beta2")`.
+        named: the arguments with other names, by the state's key or the hyperparameter. A tuple of
+            names stands for a hyperparameter with several numbers: `betas=("beta1", "beta2")`.
     """
 
     def fill(declared: F) -> F:
@@ -167,7 +166,10 @@ def _requires_grad(arguments: Arguments) -> bool:
 
 
 def _return_state(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
-    """Put states that the step created or replaced into the caller's lists, or tensors there."""
+    """Put states that the step created or replaced into the caller's lists.
+
+    A tensor that is there already gets the values, unless it has another layout.
+    """
     for key, column in lists.items():
         value = values.get(key)
         if value is None or not column or value is column[index]:

@@ -125,7 +125,7 @@ class GeneratedOptimizer(LightOptimizer):
     def _create_state(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
         """Create the missing states of the chosen parameters."""
         check_views(self)
-        with torch.no_grad():
+        with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
                 create_missing(

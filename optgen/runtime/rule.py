@@ -47,7 +47,7 @@ class State:
         return self.shape == "scalar" and not self.on_device
 
     def present(self, group: Mapping[str, object]) -> bool:
-        """Tell whether parameters of this group can have the state; `suits` asks their shapes."""
+        """Tell whether parameters of this group can have the state; `suits` tests their shapes."""
         if self.when is None:
             return True
         if self.given:  # a step sets this flag, in a copy of the group
@@ -89,7 +89,7 @@ class Rule:
     fresh: tuple[str, ...] = ()  # states whose first step is different
     gradient: str = "dense"  # "dense", "rows" (sparse gradients work too) or "sparse_only"
     sparse_hint: str = ""  # the end of the error about sparse gradients
-    adds: bool = False  # the rule only adds a multiple of a sparse gradient to the parameter
+    scatter_adds: bool = False  # it only adds a multiple of a sparse gradient to the parameter
     dense_only: tuple[str, ...] = ()  # group values that forbid sparse gradients if true
     scalar_device: str = "cpu"  # or "param": its parameter's, as in fused and capturable groups
     tensor_hypers: tuple[str, ...] = ("lr",)  # if one is a tensor, its dtype is computed in
@@ -104,7 +104,7 @@ class Rule:
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults
     fixed: tuple[tuple[str, object], ...] = ()  # group values that no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # keys, and their valid values
-    below: tuple[tuple[str, float], ...] = ()  # keys, and the exclusive upper bounds of numbers
+    upper_bounds: tuple[tuple[str, float], ...] = ()  # keys, and the numbers that they stay below
 
     def __post_init__(self) -> None:
         keys = [state.key for state in self.states]

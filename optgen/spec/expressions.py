@@ -325,7 +325,7 @@ class Expressions:
             )
         if not kind.is_scalar:
             shared = [s.symbol for s in self.scope.algorithm.group_states()]
-            of_group = next((ref.name for ref in refs(condition) if ref.name in shared), None)
-            late = f"`{of_group}`, a state of the group" if of_group else "the result of a reduction"
+            read = [ref.name for ref in refs(condition) if ref.name in shared]
+            late = f"`{read[0]}`, a state of the group" if read else "the result of a reduction"
             message = f"`if` on {late}, which is known too late"
             self.source.error(node, message, "write where(condition, a, b)")

@@ -101,7 +101,7 @@ class Statements(OpCalls):
             self.source.error(node, message, hint if declared else "choose another name for it")
         state = scope.algorithm.state(name)
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
-            scope.fed.add(name)
+            scope.fed_by_reductions.add(name)
         scope.axes[name] = kind.axes
         if is_truth:
             scope.booleans.add(name)

@@ -35,7 +35,7 @@ class Stub:
     log: list[str] = field(default_factory=list)
     given: list[int] = field(default_factory=list)
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         self.log.append(self.name)
         self.given.append(gradients[0].data_ptr())
 
@@ -49,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock()
 
 
-def test_the_slow_one_has_its_share_and_no_more(clock: Clock) -> None:
+def test_a_slow_variant_gets_its_share_of_the_time(clock: Clock) -> None:
     both = {"quick": Stub(0.001, clock), "slow": Stub(0.1, clock)}
 
     found = compare(both, lambda: [zeros(3)], Budget(1.0, most=15, least=2, clock=clock))
@@ -62,7 +62,7 @@ def test_the_slow_one_has_its_share_and_no_more(clock: Clock) -> None:
     assert found["slow"]["median"] == pytest.approx(100)
 
 
-def test_the_least_is_taken_whatever_it_costs(clock: Clock) -> None:
+def test_the_least_number_of_samples_is_taken(clock: Clock) -> None:
     found = compare({"one": Stub(5, clock)}, lambda: [zeros(1)], Budget(0, least=3, clock=clock))
 
     assert found["one"]["samples"] == 3

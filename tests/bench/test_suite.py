@@ -132,7 +132,7 @@ def test_what_is_kept_counts_and_state_does_not(monkeypatch: pytest.MonkeyPatch)
     assert abs(found[FUSED]["bytes"]) < 1e6
 
 
-def test_a_process_that_begins() -> None:
+def test_the_first_step_of_a_process() -> None:
     """The measurement of a new process runs in this one, with the same request."""
     request: dict[str, Any] = {"dtype": "float32", "threads": torch.get_num_threads()}
 

@@ -91,7 +91,7 @@ def test_a_summary_says_what_was_measured_only() -> None:
     assert text.endswith("\nb\n")
 
 
-def test_a_summary_tells_of_the_neighbour() -> None:
+def test_the_summary_has_times_beside_a_busy_process() -> None:
     times = {OURS: {"quiet": 0.4665, "busy": 0.4622}, FUSED: {"quiet": 8.96, "busy": 130.1}}
 
     text = cpu.with_summary(

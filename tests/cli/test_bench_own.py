@@ -45,7 +45,7 @@ def test_a_rule_of_ones_own(tmp_path: Path) -> None:
     assert "(" in row  # the share of the limit, by medians and by minima
 
 
-def test_beside_one_that_torch_has(tmp_path: Path) -> None:
+def test_an_own_spec_beside_a_class_of_torch(tmp_path: Path) -> None:
     path = written(tmp_path, "my_rule", spec())
     header, _, own, theirs = bare(path, "sgd", path)
     assert "torch's default" in header

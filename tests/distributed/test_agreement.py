@@ -11,7 +11,7 @@ from distributed import pair
 from torch import Tensor, distributed, nn
 
 from optgen import explain
-from optgen.optim import Adafactor, Muon
+from optgen.optim import Adafactor, Adam, Muon
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -93,6 +93,69 @@ def _nearly_the_same(rank: int) -> str:
     return str(caught.value)
 
 
+def _partial_sums(param: Any) -> Any:
+    """Return a gradient of which each rank holds a summand."""
+    from torch.distributed.tensor import DTensor, Partial
+
+    return DTensor.from_local(torch.ones(param.shape), param.device_mesh, [Partial()])
+
+
+def _bad_lr(optimizer: Any, param: Any) -> None:
+    optimizer.param_groups[0]["lr"] = "high"
+
+
+def _bad_beta(optimizer: Any, param: Any) -> None:
+    optimizer.param_groups[0]["betas"] = (1.5, 0.9)
+
+
+def _other_shards(optimizer: Any, param: Any) -> None:
+    param.grad = _ones(param, axis=1)
+
+
+def _placed_as_the_parameter(optimizer: Any, param: Any) -> None:
+    param.grad = _ones(param, axis=0)
+
+
+def _ones(param: Any, axis: int) -> Any:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    ones = torch.ones(param.shape)
+    return distribute_tensor(ones, param.device_mesh, [Shard(axis)], src_data_rank=None)
+
+
+# the class, a change of rank 1, and the errors of rank 0 and rank 1
+UNLIKE: dict[str, tuple[type[Any], Spoil, str, str]] = {
+    "elementwise": (Adam, _bad_lr, "", "lr must be a number"),
+    "elementwise, a bound": (Adam, _bad_beta, "", "betas must be less than 1"),
+    "phases": (Adafactor, _bad_lr, "another rank could not", "lr must be a number"),
+    "other shards": (Adafactor, _other_shards, "different steps", "different steps"),
+    "no need": (Adafactor, _placed_as_the_parameter, "different steps", "different steps"),
+}
+
+
+def _redistributed(rank: int, kind: type[Any], spoil: Spoil, fused: bool) -> list[str]:
+    """Return the errors of a first and a second step that redistribute, and that rank 1 spoils."""
+    messages = []
+    for earlier_steps in (0, 1):
+        first, last = _sharded(), _sharded((4, 2))
+        groups = [{"params": [first]}, {"params": [last]}]
+        optimizer = kind(groups, foreach=not fused, fused=fused)
+        for _ in range(earlier_steps):
+            optimizer.step()
+        first.grad, last.grad = _partial_sums(first), _partial_sums(last)
+        if rank == 1:
+            spoil(optimizer, first)
+        message = ""
+        try:
+            optimizer.step()
+        except (RuntimeError, TypeError, ValueError) as error:
+            message = str(error)
+        messages.append(message)
+        if kind is Adafactor or rank == 1:
+            assert len(optimizer.state) == 2 * earlier_steps
+    return messages
+
+
 def _overflowed(rank: int, fused: bool) -> list[float]:
     """Let a gradient scaler find an infinity on one rank: neither rank steps; next time both do."""
     param = _sharded()
@@ -145,6 +208,19 @@ def test_if_one_rank_cannot_step_neither_does(what: str, fused: bool) -> None:
 
     assert expected_of_other in other
     assert expected_of_spoiler in spoiler
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("what", UNLIKE)
+def test_no_rank_waits_in_a_redistribution(what: str, fused: bool) -> None:
+    """A rank that fails has taken part in the redistributions, or all ranks refuse the step."""
+    kind, spoil, expected_of_other, expected_of_spoiler = UNLIKE[what]
+
+    other, spoiler = pair.run(_redistributed, kind, spoil, fused, limit=20)
+
+    assert [bool(message) for message in other] == [bool(expected_of_other)] * 2
+    assert all(expected_of_other in message for message in other), other
+    assert all(expected_of_spoiler in message for message in spoiler), spoiler
 
 
 def test_learning_rates_that_nearly_agree_are_told_apart() -> None:

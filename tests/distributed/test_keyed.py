@@ -61,7 +61,7 @@ def train(each: keyed.KeyedOptimizer, steps: range, sharded: bool) -> None:
         each.step()
 
 
-def whole(each: keyed.KeyedOptimizer) -> dict[str, Any]:
+def full_tensors(each: keyed.KeyedOptimizer) -> dict[str, Any]:
     """Return parameters and state as plain tensors."""
     found: dict[str, Any] = {**each.params, **each.state_dict()["state"]}
     flat: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def save(rank: int, library: str, folder: str) -> dict[str, Any]:
     train(trained, range(2), True)
     dcp.save(contents(trained), checkpoint_id=folder)
     train(trained, range(2, 4), True)
-    return whole(trained)
+    return full_tensors(trained)
 
 
 def resume(rank: int | None, library: str, folder: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def resume(rank: int | None, library: str, folder: str) -> dict[str, Any]:
         dcp.load(state, checkpoint_id=folder)
     resumed.load_state_dict(state["optimizer"])
     train(resumed, range(2, 4), sharded)
-    return whole(resumed)
+    return full_tensors(resumed)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -171,7 +171,7 @@ def redistribute(rank: int, order: list[int] | None) -> str:
 
 
 @pytest.mark.parametrize("order", [None, [1, 0]], ids=["replicated", "another order"])
-def test_a_tensor_of_other_placements_is_refused_without_a_word_to_others(order: Any) -> None:
+def test_a_tensor_of_other_placements_is_refused_without_a_collective(order: Any) -> None:
     first, second = pair.run(redistribute, order, limit=20)
 
     assert first == ""

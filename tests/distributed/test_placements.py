@@ -85,7 +85,7 @@ def _another_state(rank: int) -> str:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_gradient_is_brought_to_where_its_parameter_lies(lowering: str) -> None:
+def test_a_gradient_gets_the_placements_of_its_parameter(lowering: str) -> None:
     for found in pair.run(_placed, lowering):
         assert found
         assert all(found.values()), found
@@ -98,7 +98,7 @@ def test_what_is_refused() -> None:
         assert "but its gradient is a plain tensor; make both DTensors" in plain
 
 
-def test_a_state_that_lies_otherwise_is_refused() -> None:
+def test_a_state_of_other_placements_is_refused() -> None:
     for message in pair.run(_another_state):
         expected = "exp_avg is a plain tensor, but its parameter is a DTensor(Shard(dim=0),)"
         assert expected in message

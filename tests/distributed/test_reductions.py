@@ -30,7 +30,7 @@ from optgen.spec import *
 
 @optimizer(paper="https://example.org")
 def Sized(p, g, /, r=state("row", when="factored", shape="row"), *, lr=hyper(1e-2)):
-    """Matrices have a sum, vectors a size."""
+    """A rule that divides by sums for matrices, and by the size for vectors."""
     if factored(p):
         r = 0.5 * r + row_mean(g**2)
         p = p - lr * g / sqrt(r + 1)
@@ -65,7 +65,7 @@ PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((5, 3), 0),  # unevenly
     ((1, 6), 0),  # one rank has nothing
     ((3, 5), 1),
-    ((6, 1), 1),  # nothing of every row
+    ((6, 1), 1),  # one rank has all rows, without elements
     ((8, 4), 0),
     ((7,), 0),
     ((1,), 0),
@@ -77,7 +77,7 @@ PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
 )
 """Shapes, and the axis along which two ranks cut them."""
 THIN = {(600, 700): (8, 52_500)}
-"""Shapes as large with a small matrix product: without processor support bfloat16 is slow."""
+"""Replacements for large shapes whose matrix products are slow in bfloat16 on some CPUs."""
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
@@ -234,7 +234,7 @@ def _local(shape: Sequence[int], axis: int | None, rank: int) -> list[int]:
     return sizes
 
 
-def test_states_of_rows_and_columns_lie_as_their_parameter() -> None:
+def test_states_of_rows_and_columns_are_sharded_as_their_parameter() -> None:
     for found in pair.run(_same_placements):
         assert found == [
             *(((5, 1), 0), ((1, 3), None)),
@@ -289,7 +289,7 @@ def test_a_step_has_as_many_collectives_as_phases(name: str, calls: dict[str, in
 
 
 def _in_columns(rank: int, dtype: torch.dtype) -> float:
-    """Return the error of shards with column-major memory, beside one process without any."""
+    """Return the error of shards with column-major memory; one process alone has row-major."""
     from torch.distributed.tensor import DTensor
 
     places: Any = [((8, 4), 0), ((9, 8), 1), ((40, 70), 0)]

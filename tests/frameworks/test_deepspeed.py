@@ -54,7 +54,7 @@ def train(model: Any, rank: int, first: int, last: int) -> None:
         model.step()
 
 
-def whole(model: Any) -> list[Tensor]:
+def gathered_weights(model: Any) -> list[Tensor]:
     """Return the parameters; in stage 3 each process has a part of them."""
     import deepspeed
 
@@ -72,7 +72,7 @@ def trained(
 ) -> list[Tensor]:
     model = engine(stage, name, options, optim if ours else torch.optim, **(config or {}))
     train(model, rank, 0, STEPS)
-    return whole(model)
+    return gathered_weights(model)
 
 
 def resumed(rank: int, stage: int, name: str, folder: str) -> list[Tensor]:
@@ -82,7 +82,7 @@ def resumed(rank: int, stage: int, name: str, folder: str) -> list[Tensor]:
     second = engine(stage, name, {})
     second.load_checkpoint(folder, tag="two")
     train(second, rank, 2, STEPS)
-    return whole(second)
+    return gathered_weights(second)
 
 
 def refused(rank: int, stage: int, name: str) -> str:
@@ -152,7 +152,7 @@ def test_a_rule_that_looks_at_whole_parameters_refuses_partitions(stage: int) ->
         assert error.startswith("Adafactor cannot step a flat partition: a group's parameters")
 
 
-def test_without_partitions_it_is_right() -> None:
+def test_adafactor_without_partitions() -> None:
     for found in pair.run(trained, 0, "Adafactor", {}, limit=LIMIT):
         check(found, alone("Adafactor", {}))
 

@@ -1,11 +1,14 @@
-"""Forms to draw expressions from, by nature; docs/spec-language.md explains their terms.
+"""List forms to draw expressions from, by kind; docs/spec-language.md explains their terms.
 
-A letter after `$` stands for an expression of a nature, the same one wherever it stands in a form:
-a b tensors, n k numbers, l a number that a reduction makes, r a row, c a column (one number per row
-or column), s a matrix (rows, rows), z one (cols, cols), x an operand of a reduction, q p
-conditions, m o conditions of `where`, w a whole exponent, e any exponent, v an extreme one, u a
-constant. Values stay moderate: operands of roots are not negative, and most divisors keep away
-from 0.
+A letter after `$` stands for an expression, the same one wherever it stands in a form:
+
+* a, b: a tensor. n, k: a number. l: a number that a reduction makes (a *late* number).
+* r, c: one number per row, or per column. s, z: a matrix (rows, rows), or (cols, cols).
+* q, p: a condition. m, o: a condition for each element, as in `where`.
+* x: the operand of a reduction.
+* w: a whole exponent. e: any exponent. v: an extreme exponent. u: a constant.
+
+Values stay moderate: operands of roots are not negative, and most divisors keep away from 0.
 """
 
 TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
@@ -71,7 +74,7 @@ RANDOM = (
     "random($n, $k)", "random(7, $w)", "(random($u, 1) * $a)", "where(random(3, 4) < 0.5, $a, $b)",
     "(2 * random(t, $n * 100) - 1)", "rounded_down($a + random(1, 2) * 0.5)",
 )  # fmt: skip
-"""Only in rules that count steps and have no word of whole parameters."""
+"""Only in elementwise rules that count steps."""
 
 WITH_LATES = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",

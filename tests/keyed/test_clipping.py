@@ -91,7 +91,7 @@ def test_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert grads[0] is params[""].grad
 
 
-def test_by_value_and_not_at_all() -> None:
+def test_clipping_by_value_and_no_clipping() -> None:
     ours, theirs, untouched = parameters(), parameters(), parameters()
     optimizer = still(ours, clipping=VALUE, max_gradient=0.7)
     optimizer.step()

@@ -95,7 +95,7 @@ def saving_too() -> KeyedOptimizer:
     return keyed
 
 
-def test_there_may_be_no_member() -> None:
+def test_a_combined_optimizer_without_members() -> None:
     combined = CombinedOptimizer([])
     combined.step()
     combined.save_param_groups(True)

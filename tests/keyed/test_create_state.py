@@ -60,7 +60,7 @@ def made(name: str, library: Any) -> KeyedOptimizerWrapper:
 
 @both
 @every_kind
-def test_no_weight_changes_and_a_training_does_not_notice(name: str, library: Any) -> None:
+def test_init_state_changes_neither_weights_nor_a_training(name: str, library: Any) -> None:
     touched, untouched = made(name, library), made(name, library)
     touched.init_state()
     assert content(dict(touched.params)) == content(dict(untouched.params))

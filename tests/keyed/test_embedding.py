@@ -1,4 +1,4 @@
-"""Test tables whose touched rows are updated in the backward pass: bits of the ordinary way."""
+"""Test tables whose rows are updated in the backward pass: same bits as by a step after it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def backward(table: nn.Module, step: int) -> None:
 
 @pytest.mark.parametrize("bag", [False, True], ids=["embedding", "bag"])
 @pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=IDS)
-def test_as_after_the_pass(kind: Any, options: dict[str, Any], bag: bool) -> None:
+def test_the_bits_are_those_of_a_step_after_the_backward_pass(
+    kind: Any, options: dict[str, Any], bag: bool
+) -> None:
     fused, plain = (FusedEmbeddingBag, nn.EmbeddingBag) if bag else (FusedEmbedding, nn.Embedding)
     torch.manual_seed(0)
     ours = fused(ROWS, WIDTH, optimizer_class=kind, optimizer_kwargs=options)

@@ -19,7 +19,7 @@ def made(state: Any = None) -> tuple[Any, Any, ExtendedState]:
     return state, apart, ExtendedState(state, apart)
 
 
-def test_it_reads_as_one() -> None:
+def test_both_states_read_as_one_dict() -> None:
     state, apart, both = made()
 
     assert list(both) == [FIRST, SECOND, APART]
@@ -33,7 +33,7 @@ def test_it_reads_as_one() -> None:
         both[MISSING]
 
 
-def test_it_writes_where_an_entry_lies() -> None:
+def test_it_writes_to_the_dict_that_has_the_entry() -> None:
     state, apart, both = made()
     both[APART] = {"c": 4}
     both[MISSING] = {"d": 5}

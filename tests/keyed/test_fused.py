@@ -55,7 +55,7 @@ def test_the_interface_is_abstract() -> None:
     assert "lr: 0.1" in repr(Layer().fused_optimizer)
 
 
-def test_an_empty_one() -> None:
+def test_an_empty_fused_optimizer() -> None:
     empty = EmptyFusedOptimizer()
     empty.step()
     empty.zero_grad()

@@ -139,7 +139,7 @@ def test_it_takes_tables_only() -> None:
         RowWiseAdagrad(tables(), lr_deacy=0.1)  # type: ignore[call-arg]
 
 
-def test_a_checkpoint_of_another_age_and_a_pickle() -> None:
+def test_an_old_checkpoint_and_a_pickle() -> None:
     """The step count is a number, and the group lacks the keys that torchrec's class lacks."""
     (param, *_) = tables()
     optimizer = RowWiseAdagrad([param], lr=0.5)

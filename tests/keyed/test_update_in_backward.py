@@ -74,7 +74,7 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
 
 @pytest.mark.parametrize("bucket_bytes", [0, 3000, EVERYTHING], ids=["each", "some", "all"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_bits_of_the_ordinary_way(name: str, bucket_bytes: int) -> None:
+def test_the_bits_are_those_of_a_step_after_the_pass(name: str, bucket_bytes: int) -> None:
     kind, bias = getattr(optgen.optim, name), name != "Muon"
     ours, theirs = Blocks(bias), Blocks(bias)
     model = UpdateInBackward(ours, kind, bucket_bytes=bucket_bytes, lr=0.01)
@@ -235,7 +235,7 @@ def test_a_pass_that_breaks_off() -> None:
     assert_same(ours, theirs)
 
 
-def test_by_value() -> None:
+def test_clipping_by_value() -> None:
     ours, theirs = Blocks(), Blocks()
     model = UpdateInBackward(ours, SGD, clip_value=1e-3, lr=0.5)
     backward(model, 0)

@@ -59,7 +59,7 @@ def test_state_groups_and_parameters_are_shared() -> None:
     assert keyed.param_groups is outer.param_groups is keyed._optimizer.param_groups
 
 
-def test_the_factory_may_have_the_names() -> None:
+def test_the_factory_may_be_handed_the_names() -> None:
     params = parameters()
     keyed = KeyedOptimizerWrapper(params, lambda each: torch.optim.SGD(each.items()), True)
 

@@ -1,4 +1,4 @@
-"""Test scalar states that reductions feed: never read on the host, on the device, kept in files."""
+"""Test scalar states that reductions feed: they stay on the device, and checkpoints hold them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 
 import triton
 
-from benchmarks.triton_aot import RECORD, SLACK, cases, classes, words
+from benchmarks.triton_aot import RECORD, SLACK, cases, classes, entry_name
 from benchmarks.triton_aot_assembly import Figures
 from benchmarks.triton_aot_compile import (
     TARGETS,
@@ -82,7 +82,7 @@ def test_kernels_of(name: str, target: str, cache: str) -> None:
         for kernel, figures in found.items():
             if name not in WITH_REDUCTIONS:
                 assert figures.shared == 0
-            registers, shared = RECORDED[kernel][target][words(case)]
+            registers, shared = RECORDED[kernel][target][entry_name(case)]
             if triton.__version__ == RECORDED["triton"]:
                 assert figures.registers <= registers + SLACK, (kernel, case)
                 assert figures.shared <= shared, (kernel, case)

@@ -75,13 +75,13 @@ def test_no_value_compiles_anew(name: str, launches: Launches) -> None:
     assert len(used) == len({name for name, _ in used})
 
 
-def test_a_state_that_comes_into_being_is_another_kernel(launches: Launches) -> None:
+def test_an_optional_state_needs_another_kernel(launches: Launches) -> None:
     optgen.optim.SGD(parameters(5)).step()
     optgen.optim.SGD(parameters(5), momentum=0.9).step()
     assert len({id(compiled) for name, *_, compiled in launches if name == "sgd_step"}) == 2
 
 
-def test_a_gradient_scaler_is_another_kernel(launches: Launches) -> None:
+def test_a_gradient_scaler_needs_another_kernel(launches: Launches) -> None:
     optimizer = optgen.optim.NAdam(parameters(5))
     optimizer.step()
     optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
@@ -90,7 +90,7 @@ def test_a_gradient_scaler_is_another_kernel(launches: Launches) -> None:
     assert all(compiled.metadata.maxnreg in (None, 128) for *_, compiled in launches)
 
 
-def test_one_launch_a_phase_whatever_the_number_and_the_shapes_of_tensors(
+def test_the_launches_do_not_depend_on_the_number_of_tensors(
     launches: Launches,
 ) -> None:
     shapes = [(40, 200), (30, 20, 3, 3), (300,)]
@@ -106,7 +106,7 @@ def test_one_launch_a_phase_whatever_the_number_and_the_shapes_of_tensors(
     assert set(kernels) == set(kernels[: len(kernels) // 2])  # more tensors compile nothing anew
 
 
-@pytest.mark.parametrize(("name", "phases"), [("LAMB", 4), ("LARS", 4), ("Muon", 3)])
-def test_launches_of_a_step(name: str, phases: int, launches: Launches, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "count"), [("LAMB", 4), ("LARS", 4), ("Muon", 3)])
+def test_launches_of_a_step(name: str, count: int, launches: Launches, tmp_path: Path) -> None:
     class_of(name, tmp_path)(parameters((40, 20), (5, 3), (7, 9))).step()
-    assert len(launches) == phases
+    assert len(launches) == count

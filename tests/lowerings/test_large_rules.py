@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 import optgen
-from optgen import use_lowering
+from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
+from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -37,3 +38,26 @@ def test_more_than_32_steps_and_values() -> None:
         optimizer.step()
     expected, _ = evaluate(algorithm, {"lr": 0.1}, old, grad, {})
     torch.testing.assert_close(param.detach(), expected, rtol=1e-11, atol=0)
+
+
+def test_names_that_many_variables_have_taken() -> None:
+    """The lowering numbers on until a name for the summands, or for a scalar's copy, is free."""
+    numbers = ("", *range(2, 120))
+    body = [
+        "total = 0.0 * lr",
+        *(f"s_value{n} = exp(lr - {n or 1})" for n in numbers),
+        *(f"eta_before{n} = exp(lr - {n or 1})" for n in numbers),
+        *(f"total = total + s_value{n} + eta_before{n}" for n in numbers),
+        "s = sum(g * p)",
+        "p = p - eta * s * total * g",
+        "eta = 2 * eta + lr",
+    ]
+    eta = "eta=state('eta', init=1.0, shape='scalar')"
+    head = f"@optimizer()\ndef Taken(p, g, /, {eta}, *, lr=hyper(0.1)):"
+    text = "\n    ".join([f'from optgen.spec import *\n\n{head}\n    """Made up."""', *body, ""])
+    (algorithm,) = read_spec(Spec("Taken", text.rstrip(" "), "taken.py", 1))
+
+    written = emit.render(algorithm, FUSED_CPU, None)
+
+    assert "s_value120 = " in written
+    assert "eta_before120 = " in written

@@ -197,7 +197,7 @@ def test_checks(example: Any, kwargs: dict[str, Any], message: str) -> None:
         {"norm": "second", "careful": False},
     ],
 )
-def test_what_passes(example: Any, kwargs: dict[str, Any]) -> None:
+def test_valid_arguments(example: Any, kwargs: dict[str, Any]) -> None:
     group = example([Parameter(torch.ones(2))], **kwargs).param_groups[0]
 
     assert {key: group[key] for key in kwargs} == kwargs

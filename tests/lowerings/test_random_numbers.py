@@ -73,7 +73,7 @@ def test_stochastic_adamw_is_its_rule(dtype: torch.dtype, form: str) -> None:
 
 
 def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: int) -> Tensor:
-    """Return what AdamW leaves in a bfloat16 parameter that is rounded by lot.
+    """Return a bfloat16 parameter after AdamW with stochastic rounding.
 
     Written as torchao has it: a random number below 2**16 is added to the bits of the float32
     value, and the lower half is cut off. Here the number is made of the upper 16 bits of ours.
@@ -94,7 +94,7 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_stochastic_adamw_is_the_published_algorithm(lowering: str) -> None:
-    """Positive parameters, because torchao's bits round a magnitude, and ours the number."""
+    """Parameters are positive: torchao rounds magnitudes, and our rule rounds signed numbers."""
     start, *grads = drawn(5 if INTERPRETED else 16, torch.bfloat16)
     start = start.abs() + 1
     param = trained(start, grads, lowering, lr=1e-3, weight_decay=0.01, seed=5)
@@ -212,7 +212,7 @@ def test_a_resumed_run_has_the_same_bits(lowering: str, how: str) -> None:
 
 @outside_interpreter
 def test_a_parameter_keeps_its_number() -> None:
-    """Numbers go over all groups, also of parameters whose first gradient comes later."""
+    """All parameters of all groups are counted, even before their first gradient."""
     params = [torch.nn.Parameter(torch.ones(SHAPE).bfloat16()) for _ in range(4)]
     optimizer = optgen.load(STOCHASTIC)([{"params": params[:2]}, {"params": params[2:3]}])
     for round_ in ((1, 2), (0, 1, 2)):

@@ -64,7 +64,7 @@ def test_parameters_in_a_set_are_taken_with_one_warning(name: str) -> None:
 
 
 @pytest.mark.parametrize("ordered", [list, tuple, frozenset, dict.fromkeys, iter])
-def test_other_collections_are_taken_without_a_word(ordered: Any) -> None:
+def test_other_collections_are_taken_without_a_warning(ordered: Any) -> None:
     """torch does not warn of a frozenset either."""
     for kind in kinds("SGD"):
         assert len(kind(ordered([leaf()])).param_groups) == 1

@@ -135,7 +135,7 @@ def training(make: Any) -> tuple[Any, Any]:
         *((make, "fused_cpu", "aot_eager") for make in (adam, watched, lbfgs, keyed)),
     ],
 )
-def test_a_graph_ends_at_the_step_without_a_word(
+def test_a_graph_ends_at_the_step_without_a_warning(
     make: Any, lowering: str, backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Dynamo reads nothing of ours: no warning, and no recompilation when a rate changes."""

@@ -173,7 +173,7 @@ SGD = {
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_some_of_the_momentum_is_there(way: dict[str, Any]) -> None:
+def test_some_momentum_buffers_are_missing(way: dict[str, Any]) -> None:
     """Missing buffers are made, undampened, and join the list; others are changed in place."""
     buffer = two(3)[0]
     ours, theirs = [buffer, None], [buffer.clone(), None]
@@ -236,7 +236,7 @@ def test_a_leaf_that_requires_grad_is_torchs_error() -> None:
         sgd([leaf], [torch.ones(3)], [None], **SGD)
 
 
-def test_complex_parameters_need_no_telling() -> None:
+def test_complex_parameters_are_recognized() -> None:
     lists = adam_lists()
     ours = [[v.to(torch.complex128) * (1 + 2j) for v in given] for given in lists[:4]]
     theirs = copy.deepcopy(ours)

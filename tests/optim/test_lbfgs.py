@@ -116,7 +116,9 @@ def test_explain_says_that_it_is_written_by_hand() -> None:
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 @pytest.mark.parametrize("change", [-1.0, 0.0, 1e-9])
 @pytest.mark.parametrize("gradient", ["zero", "missing", "tiny", "one"])
-def test_no_tolerance_of_gradients(gradient: str, change: float, search: str | None) -> None:
+def test_a_negative_tolerance_of_gradients(
+    gradient: str, change: float, search: str | None
+) -> None:
     """With a negative tolerance torch goes on at a zero gradient; so does ours."""
     found = []
     for cls in (LBFGS, torch.optim.LBFGS):

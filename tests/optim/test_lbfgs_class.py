@@ -46,7 +46,7 @@ ASKED = [{"maximize": True}, {"foreach": False}, {"fused": True}]
 
 
 @pytest.mark.parametrize("options", ASKED, ids=str)
-def test_a_group_has_what_was_asked_for(options: dict[str, Any]) -> None:
+def test_a_group_has_the_options_that_were_given(options: dict[str, Any]) -> None:
     (added,) = options
     theirs = torch.optim.LBFGS(parameters())
     ours = LBFGS(parameters(), **options)

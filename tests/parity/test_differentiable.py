@@ -12,6 +12,9 @@ from parity.classes import has
 from parity.trajectories import error, values
 from torch import Tensor
 
+import optgen
+from optgen.spec import hyper, optimizer, state
+
 DIFFERENTIABLE = [
     case for case in CASES if has(case.name, "differentiable") and case.options.get("lr", 1) != 0
 ]
@@ -124,3 +127,40 @@ def test_a_step_count_that_requires_grad_is_torchs_error(name: str) -> None:
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
+
+
+@optimizer()
+def Averaged(
+    p: Any,
+    g: Any,
+    /,
+    a: Any = state("average", init="p"),
+    s: Any = state("scale", init="start"),
+    *,
+    lr: Any = hyper(0.1),
+    start: Any = hyper(0.5),
+) -> None:
+    """A step towards a copy of the first parameter, with a scale per element."""
+    s = s + 0.1 * g
+    a = 0.9 * a + 0.1 * p
+    p = p - lr * s * (p - a) - lr * g
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_gradients_reach_what_a_state_begins_as(ahead: bool) -> None:
+    """The first parameter is also the start of a state; `init_state` may create the state."""
+    kind = optgen.load(Averaged)
+
+    def function(first: Tensor, start: Tensor) -> Tensor:
+        param = first.clone()
+        optimizer = kind([param], start=start, differentiable=True)
+        if ahead:
+            optimizer.init_state()
+        for _ in range(3):
+            param.grad = param.clone() ** 2  # the step changes the parameter in place
+            optimizer.step()
+        return param
+
+    first, _ = inputs()
+    start = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(function, (first, start))

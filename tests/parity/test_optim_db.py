@@ -55,7 +55,7 @@ def cells() -> Iterator[Any]:
 CELLS = list(cells())
 
 
-def test_torchs_list_is_not_short() -> None:
+def test_the_list_of_torchs_inputs_is_complete() -> None:
     """The inputs of torch's tests are all read; an empty list would pass the other tests."""
     inputs = [info.optim_inputs_func(device="cpu") for info in INFOS.values()]
     assert len(INFOS) == 15

@@ -151,7 +151,7 @@ def test_rows_without_a_gradient_stay_to_the_last_bit(gradient: Gradient) -> Non
 
 
 def large(make: Any, dtype: torch.dtype) -> list[Tensor]:
-    """Train a table for 50 steps that touch most rows often; numbers and gradients are equal."""
+    """Train a table for 50 steps that touch most rows often, with the same numbers at each call."""
     table = torch.nn.Parameter(numbers(3000, 0, 40).float().to(dtype))
     optimizer = make([table])
     for step in range(50):
@@ -195,7 +195,7 @@ def test_a_sparse_embedding_trains(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
-def test_a_gradient_scaler_does_not_show(case: Case) -> None:
+def test_a_gradient_scaler_changes_no_bit(case: Case) -> None:
     """With `fused=True` the step itself unscales; a power of two changes no bit."""
     finals = []
     for enabled in (True, False):
@@ -232,7 +232,7 @@ def test_gradients_may_be_dense_in_one_step_and_sparse_in_the_next(
     assert error(*finals) <= BOUND
 
 
-def test_a_sparse_parameter_is_sgds_as_in_torch() -> None:
+def test_sgd_takes_a_sparse_parameter_as_torch_does() -> None:
     finals = []
     for make in (SGD[0].ours, SGD[0].theirs):
         param = uncoalesced([0, 2], 1).coalesce().requires_grad_()

@@ -68,7 +68,7 @@ def test_layouts(case: Case, layout: str, lowering: str | None) -> None:
 
 @pytest.mark.parametrize("lowering", WAYS)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
-def test_a_slice_leaves_its_neighbours_alone(case: Case, lowering: str | None) -> None:
+def test_a_step_of_a_slice_changes_nothing_outside_it(case: Case, lowering: str | None) -> None:
     whole = torch.arange(48, dtype=torch.float64).view(6, 8)
     outside = torch.ones(6, 8, dtype=torch.bool)
     outside[1:5:2, 2:7:3] = False

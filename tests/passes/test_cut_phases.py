@@ -82,13 +82,13 @@ def test_a_late_plan_has_no_unnecessary_sweep() -> None:
 
 
 BRANCHES = {
-    "a reduction of the untaken side is not a number": (
+    "a reduction of the untaken arm is NaN": (
         "if t > 1:",
         "    g = g / norm(m)",
         "m = m / 2 + g",
         "p = p - lr * m",
     ),
-    "both sides reduce": (
+    "both arms reduce": (
         "if t > 2:",
         "    u = rms(g)",
         "else:",
@@ -96,14 +96,14 @@ BRANCHES = {
         "m = m / 2 + u * g",
         "p = p - lr * m",
     ),
-    "a number that one side changes": (
+    "a number that one arm changes": (
         "u = lr",
         "if t % 2 == 0:",
         "    u = u * norm(g)",
         "m = m / 2 + g",
         "p = p - u * m * mean(m)",
     ),
-    "a number that only one side has to wait for": (
+    "a number that only one arm has to wait for": (
         "if lr:",
         "    u = maximum(lr, norm(p))",
         "else:",
@@ -164,7 +164,7 @@ STATES = {
         "p = p - lr * r * g",
         "r = r + row_mean(g**2) * rms(p)",
     ),
-    "rows that get another value on one side": (
+    "rows that get another value in one arm": (
         "r = r + row_mean(g)",
         "if t > 1:",
         "    r = r / norm(r)",

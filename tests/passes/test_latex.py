@@ -64,7 +64,7 @@ END = """
 """
 
 
-def whole(name: str) -> Algorithm:
+def algorithm_of(name: str) -> Algorithm:
     """Return an algorithm of the catalogue, with derived ones completed."""
     (algorithm,) = read_spec(SPECS / f"{name}.py")
     base = read_base(algorithm, SPECS)
@@ -104,7 +104,7 @@ def parse(line: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_catalogue(name: str, golden: Golden) -> None:
-    text = to_latex(whole(name))
+    text = to_latex(algorithm_of(name))
 
     assert_is_tex(text)
     golden.check(text)

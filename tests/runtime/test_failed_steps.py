@@ -53,8 +53,8 @@ def bits(value: Any) -> Any:
     return held
 
 
-def whole(optimizer: Adam) -> Any:
-    """Return parameters, gradients, state and groups, with everything in order."""
+def snapshot_of(optimizer: Adam) -> Any:
+    """Return all that a failed step must leave as it was: parameters, gradients, state, groups."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     state = [
         (id(param), [(key, bits(value)) for key, value in values.items()])
@@ -164,12 +164,12 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
             give_gradients(each)
         kept = dict(group), param.data, param.grad.clone(), dict(optimizer.state.get(param, {}))
         undo = change(optimizer, group, param)
-        before = whole(optimizer)
+        before = snapshot_of(optimizer)
 
         with pytest.raises(Exception) as caught:
             optimizer.step()
         assert type(caught.value) is not AssertionError
-        assert whole(optimizer) == before
+        assert snapshot_of(optimizer) == before
 
         undo and undo()
         param.data, param.grad = kept[1:3]
@@ -187,19 +187,19 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
 def test_a_closure_that_raises(lowering: str) -> None:
     optimizer = made()
     give_gradients(optimizer)
-    before = whole(optimizer)
+    before = snapshot_of(optimizer)
 
     def fail() -> float:
         raise ValueError("a closure")
 
     with through(lowering), pytest.raises(ValueError, match="a closure"):
         optimizer.step(fail)
-    assert whole(optimizer) == before
+    assert snapshot_of(optimizer) == before
     assert torch.is_grad_enabled()
 
 
 @outside_interpreter
-def test_a_later_group_that_asks_for_what_cannot_be() -> None:
+def test_a_later_group_with_impossible_options() -> None:
     """The first groups would each go through another lowering."""
     optimizer = made()
     optimizer.param_groups[0]["foreach"] = True
@@ -208,11 +208,11 @@ def test_a_later_group_that_asks_for_what_cannot_be() -> None:
     group["params"] = [Parameter(torch.ones(3, device="meta"))]
     group["fused"] = True
     give_gradients(optimizer)
-    before = whole(optimizer)
+    before = snapshot_of(optimizer)
 
     with pytest.raises(RuntimeError, match="fused"):
         optimizer.step()
-    assert whole(optimizer) == before
+    assert snapshot_of(optimizer) == before
 
 
 @outside_interpreter
@@ -225,11 +225,11 @@ def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
     for group in optimizer.param_groups:
         group["amsgrad"] = True
     optimizer.param_groups[-1]["betas"] = (0.9, 2.0)
-    before = whole(optimizer)
+    before = snapshot_of(optimizer)
 
     with pytest.raises(ValueError, match="betas must be less than 1"):
         optimizer.step()
-    assert whole(optimizer) == before
+    assert snapshot_of(optimizer) == before
 
 
 @outside_interpreter
@@ -242,22 +242,22 @@ def test_a_gradient_that_names_no_row_of_a_later_parameter(lowering: str) -> Non
     for param in params:
         rows = torch.tensor([[1, 6 if param is params[2] else 2]])
         param.grad = torch.sparse_coo_tensor(rows, torch.ones(2, 2), (5, 2), check_invariants=False)
-    before = whole(optimizer)
+    before = snapshot_of(optimizer)
 
     with through(lowering), pytest.raises(IndexError, match="names rows 1 to 6"):
         optimizer.step()
-    assert whole(optimizer) == before
+    assert snapshot_of(optimizer) == before
 
 
 @outside_interpreter
 def test_a_leaf_in_a_differentiable_step_is_torchs_error() -> None:
     optimizer = made(differentiable=True)
     give_gradients(optimizer)
-    before = whole(optimizer)
+    before = snapshot_of(optimizer)
 
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
         optimizer.step()
-    assert whole(optimizer) == before
+    assert snapshot_of(optimizer) == before
 
 
 @outside_interpreter
@@ -292,8 +292,8 @@ def test_a_keyed_wrapper_and_what_it_wraps() -> None:
         param.grad = torch.ones(3, 2)
     optimizer.step()
     inner._optimizer.state[params["b"]]["exp_avg"] = torch.ones(2).expand(3, 2)
-    before = whole(inner._optimizer)
+    before = snapshot_of(inner._optimizer)
 
     with pytest.raises(RuntimeError, match="single memory location"):
         optimizer.step()
-    assert whole(inner._optimizer) == before
+    assert snapshot_of(inner._optimizer) == before

@@ -73,6 +73,6 @@ def test_no_matrix_and_a_matrix_of_zeros() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)], ids=str)
-def test_a_matrix_of_nothing(shape: tuple[int, int]) -> None:
+def test_orthogonalize_of_a_matrix_without_elements(shape: tuple[int, int]) -> None:
     (made,) = orthogonalize([torch.zeros(shape)], COEFFICIENTS, 5, 1e-7)
     assert made.shape == shape

@@ -25,7 +25,7 @@ class Overriding(torch.Tensor):
         (torch.nn.UninitializedParameter, False),
     ],
 )
-def test_plain_types_are_memory_and_no_more(kind: type[torch.Tensor], plain: bool) -> None:
+def test_a_plain_class_overrides_no_operation(kind: type[torch.Tensor], plain: bool) -> None:
     assert torch_private.is_plain_class(kind) is plain
 
 

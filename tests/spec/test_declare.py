@@ -39,15 +39,19 @@ def test_a_spec_prints_short() -> None:
 
 @pytest.mark.parametrize("way", ["-c", "-"])
 def test_a_spec_whose_text_is_nowhere(way: str) -> None:
-    """A spec typed at a prompt gives an error that says what to do, and is no OSError."""
-    text = BARE.replace("@optimizer", "@optimizer()")
+    """A spec typed at a prompt gives an error that says what to do, and is no OSError.
+
+    From Python 3.13 on, the text of `-c` is kept, so the spec is read.
+    """
+    text = BARE.replace("@optimizer", "@optimizer()") + "\nprint(repr(Plain))\n"
     command = [sys.executable, way, text] if way == "-c" else [sys.executable, way]
     found = subprocess.run(
         command, input=text, cwd=ROOT, capture_output=True, text=True, check=False
     )
 
     if sys.version_info >= (3, 13) and way == "-c":
-        return  # these versions keep the text of -c
+        assert found.stdout.startswith("<Spec Plain from "), found.stderr
+        return
     last = found.stderr[found.stderr.index("optgen.spec.errors.SpecError: ") :].splitlines()
     assert "the text of `Plain` cannot be found" in last[0]
     assert "write it into a file or a notebook cell" in last[1]

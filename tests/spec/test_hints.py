@@ -27,14 +27,14 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
         ("row_men", "row_mean"),
     ],
 )
-def test_one_slip(name: str, known: str) -> None:
+def test_a_name_with_one_mistake(name: str, known: str) -> None:
     assert did_you_mean(name, CALLABLE) == f"did you mean `{known}`?"
 
 
 @pytest.mark.parametrize(
     "name", ["global_sum", "row_max", "normalize", "ab", "x", "total_norm", "sum_rows", "log_det"]
 )
-def test_nothing_is_close(name: str) -> None:
+def test_a_name_that_no_word_resembles(name: str) -> None:
     assert did_you_mean(name, CALLABLE, "otherwise") == "otherwise"
 
 

@@ -107,7 +107,7 @@ def test_programs_belong_to_their_optimizer() -> None:
     assert len(read_spec(Spec("made", text(TRAIN, EVAL), "made.py", 1))) == 1
 
 
-def test_two_optimizers_in_a_file_have_their_own() -> None:
+def test_two_optimizers_in_a_file_have_programs_of_their_own() -> None:
     other = OPTIMIZER.partition("\n\n")[2].replace("Made", "Other").replace(", b=hyper(0.5)", "")
     found = read_spec(Spec("made", text(TRAIN, EVAL, other), "made.py", 1))
 
@@ -115,7 +115,7 @@ def test_two_optimizers_in_a_file_have_their_own() -> None:
 
 
 def test_a_list_has_the_key_of_its_state() -> None:
-    """A program that writes states only, in another order, and with constants and helpers."""
+    """The program writes only states, lists them in another order, and uses a helper."""
     program = "@Made.eval\ndef to_eval(v, p, m, /):\n    v = half(p) + 2 * m\n"
     helper = "HALF = 0.5\n\n\ndef half(x):\n    return HALF * x\n\n\n"
     made = read(text(TRAIN, program).replace("@opt", f"{helper}@opt", 1))

@@ -19,7 +19,7 @@ def StochasticAdamW(
     weight_decay=hyper(1e-2, ge=0),
     seed=hyper(0, ge=0),
 ):
-    """AdamW that rounds a parameter up or down by lot, so that its mean is exact."""
+    """AdamW with stochastic rounding, so that the mean of a parameter is exact."""
     beta1, beta2 = betas
 
     m = beta1 * m + (1 - beta1) * g

@@ -61,7 +61,7 @@ def context(algorithm: Algorithm) -> Context:
     names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
         "streams": (1, [*names, *_only_read(planned[0].algorithm)]),
-        "adds": (1, _scatter_adds(algorithm)),
+        "scatter_adds": (1, _scatter_adds(algorithm)),
         "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
         "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
@@ -26,8 +27,8 @@ class Step:
     """Step of a kernel: a loop over values of these axes, or a reduction to these axes.
 
     `reads` and `writes` are values with axes. `takes` and `gives` are numbers of the whole tensor
-    that the step reads and computes. `sweep` numbers the sweeps over a large matrix: a step is
-    part of this sweep, or follows it.
+    that the step reads and computes. `sweep` is the index of the sweep over a large matrix that the
+    step is part of, or follows.
     """
 
     name: str
@@ -49,8 +50,10 @@ class PhaseSteps:
     plan: Plan
     streams: dict[str, Axes]
     steps: list[Step] = field(default_factory=list)
-    axes: dict[str, Axes] = field(default_factory=dict)  # of every value that has any
-    numbers: list[str] = field(default_factory=list)  # values that are one for the whole tensor
+    axes: dict[str, Axes] = field(default_factory=dict)  # of the values that have axes
+    numbers: list[str] = field(
+        default_factory=list
+    )  # values without axes: one for the whole tensor
     sweep: int = -1  # index of the last sweep so far; a finish before the first sweep has -1
 
     def __post_init__(self) -> None:
@@ -99,11 +102,11 @@ class PhaseSteps:
         base = reduced
         for suffix in ("_row_sum", "_col_sum", "_sum", "_max_abs"):
             base = base.removesuffix(suffix)
-        numbered = (f"{base}_value{n}" for n in range(2, 99))
-        names = [base, f"{base}_value", *numbered]
+        names = [base, f"{base}_value"]
         if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
             names.remove(base)
-        name = next(n for n in names if is_free(n, self.taken))
+        numbered = (f"{base}_value{number}" for number in count(2))
+        name = next(each for each in chain(names, numbered) if is_free(each, self.taken))
         self.taken.add(name)
         return name
 

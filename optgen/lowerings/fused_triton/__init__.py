@@ -1,8 +1,9 @@
-"""Lower to Triton: a float64 prologue kernel for scalars, and one kernel per phase.
+"""Lower to Triton: a prologue kernel in float64, and a kernel for each sweep and each finish.
 
-An elementwise rule has one phase. The prologue packs the scalars that the phases read into an
-array per tensor. A flag that decides which streams exist is a constexpr. Every other condition is
-one of the packed scalars, so no value of a hyperparameter causes a recompilation.
+The prologue is the scalar program. It packs the scalars that the phases read into an array per
+tensor. An elementwise rule has one sweep and no finish. A flag that decides which streams exist is
+a constexpr. Every other condition is one of the packed scalars, so no value of a hyperparameter
+causes a recompilation.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class FinishPrinter:
         return f"{variable(ref.name)} = tl.load({address} + lanes, {mask}, 0.0).to(tl.float64)"
 
     def _state_mask(self, ref: Ref) -> str:
-        """Return the mask of a state's lanes. A state that does not exist has none."""
+        """Return the mask of a state's lanes. If the state does not exist, no lane is inside it."""
         present = exists(variable(plural(ref.name)))
         return f"mask & {present}" if ref.name in self._optional_states else "mask"
 
@@ -223,7 +223,7 @@ class FinishPrinter:
         return lines
 
     def _reduced(self, target: Ref, value: Expr) -> str:
-        """Reduce a loop's accumulator to one number per matrix, or to the program's partial."""
+        """Reduce a loop's accumulator to a number per matrix, or to a program's partial sum."""
         name = variable(target.name)
         if not self._axes(target):
             text = "tl.reduce({}, None, larger)" if _is_largest(value) else "tl.sum({})"

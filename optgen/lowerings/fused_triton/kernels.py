@@ -77,7 +77,7 @@ class Kernels:
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
         context: Context = {
             "kind": "sweep",
-            "rooms": [s.name for s in streams if s.role == "local" and s.stored],
+            "stored_locals": [s.name for s in streams if s.role == "local" and s.stored],
             "streams": [self.stream_context(s.name) for s in streams],
             "small": small,
             "unscales": unscales,

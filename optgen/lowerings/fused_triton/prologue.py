@@ -97,8 +97,8 @@ class Prologue:
     def _block(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
         """Return a block's lines, and the packed scalars stored in its arms.
 
-        A scalar that is unknown after a branch is stored inside the branch. `surviving` are the
-        variables that are known after the block whatever it assigns.
+        A scalar that is unknown after a branch is stored inside the branch. `surviving` holds the
+        variables that are known after the block, whether or not the block assigns them.
         """
         lines: list[str] = []
         stored: set[str] = set()
@@ -141,7 +141,7 @@ class Prologue:
         return self._number(round_state(stmt.value, name), printer)
 
     def _number(self, value: Expr, printer: ExpressionPrinter) -> str:
-        """Return a value's text, with a literal cast to float64."""
+        """Return a value's text; if it is a literal, it is cast to float64."""
         rounded = isinstance(value, Call) and value.op == ROUNDED
         return printer(value) if rounded else printer.argument(value)
 

@@ -86,7 +86,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "fresh": literal(fresh) if fresh else "",
         "gradient": _unless("dense", algorithm.gradient),
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
-        "adds": "True" if is_scatter_add(algorithm) else "",
+        "scatter_adds": "True" if is_scatter_add(algorithm) else "",
         "dense_only": _dense_only(algorithm),
         "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
@@ -103,7 +103,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.type == "choice"}
         ),
-        "below": _pairs(
+        "upper_bounds": _pairs(
             {h.name: literal(h.bounds.lt) for h in algorithm.hypers if h.bounds.lt is not None}
         ),
     }

@@ -37,7 +37,7 @@ from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.instructions import Instruction, live_tensors, numbers_read
-from optgen.passes.rematerialize_if_blocked import asks_blocked, rematerialize_if_blocked
+from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.select_instructions import select_instructions
 
 _PRINTER = PythonPrinter({}, {})
@@ -45,7 +45,7 @@ _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"
 
 
 def _lists(plan: Plan) -> list[str]:
-    """Return the names of the tensors whose lists make up a sublist of the bucket, in order."""
+    """Return the names of a parameter's tensors, in the order of the lists in a sublist."""
     states = (s.symbol for s in plan.algorithm.device_states())
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
@@ -76,7 +76,7 @@ class _Printer:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines inside the loop over tensors or sublists."""
-        if asks_blocked(self.plan):
+        if reads_blocked(self.plan):
             yield self.form.blocked
         yield from (f"{name} = None" for name in self._may_be_unassigned())
         for state in self.plan.algorithm.finish_states():

@@ -1,7 +1,7 @@
 """Print a rule on whole matrices as Python, statement by statement.
 
 The rule computes with copies of its tensors, one parameter at a time or a list of equal shapes, and
-writes them back at its end. In lists, every operation is one for the whole list.
+writes them back at its end. For a list, every operation is one call.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 class WholeSyntax:
     """Syntax of the loop over tensors or lists.
 
-    `loop` and `opening` begin it; `{0}` is for all lists. `tensor` is a tensor or list of the
-    bucket, and `write` stores a value in it; `{0}` is the name and `{1}` its list. `param` is the
-    parameter whose properties are read.
+    `loop` is its first line, and `opening` the lines after it; `{0}` stands for the names of all
+    lists. `tensor` reads a tensor or list of the bucket, and `write` stores a value in it; `{0}`
+    stands for its name, and `{1}` for the name of its list. `param` is the parameter whose
+    properties are read.
     """
 
     loop: str
@@ -128,7 +129,7 @@ def with_typed_numbers(plan: Plan) -> Program:
 
 
 def _with_tensor_logic(plan: Plan) -> Program:
-    """Return such a sweep with logic ops that also work on tensors."""
+    """Return the sweep with typed numbers, and with logic ops that also work on tensors."""
     return map_values(
         with_typed_numbers(plan),
         lambda value: use_tensor_logic(value, lambda expr: not _is_known(plan, expr)),

@@ -14,7 +14,7 @@ from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_gr
 from optgen.optim.lr_scheduler.user_functions import saved
 
 MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
-"""By what each mode scales its triangles: the number of the cycle, or of the step."""
+"""The argument of each mode's scale function: the number of the cycle, or of the step."""
 
 
 class CyclicLR(LRScheduler):
@@ -155,7 +155,10 @@ class CyclicLR(LRScheduler):
             cycled_momentum.write(self.optimizer, self.use_beta1, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes except the optimizer; of `scale_fn`, only those of an object."""
+        """Return all attributes except the optimizer.
+
+        A `scale_fn` that is an object is saved by its attributes; a function is not saved.
+        """
         return {**super().state_dict(), "_scale_fn_custom": saved(self._scale_fn_custom)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

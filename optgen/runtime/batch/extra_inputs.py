@@ -33,7 +33,7 @@ def check_names(name: str, rule: Rule, given: Iterable[str]) -> None:
 
 
 def checked_inputs(groups: Sequence[Group], given: Mapping[str, Any]) -> Inputs:
-    """Return lists of inputs by name and parameter, after checking that each fits its parameter."""
+    """Check that each input fits its parameter; return the inputs by name and parameter."""
     params = [param for group in groups for param in group["params"]]
     return {key: _by_param(key, params, tensors) for key, tensors in given.items()}
 
@@ -87,7 +87,7 @@ def _share_memory(*tensors: Tensor) -> bool:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first element and after its last; of a shard, its own."""
+    """Return the first and end address of the memory of a tensor, or of a DTensor's shard."""
     local = local_tensor(tensor) if is_dtensor(type(tensor)) else tensor
     if not local.numel():
         return 0, 0
@@ -97,7 +97,9 @@ def _memory(tensor: Tensor) -> tuple[int, int]:
 
 
 def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict[str, list[Any]]:
-    """Return a list per input, by key, with None for a parameter without one; [] if none has one.
+    """Return for each input, by key, a list with the tensor of each parameter, or None.
+
+    The list is empty if no parameter has this input.
 
     Raises:
         ValueError: the rule needs an input that a parameter lacks.

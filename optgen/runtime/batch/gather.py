@@ -5,32 +5,36 @@ replaces states, a load replaces everything. So each step fetches the tensors, a
 end. What was found about the tensors is kept with their types, and holds while these stay equal.
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor
+from collections.abc import Iterable
 
 from optgen.runtime.batch import flat_partitions, gradient_checks
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_step, check_types
 from optgen.runtime.batch.context import StepContext, Stepping
 from optgen.runtime.batch.extra_inputs import Inputs, checked_inputs
-from optgen.runtime.batch.gradients import Gradients, checked_gradients, with_gradient
+from optgen.runtime.batch.gradients import (
+    Gradients,
+    WithGradient,
+    checked_gradients,
+    with_gradient,
+)
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.state.create import create_missing
 from optgen.runtime.state.placeholders import remove_placeholders
 from optgen.runtime.state.scalars import store_int_counts
 from optgen.runtime.state.snapshot import StateSnapshot
-from optgen.runtime.tensors.dtensor import check_not_partial, redistribute_gradients
+from optgen.runtime.tensors.dtensor import check_not_partial
 from optgen.runtime.torch_private import check_fused
 
 
 def gather_batches(
-    optimizer: Stepping, given: Sequence[Tensor | None] | None = None
+    optimizer: Stepping, gradients: Iterable[WithGradient] | None = None
 ) -> list[Batch]:
     """Return the checked batch of every group; create missing states.
 
-    The gradients are the parameters' own, unless they are `given` for the only group.
+    `gradients` holds the parameters with a gradient, and the gradients, of each group. Default: the
+    parameters' own gradients.
     """
     context = optimizer._context
     check_views(optimizer)
@@ -42,9 +46,10 @@ def gather_batches(
     states = States(optimizer.state)
     inputs = checked_inputs(optimizer.param_groups, context.given) if context.given else {}
     batches = []
-    for group in optimizer.param_groups:
-        members, raw_grads = with_gradient(group, given)
-        grads = checked_gradients(optimizer, group, redistribute_gradients(members, raw_grads))
+    if gradients is None:
+        gradients = map(with_gradient, optimizer.param_groups)
+    for group, (members, raw_grads) in zip(optimizer.param_groups, gradients, strict=True):
+        grads = checked_gradients(optimizer, group, raw_grads)
         last = old.get(id(group))
         batch = make_batch(optimizer, group, members, grads, states, last, inputs)
         if last is None or not last.is_like(batch):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ from optgen.runtime.tensors.real_views import all_plain, reals
 _layout = attrgetter("layout")
 
 
+WithGradient: TypeAlias = tuple[list[Tensor], list[Tensor]]
+"""The parameters of a group that have a gradient, and their gradients."""
+
+
 class Gradients(NamedTuple):
     """The gradients of one group as lowerings see them."""
 
@@ -23,9 +27,7 @@ class Gradients(NamedTuple):
     ordinary: bool  # all are dense, and of classes that override nothing
 
 
-def with_gradient(
-    group: Group, given: Sequence[Tensor | None] | None = None
-) -> tuple[list[Tensor], list[Tensor]]:
+def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) -> WithGradient:
     """Return the parameters of a group that have a gradient, and the gradients.
 
     The gradients are the parameters' own, unless they are `given` for all parameters.

@@ -18,7 +18,7 @@ class Cell(NamedTuple):
 
     key: str
     optional: tuple[bool, ...] = (False,)  # for each of its numbers: whether it may be None
-    below: float | None = None  # the exclusive upper bound of each of its numbers
+    upper_bound: float | None = None  # exclusive, of each of its numbers
 
     def parts(self, value: Any) -> tuple[Any, ...] | list[Any]:
         """Return the numbers of a value; raise a ValueError if they are too few or too many."""
@@ -35,8 +35,8 @@ class Cell(NamedTuple):
             number = float(part.detach() if isinstance(part, Tensor) else part)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{self.key} must be a number, not {part!r}") from error
-        if self.below is not None and number >= self.below:
-            raise ValueError(f"{self.key} must be less than {self.below:g}, and is {number}")
+        if self.upper_bound is not None and number >= self.upper_bound:
+            raise ValueError(f"{self.key} must be less than {self.upper_bound:g}, and is {number}")
         return number
 
 
@@ -50,8 +50,8 @@ class Numbers:
 
     def __init__(self, owner: Lowered) -> None:
         self._rule = rule = owner.rule
-        hints, below = owner.hyper_annotations(), dict(rule.below)
-        self._cells = [_cell(key, hints.get(key), below.get(key)) for key in rule.hypers]
+        hints, bounds = owner.hyper_annotations(), dict(rule.upper_bounds)
+        self._cells = [_cell(key, hints.get(key), bounds.get(key)) for key in rule.hypers]
 
     def row(self, values: Iterable[Any]) -> "array[float]":
         """Return the numbers of a group's values, given in the rule's order."""
@@ -90,9 +90,9 @@ def numbers_of(owner: Lowered) -> Numbers:
     return _numbers[kind]
 
 
-def _cell(key: str, hint: Any, below: float | None) -> Cell:
+def _cell(key: str, hint: Any, upper_bound: float | None) -> Cell:
     parts = get_args(hint) if get_origin(hint) is tuple else (hint,)
-    return Cell(key, tuple(map(_may_be_none, parts)), below)
+    return Cell(key, tuple(map(_may_be_none, parts)), upper_bound)
 
 
 def _may_be_none(hint: Any) -> bool:

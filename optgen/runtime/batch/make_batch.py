@@ -176,7 +176,10 @@ def _real_views(column: list[Any]) -> list[Any]:
 
 
 def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
-    """Return classes, dtypes, layouts if any can be sparse, devices unless all CPU, and specs."""
+    """Return the classes, dtypes, layouts, devices and sharding specs of all tensors.
+
+    Layouts are left out if no tensor can be sparse, and devices if all tensors are on the CPU.
+    """
     # A state can be sparse only if gradients can: torch's SGD then makes a sparse momentum.
     getters = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
     types: list[list[Any]] = [list(map(get, column)) for get in getters for column in columns]

@@ -13,8 +13,8 @@ def check_added_group(optimizer: Stepping, index: int) -> None:
     """Check the parameters of a new group in the shape of its view.
 
     Raises:
-        ValueError: The group's view is no view, or does not fit a parameter; or the rule cannot
-            take a parameter.
+        ValueError: The group's view is malformed, or does not fit a parameter; or the rule
+            cannot take a parameter.
     """
     group = optimizer.param_groups[index]
     if asked_view(group) is not None:
@@ -27,11 +27,11 @@ def check_added_group(optimizer: Stepping, index: int) -> None:
 def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> None:
     """Check the views of an optimizer's groups, or of groups that are to replace them.
 
-    An elementwise rule ignores views. So a view need not fit a flat partition, for which an engine
-    has exchanged the parameters of such a rule.
+    An elementwise rule ignores views, so its views need not fit the parameters: an engine may have
+    replaced these by a flat partition.
 
     Raises:
-        ValueError: A view is no view, or does not fit a parameter; or the rule cannot take a
+        ValueError: A view is malformed, or does not fit a parameter; or the rule cannot take a
             parameter in this shape.
     """
     for index, group in enumerate(optimizer.param_groups if groups is None else groups):

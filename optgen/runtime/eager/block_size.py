@@ -10,14 +10,14 @@ from torch import Tensor
 CPU_ELEMENTS = 2**18
 """Elements processed at once on the CPU: 1 MiB of float32; with its states it fits into L2."""
 DEVICE_BYTES = 15 * 2**20
-"""Bytes of each list of temporaries on any other device if four exist: below 64 MiB together."""
+"""Bytes of each list of temporaries on other devices, if four exist: together, below 64 MiB."""
 
 
 def block_elements(tensor: Tensor, itemsize: int, alive: int) -> int:
-    """Return how many elements of tensors on this one's device are processed at once.
+    """Return how many elements are processed at once on the device of a tensor.
 
     Args:
-        tensor: Any tensor of the device.
+        tensor: Any tensor on the device.
         itemsize: Bytes of an element of the widest temporary.
         alive: How many lists of temporaries exist at once.
     """

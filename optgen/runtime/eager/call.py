@@ -44,7 +44,7 @@ class Call(NamedTuple):
         form = ("forloop", "update_functional") if functional else (lowering, "update")
         function = load(optimizer.lowerings, form[0], variant_name(form[1], rule, batch))
         takes_grads = not batch.dispatch_key.sparse_grad or (
-            rule.adds and not functional and not any(map(torch.is_complex, batch.grads))
+            rule.scatter_adds and not functional and not any(map(torch.is_complex, batch.grads))
         )
         split = _split(rule, batch, functional, lowering)
         return cls(batch, function, hypers, functional, takes_grads, split)

@@ -28,7 +28,7 @@ def find(package: str, module: str, function: str) -> Function | None:
 def variant_name(function: str, rule: Rule, batch: Batch) -> str:
     """Return the name of a function's variant for the shapes of a batch.
 
-    If a rule asks shape predicates, its generated modules have a variant for every set of answers.
+    If a rule uses shape predicates, its generated modules have a variant for every set of answers.
     """
     answers = zip(rule.facts, batch.dispatch_key.facts, strict=True)
     return "_".join([function, *(fact if holds else f"not_{fact}" for fact, holds in answers)])

@@ -76,7 +76,7 @@ class TensorList:
 
 
 def each_of(function: Callable[..., Any], *values: Any) -> TensorList:
-    """Apply a function to the values of each parameter; a value that is no list is of all."""
+    """Apply a function to the values of each parameter; a value that is no list serves all."""
     return TensorList(_each(function, values, {}))
 
 

@@ -136,7 +136,7 @@ class CachedDenseStep:
         self._request.specs = self._expected.buffer_info()[0]
 
     def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
-        """Take the first step; `created` are the new states that the rule asks `fresh` of."""
+        """Take the first step; `created` are the new states that the rule calls `fresh` on."""
         if not self._note_order(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
@@ -200,7 +200,10 @@ class CachedDenseStep:
         last = self._values[index].hypers
         if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, last)):
             return False
-        self._table.hypers[index] = self._kernel.pack_hypers(self._kernel.rule.values(group))
+        try:
+            self._table.hypers[index] = self._kernel.pack_hypers(self._kernel.rule.values(group))
+        except (TypeError, ValueError):
+            return False  # the gathered step raises the error, after the collectives of its tensors
         if any(self._needed[2 * index : 2 * index + 2]):
             needed = self._kernel.needed_by_shape(group)
             self._needed[2 * index : 2 * index + 2] = array("Q", needed)

@@ -57,7 +57,7 @@ class CachedSparseStep:
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
         """Return the cached plan of a step of all these groups; None if there can be none."""
         present = any(state.present(group) for state in kernel.rule.states for group in groups)
-        if present or kernel.rule.step is not None or not kernel.rule.adds:
+        if present or kernel.rule.step is not None or not kernel.rule.scatter_adds:
             return None
         cached = cls(kernel, update, groups)
         return cached if all(all(map(is_constant, v.hypers)) for v in cached._values) else None

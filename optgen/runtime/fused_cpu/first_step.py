@@ -66,8 +66,11 @@ def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
 
 
 def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:
-    """Take the step; return the cached step, or None if the reader cannot read the tensors."""
-    cached = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
+    """Take the step; return the cached step, or None if the step must be gathered."""
+    try:
+        cached = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
+    except (TypeError, ValueError):
+        return None  # a hyperparameter is invalid, and the gathered step raises the error
     if cached is None:
         return None
     rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults

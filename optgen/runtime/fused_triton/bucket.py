@@ -38,7 +38,7 @@ class BucketKey(NamedTuple):
     device: torch.device
     dtypes: tuple[torch.dtype | None, ...]  # parameter, gradient, states other than scalars
     scalar_dtypes: tuple[torch.dtype, ...]  # step, scalar states
-    facts: tuple[bool, ...] = ()  # the answers to the shape predicates that the rule asks
+    facts: tuple[bool, ...] = ()  # the answers to the shape predicates that the rule uses
 
 
 class GroupSubset(NamedTuple):
@@ -65,7 +65,7 @@ class Bucket:
         subsets: The batches' tensors that belong to the bucket.
         states: The shapes of the states that are not scalars, by key.
         streams: The tensors of every stream, in the order of the table.
-        fresh: A flag per tensor for each state that the rule asks `fresh` of.
+        fresh: A flag per tensor for each state that the rule calls `fresh` on.
         hypers: The groups' hyperparameters on the device.
         staging: The list of a graph capture that keeps pinned buffers alive; None outside one.
         spec: The workspace that the phases need; None for a rule without phases.
@@ -179,7 +179,7 @@ class Bucket:
             and list(map(dtypes_and_devices, scalars)) == self._scalar_kinds
         )
 
-    def room(self, name: str) -> None:
+    def allocate_local(self, name: str) -> None:
         """Allocate the tensors in which a sweep stores the operands of a matrix op."""
         shapes = [param.shape for param in self._params]
         # Each tensor begins at a multiple of 16 elements, so at an aligned address.

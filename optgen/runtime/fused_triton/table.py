@@ -5,8 +5,8 @@ Kernels find all tensors through one int64 table [row, tensor]. Its rows are:
 * the element counts, each tensor's first block, and its group;
 * the addresses of the streams: parameter, gradient, then one per state that is not a scalar;
 * the addresses of the scalars: step, then scalar states;
-* for each state that the rule asks `fresh` of, a 1 while it is unused; a kernel that uses the state
-  writes a 0 there;
+* for each state that the rule calls `fresh` on, a 1 while it is unused; a kernel that uses the
+  state writes a 0 there;
 * the addresses of extra tensors that exist for one step only.
 
 An int32 array maps a block to its tensor, and a float64 table [group, value] holds the

@@ -37,7 +37,13 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, shape: Shape) -> Tile:
-        """Return the tile that matrices of a shape fill best; all tiles have ELEMENTS elements."""
+        """Return the tile that matrices of a shape fill best; all tiles have ELEMENTS elements.
+
+        No program sweeps an empty matrix, so none stores the sums of its rows and columns. With one
+        matrix per tile, the program that finishes the matrix stores them.
+        """
+        if not (shape.rows and shape.columns):
+            return cls(1, ELEMENTS // WIDTH, WIDTH)
         high, wide = (_power_of_two(size) for size in shape[1:])
         columns = min(wide, max(WIDTH, ELEMENTS // high))
         while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:

@@ -39,12 +39,38 @@ class Consensus:
             self._groups[sharding] = groups
             self._devices.update(dict.fromkeys(groups, device))
         self._digests = dict.fromkeys(self._devices, 0)
+        self.refused = False  # whether the ranks have agreed to take no step
 
     def note(self, sharding: Sharding, *values: object) -> None:
         """Add values that the ranks of a sharding compare as text, to tell if their steps agree."""
         text = repr((sharding.placements, values)).encode()
         for group in self._groups[sharding]:
             self._digests[group] = crc32(text, self._digests[group])
+
+    def note_everywhere(self, *values: object) -> None:
+        """Add values that the ranks of every sharding compare."""
+        for sharding in self._groups:
+            self.note(sharding, *values)
+
+    def agree(self, overflowed: float = 0.0) -> float:
+        """Return the greatest `overflowed` of all ranks, if all can go on with the same step.
+
+        Raises:
+            RuntimeError: another rank failed, or is about to take another step.
+        """
+        failed, differ, overflowed = self.conclude(False, overflowed)
+        self.refused = failed or differ
+        if failed:
+            raise RuntimeError(
+                "another rank could not take this step: the error on that rank says why"
+            )
+        if differ:
+            raise RuntimeError(
+                "ranks that hold shards of the same parameters are about to take different steps: "
+                "all need gradients for the same parameters, with the same placements, equal step "
+                "counts and equal options"
+            )
+        return overflowed
 
     def conclude(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
         """Ask all ranks; return whether one failed, two differ, and a gradient overflowed.
@@ -81,18 +107,12 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
             consensus.note(sharding, [param.grad is None for param in params])
         yield consensus
     except Exception:
-        consensus.conclude(True, 0.0)
+        if not consensus.refused:
+            consensus.conclude(True, 0.0)
         raise
     flag = getattr(optimizer, "found_inf", None)
     own_flag = 0.0 if flag is None else float(flag)
-    failed, differ, overflowed = consensus.conclude(False, own_flag)
-    if failed:
-        raise RuntimeError("another rank could not take this step: the error on that rank says why")
-    if differ:
-        raise RuntimeError(
-            "ranks that hold shards of the same parameters are about to take different steps: all "
-            "need gradients for the same parameters, equal step counts and equal options"
-        )
+    overflowed = consensus.agree(own_flag)
     if isinstance(flag, Tensor) and overflowed != own_flag:
         flag.fill_(overflowed)
 

@@ -236,8 +236,9 @@ def _initial_value(
     """Return the initial value of one parameter's state."""
     dtype = dtype_of(state) or param.dtype
     if state.init == "p":
-        copy = param.detach().clone(memory_format=torch.preserve_format)
-        return copy.to(dtype)
+        # A differentiable step runs with autograd, which then follows the copy to the parameter.
+        source = param if torch.is_grad_enabled() else param.detach()
+        return source.clone(memory_format=torch.preserve_format).to(dtype)
     start = _init_number(state, group, defaults)
     differentiable = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)

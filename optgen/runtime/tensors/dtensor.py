@@ -3,7 +3,7 @@
 A DTensor is a local tensor on every rank, and a spec: the device mesh, and a placement for each of
 its dimensions. Lowerings see the local tensor. So a gradient must have its parameter's mesh and
 placements before a step. A gradient with other placements, such as Partial, is redistributed. A
-redistribution is a collective; every rank enters it, since the specs are equal on all ranks.
+redistribution is a collective, which every rank must enter.
 """
 
 import sys
@@ -60,6 +60,14 @@ def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
     return [specs] if specs else []
 
 
+def misplaced_gradients(params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
+    """Return the indices of the gradients without their parameter's mesh and placements."""
+    if not (any_dtensor(params) or any_dtensor(grads)):
+        return []
+    pairs = enumerate(zip(params, grads, strict=True))
+    return [index for index, (param, grad) in pairs if not same_sharding(param, grad)]
+
+
 def redistribute_gradients(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
     """Return the gradients, each with the placements of its parameter.
 
@@ -69,17 +77,13 @@ def redistribute_gradients(params: Sequence[Tensor], grads: list[Tensor]) -> lis
         RuntimeError: A parameter and its gradient are not on the same mesh, or only one of them is
             a DTensor, or a parameter has a Partial placement.
     """
-    classes = _dtensor_classes(params) | _dtensor_classes(grads)
-    if not classes:
+    misplaced = misplaced_gradients(params, grads)
+    if not misplaced:
         return grads
-    return [
-        grad
-        if type(param) in classes
-        and type(grad) in classes
-        and _equal_specs(dtensor_spec(param), dtensor_spec(grad))
-        else _redistribute(param, grad)
-        for param, grad in zip(params, grads, strict=True)
-    ]
+    placed = list(grads)
+    for index in misplaced:
+        placed[index] = _redistribute(params[index], grads[index])
+    return placed
 
 
 def check_not_partial(params: Sequence[Tensor]) -> None:
@@ -87,7 +91,7 @@ def check_not_partial(params: Sequence[Tensor]) -> None:
     for param in params if any_dtensor(params) else ():
         if is_dtensor(type(param)) and any(p.is_partial() for p in dtensor_spec(param).placements):
             raise RuntimeError(
-                f"a parameter is a {_placement_text(param)}: a step needs its values, and each "
+                f"a parameter is a {placement_text(param)}: a step needs its values, and each "
                 "rank holds a summand; redistribute the parameter before the step"
             )
 
@@ -97,7 +101,7 @@ def check_state_sharding(key: str, param: Tensor, value: Tensor) -> None:
     if same_sharding(param, value):
         return
     raise RuntimeError(
-        f"{key} is a {_placement_text(value)}, but its parameter is a {_placement_text(param)}: "
+        f"{key} is a {placement_text(value)}, but its parameter is a {placement_text(param)}: "
         "load it through torch.distributed.checkpoint, or distribute it as the parameter is"
     )
 
@@ -135,25 +139,24 @@ def _waited(tensor: Tensor) -> Tensor:
 
 def _redistribute(param: Tensor, grad: Tensor) -> Tensor:
     """Return one gradient with the placements of its parameter."""
-    if not (is_dtensor(type(param)) or is_dtensor(type(grad))):
-        return grad
     if not is_dtensor(type(param)) or not is_dtensor(type(grad)):
         raise RuntimeError(
-            f"a parameter is a {_placement_text(param)}, but its gradient is a "
-            f"{_placement_text(grad)}; make both DTensors, the gradient with "
+            f"a parameter is a {placement_text(param)}, but its gradient is a "
+            f"{placement_text(grad)}; make both DTensors, the gradient with "
             "DTensor.from_local(grad, param.device_mesh, param.placements)"
         )
     param_spec, grad_spec = dtensor_spec(param), dtensor_spec(grad)
     check_not_partial([param])
     if param_spec.mesh != grad_spec.mesh:
         raise RuntimeError(
-            f"a parameter is a {_placement_text(param)} on {param_spec.mesh}, but its gradient is "
+            f"a parameter is a {placement_text(param)} on {param_spec.mesh}, but its gradient is "
             f"on {grad_spec.mesh}; distribute both over one mesh"
         )
     return grad.redistribute(placements=param_spec.placements)  # type: ignore[attr-defined, no-any-return]
 
 
-def _placement_text(tensor: Tensor) -> str:
+def placement_text(tensor: Tensor) -> str:
+    """Return a few words about a tensor's placements, for messages and to compare ranks."""
     if not is_dtensor(type(tensor)):
         return "plain tensor"
     return f"DTensor{dtensor_spec(tensor).placements}"

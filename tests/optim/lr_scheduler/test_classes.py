@@ -88,7 +88,7 @@ def test_a_scheduler_of_the_users_own(library: Any) -> None:
 
 @pytest.mark.parametrize("schedulers", [torch.optim, optgen.optim], ids=["torchs", "ours"])
 @pytest.mark.parametrize("optim", [torch.optim, optgen.optim], ids=["torch", "optgen"])
-def test_any_drives_any(schedulers: Any, optim: Any) -> None:
+def test_every_scheduler_drives_every_optimizer(schedulers: Any, optim: Any) -> None:
     """A training with every pair of a scheduler and an optimizer ends at the same parameters."""
     param = Parameter(torch.linspace(-1, 2, 7, dtype=torch.float64))
     optimizer = optim.Adam([param], lr=0.1)

@@ -83,7 +83,7 @@ def test_scales_of_modes(mode: Any, values: list[float]) -> None:
     assert scheduler.scale_mode == TORCH.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode).scale_mode
 
 
-def test_a_pickle_of_long_ago() -> None:
+def test_a_pickle_of_an_old_version() -> None:
     """Such a pickle holds the annealing function, not its name."""
     scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     plain = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)

@@ -149,7 +149,7 @@ def test_sparse_gradients_that_overflowed() -> None:
     assert heard(scheduler.step) == []
 
 
-def test_finite_gradients_excuse_nothing() -> None:
+def test_finite_gradients_do_not_silence_the_warning() -> None:
     optimizer = optimizer_of()
     scheduler = OURS.StepLR(optimizer, 3)
     optimizer.param_groups[0]["params"][0].grad = torch.ones(1)

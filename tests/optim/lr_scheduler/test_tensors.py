@@ -66,7 +66,7 @@ def test_an_optimizer_of_ours_reads_the_filled_tensor() -> None:
     assert optimizer.param_groups[0]["lr"] is lr
 
 
-def test_a_number_that_a_tensor_follows() -> None:
+def test_a_tensor_that_replaces_a_number_is_kept() -> None:
     """A group whose number is replaced by a tensor goes on with the tensor."""
     scheduler = OURS.ExponentialLR(optimizer_of(), 0.5)
     lr = scheduler.optimizer.param_groups[0]["lr"] = torch.tensor(0.4)

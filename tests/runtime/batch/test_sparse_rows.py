@@ -183,7 +183,7 @@ def test_complex_numbers_are_pairs_of_reals(lowering: str) -> None:
     assert torch.equal(torch.view_as_real(table), pairs)
 
 
-def test_a_parameter_that_stands_there_twice_moves_twice() -> None:
+def test_a_parameter_that_is_listed_twice_moves_twice() -> None:
     made, _ = kind()
     finals = []
     for times in (1, 2):

@@ -1,4 +1,4 @@
-"""Test that a view that does not fit is refused, by name, before anything changes."""
+"""Test that a view that does not fit is refused, with the group's number, and changes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.test_failed_steps import whole
+from runtime.test_failed_steps import snapshot_of
 from torch.nn import Parameter
 
 import optgen
@@ -65,11 +65,11 @@ def give_gradients(optimizer: Any) -> None:
 @pytest.mark.parametrize(("view", "said"), HOSTILE.values(), ids=HOSTILE)
 def test_a_group_that_is_added(kind: Any, view: Any, said: str) -> None:
     optimizer = made(kind)
-    before = whole(optimizer)
+    before = snapshot_of(optimizer)
     with pytest.raises(ValueError, match="group 2: ") as refused:
         optimizer.add_param_group({"params": [torch.ones(8, 3, 3, 3)], "view": view})
     assert said in str(refused.value)
-    assert whole(optimizer) == before
+    assert snapshot_of(optimizer) == before
     give_gradients(optimizer)
     optimizer.step()
 
@@ -91,12 +91,12 @@ def test_a_view_that_is_set_later(lowering: str, group: dict[str, Any]) -> None:
         for view, said in HOSTILE.values():
             give_gradients(optimizer)
             optimizer.param_groups[1]["view"] = view
-            before = whole(optimizer)
+            before = snapshot_of(optimizer)
             for ask in (optimizer.step, lambda: optgen.explain(optimizer), optimizer.init_state):
                 with pytest.raises(ValueError, match="group 1: ") as refused:
                     ask()
                 assert said in str(refused.value)
-                assert whole(optimizer) == before
+                assert snapshot_of(optimizer) == before
         optimizer.param_groups[1] |= {"view": None, **group}
         if group:
             optimizer.step()
@@ -176,7 +176,7 @@ def test_a_view_that_comes_after_sparse_steps() -> None:
 @pytest.mark.parametrize("key", ["grad", "momentum_buffer"])
 @pytest.mark.parametrize("shape", [(6, 4), (2, 12)])
 def test_a_tensor_of_another_shape_than_its_parameter(key: str, shape: tuple[int, ...]) -> None:
-    """As many elements are not enough, not even in the view's shape."""
+    """An equal number of elements is not enough, even if the shape is that of the view."""
     param = Parameter(torch.ones(4, 6))
     optimizer = Muon([{"params": [param], "view": (2, 12)}])
     for _ in range(2):
@@ -188,10 +188,10 @@ def test_a_tensor_of_another_shape_than_its_parameter(key: str, shape: tuple[int
         param.grad.resize_(shape)
     else:
         optimizer.state[param][key] = torch.ones(shape)
-    before = whole(optimizer)
+    before = snapshot_of(optimizer)
     with pytest.raises(RuntimeError, match=r"has the shape .*, but its parameter \(4, 6\)"):
         optimizer.step()
-    assert whole(optimizer) == before
+    assert snapshot_of(optimizer) == before
 
 
 def test_an_expanded_parameter_is_torchs_error() -> None:

@@ -81,7 +81,7 @@ def test_links_count_where_they_stand_and_where_they_lead(tmp_path: Path) -> Non
     assert untrusted(by_link) == f"{tmp_path}/real may be written to by everybody"
 
 
-def test_a_link_at_the_end_is_no_less_strict(tmp_path: Path) -> None:
+def test_a_link_is_as_trusted_as_its_target(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     assert not untrusted(tmp_path / "link")

@@ -27,7 +27,7 @@ def test_blocks_cover_a_tensor_once(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 1], ids=str)
-def test_rows_and_columns_go_along(shape: tuple[int, ...]) -> None:
+def test_blocks_have_their_rows_and_columns(shape: tuple[int, ...]) -> None:
     tensor = torch.randn(shape, dtype=torch.float64)
     rows = torch.zeros((*shape[:-1], 1), dtype=torch.float64)
     columns = torch.zeros((*shape[:-2], 1, shape[-1]), dtype=torch.float64)

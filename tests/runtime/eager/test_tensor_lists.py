@@ -1,4 +1,4 @@
-"""Test lists of tensors that compute like one tensor: an operation on each tensor alone agrees."""
+"""Test that an operation on a list of tensors gives what it gives on each tensor alone."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_numbers_are_read_and_written_as_a_vector() -> None:
     scalars.store_one(counts, 7.0, capturable=True)
 
 
-def test_pieces_are_small_and_hold_parameters_whole() -> None:
+def test_chunks_are_small_and_split_no_parameter() -> None:
     sizes = [CHUNK_ELEMENTS // 2, CHUNK_ELEMENTS // 2, 3, 2 * CHUNK_ELEMENTS, 1, 1]
     params = [torch.empty(size, device="meta") for size in sizes]
 

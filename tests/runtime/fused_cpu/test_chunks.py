@@ -104,7 +104,7 @@ def test_what_the_kernel_changes_in_a_copy_comes_back(copies: Copies) -> None:
     assert copies == [[12], [24], [36]] * 2
 
 
-def test_a_scaled_gradient_is_unscaled_where_it_lies(copies: Copies) -> None:
+def test_a_scaled_gradient_is_unscaled_in_its_memory(copies: Copies) -> None:
     param = Parameter(torch.zeros(2, 3))
     param.grad = torch.full((3, 2), 8.0).T
     optimizer = SGD([param], lr=1.0, fused=True)

@@ -66,7 +66,7 @@ def test_a_rule_that_counts(lowering: str) -> None:
     """The rule's scalars advance once a step for any number of values; dense and sparse agree."""
     kind = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
     sparse, dense = tables(torch.float64), tables(torch.float64)
-    assert kind.rule.adds
+    assert kind.rule.scatter_adds
     optimizer, reference = kind(sparse), kind(dense)
     with use_lowering(lowering):
         for step in range(3):
@@ -133,7 +133,7 @@ def test_a_rate_that_changes_is_taken_up() -> None:
 
 
 def test_what_changes_is_looked_at_again() -> None:
-    """Dense gradients, none, moved data, another dtype, momentum and a new group are noticed."""
+    """The cached step notices dense and missing gradients, moved data, other dtypes and groups."""
     optimizer, ours, reference, theirs = repeated()
     late = [Parameter(torch.ones(4, 3)), Parameter(torch.ones(4, 3))]
     for each, params, more in ((optimizer, ours, late[0]), (reference, theirs, late[1])):

@@ -90,7 +90,7 @@ def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
-def test_gradients_are_unscaled_where_they_lie(shape: Shape) -> None:
+def test_gradients_are_unscaled_in_their_memory(shape: Shape) -> None:
     unscaled_once(shape)
 
 

@@ -162,7 +162,7 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @inside_interpreter
-def test_a_tensor_learning_rate_is_read_where_it_lies() -> None:
+def test_a_tensor_learning_rate_is_read_in_place() -> None:
     lr = torch.tensor(0.25, dtype=torch.float64)
     param = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     param.grad = torch.ones(5, dtype=torch.float64)
@@ -213,7 +213,7 @@ def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> N
 
 
 @inside_interpreter
-def test_an_infinity_that_nothing_multiplies_stays_one() -> None:
+def test_an_infinite_parameter_stays_infinite() -> None:
     param = torch.full((3,), torch.inf, requires_grad=True)
     param.grad = torch.ones(3)
     optgen.optim.SGD([param], lr=0.1, weight_decay=0.0).step()
@@ -231,7 +231,7 @@ def test_nan_reaches_the_maximum() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
-def test_a_weight_decay_that_is_not_a_number_decays(name: str) -> None:
+def test_a_weight_decay_of_nan_gives_nan(name: str) -> None:
     both = pair(name, torch.float64)
     for optimizer in both[1::2]:
         for group in optimizer.param_groups:

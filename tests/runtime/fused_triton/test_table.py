@@ -49,7 +49,7 @@ def test_fresh_rows_follow_the_addresses() -> None:
     assert made.rows[-1].tolist() == [1, 0]
 
 
-def test_points_where_tensors_lie_and_leaves_absent_streams_at_zero() -> None:
+def test_addresses_of_tensors_and_zero_for_absent_streams() -> None:
     tensors = [torch.ones(5), torch.ones(5)]
     made = made_table([5, 5])
     made.point([tensors, []])
@@ -154,7 +154,7 @@ def test_sizes_of_one_do_not_matter() -> None:
     assert same_layout(kernel.to(memory_format=torch.channels_last), kernel)
 
 
-def test_copies_only_what_is_laid_out_unlike_the_parameter() -> None:
+def test_only_tensors_of_another_layout_are_copied() -> None:
     kinds = layouts()
     plain, transposed, holes = kinds["contiguous"], kinds["transposed"], kinds["holes"]
     assert streams_to_copy([plain, plain, plain]) == []

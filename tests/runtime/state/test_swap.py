@@ -137,7 +137,7 @@ def test_mistakes_have_torchs_messages(mistake: int | str) -> None:
     assert messages[0] == messages[1]
 
 
-def test_torchs_own_works_on_ours() -> None:
+def test_torchs_swap_works_on_our_optimizers() -> None:
     if not hasattr(torch.optim, "swap_in_optimizer_params_and_state"):
         pytest.skip("this torch has none")
     results = []

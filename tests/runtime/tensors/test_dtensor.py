@@ -133,7 +133,7 @@ class TestARepeatedStep:
         optimizer.state[param]["exp_avg"] = optimizer.state[param]["exp_avg"].clone()
         step()
 
-    def test_a_state_that_lies_otherwise_is_refused(self, pair: "tuple[Any, Any]") -> None:
+    def test_a_state_of_other_placements_is_refused(self, pair: "tuple[Any, Any]") -> None:
         from torch.distributed.tensor import Shard
 
         optimizer, step = pair

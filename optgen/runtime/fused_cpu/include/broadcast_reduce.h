@@ -30,8 +30,8 @@ void repeat_interleave_by(const C* __restrict from, i64 count, C* __restrict to)
         for (int k = 0; k < N; ++k) to[N * i + k] = from[i];
 }
 
-// Repeats every number `times` times, W at a time. The next number overwrites what was written too
-// far.
+// Repeats every number `times` times, W at a time: up to W - 1 times too often. The next number
+// overwrites the excess.
 template <int W, class C>
 void repeat_interleave_wide(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
     for (i64 i = 0; i < count; ++i, to += times)
@@ -57,8 +57,8 @@ void repeat_rows_square(const C* __restrict from, i64 matrices, C* __restrict to
             for (int c = 0; c < N; ++c) to[N * (N * m + r) + c] = from[N * m + c];
 }
 
-// Repeats the column values of every matrix once per row. The matrices have at most W columns. The
-// next row overwrites what was written too far.
+// Repeats the column values of every matrix once per row. The matrices have at most W columns, and
+// every row is written with W numbers. The next row overwrites the excess.
 template <int W, class C>
 void repeat_rows_narrow(
     const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {
@@ -143,8 +143,8 @@ NOINLINE void accumulate_columns(
         for (i64 c = 0; c < columns; ++c) to[c] = Op::combine(to[c], double(x[c]));
 }
 
-// Reduces each column of some matrices to one number, W columns at a time. The next matrix
-// overwrites what was written too far.
+// Reduces each column of some matrices with at most W columns to one number. It writes W numbers
+// for every matrix, and the next matrix overwrites the excess.
 template <class Op, int W, class C>
 void reduce_few_columns(const C* x, i64 matrices, i64 rows, i64 columns, C* to) {
     for (i64 m = 0; m < matrices; ++m, to += columns) {

@@ -23,8 +23,9 @@ struct ParallelStep {
     i64 shared_count = 0, unshared_count = 0;
     HeapArray<SharedBatch> batches;
     i64 batch_count = 0;
-    i64 counters = 1, bytes = 0;
-    i64* next = nullptr; // next to be claimed: tensor that is not shared, then block of each pass
+    i64 counter_count = 1, bytes = 0;
+    // Numbers of the next work to claim: an unshared tensor, then a block for each pass.
+    i64* counters = nullptr;
     char* memory = nullptr;
 
     ParallelStep(const StepPlan& given_plan, const Threads& given_threads)
@@ -36,7 +37,7 @@ struct ParallelStep {
             if (plan.extent().elements >= MIN_SHARED_ELEMENTS && plan.blocks > 1) add_shared(plan);
             else unshared[unshared_count++] = &plan;
         }
-        for (i64 g = 0; g < batch_count; ++g) counters += batches[g].passes;
+        for (i64 g = 0; g < batch_count; ++g) counter_count += batches[g].passes;
     }
 
     void add_shared(TensorPlan& plan) {
@@ -58,11 +59,11 @@ struct ParallelStep {
     i64 thread_bytes() const { return step_plan.memory + step_plan.scratch; }
 
     void run() {
-        const i64 counter_bytes = rounded_up(counters * i64(sizeof(i64)), 64);
+        const i64 counter_bytes = rounded_up(counter_count * i64(sizeof(i64)), 64);
         const Workspace workspace(counter_bytes + bytes + threads.count * thread_bytes());
-        next = reinterpret_cast<i64*>(workspace.at);
+        counters = reinterpret_cast<i64*>(workspace.at);
         memory = workspace.at + counter_bytes;
-        for (i64 i = 0; i < counters; ++i) next[i] = 0;
+        for (i64 i = 0; i < counter_count; ++i) counters[i] = 0;
         begin_batch(0);
         threads.parallel(enter, this, unsigned(threads.count), 0);
     }
@@ -72,12 +73,12 @@ struct ParallelStep {
     void run_thread() {
         const int id = threads.id();
         char* const thread_memory = memory + bytes + id * thread_bytes();
-        i64* counter = next + 1;
+        i64* counter = counters + 1;
         for (i64 g = 0; g < batch_count; ++g)
             for (int pass = 0; pass < batches[g].passes; ++pass, ++counter) {
                 for (i64 b; (b = claim(counter)) < batches[g].blocks;)
                     sweep_block(batches[g], pass, b, thread_memory + step_plan.memory);
-                if (counter == next + 1) run_unshared(thread_memory); // in the first pass only
+                if (counter == counters + 1) run_unshared(thread_memory); // in the first pass only
                 threads.barrier();
                 if (pass + 1 == batches[g].passes && g + 1 < batch_count) {
                     if (id == 0) begin_batch(g + 1);
@@ -90,7 +91,7 @@ struct ParallelStep {
     static i64 claim(i64* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
     void run_unshared(char* thread_memory) {
-        for (i64 i; (i = claim(next)) < unshared_count;)
+        for (i64 i; (i = claim(counters)) < unshared_count;)
             StepPlan::run_whole(*unshared[i], thread_memory, thread_memory + step_plan.memory);
     }
 

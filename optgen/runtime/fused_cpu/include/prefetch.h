@@ -3,16 +3,17 @@
 
 namespace optgen {
 
-// Prefetch distance, in elements, of loads in a loop over n elements of dtype S. The CPU's
-// prefetchers stop at the end of a page, and loops over 16-bit dtypes reach the end soonest. Loops
-// over float32 do not prefetch at their loads, because g++ does not vectorize loops that do. Short
-// loops do not prefetch either: they would fetch what lies behind their tensors.
+// Prefetch distance, in elements, of loads in a loop over n elements of dtype S; 0 for none. Only
+// long loops over 16-bit dtypes prefetch at their loads: the CPU's own prefetchers stop at the end
+// of each page. A short loop would mostly fetch memory beyond its tensors. In loops over float32,
+// such a prefetch would keep g++ from vectorizing.
 template <class S>
 INLINE i64 prefetch_distance(i64 n) { return LANES<ComputeType<S>> > 1 && n >= 8192 ? 1024 : 0; }
 
-// Length of the strips in which a long loop over float32 prefetches: cache lines of all streams in
-// turn, PREFETCH_AHEAD elements ahead. Returns n if the loop does not prefetch: the caches may hold
-// a shorter loop's tensors, and loops over 16-bit dtypes prefetch at their loads.
+// A long loop over float32 runs strip by strip. Before each strip it prefetches the cache lines of
+// all streams that lie PREFETCH_AHEAD elements further on. Returns the length of a strip; n for a
+// loop without strips: the tensors of a shorter loop may be in the caches, and loops over 16-bit
+// dtypes prefetch at their loads.
 constexpr i64 PREFETCHED_LOOP = 1 << 21, PREFETCH_STRIP = 256, PREFETCH_AHEAD = 384; // elements
 template <class S>
 INLINE i64 prefetch_strip(i64 n) { return n; }

@@ -38,14 +38,6 @@ struct ShardedTensor : TensorPasses<R, C> {
 
     const Pass& pass() const { return this->table()[progress.pass]; }
 
-    // Begins the step. Zeroes the sums of an empty shard, which has no block that would do so.
-    void begin() const {
-        TensorPasses<R, C>::begin();
-        for (int k = 0; !plan.blocks && k < R::STEP_COUNT; ++k)
-            if (R::STEPS[k].kind != Step::LOOP && !plan.is_complete(R::STEPS[k].axes))
-                for (i64 i = 0; i < count(k); ++i) result(k)[i] = 0;
-    }
-
     // Combines the partial results that a sweep's blocks left.
     void combine() const {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
@@ -96,9 +88,7 @@ struct ShardedTensor : TensorPasses<R, C> {
 
     double* result(int k) const { return this->result_of(R::STEPS[k]); }
 
-    i64 count(int k) const {
-        return R::STEPS[k].axes == NONE ? 1 : plan.extent().count(R::STEPS[k].axes);
-    }
+    i64 count(int k) const { return this->count_of(R::STEPS[k]); }
 
     // Returns the number of the group of ranks that complete a reduction: they hold the other
     // shards of its operand. Returns -1 if this rank has the whole operand.

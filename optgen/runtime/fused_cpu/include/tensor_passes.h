@@ -80,11 +80,20 @@ struct TensorPasses {
 
     void begin() const {
         for (i64 i = 0; i < NUMBERS; ++i) numbers[i] = 0;
+        if (!plan.blocks) zero_sums();
         if (plan.whole_matrices) return;
         for (int v = 0; v < STREAMS; ++v)
             if (has_axis_buffer(v) && dtype(v))
                 read<COMPILED_DTYPES>(
                     dtype(v), address(v), 0, plan.extent().count(R::AXES[v]), axis_values[v]);
+    }
+
+    // Zeroes the sums of an empty tensor, which has no block that would do so. An empty matrix can
+    // have rows or columns, and each of them has a sum.
+    void zero_sums() const {
+        for (const Step& step : R::STEPS)
+            if (step.kind != Step::LOOP && !plan.is_complete(step.axes))
+                for (i64 i = 0; i < count_of(step); ++i) result_of(step)[i] = 0;
     }
 
     // Combines the partial results that a pass's blocks left, and runs the pass's finish steps.
@@ -120,6 +129,11 @@ struct TensorPasses {
         if (step.axes == MATRIX) return matrix_sums + step.number * plan.batch;
         if (step.axes == ROW) return row_sums + step.number * plan.chunks * plan.extent().rows;
         return column_sums + step.number * plan.bands * plan.extent().columns;
+    }
+
+    // Returns how many results a reduction has.
+    i64 count_of(const Step& step) const {
+        return step.axes == NONE ? 1 : plan.extent().count(step.axes);
     }
 
     // Combines partial results in the order of the blocks: the result has the same bits for any

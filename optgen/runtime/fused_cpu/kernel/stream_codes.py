@@ -6,7 +6,7 @@ from optgen.runtime.rule import Rule, State
 
 # A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
 _STATES = 14
-# A byte has a bit for each state that the rule asks `fresh` of.
+# A byte has a bit for each state that the rule calls `fresh` on.
 _FRESH = 8
 _LOCALS = re.compile(r'optgen_locals = "(.*)"')
 

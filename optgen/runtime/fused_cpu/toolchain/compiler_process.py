@@ -25,7 +25,9 @@ _KILLED = re.compile(r"\bKilled\b|\bTerminated signal")
 _MEMORY = re.compile(r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc")
 
 _running: set["subprocess.Popen[str]"] = set()
-_ends: list[None] = []  # one entry per call of `end_all`: a compiler may start during a call
+# One entry per call of `end_all`. A compiler that starts during a call is not yet in `_running`;
+# the entry tells its thread to end it.
+_ends: list[None] = []
 _hung: set[tuple[str, float]] = set()  # compilers and limits that timed out; not tried again
 
 

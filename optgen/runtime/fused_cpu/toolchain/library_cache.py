@@ -33,7 +33,7 @@ def library(name: str, source: str) -> Path:
     file = _file(command, name, source)
     failed = []
     for folder in folders():
-        for path in _whole(folder, file):
+        for path in _intact(folder, file):
             return path
         if command is None:
             break
@@ -52,7 +52,7 @@ def library(name: str, source: str) -> Path:
 def find_built(name: str, source: str) -> Path | None:
     """Return the library of a source text if it is in the first cache folder; else None."""
     first, file = islice(folders(), 1), _file(compiler.find(), name, source)
-    return next((path for each in first for path in _whole(each, file)), None)
+    return next((path for each in first for path in _intact(each, file)), None)
 
 
 def _file(command: list[str] | None, name: str, source: str) -> str:
@@ -62,12 +62,12 @@ def _file(command: list[str] | None, name: str, source: str) -> str:
     return f"{name}-{source_digest}-{compiler_digest}.so"
 
 
-def _whole(folder: Path, file: str) -> Iterator[Path]:
+def _intact(folder: Path, file: str) -> Iterator[Path]:
     """Yield the undamaged libraries of a folder that match a file name or pattern."""
-    return filter(is_whole, sorted(folder.glob(file)))
+    return filter(is_intact, sorted(folder.glob(file)))
 
 
-def is_whole(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     """Tell whether a library exists and matches its checksum."""
     try:
         expected = files.read(checksum_of(path)).decode()
@@ -83,7 +83,7 @@ def checksum_of(path: Path) -> Path:
 
 def _build_once(command: list[str], source: str, path: Path) -> Path:
     with exclusive(path):
-        return path if is_whole(path) else _build(command, source, path)
+        return path if is_intact(path) else _build(command, source, path)
 
 
 def _build(command: list[str], source: str, path: Path) -> Path:

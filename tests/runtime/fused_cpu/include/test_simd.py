@@ -88,7 +88,7 @@ def driver(machine: str, folder: Path) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module", params=MACHINES, ids=lambda flags: flags or "own")
 def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Words:
-    """Return an op compiled for this machine, and for it without some of its instructions."""
+    """Return a function that runs an op, compiled with all or some of the CPU's instructions."""
     library = driver(request.param, tmp_path_factory.mktemp("driver"))
 
     def run(way: str, word: str, operands: list[Tensor]) -> Tensor:

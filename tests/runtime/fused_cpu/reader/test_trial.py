@@ -1,4 +1,4 @@
-"""Test the trial of the C++ reader on a torch that the tests have not run on."""
+"""Test the trial of the C++ reader, which decides whether it works with an unknown torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
 @pytest.fixture(autouse=True)
 def unknown_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pretend that torch has an untried version without a verdict; the child has the real one."""
+    """Give torch an unknown version, and no verdict; the trial's process imports the real torch."""
     monkeypatch.delenv("OPTGEN_TENSOR_READER", raising=False)
     monkeypatch.setattr(torch, "__version__", "2.130.0")
     monkeypatch.setattr(trial, "folders", lambda: iter([tmp_path]))
@@ -25,7 +25,7 @@ def unknown_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let the child run a shell script instead of Python."""
+    """Let the trial's process run a shell script instead of Python."""
     path = folder / "stand-in"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)

@@ -131,7 +131,7 @@ def is_ended(process: int) -> bool:
     return False
 
 
-def test_others_wait_no_longer_than_it_hangs(
+def test_threads_that_wait_for_a_hanging_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hanging build frees the lock for the waiting threads, and none of them builds again."""
@@ -195,7 +195,7 @@ def test_an_interrupt_while_the_compiler_is_being_started(
         ("File size limit exceeded signal terminated program as", "File too large"),
     ],
 )
-def test_no_room(
+def test_a_full_disk_or_quota(
     printed: str, says: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")

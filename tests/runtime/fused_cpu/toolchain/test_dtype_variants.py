@@ -109,7 +109,7 @@ def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
 
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("cls", [Adafactor, Muon])
-def test_a_type_alone_and_among_all(cls: Any, dtype: torch.dtype) -> None:
+def test_the_bits_of_a_dtype_do_not_depend_on_others(cls: Any, dtype: torch.dtype) -> None:
     """A tensor gets the same bits in a model of one dtype and beside all other dtypes."""
     others = [other for other in CODES if other != dtype]
     alone, mixed = parameters(dtype), parameters(dtype, *others)

@@ -56,7 +56,9 @@ def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize("chosen", ["g++ '", "/nowhere/g++", "/tmp", "''"])
-def test_a_step_with_a_compiler_that_is_none(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_with_a_program_that_does_not_compile(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", chosen)
     params = parameters()
     give_gradients(params, 0)

@@ -107,9 +107,9 @@ def test_a_damaged_library_is_built_again(cache: Path, damage: str) -> None:
     else:
         library_cache.checksum_of(path).write_bytes(b"\xff\xfe")
 
-    assert not library_cache.is_whole(path)
+    assert not library_cache.is_intact(path)
     assert library_cache.library("answer", SOURCE) == path
-    assert library_cache.is_whole(path)
+    assert library_cache.is_intact(path)
     assert answer(path) == 42
 
 
@@ -177,7 +177,7 @@ def test_a_library_that_others_may_write_to_is_built_again(cache: Path) -> None:
     path = library_cache.library("answer", SOURCE)
     path.chmod(0o666)
 
-    assert not library_cache.is_whole(path)
+    assert not library_cache.is_intact(path)
     assert library_cache.library("answer", SOURCE) == path
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
@@ -187,7 +187,7 @@ def test_a_link_to_a_library_is_replaced(cache: Path, tmp_path: Path) -> None:
     os.rename(path, tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
 
-    assert not library_cache.is_whole(path)
+    assert not library_cache.is_intact(path)
     assert library_cache.library("answer", SOURCE) == path
     assert not path.is_symlink()
 
@@ -200,7 +200,7 @@ def test_what_is_built_is_trusted_whatever_the_mask(cache: Path, mask: int) -> N
     finally:
         os.umask(before)
 
-    assert library_cache.is_whole(path)
+    assert library_cache.is_intact(path)
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
@@ -249,7 +249,7 @@ def test_eight_processes_build_once(
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_killed_build_is_in_nobodys_way(
+def test_a_killed_build_does_not_stop_the_next(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own"

@@ -1,0 +1,40 @@
+"""Redistribute the gradients of a step as their parameters are placed, before all its checks.
+
+A redistribution is a collective: a rank that begins it waits for the other ranks. A check can fail
+on one rank alone. So the redistributions come first, and a rank that fails later has taken part in
+them. In a step with a consensus, the ranks compare placements first. Without one they cannot: the
+gradients of a parameter must have the same placements on all ranks.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from optgen.runtime.batch.gradients import WithGradient, with_gradient
+from optgen.runtime.protocols import Optimized
+from optgen.runtime.sharded.consensus import Consensus
+from optgen.runtime.tensors.dtensor import (
+    misplaced_gradients,
+    placement_text,
+    redistribute_gradients,
+)
+
+
+def placed_gradients(
+    optimizer: Optimized, given: Sequence[Tensor | None] | None, consensus: Consensus | None
+) -> list[WithGradient]:
+    """Return the gradients of every group, each with the placements of its parameter.
+
+    The gradients are the parameters' own, unless they are `given` for the only group.
+
+    Raises:
+        RuntimeError: A gradient cannot be placed as its parameter is, or the ranks of a consensus
+            are about to take different steps.
+    """
+    groups = [with_gradient(group, given) for group in optimizer.param_groups]
+    if not any(misplaced_gradients(*group) for group in groups):
+        return groups
+    if consensus:
+        consensus.note_everywhere([list(map(placement_text, grads)) for _, grads in groups])
+        consensus.agree()
+    return [(params, redistribute_gradients(params, grads)) for params, grads in groups]
