@@ -7,12 +7,12 @@ few steps, with the options of as many steps from the whole training.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
-from track3 import muons
+from track3 import muons, soaps
 from track3.muons import Own
 
 Step = Callable[[Tensor, Tensor, Own, Own], Tensor]
@@ -32,16 +32,29 @@ ADAMW = {"betas": (0.8, 0.95), "eps": 1e-10}
 
 @dataclass(frozen=True)
 class Group:
-    """A param group: shapes, options, the step of one parameter, and a factor of the rate."""
+    """A param group.
+
+    Attributes:
+        shapes: those of its parameters.
+        options: those of the optimizer.
+        step: the step of one parameter in plain torch.
+        schedule: the factor of the learning rate.
+        more: other options that change.
+        spec: the name of the spec, if not the result's.
+    """
 
     shapes: tuple[Shape, ...]
     options: Own
     step: Step
     schedule: Schedule
 
+    more: Callable[[float], Own] = lambda progress: {}
+    spec: str = ""
+
     def at(self, progress: float) -> Own:
         """Return the options of a step."""
-        return {**self.options, "lr": self.options["lr"] * self.schedule(progress)}
+        lr = self.options["lr"] * self.schedule(progress)
+        return {**self.options, "lr": lr, **self.more(progress)}
 
 
 @dataclass(frozen=True)
@@ -52,11 +65,21 @@ class Result:
     groups: list[Group]
     after: Callable[[Tensor, Own], Tensor] | None = None
     steps: int = 30
+    decomposes: bool = False
 
 
-def cooled(fraction: float) -> Schedule:
-    """Return 1, and then a straight way down to 0 during the last fraction of the training."""
-    return lambda progress: min(1.0, (1 - progress) / fraction)
+def cooled(fraction: float, power: float = 1.0, low: float = 0.0) -> Schedule:
+    """Return 1, and then a way down to a low factor during the last fraction of the training."""
+
+    def factor(progress: float) -> float:
+        return low + (1 - low) * min(1.0, (1 - progress) / fraction) ** power
+
+    return factor
+
+
+def longer(ratio: float, schedule: Schedule) -> Schedule:
+    """Return a schedule of a longer training than the one that takes place."""
+    return lambda progress: schedule(progress / ratio)
 
 
 def warmed(fraction: float, start: int, schedule: Schedule) -> Schedule:
@@ -77,10 +100,11 @@ def adamw(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
     return param.clone()
 
 
-def auxiliary(schedule: Schedule, **options: object) -> list[Group]:
+def auxiliary(schedule: Schedule, spec: str = "", **options: object) -> list[Group]:
     """Return the groups of a result that AdamW steps."""
     return [
-        Group(shapes, {"lr": lr, **ADAMW, **options}, adamw, schedule) for lr, shapes in AUXILIARY
+        Group(shapes, {"lr": lr, **ADAMW, **options}, adamw, schedule, spec=spec)
+        for lr, shapes in AUXILIARY
     ]
 
 
@@ -117,6 +141,38 @@ def muloco() -> Result:
     return Result(inner.spec, inner.groups, outer, steps=65)
 
 
+def beside_adamw(spec: str, groups: list[Group], aux: Schedule) -> Result:
+    """Return a result whose matrices have a spec of their own, with eigenbases."""
+    others = auxiliary(aux, "adamw", weight_decay=0.0)
+    return Result(spec, [*groups, *others], decomposes=True)
+
+
+def in_bases(spec: str, step: Step, schedule: Schedule, aux: Schedule) -> Result:
+    """Return a result whose matrices are all on spheres, in eigenbases."""
+    return beside_adamw(spec, [Group(MATRICES, {"lr": 0.018}, step, schedule)], aux)
+
+
+def shampoo() -> Result:
+    """Return the result with Meta's Shampoo. Its first roots are of matrices of full rank."""
+    group = Group(MATRICES, {"lr": 0.0015, "weight_decay": 0.2}, soaps.shampoo, cooled(0.7))
+    return replace(beside_adamw("shampoo", [group], cooled(0.7)), decomposes=False)
+
+
+def with_soap(spec: str, step: Step, kinds: list[Own], more: Callable[[float], Own]) -> Result:
+    """Return a result whose matrices are of several kinds."""
+    way = cooled(0.7)
+    groups = [Group(MATRICES, {"lr": 0.0375, **kind}, step, way, more) for kind in kinds]
+    return beside_adamw(spec, groups, way)
+
+
+def trust(progress: float) -> Own:
+    """Return the bounds of a gate."""
+    return {"trust": soaps.trust_bounds(progress * 3175)}
+
+
+PLAIN, SOAP = {"soap": False}, {"soap": True}
+OPEN, GATED = {"gated": False}, {"gated": True}
+
 RESULTS = {
     1: decayed("muon", muons.muon, 0.02, 0.01),
     2: plain_adamw(),
@@ -131,7 +187,23 @@ RESULTS = {
     11: kept("contra_muon", muons.contra_muon, 0.0375, cooled(0.7), cooled(0.7)),
     12: decayed("muon", muons.muon, 0.035, 0.025),
     13: muloco(),
+    14: with_soap("contra_soap", soaps.contra_soap, [PLAIN, SOAP], lambda progress: {}),
+    16: with_soap(
+        "trustlight",
+        soaps.trustlight,
+        [PLAIN | OPEN, SOAP | OPEN, SOAP | GATED],
+        trust,
+    ),
+    19: in_bases("klsoaph", soaps.klsoaph, cooled(1.0), cooled(0.4)),
+    21: shampoo(),
     22: decayed("spectral_descent", muons.spectral_descent, 0.03, 0.015),
     24: kept("contra_muon", muons.contra_muon, 0.0375, cooled(0.8), cooled(0.4)),
+    25: in_bases(
+        "klsoaph",
+        soaps.klsoaph,
+        longer(3125 / 3040, cooled(1.0, 1.5, 0.017)),
+        longer(3125 / 3040, cooled(0.4, 1.5, 0.04)),
+    ),
+    27: in_bases("soaph", soaps.soaph, longer(3200 / 3125, cooled(1.0, 1.25)), cooled(0.4)),
 }
 """The results, by their numbers in the table of KellerJordan/modded-nanogpt."""
