@@ -170,6 +170,33 @@ def trust(progress: float) -> Own:
     return {"trust": soaps.trust_bounds(progress * 3175)}
 
 
+def powercool(start: float, slope: float) -> Schedule:
+    """Return a schedule that is under a power of what is left of 3105 steps, of which 3040 take."""
+    return lambda progress: min(1.0, slope / start * (3105 - 3040 * progress) ** 1.2)
+
+
+def soft_muon() -> Result:
+    """Return the result whose shares of two directions change, with three kinds of matrices."""
+    schedule = powercool(0.0375, 3.3169534699576625e-06)
+
+    def shares(progress: float) -> Own:
+        step = 3040 * progress
+        soft = min(0.8, max(0.0, (step - 2500) / (3010 - 2500)))
+        return {"contra": 0.2 * (1 - min(1.0, step / 2000)), "soft": soft}
+
+    kinds = [PLAIN | {"value": False}, SOAP | {"value": False}, SOAP | {"value": True}]
+    groups = [
+        Group(MATRICES, {"lr": 0.0375, **kind}, soaps.soft_muon, schedule, shares) for kind in kinds
+    ]
+    aux = beside_adamw("soft_muon", groups, cooled(1.0))
+    slopes = (4.976805410800738e-05, 5.184172302917436e-07, 1.6589351369335795e-06)
+    others = [
+        replace(group, schedule=powercool(group.options["lr"], slope))
+        for group, slope in zip(aux.groups[len(groups) :], slopes, strict=True)
+    ]
+    return replace(aux, groups=[*groups, *others])
+
+
 PLAIN, SOAP = {"soap": False}, {"soap": True}
 OPEN, GATED = {"gated": False}, {"gated": True}
 
@@ -195,6 +222,7 @@ RESULTS = {
         trust,
     ),
     19: in_bases("klsoaph", soaps.klsoaph, cooled(1.0), cooled(0.4)),
+    20: soft_muon(),
     21: shampoo(),
     22: decayed("spectral_descent", muons.spectral_descent, 0.03, 0.015),
     24: kept("contra_muon", muons.contra_muon, 0.0375, cooled(0.8), cooled(0.4)),

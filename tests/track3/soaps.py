@@ -7,6 +7,7 @@ from torch import Tensor
 from track3.muons import (
     Own,
     contra,
+    even,
     even_of_same_norm,
     floored,
     hyperball,
@@ -169,3 +170,59 @@ def shampoo(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
         direction = own["roots"][0] @ mean @ own["roots"][1]
         u = direction * (u.norm() / (direction.norm() + 1e-16))
     return p - o["lr"] * u - o["lr"] * o["weight_decay"] * p
+
+
+def schatten(x: Tensor) -> Tensor:
+    """Return the fourth root of the sum of the fourth powers of the singular values."""
+    return (x.T @ x).square().sum() ** 0.25
+
+
+SOFTENING = (
+    0.1091613623,
+    0.07085664498,
+    0.05210528973,
+    0.05457295795,
+    0.05011334061,
+    0.03334622198,
+)
+SOFTENING += (0.05022104481, 0.1053727358, 0.1187323776, 0.1185061091, 0.1185059576, 0.1185059576)
+
+
+def iterates(x: Tensor) -> list[Tensor]:
+    """Return a matrix of size 1 and what twelve Newton-Schulz iterations make of it."""
+    made = [x / schatten(x)]
+    for _ in SOFTENING:
+        last = made[-1]
+        gram = last.T @ last
+        made.append(2 * last - 1.5 * last @ gram + 0.5 * last @ gram @ gram)
+    return made
+
+
+def soap_of(u: Tensor, own: Own, value: bool) -> Tensor:
+    """Return a momentum divided in SOAP's basis, with its size; for value weights not wholly."""
+    if "bases" not in own:
+        return u
+    x = into(u, own["bases"])
+    own["v"] = mix(own.get("v", 0), x * x, 0.9)
+    root = own["v"].sqrt()
+    if value:
+        root = torch.maximum(root, 0.55 * root.square().mean().sqrt())
+    y = back(x / root, own["bases"])
+    y = 0.95 * y + 0.05 * u if value else y
+    return y * schatten(u) / schatten(y)
+
+
+def soft_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
+    u = nesterov(g, own, 0.95)
+    u = soap_of(u, own, o["value"]) if o["soap"] else u
+    found = iterates(u)
+    polar, size = found[-1], schatten(found[-1])
+    less = polar - o["contra"] * u / schatten(u)
+    soft = sum((c * x for c, x in zip(SOFTENING, found, strict=False)), torch.zeros_like(u))
+    mean = (1 - o["soft"]) * less / schatten(less) + o["soft"] * soft / schatten(soft)
+    u = tall(p) * size * mean / schatten(mean)
+    made = even(u, own)
+    made = made * schatten(u) / schatten(made)
+    if o["soap"]:
+        learn(g, own)
+    return floored(p, made, o["lr"], 0.3825)
