@@ -3,7 +3,7 @@
 from optgen.spec import hyper, lerp, maximum, norm, optimizer, sqrt, state
 
 
-@optimizer(paper="https://arxiv.org/abs/2509.02046")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/272")
 def AdamH(
     p,
     g,

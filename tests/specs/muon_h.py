@@ -13,7 +13,7 @@ from optgen.spec import (
 )
 
 
-@optimizer(paper="https://kellerjordan.github.io/posts/muon/")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/267")
 def MuonH(
     p,
     g,

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from track3.muons import Own, iterated
-from track3.results import MATRICES, Group, Result
+from track3.results import MATRICES, QUIET, ZERO, Group, Result
 
 import optgen
 from optgen import use_lowering
@@ -24,10 +24,12 @@ def largest_difference(result: Result, lowering: Any, only_square: bool = False)
     """Return the largest difference of an element of a parameter in any step."""
     generator = torch.Generator().manual_seed(3)
 
-    def drawn(shape: Sequence[int]) -> Tensor:
-        return torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+    def drawn(shape: Sequence[int], size: float) -> Tensor:
+        return torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * size
 
-    right = [[drawn(shape) for shape in shapes(g, only_square)] for g in result.groups]
+    right = [
+        [drawn(shape, shape != ZERO) for shape in shapes(g, only_square)] for g in result.groups
+    ]
     own: list[list[Own]] = [[{"start": p} for p in params] for params in right]
     params = [[p.clone().requires_grad_() for p in group] for group in right]
     optimizers = made(result, params)
@@ -38,7 +40,7 @@ def largest_difference(result: Result, lowering: Any, only_square: bool = False)
             (own_group,) = (x for o in optimizers for x in o.param_groups if x["index"] == index)
             own_group.update(options)
             for place, param in enumerate(params[index]):
-                param.grad = drawn(param.shape)
+                param.grad = drawn(param.shape, 1e-8 if param.shape == QUIET else 1.0)
                 kept, before = own[index][place], right[index][place]
                 after = group.step(before, param.grad.clone(), kept, options)
                 right[index][place] = result.after(after, kept) if result.after else after

@@ -108,17 +108,17 @@ def skylight(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
 
 def largest_singular_value(x: Tensor) -> Tensor:
     """Estimate the largest singular value by five power iterations, from a vector of ones."""
-    v = torch.ones(x.size(1), dtype=x.dtype)
+    v = torch.ones(x.size(1), dtype=x.dtype) / x.size(1) ** 0.5
     for _ in range(5):
-        v = x.T @ (x @ v / (x @ v).norm())
-        v = v / v.norm()
-    return (x @ v).norm()
+        u = x @ v / (x @ v).norm().clamp(min=1e-10)
+        v = x.T @ u / (x.T @ u).norm().clamp(min=1e-10)
+    return (x @ v).norm().clamp(min=1e-10)
 
 
 def contra(u: Tensor, orthogonalized: Tensor) -> Tensor:
     """Take a part of a momentum away from the orthogonal matrix, which keeps its norm."""
     less = orthogonalized - 0.4 / 2 * u / largest_singular_value(u)
-    return less * orthogonalized.norm() / less.norm()
+    return less * orthogonalized.norm() / less.norm().clamp(min=1e-10)
 
 
 def contra_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:

@@ -20,7 +20,9 @@ Step = Callable[[Tensor, Tensor, Own, Own], Tensor]
 Schedule = Callable[[float], float]
 Shape = tuple[int, ...]
 
-MATRICES: tuple[Shape, ...] = ((6, 6), (9, 4), (4, 9), (6, 6), (5, 7))
+ZERO, QUIET = (5, 5), (7, 7)
+"""Shapes of a matrix that begins at zero, as half of track 3's, and of one with small gradients."""
+MATRICES: tuple[Shape, ...] = ((6, 6), (9, 4), (4, 9), (6, 6), ZERO, QUIET)
 AUXILIARY: tuple[tuple[float, tuple[Shape, ...]], ...] = (
     (0.3, ((12, 5),)),
     (1 / 320, ((12, 5),)),

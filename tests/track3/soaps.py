@@ -82,16 +82,23 @@ def klsoaph(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
 
 
 def preconditioned(u: Tensor, own: Own, eps: float, ratio: float = 0.0) -> Tensor:
-    """Divide a momentum in SOAP's basis by the root of its second moment; keep its norm."""
+    """Divide a momentum in SOAP's basis by the root of its second moment; keep its norm.
+
+    Args:
+        u: the momentum.
+        own: what the rule keeps.
+        eps: is added to the root; or the root is at least 1e-8.
+        ratio: the least share of its own mean size that an element of the root has.
+    """
     if "bases" not in own:
         return u
     x = into(u, own["bases"])
     own["v"] = mix(own.get("v", 0), x * x, 0.9)
-    root = own["v"].sqrt() + eps
+    root = own["v"].sqrt() + eps if eps else own["v"].sqrt().clamp(min=1e-8)
     if ratio > 0:
-        root = root.clamp(min=ratio * root.square().mean().sqrt().item())
+        root = root.clamp(min=max(ratio * root.square().mean().sqrt().item(), 1e-8))
     y = back(x / root, own["bases"])
-    return y * u.norm() / y.norm()
+    return y * u.norm() / y.norm().clamp(min=1e-8)
 
 
 def learn(g: Tensor, own: Own) -> None:
@@ -121,7 +128,7 @@ def contra_soap(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
 
 
 def agreement(x: Tensor, y: Tensor) -> float:
-    return ((x * y).sum() / (x.norm() * y.norm())).item()
+    return ((x * y).sum() / (x.norm() * y.norm()).clamp(min=1e-8)).item()
 
 
 def trusted(raw: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> Tensor:
@@ -130,7 +137,7 @@ def trusted(raw: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) ->
     gain = min(max(agreement(soap, g) / max(agreement(raw, g), 1e-8), 0.0), 1.0)
     share = min(max(near * gain, trust[0]), trust[1])
     mean = (1 - share) * raw + share * soap
-    return mean * raw.norm() / mean.norm()
+    return mean * raw.norm().clamp(min=1e-8) / mean.norm().clamp(min=1e-8)
 
 
 def trustlight(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
@@ -172,9 +179,9 @@ def shampoo(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
     return p - o["lr"] * u - o["lr"] * o["weight_decay"] * p
 
 
-def schatten(x: Tensor) -> Tensor:
+def schatten(x: Tensor, least: float = 1e-10) -> Tensor:
     """Return the fourth root of the sum of the fourth powers of the singular values."""
-    return (x.T @ x).square().sum() ** 0.25
+    return ((x.T @ x).square().sum() ** 0.25).clamp(min=least)
 
 
 SOFTENING = (
@@ -190,7 +197,7 @@ SOFTENING += (0.05022104481, 0.1053727358, 0.1187323776, 0.1185061091, 0.1185059
 
 def iterates(x: Tensor) -> list[Tensor]:
     """Return a matrix of size 1 and what twelve Newton-Schulz iterations make of it."""
-    made = [x / schatten(x)]
+    made = [x / schatten(x, 1e-7)]
     for _ in SOFTENING:
         last = made[-1]
         gram = last.T @ last
@@ -204,12 +211,12 @@ def soap_of(u: Tensor, own: Own, value: bool) -> Tensor:
         return u
     x = into(u, own["bases"])
     own["v"] = mix(own.get("v", 0), x * x, 0.9)
-    root = own["v"].sqrt()
+    root = own["v"].sqrt().clamp(min=1e-8)
     if value:
         root = torch.maximum(root, 0.55 * root.square().mean().sqrt())
     y = back(x / root, own["bases"])
     y = 0.95 * y + 0.05 * u if value else y
-    return y * schatten(u) / schatten(y)
+    return y * schatten(u, 1e-8) / schatten(y, 1e-8)
 
 
 def soft_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:

@@ -22,7 +22,7 @@ def on_sphere(p, u, lr):
     return q / maximum(norm(q), 1e-10) * norm(p)
 
 
-@optimizer(paper="https://arxiv.org/abs/2509.02046")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/272")
 def AdamH(
     p,
     g,

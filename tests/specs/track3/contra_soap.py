@@ -39,6 +39,15 @@ def turned(x, v):
     return unit(transpose(x) @ unit(x @ v))
 
 
+def gram(old, x, beta):
+    return lerp(old, x @ transpose(x), 1 - beta)
+
+
+def order(gram, basis):
+    """Return the permutation that sorts a basis by what is in each direction."""
+    return descending(diag(transpose(basis) @ gram @ basis))
+
+
 @optimizer(paper="https://nikhilvyas.github.io/SOAP_Muon.pdf")
 def ContraSOAP(
     p,
@@ -89,12 +98,10 @@ def ContraSOAP(
     p = p - lr * where(size < low, low / size, 1) * u
 
     if soap:
-        L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-        R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
+        L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
         if t == 1:
             U, W = eigenvectors(L), eigenvectors(R)
         elif (t - 1) % precondition_frequency == 0:
-            S = descending(diag(transpose(U) @ L @ U))
-            T = descending(diag(transpose(W) @ R @ W))
+            S, T = order(L, U), order(R, W)
             v = S @ v @ transpose(T)
             U, W = qr(L @ U @ transpose(S)), qr(R @ W @ transpose(T))

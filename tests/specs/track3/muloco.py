@@ -29,7 +29,7 @@ def on_sphere(p, u, lr):
     return q / maximum(norm(q), 1e-10) * norm(p)
 
 
-@optimizer(paper="https://arxiv.org/abs/2505.23725")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/277")
 def MuLoCo(
     p,
     g,

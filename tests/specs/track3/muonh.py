@@ -24,7 +24,7 @@ def on_sphere(p, u, lr):
     return q / maximum(norm(q), 1e-10) * norm(p)
 
 
-@optimizer(paper="https://kellerjordan.github.io/posts/muon/")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/267")
 def MuonH(
     p,
     g,

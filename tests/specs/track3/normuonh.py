@@ -28,7 +28,7 @@ def on_sphere(p, u, lr):
     return q / maximum(norm(q), 1e-10) * norm(p)
 
 
-@optimizer(paper="https://arxiv.org/abs/2510.05491")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/273")
 def NorMuonH(
     p,
     g,

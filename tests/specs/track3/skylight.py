@@ -23,7 +23,7 @@ from optgen.spec import (
 )
 
 
-@optimizer(paper="https://arxiv.org/abs/2510.05491")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/274")
 def Skylight(
     p,
     g,

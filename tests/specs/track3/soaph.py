@@ -33,7 +33,7 @@ def basis(x):
     return eigenvectors(x) @ transpose(descending(eigenvalues(x)))
 
 
-@optimizer(paper="https://arxiv.org/abs/2409.11321")
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/302")
 def SOAPH(
     p,
     g,

@@ -39,8 +39,8 @@ def resized(x, length):
 
 
 def polar(x):
-    gram = x @ transpose(x)
-    return 2 * x + (0.5 * gram @ gram - 1.5 * gram) @ x
+    y = x @ transpose(x)
+    return 2 * x + (0.5 * y @ y - 1.5 * y) @ x
 
 
 def four(x):
@@ -53,7 +53,16 @@ def mean_of_four(x, a, b, c, d):
     return a * x + b * y + c * z + d * polar(z)
 
 
-@optimizer(paper="https://github.com/nilin/contra-muon")
+def gram(old, x, beta):
+    return lerp(old, x @ transpose(x), 1 - beta)
+
+
+def order(gram, basis):
+    """Return the permutation that sorts a basis by what is in each direction."""
+    return descending(diag(transpose(basis) @ gram @ basis))
+
+
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/291")
 def SoftMuon(
     p,
     g,
@@ -114,12 +123,10 @@ def SoftMuon(
     p = p - lr * maximum(1, least) * u
 
     if soap:
-        L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-        R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
+        L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
         if t == 1:
             U, W = eigenvectors(L), eigenvectors(R)
         elif (t - 1) % precondition_frequency == 0:
-            S = descending(diag(transpose(U) @ L @ U))
-            T = descending(diag(transpose(W) @ R @ W))
+            S, T = order(L, U), order(R, W)
             v = S @ v @ transpose(T)
             U, W = qr(L @ U @ transpose(S)), qr(R @ W @ transpose(T))
