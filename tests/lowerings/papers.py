@@ -75,6 +75,16 @@ def madgrad(p: Tensor, g: Tensor, own: Own) -> Tensor:
     return 0.9 * p + 0.1 * goal
 
 
+def adam_h(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    """Take a step of AdamH as track 3 of KellerJordan/modded-nanogpt has it."""
+    own["t"] = t = own.get("t", 0) + 1
+    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
+    own["v"] = 0.95 * own.get("v", 0) + 0.05 * g.square()
+    u = own["m"] / (1 - 0.9**t) / ((own["v"] / (1 - 0.95**t)).sqrt() + 1e-8)
+    moved = p - 0.01 * u * (p.norm() / u.norm())
+    return moved * (p.norm() / moved.norm())
+
+
 DECAY = {"lr": 0.01, "weight_decay": 0.1}
 PAPERS: dict[str, tuple[Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
     "novograd": (novograd, DECAY),
@@ -82,6 +92,7 @@ PAPERS: dict[str, tuple[Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]
     "amos": (amos, {"lr": 0.01}),
     "adammini": (adam_mini, DECAY),
     "madgrad": (madgrad, DECAY),
+    "adam_h": (adam_h, {"lr": 0.01}),
 }
 """Steps of rules in tests/specs, and the options of the class that they correspond to."""
 

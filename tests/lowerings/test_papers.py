@@ -19,6 +19,7 @@ KEYS = {
     "stablespam": {"exp_avg": "m", "m_norm_t": "a", "v_norm_t": "b", "m_max_t": "top"},
     "amos": {"exp_avg_sq": "v", "decay": "d"},
     "adammini": {"m": "m", "vmean": "v"},
+    "adam_h": {"exp_avg": "m", "exp_avg_sq": "v"},
     "madgrad": {"grad_sum_sq": "v", "s": "s", "x0": "x0"},
 }
 """The keys of states, with the names of the same values in the steps from papers."""

@@ -1,8 +1,9 @@
 """Test rules on whole matrices against their authors' algorithms, written plainly: float64.
 
 Sources: SOAP and Shampoo (of matrices) as pytorch_optimizer has them, from nikhilvyas/SOAP and
-Gupta et al.; Polar Express of KellerJordan/modded-nanogpt; zichongli5/NorMuon. Vectors of Shampoo,
-one-sided Shampoo and the variant of KL-Shampoo are written from the formulas of the specs.
+Gupta et al.; Polar Express and MuonH of KellerJordan/modded-nanogpt; zichongli5/NorMuon; KL-SOAP
+of yorkerlin/KL-Methods. Vectors of Shampoo, one-sided Shampoo and the variant of KL-Shampoo are
+written from the formulas of the specs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from track3.follow import steady_decompositions
 
 import optgen
 from optgen import use_lowering
@@ -151,6 +153,52 @@ def kl_shampoo(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
     return p - 1e-3 * roots[0] @ m @ roots[1]
 
 
+def newton_schulz(x: Tensor) -> Tensor:
+    """Make a matrix orthogonal by twelve equal iterations."""
+    for _ in range(12):
+        gram = x.mT @ x
+        x = 2 * x + x @ (0.5 * gram @ gram - 1.5 * gram)
+    return x
+
+
+def muon_h(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
+    update = g.lerp(b, 0.95)
+    update = newton_schulz(update / (update.norm() + 1e-7))
+    moved = p - 0.018 * p.norm() / update.norm() * update
+    return moved * (p.norm() / moved.norm())
+
+
+def kl_soap(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    grads = (g, g.T)
+    if t == 1:
+        state["grams"] = [0.02 * x @ x.T / x.size(1) for x in grads]
+        state["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in state["grams"]]
+        state["values"] = [torch.full((len(x),), 0.1, dtype=x.dtype) for x in grads]
+        state["m"] = state["v"] = 0 * g
+        return p
+    left, right = state["bases"]
+    seen = left.T @ g @ right
+    state["m"] = 0.9 * state["m"] + 0.1 * seen
+    state["v"] = 0.98 * state["v"] + 0.02 * seen**2
+    p = (p - 1e-2 * left @ (state["m"] / (state["v"].sqrt() + 1e-8)) @ right.T) * (1 - 1e-2 * 0.01)
+    values = []
+    for side, x in enumerate(grads):
+        other = state["bases"][1 - side] / state["values"][1 - side].sqrt()
+        white = x @ other
+        state["grams"][side] = 0.98 * state["grams"][side] + 0.02 * white @ white.T / x.size(1)
+        new = ((state["bases"][side].T @ white) ** 2).mean(1)
+        least = max(10, min(len(x), 4000)) ** -2
+        values.append((0.98 * state["values"][side] + 0.02 * new).clamp(min=least))
+    state["values"] = values
+    if (t - 1) % 10 == 0:
+        pairs = zip(state["grams"], state["bases"], strict=True)
+        state["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
+        turned = [new.T @ old for new, old in zip(state["bases"], (left, right), strict=True)]
+        state["m"] = turned[0] @ state["m"] @ turned[1].T
+    return p
+
+
 ANY = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
 MATRICES = ((5, 3), (3, 5), (4, 4), (5, 3), (1, 2))
 SQUARE = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
@@ -162,21 +210,42 @@ CASES: dict[str, tuple[Reference, tuple[tuple[int, ...], ...], dict[str, Any]]] 
     "polar_muon": (polar_muon, MATRICES, {}),
     "normuon": (normuon, MATRICES, {}),
     "kl_shampoo": (kl_shampoo, SQUARE[:2], {}),
+    "kl_soap": (kl_soap, SQUARE[:2], {"lr": 1e-2}),
+    "muon_h": (muon_h, MATRICES, {}),
 }
 
 
 def exact(tensors: list[Tensor], coefficients: Any, steps: int, eps: float) -> list[Tensor]:
     """Make matrices orthogonal in the dtype that they have."""
+    if (len(coefficients), steps, eps) == (3, 12, 1):
+        return [newton_schulz(x / x.norm().clamp(min=1)) for x in tensors]
     assert (len(coefficients), steps) == (15, 5)
     return [polar_express(x, 0) for x in tensors]
 
 
 WAYS = [(name, lowering) for name in CASES for lowering in ("forloop", "foreach")]
+FUSED = [("normuon", "fused_cpu"), ("muon_h", "fused_cpu")]
 
 
-@pytest.mark.parametrize(("name", "lowering"), [*WAYS, ("normuon", "fused_cpu")])
+@pytest.mark.parametrize(("name", "lowering"), [*WAYS, *FUSED])
 def test_thirty_steps(name: str, lowering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference, shapes, hypers = CASES[name]
+    follow(name, CASES[name][1], lowering, monkeypatch)
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_bases_of_tall_and_wide_matrices(lowering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with steady_decompositions():
+        follow("kl_soap", MATRICES, lowering, monkeypatch)
+
+
+def follow(
+    name: str,
+    shapes: tuple[tuple[int, ...], ...],
+    lowering: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Take thirty steps of a spec and of its reference, and compare the parameters."""
+    reference, _, hypers = CASES[name]
     generator = torch.Generator().manual_seed(13)
 
     def drawn(shape: tuple[int, ...]) -> Tensor:
@@ -186,7 +255,7 @@ def test_thirty_steps(name: str, lowering: Any, monkeypatch: pytest.MonkeyPatch)
     right = [param.detach().clone() for param in params]
     states: list[State] = [{} for _ in params]
     optimizer = optgen.load(SPECS / f"{name}.py")(params, **hypers)
-    if name == "normuon":  # the Newton-Schulz iterations of optgen compute in bfloat16
+    if name in dict(FUSED):  # the Newton-Schulz iterations of optgen compute in bfloat16
         owner = matrix_ops
         if lowering != "fused_cpu":
             owner = import_module(f"{type(optimizer).lowerings}.{lowering}")

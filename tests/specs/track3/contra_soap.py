@@ -1,0 +1,107 @@
+"""Contra-Muon on a momentum that SOAP preconditions: result 14 (Sam Acqua).
+
+New beside result 11: for the groups with `soap`, which hold the MLP's weights, the momentum is
+divided in SOAP's basis by the root of its second moment. A spec for matrices: `adamw.py` is the one
+for the rest.
+"""
+
+from optgen.spec import (
+    col_mean,
+    cols,
+    descending,
+    diag,
+    eigenvectors,
+    flag,
+    hyper,
+    lerp,
+    maximum,
+    ndim,
+    norm,
+    optimizer,
+    orthogonalize,
+    qr,
+    require,
+    row_mean,
+    rows,
+    sqrt,
+    state,
+    transpose,
+    where,
+)
+
+
+def unit(x):
+    return x / maximum(norm(x), 1e-10)
+
+
+def turned(x, v):
+    """Return a direction in which the matrix stretches more than in the given one."""
+    return unit(transpose(x) @ unit(x @ v))
+
+
+def gram(old, x, beta):
+    return lerp(old, x @ transpose(x), 1 - beta)
+
+
+def order(gram, basis):
+    """Return the permutation that sorts a basis by what is in each direction."""
+    return descending(diag(transpose(basis) @ gram @ basis))
+
+
+@optimizer(paper="https://nikhilvyas.github.io/SOAP_Muon.pdf")
+def ContraSOAP(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg"),
+    r=state("row_sq", shape="row"),
+    c=state("col_sq", shape="col"),
+    v=state("exp_avg_sq", when="soap"),
+    L=state("gram_left", shape=("rows", "rows"), when="soap"),
+    R=state("gram_right", shape=("cols", "cols"), when="soap"),
+    U=state("basis_left", shape=("rows", "rows"), when="soap"),
+    W=state("basis_right", shape=("cols", "cols"), when="soap"),
+    *,
+    lr=hyper(0.0375, ge=0),
+    betas=hyper((0.95, 0.95), ge=0, lt=1),
+    shampoo_beta=hyper(0.9, ge=0, lt=1),
+    precondition_frequency=hyper(10, ge=1),
+    ns_coefficients=hyper((2.0, -1.5, 0.5)),
+    soap=flag(False),
+):
+    """Contra-Muon, for some groups in the eigenbasis of the gradient's covariances."""
+    require(ndim(p) == 2, "ContraSOAP takes matrices, not the shape {shape}")
+    beta1, beta2 = betas
+
+    m = lerp(m, g, 1 - beta1)
+    u = lerp(g, m, beta1)
+    if soap and t > 1:
+        x = transpose(U) @ u @ W
+        v = lerp(v, x**2, 1 - shampoo_beta)
+        y = U @ (x / (sqrt(v) + 1e-8)) @ transpose(W)
+        u = y * norm(u) / maximum(norm(y), 1e-8)
+
+    o = orthogonalize(u / (norm(u) + 1e-7), ns_coefficients, 12, 1)
+    v5 = turned(u, turned(u, turned(u, turned(u, turned(u, unit(transpose(0 * c + 1)))))))
+    contra = o - 0.2 * u / maximum(norm(u @ v5), 1e-10)
+    o = sqrt(maximum(1, rows(p) / cols(p))) * contra * norm(o) / maximum(norm(contra), 1e-10)
+    if rows(p) >= cols(p):
+        r = lerp(r, row_mean(o**2), 1 - beta2)
+        u = o / sqrt(maximum(r, 1e-10))
+    else:
+        c = lerp(c, col_mean(o**2), 1 - beta2)
+        u = o / sqrt(maximum(c, 1e-10))
+    u = u * norm(o) / maximum(norm(u), 1e-10)
+    low = 0.35 * maximum(norm(p), 1e-8)
+    size = maximum(norm(u), 1e-8)
+    p = p - lr * where(size < low, low / size, 1) * u
+
+    if soap:
+        L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
+        if t == 1:
+            U, W = eigenvectors(L), eigenvectors(R)
+        elif (t - 1) % precondition_frequency == 0:
+            S, T = order(L, U), order(R, W)
+            v = S @ v @ transpose(T)
+            U, W = qr(L @ U @ transpose(S)), qr(R @ W @ transpose(T))

@@ -1,0 +1,91 @@
+"""KL-SOAP on the sphere of the weights: results 19 (Kaiyue Wen) and 25 (Chenchen Gu).
+
+New: each covariance is taken of the gradient that the other one has whitened. The momentum lies in
+the turned basis. Result 25 has another schedule. The first step only finds the bases. A spec for
+matrices: `adamw.py` is the one for the rest.
+"""
+
+from optgen.spec import (
+    col_mean,
+    cols,
+    descending,
+    eigenvalues,
+    eigenvectors,
+    hyper,
+    lerp,
+    maximum,
+    minimum,
+    ndim,
+    norm,
+    optimizer,
+    qr,
+    require,
+    row_mean,
+    rows,
+    sqrt,
+    state,
+    transpose,
+)
+
+
+def on_sphere(p, u, lr):
+    """Move by a share of the norm, and return to the sphere where the weights were."""
+    q = p - lr * u * norm(p) / maximum(norm(u), 1e-10)
+    return q / maximum(norm(q), 1e-10) * norm(p)
+
+
+def basis(x):
+    """Return the eigenvectors by descending eigenvalues."""
+    return eigenvectors(x) @ transpose(descending(eigenvalues(x)))
+
+
+def whitening(x):
+    return minimum(1 / sqrt(maximum(x, 1e-30)), 4000)
+
+
+@optimizer(paper="https://arxiv.org/abs/2509.03378")
+def KLSOAPH(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg"),
+    v=state("exp_avg_sq"),
+    L=state("gram_left", shape=("rows", "rows")),
+    R=state("gram_right", shape=("cols", "cols")),
+    U=state("basis_left", shape=("rows", "rows")),
+    W=state("basis_right", shape=("cols", "cols")),
+    a=state("whitening_left", shape="row", init="start"),
+    b=state("whitening_right", shape="col", init="start"),
+    *,
+    lr=hyper(0.018, ge=0),
+    betas=hyper((0.95, 0.9), ge=0, lt=1),
+    shampoo_beta=hyper(0.9, ge=0, lt=1),
+    eps=hyper(1e-8, ge=0),
+    precondition_frequency=hyper(1, ge=1),
+    start=hyper(0.1**-0.5, gt=0),
+):
+    """SOAP by Kullback-Leibler divergence whose steps stay on the sphere of the weights."""
+    require(ndim(p) == 2, "KLSOAPH takes matrices, not the shape {shape}")
+    beta1, beta2 = betas
+
+    if t == 1:
+        L, R = g @ transpose(g) / cols(p), transpose(g) @ g / rows(p)
+        U, W = basis(L), basis(R)
+    else:
+        x = transpose(U) @ g @ W
+        m = lerp(m, x, 1 - beta1)
+        v = lerp(v, x**2, 1 - beta2)
+        u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
+
+        y, z = g @ W * b, transpose(U) @ g * a
+        L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
+        R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
+        left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        a = whitening(lerp(1 / a**2, left, 1 - shampoo_beta))
+        b = whitening(lerp(1 / b**2, right, 1 - shampoo_beta))
+        if (t - 1) % precondition_frequency == 0:
+            turned = U @ m @ transpose(W)
+            U, W = qr(L @ U), qr(R @ W)
+            m = transpose(U) @ turned @ W
+        p = on_sphere(p, u, lr)

@@ -1,0 +1,67 @@
+"""SOAP on the sphere of the weights: result 27 (Nikita Breskanu).
+
+New beside result 19: SOAP's covariances. There is no bias correction, and each step turns the
+bases. A spec for matrices: `adamw.py` is the one for the rest.
+"""
+
+from optgen.spec import (
+    descending,
+    eigenvalues,
+    eigenvectors,
+    hyper,
+    lerp,
+    maximum,
+    ndim,
+    norm,
+    optimizer,
+    qr,
+    require,
+    sqrt,
+    state,
+    transpose,
+)
+
+
+def on_sphere(p, u, lr):
+    """Move by a share of the norm, and return to the sphere where the weights were."""
+    q = p - lr * u * norm(p) / maximum(norm(u), 1e-10)
+    return q / maximum(norm(q), 1e-10) * norm(p)
+
+
+def basis(x):
+    """Return the eigenvectors by descending eigenvalues."""
+    return eigenvectors(x) @ transpose(descending(eigenvalues(x)))
+
+
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/302")
+def SOAPH(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg"),
+    v=state("exp_avg_sq"),
+    L=state("gram_left", shape=("rows", "rows")),
+    R=state("gram_right", shape=("cols", "cols")),
+    U=state("basis_left", shape=("rows", "rows")),
+    W=state("basis_right", shape=("cols", "cols")),
+    *,
+    lr=hyper(0.018, ge=0),
+    betas=hyper((0.95, 0.9), ge=0, lt=1),
+    eps=hyper(1e-8, ge=0),
+    precondition_frequency=hyper(1, ge=1),
+):
+    """SOAP whose steps stay on the sphere of the weights."""
+    require(ndim(p) == 2, "SOAPH takes matrices, not the shape {shape}")
+    beta1, beta2 = betas
+
+    if t == 1:
+        U, W = basis(g @ transpose(g)), basis(transpose(g) @ g)
+    m = lerp(m, g, 1 - beta1)
+    L = lerp(L, g @ transpose(g), 1 - beta2)
+    R = lerp(R, transpose(g) @ g, 1 - beta2)
+    v = lerp(v, (transpose(U) @ g @ W) ** 2, 1 - beta2)
+    u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+    if t % precondition_frequency == 0:
+        U, W = qr(L @ U), qr(R @ W)
+    p = on_sphere(p, u, lr)
