@@ -38,14 +38,6 @@ struct ShardedTensor : TensorPasses<R, C> {
 
     const Pass& pass() const { return this->table()[progress.pass]; }
 
-    // Begins the step. Zeroes the sums of an empty shard, which has no block that would do so.
-    void begin() const {
-        TensorPasses<R, C>::begin();
-        for (int k = 0; !plan.blocks && k < R::STEP_COUNT; ++k)
-            if (R::STEPS[k].kind != Step::LOOP && !plan.is_complete(R::STEPS[k].axes))
-                for (i64 i = 0; i < count(k); ++i) result(k)[i] = 0;
-    }
-
     // Combines the partial results that a sweep's blocks left.
     void combine() const {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
