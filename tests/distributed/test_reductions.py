@@ -55,6 +55,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "Amos": {},
     "StableSPAM": {"reset_every": 3},
     "FedScalars": {"swap": True},
+    "SM3": {},
+    "Peaks": {},
     "Ragged": {},
     "Sized": {},
     "Alone": {},
