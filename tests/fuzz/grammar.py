@@ -144,7 +144,7 @@ BESIDE_SQUARES = (
     "($a + eigenvalues($s))", "transpose(transpose($a) @ transpose($s))", "where($m, $s @ $a, $b)",
     "($a / (1 + mean($s * $s)))", "($a * row_mean($s))", "($a + transpose(row_rms($z)))",
     "($a + transpose(col_sum($s)))", "($a / (1 + norm($z)))", "($a * ($s @ $r))",
-    "($a / (1 + row_max_abs($s)))", "($a * col_max_abs($z @ transpose($a)))",
+    "($a / (1 + row_max_abs($s)))", "($a * row_max_abs(transpose($z @ transpose($a))))",
     "($a + transpose(col_max_abs($s)))",
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
