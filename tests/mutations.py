@@ -23,6 +23,7 @@ p g t m v lr eps betas beta1 0 1 2 0.5 1e-8 1e999 -1 10**400 2**63 None True Fal
 + - * / ** % < <= == != // @ ( ) [ ] , : = is not and or if elif else return lambda for
 sqrt exp log tanh sin cos atan2 floor ceil round abs sign maximum minimum where clamp lerp
 sum mean norm rms max_abs row_sum row_mean row_norm row_rms col_sum col_mean col_norm col_rms
+row_max_abs col_max_abs
 ndim numel rows cols machine_eps factored orthogonalize fresh random rounded rounded_down
 transpose identity diag trace qr eigenvectors eigenvalues descending inverse_root
 shape=('rows','rows')
@@ -39,7 +40,7 @@ numel(p) machine_eps(p) g>0 t>1 lr>0
 WRAPPERS = """
 {}+{} {}-{} {}*{} {}/{} {}**2 {}**-1 {}**0.5 {}%2 -{} -(-{}) 0*{} {}/0 1-{} 2**{} {}**{}
 sqrt({}) exp({}) log({}) abs({}) sign({}) norm({}) mean({}) rms({}) row_mean({}) col_sum({})
-tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({}) rounded({})
+tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({}) row_max_abs({}) col_max_abs({}) rounded({})
 rounded_down({}) rounded_up({}) random({},{}) random(1,{})
 maximum({},0) minimum({},{}) where({}>0,{},1) where((not{}),p,g) clamp({},-1,1) lerp({},p,0.5)
 (not{}) ({}is(None)) ({}>0and({}<1)) fresh({}) {}=={}

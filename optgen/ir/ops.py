@@ -62,12 +62,22 @@ def _max_abs(x: Any) -> Any:
     return x.abs().amax() if x.numel() else x.new_zeros(())
 
 
-def _row_latex(name: str) -> str:
-    return rf"\operatorname{{{{{name}}}}}_{{{{\rightarrow}}}}({{0}})"
+def _row_max_abs(x: Any) -> Any:
+    """Return the largest magnitude of every row; 0 for a row without elements."""
+    return x.abs().amax(-1, keepdim=True) if x.size(-1) else x.sum(-1, keepdim=True)
 
 
-def _col_latex(name: str) -> str:
-    return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({{0}})"
+def _col_max_abs(x: Any) -> Any:
+    """Return the largest magnitude of every column; 0 for a column without elements."""
+    return x.abs().amax(-2, keepdim=True) if x.size(-2) else x.sum(-2, keepdim=True)
+
+
+def _row_latex(name: str, operand: str = "{0}") -> str:
+    return rf"\operatorname{{{{{name}}}}}_{{{{\rightarrow}}}}({operand})"
+
+
+def _col_latex(name: str, operand: str = "{0}") -> str:
+    return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({operand})"
 
 
 def _added_up(*numbers: Any) -> Any:
@@ -153,6 +163,8 @@ _TABLE = (
     OpInfo("col_norm", 1, "reduction", lambda x: (x * x).sum(-2, True).sqrt(), _col_latex("norm")),
     OpInfo("row_rms", 1, "reduction", lambda x: (x * x).mean(-1, True).sqrt(), _row_latex("rms")),
     OpInfo("col_rms", 1, "reduction", lambda x: (x * x).mean(-2, True).sqrt(), _col_latex("rms")),
+    OpInfo("row_max_abs", 1, "reduction", _row_max_abs, _row_latex("max", r"\left|{0}\right|")),
+    OpInfo("col_max_abs", 1, "reduction", _col_max_abs, _col_latex("max", r"\left|{0}\right|")),
     OpInfo("sum", 1, "reduction", lambda x: x.sum(), r"\operatorname{{sum}}({0})"),
     OpInfo("mean", 1, "reduction", lambda x: x.mean(), r"\operatorname{{mean}}({0})"),
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
@@ -217,6 +229,8 @@ PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
+MAXIMA: frozenset[str] = frozenset(("max_abs", "row_max_abs", "col_max_abs"))
+"""Reductions that take the largest magnitude. All others add up."""
 WIDE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "wide reduction")
 """Reductions of one number of each parameter: over a param group, or over all groups."""
 
@@ -229,7 +243,7 @@ STORAGE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == 
 """Functions of elements whose meaning depends on the dtype that the parameter is stored in."""
 
 BY_ROW: frozenset[str] = frozenset(
-    ("row_sum", "row_mean", "row_norm", "row_rms", "cols", "machine_eps")
+    ("row_sum", "row_mean", "row_norm", "row_rms", "row_max_abs", "cols", "machine_eps")
 )
 """Ops whose result for a row depends on that row only."""
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(

@@ -26,7 +26,7 @@ from optgen.ir.nodes import (
     expressions,
     walk,
 )
-from optgen.ir.ops import PROPERTIES, REDUCTIONS
+from optgen.ir.ops import MAXIMA, PROPERTIES, REDUCTIONS
 from optgen.ir.value_kinds import Kind, kind_of
 
 Role = Literal["param", "grad", "state", "local"]
@@ -54,7 +54,7 @@ class Stream:
 class Sweep:
     """One pass over memory: the streams it touches and the program for each element.
 
-    A statement whose value is a `sum`, `row_sum`, `col_sum` or `max_abs` of a tensor is a
+    A statement whose value is a `sum` or `max_abs` of a tensor, or of its rows or columns, is a
     reduction, whose result the following `Finish` reads.
     """
 
@@ -173,6 +173,11 @@ class Plan:
 def is_reduction(value: Expr) -> bool:
     """Tell whether a value is a reduction."""
     return isinstance(value, Call) and value.op in REDUCTIONS
+
+
+def is_maximum(value: Expr) -> bool:
+    """Tell whether a value is a reduction that takes the largest magnitude, and not a sum."""
+    return isinstance(value, Call) and value.op in MAXIMA
 
 
 def reads(expr: Expr) -> Iterator[Ref]:

@@ -1,4 +1,6 @@
-"""Expand means and norms into four primitive reductions: sum, row_sum, col_sum and max_abs.
+"""Expand means and norms into primitive reductions: sums and largest magnitudes.
+
+These are `sum`, `max_abs`, and the same two of every row and of every column.
 
 What remains is arithmetic on the parameter's sizes. A plan does it once per parameter, between two
 sweeps.
@@ -16,7 +18,7 @@ from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
-    """Return an algorithm, SSA or not, that has no reductions but these four."""
+    """Return an algorithm, SSA or not, that has no reductions but these."""
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
     return replace(algorithm, rule=_expanded_program(algorithm, algorithm.rule, kinds))
 

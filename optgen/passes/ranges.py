@@ -31,8 +31,8 @@ class Range:
 ANYTHING = Range()
 NOT_NEGATIVE = Range(0.0)
 Ranges = Mapping[Ref, Range]
-_NEVER_NEGATIVE = {"sqrt", "exp", "abs", "max_abs"} | {
-    f"{axis}{word}" for axis in ("", "row_", "col_") for word in ("norm", "rms")
+_NEVER_NEGATIVE = {"sqrt", "exp", "abs"} | {
+    f"{axis}{word}" for axis in ("", "row_", "col_") for word in ("norm", "rms", "max_abs")
 }
 
 

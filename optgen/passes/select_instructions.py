@@ -23,6 +23,7 @@ from optgen.ir.nodes import (
     assigns,
     refs,
 )
+from optgen.ir.ops import MAXIMA
 from optgen.ir.plan import Plan, Sweep, is_reduction
 from optgen.passes.algebra import sums_to_one
 from optgen.passes.definitions import definitions, expand_definitions
@@ -112,7 +113,7 @@ class _Selector(InstructionBuilder):
 
     def _reduce(self, word: str, name: str, reduced: Expr) -> None:
         match reduced:
-            case Linear((Term(Const(1), (a, b), ()),)) if a == b and word != "max_abs":
+            case Linear((Term(Const(1), (a, b), ()),)) if a == b and word not in MAXIMA:
                 self.steps.append(Reduce(word, name, self._operand(a), squared=True))
             case _:
                 self.steps.append(Reduce(word, name, self._operand(reduced), squared=False))

@@ -26,7 +26,9 @@ def _specialized(expr: Expr) -> Expr:
     match expr:
         case Call("row_mean" | "col_mean" | "row_sum" | "col_sum", (x,)):
             return x
-        case Call("row_norm" | "col_norm" | "row_rms" | "col_rms", (x,)):
+        case Call(
+            "row_norm" | "col_norm" | "row_rms" | "col_rms" | "row_max_abs" | "col_max_abs", (x,)
+        ):
             return Call("abs", (x,), expr.place)
         case Call("rows" | "cols", _):
             return Const(1)

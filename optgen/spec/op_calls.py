@@ -136,7 +136,9 @@ class OpCalls(Expressions):
         if self.scope.kind(Call(name, (value,))).axes is axes:
             what = SHAPE_NAMES[axes]
             message = f"`{name}` of {what} has nothing to reduce"
-            self.source.error(node.args[0], message, f"leave {name} out")
+            magnitude = name.endswith(("norm", "rms", "max_abs"))
+            hint = "its magnitude is abs(…)" if magnitude else f"leave {name} out"
+            self.source.error(node.args[0], message, hint)
         return value
 
     def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:

@@ -176,6 +176,16 @@ def col_rms(x: Any) -> Any:
     _refuse("col_rms")
 
 
+def row_max_abs(x: Any) -> Any:
+    """Return the largest absolute value along the last axis: one number per row."""
+    _refuse("row_max_abs")
+
+
+def col_max_abs(x: Any) -> Any:
+    """Return the largest absolute value along the last axis but one: one number per column."""
+    _refuse("col_max_abs")
+
+
 def sum(x: Any, *, over: str | None = None) -> Any:
     """Return the sum of all elements: one number per parameter.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -55,6 +56,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "Amos": {},
     "StableSPAM": {"reset_every": 3},
     "FedScalars": {"swap": True},
+    "SM3": {},
+    "Peaks": {},
     "Ragged": {},
     "Sized": {},
     "Alone": {},
@@ -110,10 +113,12 @@ class _Run:
             for params in (self.parts, self.alone)
         )
 
-    def step(self, lowering: str, missing: int | None = None) -> None:
-        """Take one step of both; one gradient is missing."""
+    def step(self, lowering: str, missing: int | None = None, last: float | None = None) -> None:
+        """Take one step of both; one gradient is missing. `last` is every last element."""
         for index, alone in enumerate(self.alone):
             grad = torch.randn_like(alone) if index != missing else None
+            if grad is not None and last is not None:
+                grad.view(-1)[-1] = last
             alone.grad = grad
             how = _cut(self.places[index][1])
             self.parts[index].grad = None if grad is None else share(grad, how, self.mesh)
@@ -168,6 +173,29 @@ WAYS = [(name, way) for name in OPTIONS for way in LOWERINGS if way != "forloop"
 def test_two_ranks_are_one_process(name: str, lowering: str) -> None:
     for found in pair.run(_trained, rule(name), OPTIONS[name], _places(name), lowering):
         assert {way: error for way, error in found.items() if error > 1} == {}
+
+
+def _spoilt(rank: int, kind: Any, places: Any, lowering: str, last: float) -> list[str]:
+    """Take a step with such a number in the last rank's part; return the states that differ."""
+    run = _Run(kind, {}, places, torch.float64)
+    run.step(lowering, last=last)
+    run.step(lowering)
+    found = []
+    for ours, alone in zip(run.parts, run.alone, strict=True):
+        for key, value in run.reference.state[alone].items():
+            state = run.ours.state[ours][key]
+            whole = state.full_tensor() if hasattr(state, "full_tensor") else state
+            assert key == "momentum_buffer" or not value.isfinite().all()
+            if not torch.allclose(whole, value, rtol=1e-12, atol=0, equal_nan=True):
+                found.append(f"{key} of {tuple(alone.shape)}")
+    return found
+
+
+@pytest.mark.parametrize("last", [math.nan, -math.inf], ids=str)
+@pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
+def test_maxima_of_all_ranks_tell_of_nan_and_infinity(lowering: str, last: float) -> None:
+    for found in pair.run(_spoilt, rule("SM3"), _places("SM3"), lowering, last):
+        assert found == []
 
 
 def _explained(rank: int) -> list[str]:

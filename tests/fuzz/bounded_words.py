@@ -26,7 +26,7 @@ from fuzz.bounded import (
     unit_beside,
 )
 from fuzz.bounded_matrices import MATRIX_MEANINGS
-from optgen.ir.ops import OPS, STORAGE_OPS
+from optgen.ir.ops import MAXIMA, OPS, STORAGE_OPS
 
 Meaning = Callable[..., Any]
 PLAIN = {name: word.meaning for name, word in OPS.items()}
@@ -244,10 +244,12 @@ def _norm(word: str, x: Any) -> Bounded:
     return root
 
 
-def _max_abs(x: Any) -> Bounded:
+def _largest(word: str, x: Any) -> Bounded:
+    """Return a largest magnitude, which moves no further than the element that moves most."""
     x = lift(x)
-    e = (x.e + torch.zeros_like(x.v)).amax() if x.numel() else x.v.new_zeros(())
-    return made(PLAIN["max_abs"](x.v), e, x.ok.all(), x.eps)
+    whole = torch.zeros_like(x.v)
+    ok = PLAIN[word](((whole == 0) & ~x.ok).double()) == 0
+    return made(PLAIN[word](x.v), PLAIN[word](whole + x.e), ok, x.eps)
 
 
 def _added_up(*numbers: Any) -> Bounded:
@@ -306,7 +308,6 @@ def _meanings() -> dict[str, Meaning]:
         "and": _and,
         "or": _or,
         "not": _not,
-        "max_abs": _max_abs,
         **dict.fromkeys(("group_sum", "all_sum"), _added_up),
         **dict.fromkeys(("group_max", "all_max"), _largest),
         "random": _random,
@@ -319,6 +320,7 @@ def _meanings() -> dict[str, Meaning]:
     simple = ("neg", "abs", "maximum", "minimum", "clamp")
     found |= {word: part(_moved_no_further, word) for word in simple}
     found |= {word: part(_as_kept, word) for word in STORAGE_OPS}
+    found |= {word: part(_largest, word) for word in MAXIMA}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}
     norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")

@@ -103,7 +103,8 @@ LATES = (
 )  # fmt: skip
 LATES_OF_AXES = (
     "mean($r)", "max_abs($c)", "norm($r)", "sum($c)", "rms($c)", "rms($r * $c)", "max_abs($r)",
-    "max_abs(row_norm($x))", "mean(col_rms($x))",
+    "max_abs(row_norm($x))", "mean(col_rms($x))", "mean(row_max_abs($x))", "rms(col_max_abs($x))",
+    "max_abs(row_mean($x))", "(max_abs($x) - max_abs(row_max_abs($x)))", "max_abs($r * $c)",
 )  # fmt: skip
 ROWS = (
     "row_mean($x)", "row_mean($x)", "(row_sum($x) / cols(p))", "row_sum($x)", "($n * row_mean($x))",
@@ -115,7 +116,10 @@ ROWS = (
     "($r % 1.5)", "abs($r)", "where($q, $r, row_mean($x))", "clamp($r, -1, 1)", "sign($r)",
     "row_norm($x)", "row_rms($x)", "row_norm($c)", "row_rms($r * $c)", "(row_norm($x) / norm($x))",
     "tanh($r)", "sin($r)", "atan2($r, $n)", "atan2(row_sum($x), $r)", "floor($r * 4)",
-    "round(row_norm($x))",
+    "round(row_norm($x))", "row_max_abs($x)", "(row_max_abs($x) * $l)", "row_max_abs($r * $c)",
+    "row_max_abs($c)", "maximum($r, row_max_abs($x))", "lerp($r, row_max_abs($x), 0.25)",
+    "($r / (1 + col_max_abs($r)))", "(row_mean($x) / (1 + row_max_abs($x)))", "row_max_abs(0 * g)",
+    "row_max_abs(2 + 0*g)", "(row_norm($x) - row_max_abs($x))",
 )  # fmt: skip
 LEFTS = (
     "($a @ transpose($b))", "(0.5 * $s + 0.25 * $a @ transpose($a))", "($s @ $s)", "transpose($s)",
@@ -143,6 +147,8 @@ BESIDE_SQUARES = (
     "($a + eigenvalues($s))", "transpose(transpose($a) @ transpose($s))", "where($m, $s @ $a, $b)",
     "($a / (1 + mean($s * $s)))", "($a * row_mean($s))", "($a + transpose(row_rms($z)))",
     "($a + transpose(col_sum($s)))", "($a / (1 + norm($z)))", "($a * ($s @ $r))",
+    "($a / (1 + row_max_abs($s)))", "($a * row_max_abs(transpose($z @ transpose($a))))",
+    "($a + transpose(col_max_abs($s)))",
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
 COMPARED = (

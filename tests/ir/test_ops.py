@@ -71,6 +71,8 @@ REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
     "col_norm": lambda x: torch.linalg.vector_norm(x, dim=-2, keepdim=True),
     "row_rms": lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True) / x.size(-1) ** 0.5,
     "col_rms": lambda x: torch.linalg.vector_norm(x, dim=-2, keepdim=True) / x.size(-2) ** 0.5,
+    "row_max_abs": lambda x: torch.linalg.vector_norm(x, ord=inf, dim=-1, keepdim=True),
+    "col_max_abs": lambda x: torch.linalg.vector_norm(x, ord=inf, dim=-2, keepdim=True),
     "sum": torch.sum,
     "mean": torch.mean,
     "norm": torch.linalg.vector_norm,
@@ -119,6 +121,10 @@ def test_reduction(word: str, extra: float) -> None:
 def test_reductions_of_nothing() -> None:
     nothing = torch.zeros(0, 3)
     assert [OPS[w].meaning(nothing).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
+    assert OPS["col_max_abs"].meaning(nothing).tolist() == [[0, 0, 0]]
+    assert OPS["row_max_abs"].meaning(nothing.mT).tolist() == [[0], [0], [0]]
+    assert OPS["row_max_abs"].meaning(nothing).shape == (0, 1)
+    assert OPS["col_max_abs"].meaning(nothing.mT).shape == (1, 0)
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (2, 3, 6), (1, 4)])

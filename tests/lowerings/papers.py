@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +86,21 @@ def adam_h(p: Tensor, g: Tensor, own: Own) -> Tensor:
     return moved * (p.norm() / moved.norm())
 
 
+def sm3(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    """Take a step of SM3-II as arXiv 1901.11150 has it, with its authors' momentum.
+
+    The sets of a matrix are its rows and its columns. Each element of a vector is a set.
+    """
+    sets = {"v": ()} if p.dim() < 2 else {"r": (1,), "c": (0,)}
+    known = [own.get(name, torch.tensor(0.0)) for name in sets]
+    nu = functools.reduce(torch.minimum, known) + g.square()
+    for name, axes in sets.items():
+        own[name] = nu.amax(axes, keepdim=True) if axes else nu
+    update = torch.where(nu == 0, 0.0, g / nu.sqrt())
+    own["m"] = 0.9 * own.get("m", 0) + 0.1 * update
+    return p - 0.01 * own["m"]
+
+
 DECAY = {"lr": 0.01, "weight_decay": 0.1}
 PAPERS: dict[str, tuple[Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
     "novograd": (novograd, DECAY),
@@ -93,6 +109,7 @@ PAPERS: dict[str, tuple[Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]
     "adammini": (adam_mini, DECAY),
     "madgrad": (madgrad, DECAY),
     "adam_h": (adam_h, {"lr": 0.01}),
+    "sm3": (sm3, {"lr": 0.01}),
 }
 """Steps of rules in tests/specs, and the options of the class that they correspond to."""
 

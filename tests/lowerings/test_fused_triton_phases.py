@@ -22,6 +22,9 @@ RULES = [
     ("CAME", {"weight_decay": 0.1}),
     ("Ragged", {}),
     ("Ragged", {"sharp": False, "maximize": True}),
+    ("Peaks", {}),
+    ("Peaks", {"sharp": False, "maximize": True}),
+    ("SM3", {}),
 ]
 
 

@@ -18,6 +18,13 @@ CASES = {
     "rows of a number": spec(MATRIX, "p = p - lr * g * row_mean(lr)"),
     "rows of rows": spec(MATRIX, "p = p - lr * row_mean(row_mean(g)) * g"),
     "a sum of answers": spec("p = p - lr * g * sum(g > 0)"),
+    "largest of rows of rows": spec(MATRIX, "p = p - lr * row_max_abs(row_mean(g)) * g"),
+    "largest of rows of any parameter": spec("p = p - lr * row_max_abs(g) * g"),
+    "largest of columns of vectors": spec(
+        "if factored(p):", f"    {UPDATE}", "else:", "    p = p - lr * col_max_abs(g)"
+    ),
+    "largest of rows, with its sign": spec(MATRIX, "p = p - lr * row_max(g) * g"),
+    "largest of rows over a group": spec(MATRIX, 'p = p - lr * row_max_abs(g, over="group") * g'),
     "rows of any parameter": spec("p = p - lr * row_mean(g) * g"),
     "columns where it is not factored": spec(
         "if factored(p):", f"    {UPDATE}", "else:", "    p = p - lr * col_sum(g)"

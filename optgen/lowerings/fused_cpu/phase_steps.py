@@ -9,7 +9,7 @@ from itertools import chain, count
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
-from optgen.ir.plan import Finish, Plan, Sweep, is_reduction, reads
+from optgen.ir.plan import Finish, Plan, Sweep, is_maximum, is_reduction, reads
 from optgen.ir.value_kinds import Axes, Lookup
 from optgen.passes.rewrite import filter_assigns
 
@@ -100,7 +100,7 @@ class PhaseSteps:
 
     def _operand_name(self, reduced: str) -> str:
         base = reduced
-        for suffix in ("_row_sum", "_col_sum", "_sum", "_max_abs"):
+        for suffix in ("_row_sum", "_col_sum", "_sum", "_row_max_abs", "_col_max_abs", "_max_abs"):
             base = base.removesuffix(suffix)
         names = [base, f"{base}_value"]
         if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
@@ -176,7 +176,7 @@ class PhaseSteps:
     def _reduction(self, stmt: Assign, source: str, *, swept: bool) -> None:
         assert isinstance(stmt.value, Call)
         axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
-        word = "max_abs" if stmt.value.op == "max_abs" else "sum"
+        word = "max_abs" if is_maximum(stmt.value) else "sum"
         step = Step(name, axes, self.sweep, reads=(source,), reduction=word, swept=swept)
         if axes is Axes.NONE:
             self.numbers.append(name)
@@ -208,10 +208,10 @@ def _inputs(program: Program, known: frozenset[str]) -> tuple[dict[str, None], f
 
 
 def _operand(value: Expr) -> Expr:
-    """Return a reduction's operand: the summands, or absolute values for `max_abs`."""
+    """Return a reduction's operand: the summands, or absolute values for a maximum."""
     assert isinstance(value, Call)
     (operand,) = value.args
-    return Call("abs", (operand,)) if value.op == "max_abs" else operand
+    return Call("abs", (operand,)) if is_maximum(value) else operand
 
 
 def _is_a_reduction(stmt: Stmt) -> bool:

@@ -61,7 +61,15 @@ _FUNCTIONS |= {"rounded", "sign", "sqrt"}
 _FUNCTIONS |= {"random_numbers", "rounded_down_to", "rounded_to", "rounded_up_to"}
 _FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
 _FUNCTIONS |= {"is_whole", "masked", "larger", "largest", "left_of", "lines", "lines_inside"}
-_FUNCTIONS |= {"pick_largest", "row_total", "tile_at", "total", "whole_elements"}
+_FUNCTIONS |= {
+    "column_largest",
+    "pick_largest",
+    "row_largest",
+    "row_total",
+    "tile_at",
+    "total",
+    "whole_elements",
+}
 _ARGUMENTS = {
     "rows",
     "hypers",

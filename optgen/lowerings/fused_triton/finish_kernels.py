@@ -77,15 +77,17 @@ class FinishKernel:
         if not isinstance(self.before, Sweep):
             return None
         numbers, rows, columns = (
-            len(self.kernels.reduced(self.before, axes)) for axes in (Axes.NONE, *LINES)
+            self.kernels.reduced(self.before, axes) for axes in (Axes.NONE, *LINES)
         )
         if not rows and not columns:
             return None
         firsts = self.kernels.first_slots(self.before)
         return {
-            "sums": numbers,
-            "rows": rows,
-            "columns": columns,
+            "sums": len(numbers),
+            "rows": len(rows),
+            "columns": len(columns),
+            "row_maxima": sum(row["largest"] for row in rows),
+            "column_maxima": sum(column["largest"] for column in columns),
             "row_values": self.kernels.slots.counts[Axes.ROW],
             "first_row": firsts[Axes.ROW],
             "first_column": firsts[Axes.COLUMN],

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
 from optgen.ir.ops import OPS
-from optgen.ir.plan import Finish, Plan, is_reduction, reads
+from optgen.ir.plan import Finish, Plan, is_maximum, is_reduction, reads
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import exists
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
@@ -226,9 +226,9 @@ class FinishPrinter:
         """Reduce a loop's accumulator to a number per matrix, or to a program's partial sum."""
         name = variable(target.name)
         if not self._axes(target):
-            text = "tl.reduce({}, None, larger)" if _is_largest(value) else "tl.sum({})"
+            text = "tl.reduce({}, None, larger)" if is_maximum(value) else "tl.sum({})"
             return f"{name} = {text.format(name)}"
-        text = "tl.reduce({}, 1, larger)" if _is_largest(value) else "tl.sum({}, axis=1)"
+        text = "tl.reduce({}, 1, larger)" if is_maximum(value) else "tl.sum({}, axis=1)"
         return f"{name} = {text.format(name)}[:, None]"
 
     def _statement(self, stmt: Assign) -> str:
@@ -236,12 +236,12 @@ class FinishPrinter:
         name = variable(stmt.target.name)
         if not is_reduction(stmt.value):
             return f"{name} = {self._printer.argument(stmt.value)}"
-        word = "largest" if _is_largest(stmt.value) else "total"
+        word = "largest" if is_maximum(stmt.value) else "total"
         return f"{name} = {word}({self._printer(_argument(stmt.value))}, in_batch)"
 
     def _add(self, target: Ref, value: Expr) -> str:
         name, operand = variable(target.name), self._printer(_argument(value))
-        if _is_largest(value):
+        if is_maximum(value):
             return f"{name} = maximum({name}, tl.abs(masked({operand}, mask)))"
         return f"{name} += masked({operand}, mask)"
 
@@ -250,10 +250,6 @@ def _type(value: Expr) -> str:
     """Return the Triton dtype of a value: int1 for conditions, else float64."""
     word = OPS.get(value.op) if isinstance(value, Call) else None
     return "int1" if word and word.category in ("comparison", "logic") else "float64"
-
-
-def _is_largest(value: Expr) -> bool:
-    return isinstance(value, Call) and value.op == "max_abs"
 
 
 def _argument(value: Expr) -> Expr:

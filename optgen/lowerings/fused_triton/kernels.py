@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions
-from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, reads
+from optgen.ir.nodes import Assign, Const, Expr, Ref, assigns, expressions
+from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, is_maximum, reads
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import (
     needed,
@@ -32,6 +32,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     SMALL,
     Slots,
     names_read_by,
+    reductions_to,
     small_values_made,
 )
 from optgen.lowerings.python.literals import comment
@@ -98,9 +99,8 @@ class Kernels:
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
         """Return the first slot of a sweep's row sums, and of its column sums."""
-        kinds, sums = self.plan.kinds, [a.target for a in sweep.reductions]
         return {
-            axes: self.slots.first([r for r in sums if kinds[r].axes is axes], axes)
+            axes: self.slots.first((a.target for a in reductions_to(self.plan, sweep, axes)), axes)
             for axes in LINES
         }
 
@@ -150,10 +150,8 @@ class Kernels:
         }
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
-        """Return the reductions of a sweep whose results have these axes."""
-        return [
-            reduction_context(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes
-        ]
+        """Return the reductions of a sweep whose results have these axes, maxima last."""
+        return [reduction_context(a) for a in reductions_to(self.plan, sweep, axes)]
 
     def stream_context(self, name: str) -> Context:
         """Return the kernel's names for a stream, and its row in the table."""
@@ -194,7 +192,7 @@ def reduction_context(stmt: Assign) -> Context:
     return {
         "name": variable(stmt.target.name),
         "more": f"more_{stmt.target.name}",
-        "largest": isinstance(stmt.value, Call) and stmt.value.op == "max_abs",
+        "largest": is_maximum(stmt.value),
     }
 
 

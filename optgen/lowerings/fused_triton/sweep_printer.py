@@ -17,6 +17,8 @@ REDUCTIONS = {
     "max_abs": "largest({}, mask)",
     "row_sum": "row_total({}, mask)",
     "col_sum": "column_total({}, mask)",
+    "row_max_abs": "row_largest({}, mask)",
+    "col_max_abs": "column_largest({}, mask)",
 }
 """Triton calls that reduce a tile's valid elements, in float64."""
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from optgen.ir.nodes import Expr, Ref, assigns, expressions
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
+from optgen.ir.nodes import Assign, Expr, Ref, assigns, expressions
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, is_maximum, reads
 from optgen.ir.value_kinds import Axes
 
 LINES = (Axes.ROW, Axes.COLUMN)
@@ -69,12 +69,18 @@ def _slots_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
     for position, phase in enumerate(plan.phases):
         if not isinstance(phase, Sweep):
             continue
-        sums = [a.target for a in phase.reductions if plan.kinds[a.target].axes is axes]
+        sums = [a.target for a in reductions_to(plan, phase, axes)]
         read = {ref for later in plan.phases[position:] for ref in names_read_by(later)}
         live = {slot for ref, slot in slots.items() if ref in read}
         first = next(n for n in count() if live.isdisjoint(range(n, n + len(sums))))
         slots |= {ref: first + slot for slot, ref in enumerate(sums)}
     return slots
+
+
+def reductions_to(plan: Plan, sweep: Sweep, axes: Axes) -> list[Assign]:
+    """Return the reductions of a sweep to these axes: first the sums, then the maxima."""
+    found = (a for a in sweep.reductions if plan.kinds[a.target].axes is axes)
+    return sorted(found, key=lambda a: is_maximum(a.value))
 
 
 def names_read_by(phase: Phase) -> Iterator[Ref]:

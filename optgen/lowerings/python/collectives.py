@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optgen.ir.nodes import Assign, Call, Program, Ref, refs
-from optgen.ir.plan import is_reduction
+from optgen.ir.plan import is_maximum, is_reduction
 from optgen.ir.value_kinds import Axes, Lookup, kind_of
 
 _NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
 """Name of each axis in `Collectives`."""
-_REDUCED_AXES = {"row_sum": Axes.TENSOR & ~Axes.ROW, "col_sum": Axes.TENSOR & ~Axes.COLUMN}
+_REDUCED_AXES = {
+    f"{line}_{word}": Axes.TENSOR & ~axes
+    for line, axes in (("row", Axes.ROW), ("col", Axes.COLUMN))
+    for word in ("sum", "max_abs")
+}
 
 
 def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
@@ -23,7 +27,7 @@ def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str
         if axes:
             named = [f'"{name}"' for bit, name in _NAMES.items() if axes & bit]
             over = named if axes != Axes.TENSOR else []
-            word = "max" if call.op == "max_abs" else "sum"
+            word = "max" if is_maximum(call) else "sum"
             found.append(f"collectives.{word}({', '.join([reduction.target.name, *over])})")
     return found
 

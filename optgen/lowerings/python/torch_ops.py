@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Call
-from optgen.ir.ops import STORAGE_OPS
+from optgen.ir.ops import MAXIMA, STORAGE_OPS
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
@@ -103,7 +103,7 @@ def _forloop_steps(ops: Ops) -> list[str]:
 def _reduced(step: Reduce) -> str:
     """Return the line that adds the reduction of a block (of eager.blocks) to the target."""
     part = f"{reduction(step)}({step.source})"
-    if step.function == "max_abs":
+    if step.function in MAXIMA:
         return f"torch.maximum({step.target}, {part}, out={step.target})"
     return f"{step.target}.add_({part})"
 
@@ -158,7 +158,7 @@ def _condition(operand: Operand) -> str:
 def _foreach(step: Step) -> str:
     if isinstance(step, Reduce):
         parts = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
-        joined = "maximum" if step.function == "max_abs" else "add"
+        joined = "maximum" if step.function in MAXIMA else "add"
         return f"torch._foreach_{joined}_({plural(step.target)}, {parts})"
     if isinstance(step, Alias):
         return f"{plural(step.target)} = {plural(step.source)}"

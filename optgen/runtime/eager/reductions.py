@@ -77,6 +77,16 @@ def max_abses(stacked: Tensor) -> Tensor:
     return stacked.abs().amax(axes, keepdim=True) if axes else stacked.abs()
 
 
+def row_max_abs(x: Value) -> Value:
+    """Return the largest magnitude of every row; 0 for a row without elements."""
+    return _max_abs(x, -1)
+
+
+def col_max_abs(x: Value) -> Value:
+    """Return the largest magnitude of every column; 0 for a column without elements."""
+    return _max_abs(x, -2)
+
+
 def sum_of_squares(x: Tensor) -> Tensor:
     """Sum the squares of all elements."""
     return _sum_of_squares(x, None)
@@ -100,6 +110,12 @@ def write(states: list[Tensor], stacked: Tensor) -> None:
 def _sum_of_squares(x: Tensor, axis: int | None) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=_computed_in(x))
     return norm.square_()
+
+
+def _max_abs(x: Value, axis: int) -> Value:
+    if isinstance(x, TensorList):
+        return each_of(_max_abs, x, axis)
+    return x.abs().amax(axis, keepdim=True) if x.size(axis) else x.sum(axis, keepdim=True)
 
 
 def _zeros(shape: list[int], like: Tensor) -> Tensor:

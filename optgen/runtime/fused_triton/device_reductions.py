@@ -71,6 +71,18 @@ def column_total(x, mask):
 
 
 @triton.jit
+def row_largest(x, mask):
+    """Return the largest magnitude of every row of a tile [matrix, row, column]."""
+    return tl.reduce(tl.abs(masked(x, mask)), 2, larger)
+
+
+@triton.jit
+def column_largest(x, mask):
+    """Return the largest magnitude of every column of a tile [matrix, row, column]."""
+    return tl.reduce(tl.abs(masked(x, mask)), 1, larger)
+
+
+@triton.jit
 def add_up(partials, count):
     """Sum `count` partial sums."""
     sums = tl.zeros((TERMS,), tl.float64)
@@ -187,13 +199,44 @@ def add_lines(partials, sums, start, length, stride, count):
 
 
 @triton.jit
-def add_chunk(program, partials, sums, matrix, length, stride, count):
-    """Add up one program's chunk of the rows, or of the columns, of a large matrix."""
+def pick_largest_lines(partials, maxima, start, length, stride, count):
+    """Pick the largest of `count` partial results of each of PART rows (or columns)."""
+    lanes = start + tl.arange(0, PART)
+    most = tl.zeros((PARTS, PART), tl.float64)
+    for part in range(0, count, PARTS):
+        parts = part + tl.arange(0, PARTS)[:, None]
+        mask = (parts < count) & (lanes < length)[None, :]
+        more = tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
+        most = maximum(most, more)
+    result = tl.reduce(most, 0, larger).to(maxima.dtype.element_ty)
+    tl.store(maxima + lanes, result, lanes < length)
+
+
+@triton.jit
+def combine_chunk(
+    program,
+    partials,
+    results,
+    matrix,
+    length,
+    stride,
+    count,
+    SUMS: tl.constexpr,
+    MAXIMA: tl.constexpr,
+):
+    """Combine one program's chunk of the rows, or of the columns, of a large matrix.
+
+    The last MAXIMA of its SUMS reductions are maxima.
+    """
     programs = tl.cdiv(length, PART)
     sum_index = program // programs
     lines = sum_index * stride + matrix * length
     parts = partials + sum_index * (count - 1) * stride + lines
-    add_lines(parts, sums + lines, program % programs * PART, length, stride, count)
+    start = program % programs * PART
+    if MAXIMA == 0 or sum_index < SUMS - MAXIMA:
+        add_lines(parts, results + lines, start, length, stride, count)
+    else:
+        pick_largest_lines(parts, results + lines, start, length, stride, count)
 
 
 @triton.jit
@@ -224,11 +267,14 @@ def combine(
     WIDTH: tl.constexpr,
     FIRST_ROW: tl.constexpr = 0,
     FIRST_COLUMN: tl.constexpr = 0,
+    ROW_MAXIMA: tl.constexpr = 0,
+    COLUMN_MAXIMA: tl.constexpr = 0,
 ):
     """Add up the tiles' partial sums of some rows, or columns, of a large matrix.
 
     The sums of rows go to its row values from FIRST_ROW on. The sums of columns go to its column
-    values from FIRST_COLUMN on. Returns the index of the matrix, and how many programs work on it.
+    values from FIRST_COLUMN on. The last ROW_MAXIMA and COLUMN_MAXIMA of them are maxima, of which
+    the largest is picked. Returns the index of the matrix, and how many programs work on it.
     """
     depth, height, width = extents(shape, tensors)
     values += tl.load(shape + VALUES * tensors)
@@ -241,9 +287,14 @@ def combine(
     partials += tl.load(shape + PARTIALS * tensors) + SUMS * tl.load(shape + BLOCKS * tensors)
     if program < in_rows:
         values += FIRST_ROW * all_rows
-        add_chunk(program, partials, values, matrix, height, all_rows, across)
+        combine_chunk(
+            program, partials, values, matrix, height, all_rows, across, ROW_SUMS, ROW_MAXIMA
+        )
     elif program < in_all:
         partials += ROW_SUMS * across * all_rows
         values += ROW_VALUES * all_rows + FIRST_COLUMN * all_columns
-        add_chunk(program - in_rows, partials, values, matrix, width, all_columns, down)
+        program -= in_rows
+        combine_chunk(
+            program, partials, values, matrix, width, all_columns, down, COLUMN_SUMS, COLUMN_MAXIMA
+        )
     return matrix, programs

@@ -20,6 +20,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.optim import Adafactor
 from optgen.passes.maximize import add_maximize
+from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 cached_dense_step = importlib.import_module(
@@ -173,6 +174,17 @@ def test_every_reduction_on_all_shapes(options: dict[str, Any], odd: tuple[Any, 
     follow_the_rule(odd, shapes, 1e-12, **options)
 
 
+@pytest.mark.parametrize("sharp", [True, False])
+def test_maxima_on_all_shapes(sharp: bool) -> None:
+    shapes = [*SMALL, *LONG, *LARGE, *VECTORS, (880, 2411)]
+    follow_the_rule(rule("peaks"), shapes, 1e-12, sharp=sharp)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_sm3(momentum: float) -> None:
+    follow_the_rule(rule("sm3"), [*SMALL, *LONG, *LARGE, *VECTORS], 1e-12, momentum=momentum)
+
+
 @pytest.fixture
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -214,6 +226,44 @@ def test_memory_in_another_order_than_the_indices(steps: int) -> None:
     )
 
 
+SUMS = """
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Sums(
+    p, g, /,
+    r=state("row", shape="row"),
+    c=state("col", shape="col"),
+    *, lr=hyper(1e-2),
+):
+    \"\"\"Sums of rows and columns, and their largest magnitudes.\"\"\"
+    require(ndim(p) > 1, "no matrix: {shape}")
+    r, c = row_sum(g) + row_max_abs(p), col_sum(g) + col_max_abs(p)
+    p = p - lr * g * r * c
+"""
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_sums_and_maxima_of_no_elements_are_zero(lowering: str) -> None:
+    """Another tensor comes first, and leaves its numbers in the memory of the kernel."""
+    full, *empty = [
+        Parameter(torch.ones(shape)) for shape in ((80, 80), (3, 0), (0, 3), (2, 0, 2), (2, 2, 0))
+    ]
+    optimizer = optgen.load(Spec("Sums", SUMS, "<sums>", 1))([full, *empty])
+    for _ in range(2):
+        for param in (full, *empty):
+            param.grad = torch.ones_like(param)
+        with optgen.use_lowering(lowering):
+            optimizer.step()
+
+    for param in empty:
+        rows, columns = optimizer.state[param].values()
+        assert rows.shape == (*param.shape[:-1], 1)
+        assert columns.shape == (*param.shape[:-2], 1, param.shape[-1])
+        assert not rows.any()
+        assert not columns.any()
+
+
 def test_tensors_without_elements() -> None:
     params = [Parameter(torch.ones(shape)) for shape in ((3, 0), (0, 3), (0, 2, 2), (0,), (2, 2))]
     optimizer = Adafactor(params)
@@ -225,6 +275,28 @@ def test_tensors_without_elements() -> None:
     assert [float(optimizer.state[p]["step"]) for p in params] == [2] * 5
     assert optimizer.state[params[0]]["row_var"].isnan().all()  # means of no elements
     assert params[4].isfinite().all()
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("shape", [(3, 3), (65, 64), (700, 900), (300_000, 2), (3, 70_000)])
+def test_maxima_tell_of_nan_and_infinity(lowering: str, shape: Shape) -> None:
+    """NaN stays in its row and its column, in whatever order they are read."""
+    cls, _ = rule("sm3")
+    param = Parameter(torch.ones(shape))
+    optimizer = cls([param])
+    param.grad = torch.ones(shape)
+    param.grad[1, 1], param.grad[2, 0] = math.nan, -math.inf
+    with optgen.use_lowering(lowering):
+        optimizer.step()
+
+    rows, columns = (optimizer.state[param][key].flatten() for key in ("row_max", "col_max"))
+    assert rows.isnan().nonzero().tolist() == columns.isnan().nonzero().tolist() == [[1]]
+    assert rows.isinf().nonzero().tolist() == [[2]]
+    assert columns.isinf().nonzero().tolist() == [[0]]
+    others = torch.ones_like(rows, dtype=torch.bool)
+    others[1:3] = False
+    assert rows[others].eq(1).all()
+    assert columns[2:].eq(1).all()
 
 
 def test_nan_stays_within_its_parameter() -> None:

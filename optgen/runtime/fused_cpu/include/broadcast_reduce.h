@@ -11,13 +11,24 @@ namespace optgen {
 // Axes of a value, as bits. A parameter is a batch of matrices over its last two dimensions.
 enum Axes : int { NONE = 0, MATRIX = 1, ROW = 3, COLUMN = 5, TENSOR = 7 };
 
-// Reduction operators: `combine` joins two partial results. 0 is neutral, because all maxima are of
-// absolute values. NaN propagates.
+// Reduction operators: `combine` joins two partial results, of type `Partial` if the numbers have
+// type C. 0 is neutral, because all maxima are of absolute values. NaN propagates.
 struct Sum {
-    template <class C> static C combine(C a, C b) { return a + b; }
+    template <class C> using Partial = double;
+    template <class C> INLINE static C combine(C a, C b) { return a + b; }
 };
+// Compares bits, which vectorizes well: of numbers without a sign, the larger one has the larger
+// bits, and NaN has the largest.
 struct Max {
-    template <class C> static C combine(C a, C b) { return maximum(a, b); }
+    template <class C> using Partial = C;
+    INLINE static float combine(float a, float b) { return larger<u32>(a, b); }
+    INLINE static double combine(double a, double b) { return larger<u64>(a, b); }
+
+    template <class Bits, class C>
+    INLINE static C larger(C a, C b) {
+        const Bits x = bit_cast<Bits>(a), y = bit_cast<Bits>(b);
+        return bit_cast<C>(x > y ? x : y);
+    }
 };
 
 // Number of elements beyond the end of a buffer that may be written and read.
@@ -86,11 +97,12 @@ NOINLINE void repeat_rows(const C* from, i64 matrices, i64 rows, i64 columns, C*
 // Reduces n numbers in lanes, and combines the lanes at the end: the order depends on n alone.
 template <class Op, int LANES, class C>
 double reduce_in_lanes(const C* x, i64 n) {
-    double lanes[LANES] = {};
+    using P = typename Op::template Partial<C>;
+    P lanes[LANES] = {};
     i64 i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; ++l) lanes[l] = Op::combine(lanes[l], double(x[i + l]));
-    for (int l = 0; i + l < n; ++l) lanes[l] = Op::combine(lanes[l], double(x[i + l]));
+        for (int l = 0; l < LANES; ++l) lanes[l] = Op::combine(lanes[l], P(x[i + l]));
+    for (int l = 0; i + l < n; ++l) lanes[l] = Op::combine(lanes[l], P(x[i + l]));
     for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; ++l) lanes[l] = Op::combine(lanes[l], lanes[l + half]);
     return lanes[0];
@@ -131,13 +143,13 @@ NOINLINE void accumulate_columns(
         *to = Op::combine(*to, reduce_all<Op>(x, rows));
         return;
     }
+    using P = typename Op::template Partial<C>;
     i64 r = 0;
     for (; r + 4 <= rows; r += 4, x += 4 * columns)
         for (i64 c = 0; c < columns; ++c) {
-            const double left = Op::combine(double(x[c]), double(x[c + columns]));
-            const double right =
-                Op::combine(double(x[c + 2 * columns]), double(x[c + 3 * columns]));
-            to[c] = Op::combine(to[c], Op::combine(left, right));
+            const P left = Op::combine(P(x[c]), P(x[c + columns]));
+            const P right = Op::combine(P(x[c + 2 * columns]), P(x[c + 3 * columns]));
+            to[c] = Op::combine(to[c], double(Op::combine(left, right)));
         }
     for (; r < rows; ++r, x += columns)
         for (i64 c = 0; c < columns; ++c) to[c] = Op::combine(to[c], double(x[c]));

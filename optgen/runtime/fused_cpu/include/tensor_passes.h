@@ -86,6 +86,17 @@ struct TensorPasses {
             if (has_axis_buffer(v) && dtype(v))
                 read<COMPILED_DTYPES>(
                     dtype(v), address(v), 0, plan.extent().count(R::AXES[v]), axis_values[v]);
+        if constexpr (R::HAS_AXES)
+            if (!plan.blocks) clear_results();
+    }
+
+    // Zeroes the results of a tensor without elements, which has no block that would do so.
+    NOINLINE void clear_results() const {
+        for (const Step& step : R::STEPS) {
+            if (step.kind == Step::LOOP || step.axes == NONE || plan.is_complete(step.axes)) continue;
+            double* const results = result_of(step);
+            for (i64 i = 0; i < plan.extent().count(step.axes); ++i) results[i] = 0;
+        }
     }
 
     // Zeroes the sums of an empty tensor, which has no block that would do so. An empty matrix can
