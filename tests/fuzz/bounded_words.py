@@ -252,11 +252,11 @@ def _largest(word: str, x: Any) -> Bounded:
     return made(PLAIN[word](x.v), PLAIN[word](whole + x.e), ok, x.eps)
 
 
-def _added_up(*numbers: Any) -> Bounded:
+def _sum_of(*numbers: Any) -> Bounded:
     return functools.reduce(functools.partial(_binary, "+", _sum), numbers)
 
 
-def _largest(*numbers: Any) -> Bounded:
+def _largest_of(*numbers: Any) -> Bounded:
     return functools.reduce(functools.partial(_moved_no_further, "maximum"), numbers)
 
 
@@ -308,8 +308,8 @@ def _meanings() -> dict[str, Meaning]:
         "and": _and,
         "or": _or,
         "not": _not,
-        **dict.fromkeys(("group_sum", "all_sum"), _added_up),
-        **dict.fromkeys(("group_max", "all_max"), _largest),
+        **dict.fromkeys(("group_sum", "all_sum"), _sum_of),
+        **dict.fromkeys(("group_max", "all_max"), _largest_of),
         "random": _random,
         "orthogonalize": _orthogonalize,
     }
