@@ -19,6 +19,7 @@ from optgen.ir.matrix_axes import Axes, above, beside
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS, WIDE_OPS
 from optgen.ir.random_numbers import places
+from optgen.ir.rank import RANK
 from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
 Values = dict[str, Any]
@@ -161,6 +162,7 @@ def facts_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, boo
     sizes = (1, 1, *param.shape)
     return {
         "factored": param.ndim > 1,
+        "tall": param.ndim > 1 and sizes[-2] >= sizes[-1],
         "ndim": param.ndim,
         "numel": param.numel(),
         "rows": sizes[-2],
@@ -198,7 +200,7 @@ def _initial(
     if state.shape == "scalar":
         return start.to(dtype_of(state, scalar_dtype))
     axes = declared_kinds(algorithm)[state.symbol].axes
-    shape = _shape(axes, values[algorithm.param])
+    shape = _shape(axes, values[algorithm.param], values.get(RANK))
     return _stored(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
 
 
@@ -296,7 +298,7 @@ class _Step:
     def neutral(self, op: str, expr: Expr) -> Tensor:
         """Return the neutral operand of and/or, in the shape of the operand that is skipped."""
         param: Tensor = self.values[self.algorithm.param]
-        shape = _shape(self.kind(expr).axes, param)
+        shape = _shape(self.kind(expr).axes, param, self.values.get(RANK))
         return torch.full(shape, op == "and", device=param.device)
 
     def kind(self, expr: Expr) -> Kind:
@@ -304,13 +306,19 @@ class _Step:
         return kind_of(expr, lambda ref: self.kinds[ref.name])
 
 
-def _shape(axes: Axes, param: Tensor) -> torch.Size:
-    """Return the shape of a value that varies along these axes of a parameter."""
+def _shape(axes: Axes, param: Tensor, rank: Any) -> torch.Size:
+    """Return the shape of a value that varies along these axes of a parameter.
+
+    `rank` is the value of the hyperparameter or of another name; None if there is no such name.
+    """
     if axes is Axes.NONE:
         return torch.Size()
     *batch, rows, cols = (1, 1, *param.shape)
     known = {"rows": rows, "cols": cols, "1": 1}
-    sizes = [*batch, known[above(axes)], known[beside(axes)]]
+    names = above(axes), beside(axes)
+    if RANK in names:
+        known[RANK] = min(int(rank), rows, cols)
+    sizes = [*batch, *(known[name] for name in names)]
     return torch.Size(sizes[len(sizes) - param.ndim :])
 
 

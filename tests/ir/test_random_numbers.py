@@ -23,7 +23,8 @@ SEEDS = ((0, 0, 1, 0), (12345, 7, 100_000, 3), (2**24 - 1, 2**24 - 1, 2**24 - 1,
 @pytest.mark.parametrize("case", PUBLISHED)
 def test_published_answers(case: str) -> None:
     key, counter, word = PUBLISHED[case]
-    assert threefry(key, *(torch.tensor([c]) for c in counter)).item() == word
+    first, _ = threefry(key, *(torch.tensor([c]) for c in counter))
+    assert first.item() == word
 
 
 @pytest.mark.parametrize("numbers", SEEDS)
