@@ -130,6 +130,8 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
         return first
     if first not in SQUARES:
         hint = "its rows and its columns must be as many, for any parameter: g @ transpose(g)"
+        if op == "qr":
+            hint = "it takes a square matrix, or one of shape (rows, rank) or (cols, rank)"
         raise AxesError(f"`{op}` of a matrix of shape {SHAPES[first]}, which is not square", hint)
     if op == "trace":
         return Axes.MATRIX

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, Final
 
 from torch import Tensor
@@ -163,7 +164,7 @@ class Rule:
         if not self.ranked:
             return 0
         value = group[RANK]
-        if isinstance(value, (str, Tensor)) or not (value >= 1 and value % 1 == 0):
+        if not isinstance(value, Real) or not (value >= 1 and value % 1 == 0):
             raise ValueError(f"{RANK} must be a whole number of at least 1, and is {value!r}")
         return int(value)
 

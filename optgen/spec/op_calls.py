@@ -154,7 +154,8 @@ class OpCalls(Expressions):
                 message = f"`{op}` takes a matrix and numbers"
                 self.source.error(argument, message, "write a number that no tensor takes part in")
         if op == "singular_vectors":
-            values = (values[0], read_rank(self.source, self.scope.algorithm, values[1], node))
+            rank = read_rank(self.source, self.scope.algorithm, values[1], arguments[1])
+            values = (values[0], rank)
         if op in DRAWS:
             values = (values[0], *keys_of_draw(self, node, op, values[1:]))
         return Call(op, values, self.source.place(node))

@@ -80,7 +80,10 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[st
         everywhere = state.shape in ("like", "scalar")
         if not everywhere and not {"factored", "tall"} & {state.when, *known_true}:
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
-            source.error_at(state.place, message, 'add when="factored"')
+            hint = 'add when="factored"'
+            if state.when == "not tall":
+                hint = f'say so: require(ndim({algorithm.param}) >= 2, "…")'
+            source.error_at(state.place, message, hint)
 
 
 def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:

@@ -59,7 +59,8 @@ UNSUPPORTED: Mapping[str, str] = {
     "rand": "random(seed, stream)",
     "randint": "floor(n * random(seed, stream))",
     "normal": "gaussian(x, seed, stream), in the shape of a matrix x",
-    "randn": "sqrt(-2 * log(1 - random(seed, k))) * cos(6.283185307179586 * random(seed, k))",
+    "randn": "in a rule on matrices, gaussian(x, seed, stream); in any other, "
+    "sqrt(-2 * log(1 - random(seed, k))) * cos(6.283185307179586 * random(seed, k))",
     "reciprocal": "1 / x",
     "relu": "maximum(x, 0)",
     "row_max": "",
