@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_words import STORE, bounded_meanings
-from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Shape
+from optgen.ir.algorithm import Algorithm, Shape
 from optgen.ir.evaluate import dtype_of, evaluate, exists, facts_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 
@@ -87,7 +87,10 @@ def step_by_rule(
         )
         kept = {
             PARAM: _stored(made, param.dtype, param.shape),
-            **{k: _stored(v, *_kept_as(algorithm, k, param)) for k, v in states.items()},
+            **{
+                k: _stored(v, kept_in(algorithm, k, param), _shape_of(algorithm, k, param, hypers))
+                for k, v in states.items()
+            },
         }
     return Step(kept, not unsure)
 
@@ -114,10 +117,12 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
     return replace(algorithm, rule=tuple(stored(algorithm.rule)))
 
 
-def _kept_as(algorithm: Algorithm, key: str, param: Tensor) -> tuple[torch.dtype, torch.Size]:
-    """Return the dtype and the shape of a state, or of the step count."""
+def _shape_of(
+    algorithm: Algorithm, key: str, param: Tensor, hypers: Mapping[str, Any]
+) -> torch.Size:
+    """Return the shape of a state, or of the step count."""
     shape = next((s.shape for s in algorithm.states if s.key == key), "scalar")
-    return kept_in(algorithm, key, param), torch.Size(_shape(param, shape))
+    return torch.Size(_shape(param, shape, hypers))
 
 
 def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
@@ -148,18 +153,20 @@ def fresh_states(
         start = {"p": param}.get(str(state.init))
         if start is None:
             start = hypers[state.init] if isinstance(state.init, str) else state.init
-        shape = _shape(param, state.shape)
+        shape = _shape(param, state.shape, hypers)
         dtype = kept_in(algorithm, state.key, param)
         found[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
     return found
 
 
-def _shape(param: Tensor, shape: Shape) -> list[int]:
+def _shape(param: Tensor, shape: Shape, hypers: Mapping[str, Any]) -> list[int]:
     if shape == "scalar":
         return []
     sizes = list(param.shape)
     if shape in ("row", "col"):
         sizes[-1 if shape == "row" else -2] = 1
-    elif shape in (ROWS_ROWS, COLS_COLS):
-        sizes[-2:] = [sizes[-2 if shape == ROWS_ROWS else -1]] * 2
+    elif not isinstance(shape, str):
+        rows, cols = sizes[-2:]
+        known = {"rows": rows, "cols": cols, "rank": min(int(hypers.get("rank", 1)), rows, cols)}
+        sizes[-2:] = [known[name] for name in shape]
     return sizes
