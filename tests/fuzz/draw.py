@@ -111,8 +111,7 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
     apart = Random(f"{seed} squares")  # so that all other rules stay as they are
     draft.squares = draft.family == "axes" and apart.random() < 0.4
     apart = Random(f"{seed} thin")
-    draft.thin = draft.family == "axes" and apart.random() < 0.3
-    draft.squares = draft.squares or draft.thin
+    draft.thin = draft.squares and apart.random() < 0.6
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)

@@ -242,5 +242,6 @@ def test_a_matrix_without_elements(cls: Any) -> None:
 
 def test_the_docstring_says_the_shape() -> None:
     about = " ".join(Dion.__doc__.split())
+    assert "rank (float): Rank of thin matrices, a whole number, at least 1." in about
     assert "for each matrix of the parameter one of its columns by the rank, at first 0" in about
     assert "only where it has no fewer rows than columns" in " ".join(GaLore.__doc__.split())
