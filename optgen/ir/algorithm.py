@@ -17,6 +17,7 @@ from optgen.ir.ops import (
     STORAGE_OPS,
     WIDE_OPS,
 )
+from optgen.ir.rank import RANK
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
@@ -26,8 +27,11 @@ ScalarDevice = Literal["cpu", "param"]
 Mode = Literal["train", "eval"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
-ROWS_ROWS, COLS_COLS = ("rows", "rows"), ("cols", "cols")
-"""Shapes of states that are square matrices: of the parameter's rows, or of its columns."""
+MATRIX_SHAPES = (
+    *(("rows", "rows"), ("cols", "cols"), (RANK, RANK)),
+    *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
+)
+"""Shapes of states that are matrices: squares first, then thin ones."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,8 @@ class State:
     """A state, kept between steps: `symbol` in the rule, `key` in the checkpoint.
 
     * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
-      "col", with size 1 in the last axis but one; "scalar", one number per parameter; or a square
-      matrix, `ROWS_ROWS` or `COLS_COLS`, with the parameter's leading axes.
+      "col", with size 1 in the last axis but one; "scalar", one number per parameter; or a matrix,
+      one of `MATRIX_SHAPES`, with the parameter's leading axes.
     * `init`: the value before the first step: a number, a hyperparameter's name, "p" for a copy of
       the parameter, or "index" for the parameter's number in the optimizer, counted from 0.
     * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
@@ -194,7 +198,7 @@ class Algorithm:
     @property
     def elementwise(self) -> bool:
         """Tell whether an element's update needs no other element or property of the parameter."""
-        others = (*self.factor_states(), *self.square_states())
+        others = (*self.factor_states(), *self.matrix_states())
         return not self._whole_tensor_ops() and not others
 
     @property
@@ -232,6 +236,12 @@ class Algorithm:
     def is_wide(self) -> bool:
         """Tell whether the rule has numbers of several parameters: sums over them, or states."""
         return any(self.group_states()) or not self._ops().isdisjoint(WIDE_OPS)
+
+    @property
+    def has_rank(self) -> bool:
+        """Tell whether the rule has matrices whose size is the hyperparameter `rank`."""
+        in_states = any(RANK in state.shape for state in self.matrix_states())
+        return in_states or "singular_vectors" in self._ops()
 
     @property
     def has_matrix_ops(self) -> bool:
@@ -305,9 +315,9 @@ class Algorithm:
         """Yield the row and column states, in checkpoint order."""
         return (s for s in self.states if s.shape in ("row", "col"))
 
-    def square_states(self) -> Iterator[State]:
-        """Yield the states that are square matrices, in checkpoint order."""
-        return (s for s in self.states if s.shape in (ROWS_ROWS, COLS_COLS))
+    def matrix_states(self) -> Iterator[State]:
+        """Yield the states that are square or thin matrices, in checkpoint order."""
+        return (s for s in self.states if s.shape in MATRIX_SHAPES)
 
     def tensor_states(self) -> Iterator[State]:
         """Yield the states of the parameter's shape, in checkpoint order."""

@@ -18,6 +18,7 @@ from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS, WIDE_OPS
 from optgen.ir.random_numbers import places
+from optgen.ir.rank import RANK
 from optgen.ir.state_values import (
     Values,
     dtype_of,
@@ -172,6 +173,7 @@ def facts_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, boo
     sizes = (1, 1, *param.shape)
     return {
         "factored": param.ndim > 1,
+        "tall": param.ndim > 1 and sizes[-2] >= sizes[-1],
         "ndim": param.ndim,
         "numel": param.numel(),
         "rows": sizes[-2],
@@ -259,7 +261,7 @@ class _Step:
     def neutral(self, op: str, expr: Expr) -> Tensor:
         """Return the neutral operand of and/or, in the shape of the operand that is skipped."""
         param: Tensor = self.values[self.algorithm.param]
-        shape = shape_of(self.kind(expr).axes, param)
+        shape = shape_of(self.kind(expr).axes, param, self.values.get(RANK))
         return torch.full(shape, op == "and", device=param.device)
 
     def kind(self, expr: Expr) -> Kind:

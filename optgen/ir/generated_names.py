@@ -33,7 +33,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     "eager.foreach_ops": ("scale_",),
     "eager.linear_algebra": (
         *("descending", "diag", "eigenvalues", "eigenvectors", "identity", "inverse_root"),
-        *("newton_schulz", "qr", "trace", "transpose"),
+        *("newton_schulz", "qr", "singular_vectors", "trace", "transpose"),
     ),
     "eager.working_copies": (
         *("equal_lists", "working_copy", "working_value", "write_back", "write_number"),
@@ -51,7 +51,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
         *("tanh", "where"),
     ),
-    "eager.random_numbers": ("random",),
+    "eager.random_numbers": ("gaussian", "random"),
     "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
     "eager.storage": ("in_wider_dtype", "rounded", "rounded_down", "rounded_up", "wider"),
     "sharded.driver": ("Update",),

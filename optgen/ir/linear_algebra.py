@@ -58,6 +58,15 @@ def eigenvalues(x: Any) -> Any:
     return _eigh(x)[0].unsqueeze(-1)
 
 
+def singular_vectors(x: Any, rank: Any) -> Any:
+    """Return the left singular vectors of the largest singular values, as columns."""
+    from torch import linalg
+
+    finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    vectors = linalg.svd(x.where(finite, 0.0), full_matrices=False).U[..., : int(rank)]
+    return vectors.where(finite, float("nan"))
+
+
 def descending(x: Any) -> Any:
     """Return the permutation matrix P for which P @ x has the numbers of x in descending order."""
     order = x.squeeze(-1).argsort(-1, descending=True)

@@ -1,8 +1,8 @@
 """Define the axes of values, and which axes an op of linear algebra takes and gives.
 
-A value has the shape of the parameter, of its transpose, or of a square of its rows or columns; or
-it has size 1 in one or both of the last two axes. Sizes are symbols here, `rows` and `cols`: two
-shapes fit if they fit for every parameter.
+Each of the last two axes of a value has the size `rows`, `cols`, `rank` or 1. Sizes are symbols
+here: two shapes fit if they fit for every parameter. The rank is a hyperparameter; its value for a
+parameter is at most the number of rows, and at most the number of columns.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-_ROWS_ABOVE, _COLS_BESIDE, _COLS_ABOVE, _ROWS_BESIDE = 2, 4, 8, 16
+_ROWS_ABOVE, _COLS_BESIDE, _COLS_ABOVE, _ROWS_BESIDE, _RANK_ABOVE, _RANK_BESIDE = (
+    2**bit for bit in range(1, 7)
+)
 
 
 class Axes(IntEnum):
     """Axes along which a value varies, as bits: its shape up to broadcasting.
 
-    One bit is for the batch of matrices. The others say the size of the last two axes: 2 and 8 are
-    for the last axis but one, of the parameter's rows or of its columns; 4 and 16 are for the last
-    axis, of its columns or of its rows. A ROW value has one number per row (size 1 in the last
-    axis), a COLUMN value one per column (size 1 in the last axis but one). Their union is TENSOR,
-    their intersection MATRIX: one number per matrix. The names of transposes end in `_T`.
+    One bit is for the batch of matrices. The others say the size of the last two axes: 2, 8 and 32
+    are for the last axis but one, of the parameter's rows, of its columns, or of the rank; 4, 16
+    and 64 are for the last axis, of its columns, of its rows, or of the rank. A ROW value has one
+    number per row (size 1 in the last axis), a COLUMN value one per column (size 1 in the last axis
+    but one). Their union is TENSOR, their intersection MATRIX: one number per matrix. The names of
+    transposes end in `_T`.
     """
 
     NONE = 0
@@ -33,25 +36,34 @@ class Axes(IntEnum):
     ROWS_ROWS = 1 | _ROWS_ABOVE | _ROWS_BESIDE
     COLS_COLS = 1 | _COLS_ABOVE | _COLS_BESIDE
     TENSOR_T = 1 | _COLS_ABOVE | _ROWS_BESIDE
+    RANK = 1 | _RANK_ABOVE
+    RANK_T = 1 | _RANK_BESIDE
+    ROWS_RANK = 1 | _ROWS_ABOVE | _RANK_BESIDE
+    COLS_RANK = 1 | _COLS_ABOVE | _RANK_BESIDE
+    RANK_ROWS = 1 | _RANK_ABOVE | _ROWS_BESIDE
+    RANK_COLS = 1 | _RANK_ABOVE | _COLS_BESIDE
+    RANK_RANK = 1 | _RANK_ABOVE | _RANK_BESIDE
 
 
-SHAPES: dict[Axes, str] = {
-    Axes.MATRIX: "(1, 1)",
-    Axes.ROW: "(rows, 1)",
-    Axes.COLUMN: "(1, cols)",
-    Axes.TENSOR: "(rows, cols)",
-    Axes.COLUMN_T: "(cols, 1)",
-    Axes.ROW_T: "(1, rows)",
-    Axes.ROWS_ROWS: "(rows, rows)",
-    Axes.COLS_COLS: "(cols, cols)",
-    Axes.TENSOR_T: "(cols, rows)",
+SIZES = ("rows", "cols", "rank")
+"""Sizes of an axis other than 1, as errors write them."""
+
+_ABOVE = {_ROWS_ABOVE: "rows", _COLS_ABOVE: "cols", _RANK_ABOVE: "rank", 0: "1"}
+_BESIDE = {_COLS_BESIDE: "cols", _ROWS_BESIDE: "rows", _RANK_BESIDE: "rank", 0: "1"}
+ABOVE, BESIDE = sum(_ABOVE), sum(_BESIDE)
+"""Masks of the bits for the last axis but one, and for the last axis."""
+
+_OF_SIZES = {
+    (_ABOVE[axes & ABOVE], _BESIDE[axes & BESIDE]): axes for axes in Axes if axes is not Axes.NONE
 }
+SHAPES: dict[Axes, str] = {axes: f"({m}, {n})" for (m, n), axes in _OF_SIZES.items()}
 """The shape of each matrix of a value, as errors write it."""
 
-SQUARES = (Axes.ROWS_ROWS, Axes.COLS_COLS)
-_BY_ROW = {Axes.ROWS_ROWS: Axes.ROW, Axes.COLS_COLS: Axes.COLUMN_T}
-_ABOVE = {_ROWS_ABOVE: "rows", _COLS_ABOVE: "cols", 0: "1"}
-_BESIDE = {_COLS_BESIDE: "cols", _ROWS_BESIDE: "rows", 0: "1"}
+SQUARES = (Axes.ROWS_ROWS, Axes.COLS_COLS, Axes.RANK_RANK)
+THIN = (Axes.ROWS_RANK, Axes.COLS_RANK)
+"""Matrices with at least as many rows as columns, for every parameter, that are not square."""
+
+_BY_ROW = {square: Axes(square & (1 | ABOVE)) for square in SQUARES}
 
 
 class AxesError(Exception):
@@ -66,25 +78,33 @@ def union(a: Axes, b: Axes) -> Axes:
     """Return the axes of a value computed from two others, element by element.
 
     Raises:
-        AxesError: both vary along the same axis, but one over the rows and one over the columns.
+        AxesError: both vary along the same axis, but over different sizes of it.
     """
     try:
         return Axes(a | b)
     except ValueError:
+        pairs = ((above(a), above(b)), (beside(a), beside(b)))
+        pair = next(pair for pair in pairs if pair[0] != pair[1] and "1" not in pair)
+        one, other = sorted(pair, key=SIZES.index)
         raise AxesError(
             f"the shapes {SHAPES[a]} and {SHAPES[b]} do not fit",
-            "an axis has rows in one and cols in the other: transpose(x) swaps the two axes",
+            f"an axis has {one} in one and {other} in the other: transpose(x) swaps the two axes",
         ) from None
 
 
 def above(axes: Axes) -> str:
-    """Return the size of the last axis but one: "rows", "cols" or "1"."""
-    return _ABOVE[axes & (_ROWS_ABOVE | _COLS_ABOVE)]
+    """Return the size of the last axis but one: "rows", "cols", "rank" or "1"."""
+    return _ABOVE[axes & ABOVE]
 
 
 def beside(axes: Axes) -> str:
-    """Return the size of the last axis: "rows", "cols" or "1"."""
-    return _BESIDE[axes & (_COLS_BESIDE | _ROWS_BESIDE)]
+    """Return the size of the last axis: "rows", "cols", "rank" or "1"."""
+    return _BESIDE[axes & BESIDE]
+
+
+def axes_of_sizes(rows: str, cols: str) -> Axes:
+    """Return the axes of a matrix with these sizes; each is "rows", "cols", "rank" or "1"."""
+    return _OF_SIZES[rows, cols]
 
 
 def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
@@ -98,12 +118,20 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
         raise AxesError(f"`{op}` of a number", "it takes a matrix")
     if op == "@":
         return _product(first, operands[1])
+    if op == "gaussian":
+        return first
+    if op == "singular_vectors":
+        return _of_rank(first)
     if op == "transpose":
-        return _made_of(beside(first), above(first))
+        return axes_of_sizes(beside(first), above(first))
     if op == "descending":
         return _square_of(first)
+    if op == "qr" and first in THIN:
+        return first
     if first not in SQUARES:
         hint = "its rows and its columns must be as many, for any parameter: g @ transpose(g)"
+        if op == "qr":
+            hint = "it takes a square matrix, or one of shape (rows, rank) or (cols, rank)"
         raise AxesError(f"`{op}` of a matrix of shape {SHAPES[first]}, which is not square", hint)
     if op == "trace":
         return Axes.MATRIX
@@ -117,7 +145,15 @@ def _product(a: Axes, b: Axes) -> Axes:
         message = f"`@` of matrices of shapes {SHAPES[a]} and {SHAPES[b]}"
         hint = f"the right one needs {beside(a)} in the first place; transpose(x) swaps the two"
         raise AxesError(message, hint)
-    return _made_of(above(a), beside(b))
+    return axes_of_sizes(above(a), beside(b))
+
+
+def _of_rank(matrix: Axes) -> Axes:
+    """Return the axes of as many columns as the rank says, each as long as those of a matrix."""
+    if "1" in (above(matrix), beside(matrix)):
+        message = f"`singular_vectors` of a matrix of shape {SHAPES[matrix]}"
+        raise AxesError(message, "it takes a matrix with as many rows and columns as the rank")
+    return axes_of_sizes(above(matrix), "rank")
 
 
 def _square_of(column: Axes) -> Axes:
@@ -127,7 +163,3 @@ def _square_of(column: Axes) -> Axes:
             return square
     hint = "it takes one number per row of a square matrix: diag(x), or eigenvalues(x)"
     raise AxesError(f"`descending` of a matrix of shape {SHAPES[column]}", hint)
-
-
-def _made_of(rows: str, cols: str) -> Axes:
-    return next(axes for axes in SHAPES if (above(axes), beside(axes)) == (rows, cols))

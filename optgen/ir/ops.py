@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from optgen.ir import linear_algebra
-from optgen.ir.random_numbers import random
+from optgen.ir.random_numbers import gaussian, random
 from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
 
 OpCategory = Literal[
@@ -149,6 +149,7 @@ _TABLE = (
     # Properties of the parameter are known before a step begins. As for `fresh`, the evaluator
     # receives their values, and these meanings never run.
     OpInfo("factored", 1, "property", lambda x: x, r"\dim {0} > 1"),
+    OpInfo("tall", 1, "property", lambda x: x, r"{0} \text{{ is tall}}"),
     OpInfo("ndim", 1, "property", lambda x: x, r"\dim {0}"),
     OpInfo("numel", 1, "property", lambda x: x, r"\left|{0}\right|"),
     OpInfo("rows", 1, "property", lambda x: x, r"\operatorname{{rows}}({0})"),
@@ -219,6 +220,16 @@ _TABLE = (
         linear_algebra.inverse_root,
         r"({0} + {2} I)^{{-1 / {1}}}",
     ),
+    # The reader gives the rank as a number for the parameter.
+    OpInfo(
+        "singular_vectors",
+        2,
+        "linear algebra",
+        linear_algebra.singular_vectors,
+        r"\operatorname{{singular}}_{{{1}}}({0})",
+    ),
+    # The last two operands are those of `random`.
+    OpInfo("gaussian", 5, "linear algebra", gaussian, r"N^{{({4})}}_{{{1}, {2}, {3}}}({0})"),
 )
 
 OPS: dict[str, OpInfo] = {op.name: op for op in _TABLE}
@@ -226,7 +237,7 @@ FUNCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "f
 """Functions that work element by element."""
 
 PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "property")
-FACTS: tuple[str, ...] = ("factored",)
+FACTS: tuple[str, ...] = ("factored", "tall")
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
 MAXIMA: frozenset[str] = frozenset(("max_abs", "row_max_abs", "col_max_abs"))
@@ -239,6 +250,9 @@ RANDOM_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 
 MATRIX_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "matrix")
 LINEAR_ALGEBRA: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "linear algebra")
+DRAWS: tuple[str, ...] = (*RANDOM_OPS, "gaussian")
+"""Functions of a seed, a stream, the step count and the number of the call in the rule."""
+
 STORAGE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "storage")
 """Functions of elements whose meaning depends on the dtype that the parameter is stored in."""
 

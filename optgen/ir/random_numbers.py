@@ -8,6 +8,8 @@ steps.
 
 from __future__ import annotations
 
+from math import pi
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,8 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> Tensor:
-    """Return the first word of the block of each counter, as int64; `low` and `high` are words."""
+def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two words of the block of each counter, as int64; `low` and `high` are words."""
     words = (*key, _PARITY ^ key[0] ^ key[1])
     x, y = (low + words[0]) & _WORD, (high + words[1]) & _WORD
     for group in range(1, 6):
@@ -29,17 +31,34 @@ def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> Tensor:
             y = ((y << distance) | (y >> (32 - distance))) & _WORD ^ x
         x = (x + words[group % 3]) & _WORD
         y = (y + words[(group + 1) % 3] + group) & _WORD
-    return x
+    return x, y
 
 
 def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
-    """Return numbers in [0, 1), multiples of 2**-24, for elements given by their places (int64).
+    """Return numbers in [0, 1), multiples of 2**-24, for elements given by their places (int64)."""
+    return (_block(elements, seed, stream, step, call)[0] >> 8).double() / 2**24
+
+
+def gaussian(x: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
+    """Return numbers of the standard normal distribution in the shape of x, by Box and Muller.
+
+    The first word of an element's block gives the distance from 0, the second word the angle.
+    """
+    first, second = _block(places(x), seed, stream, step, call)
+    distance = (-2 * (((first >> 8) + 1).double() / 2**24).log()).sqrt()
+    return distance * ((second >> 8).double() * (2 * pi / 2**24)).cos()
+
+
+def _block(
+    elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the two words of the block of each element, which is given by its place.
 
     The key has the seed, the call and the step. The counter has the place and the stream.
     """
     key = _whole(seed) | _whole(call) << 24, _whole(step) & _WORD
     high = elements >> 32 | _whole(stream) << 8
-    return (threefry(key, elements & _WORD, high) >> 8).double() / 2**24
+    return threefry(key, elements & _WORD, high)
 
 
 def _whole(number: Tensor) -> int:
@@ -48,5 +67,5 @@ def _whole(number: Tensor) -> int:
 
 
 def places(param: Tensor) -> Tensor:
-    """Return the place of every element of a parameter, in row-major order."""
+    """Return the place of every element of a parameter or matrix, in row-major order."""
     return torch.arange(param.numel(), device=param.device).view(param.shape)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.matrix_axes import Axes, above, beside
+from optgen.ir.rank import RANK
 from optgen.ir.value_kinds import declared_kinds
 
 Values = dict[str, Any]
@@ -45,7 +46,7 @@ def initial_value(
     if state.shape == "scalar":
         return start.to(dtype_of(state, scalar_dtype))
     axes = declared_kinds(algorithm)[state.symbol].axes
-    shape = shape_of(axes, values[algorithm.param])
+    shape = shape_of(axes, values[algorithm.param], values.get(RANK))
     return stored_value(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
 
 
@@ -64,11 +65,17 @@ def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None
     return value.to(storage).double()
 
 
-def shape_of(axes: Axes, param: Tensor) -> torch.Size:
-    """Return the shape of a value that varies along these axes of a parameter."""
+def shape_of(axes: Axes, param: Tensor, rank: Any) -> torch.Size:
+    """Return the shape of a value that varies along these axes of a parameter.
+
+    `rank` is the value of the hyperparameter or of another name; None if there is no such name.
+    """
     if axes is Axes.NONE:
         return torch.Size()
     *batch, rows, cols = (1, 1, *param.shape)
     known = {"rows": rows, "cols": cols, "1": 1}
-    sizes = [*batch, known[above(axes)], known[beside(axes)]]
+    names = above(axes), beside(axes)
+    if RANK in names:
+        known[RANK] = min(int(rank), rows, cols)
+    sizes = [*batch, *(known[name] for name in names)]
     return torch.Size(sizes[len(sizes) - param.ndim :])

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm
+from optgen.ir.algorithm import Algorithm, Shape
+from optgen.ir.matrix_axes import ABOVE, BESIDE, axes_of_linear_algebra, axes_of_sizes, union
 from optgen.ir.matrix_axes import Axes as Axes
-from optgen.ir.matrix_axes import axes_of_linear_algebra, union
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
 from optgen.ir.ops import (
     FACTS,
@@ -73,19 +73,9 @@ _STATE_KINDS = {
     "row": Kind(Stage.DEVICE, Axes.ROW),
     "col": Kind(Stage.DEVICE, Axes.COLUMN),
     "scalar": PARAM,
-    ROWS_ROWS: Kind(Stage.DEVICE, Axes.ROWS_ROWS),
-    COLS_COLS: Kind(Stage.DEVICE, Axes.COLS_COLS),
 }
-_KEPT_BY_ROW = Axes.ROW | Axes.COLUMN_T
-_KEPT_BY_COLUMN = Axes.COLUMN | Axes.ROW_T
-_KEPT_AXES = {
-    name: _KEPT_BY_ROW
-    if name.startswith("row_")
-    else _KEPT_BY_COLUMN
-    if name.startswith("col_")
-    else 0
-    for name in REDUCTIONS
-}
+_KEPT_BY = {"row": Axes.MATRIX | ABOVE, "col": Axes.MATRIX | BESIDE}
+_KEPT_AXES = {name: _KEPT_BY.get(name.partition("_")[0], 0) for name in REDUCTIONS}
 """Mask of the axes that each reduction keeps."""
 
 
@@ -95,10 +85,17 @@ def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
     if algorithm.step:
         kinds[algorithm.step] = PARAM
     for state in algorithm.states:
-        kinds[state.symbol] = DEVICE_NUMBER if state.on_device else _STATE_KINDS[state.shape]
+        kinds[state.symbol] = DEVICE_NUMBER if state.on_device else _of_shape(state.shape)
     for hyper in algorithm.hypers:
         kinds[hyper.name] = STATIC if hyper.type in ("flag", "choice") else GROUP
     return kinds
+
+
+def _of_shape(shape: Shape) -> Kind:
+    """Return the kind of a state that is kept between steps."""
+    if isinstance(shape, str):
+        return _STATE_KINDS[shape]
+    return Kind(Stage.DEVICE, axes_of_sizes(*shape))
 
 
 def kind_of(expr: Expr, kinds: Lookup) -> Kind:

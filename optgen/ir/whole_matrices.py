@@ -24,8 +24,9 @@ def why_unfused(algorithm: Algorithm) -> str:
 
 def why_uncut(algorithm: Algorithm) -> str:
     """Say in a few words why a rule works on whole tensors; "" if it is cut into sweeps."""
-    for state in algorithm.square_states():
-        return f"the state {state.key} is a square matrix"
+    for state in algorithm.matrix_states():
+        square = state.shape[0] == state.shape[1]
+        return f"the state {state.key} is a {'square' if square else 'thin'} matrix"
     for op in _ops(expressions(algorithm.rule)):
         if op in LINEAR_ALGEBRA:
             return f"the rule has `{op}`, which takes whole matrices"

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import names_read
+from optgen.passes.expand_reductions import expand_reductions
 
 
 def drop_unused_hypers(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with only the hyperparameters that its rule reads."""
-    read = names_read(algorithm.rule)
+    rule = expand_reductions(algorithm).rule if algorithm.has_rank else algorithm.rule
+    read = names_read(rule)  # the mean of a matrix of the rank reads the rank
     return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))

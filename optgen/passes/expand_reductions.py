@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.matrix_axes import Axes, above, beside
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
+from optgen.ir.rank import RANK, effective_rank
 from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
 
@@ -54,26 +55,32 @@ class _Sizes:
 
     def of_row(self) -> Expr:
         """Return the number of elements in a row."""
-        return _size("rows" if beside(self.axes) == "rows" else "cols", self.param)
+        size = beside(self.axes)
+        return self._of("cols" if size == "1" else size)
 
     def of_column(self) -> Expr:
         """Return the number of elements in a column."""
-        return _size("cols" if above(self.axes) == "cols" else "rows", self.param)
+        size = above(self.axes)
+        return self._of("rows" if size == "1" else size)
 
     def count(self) -> Expr:
         """Return the number of all elements."""
-        every = _size("numel", self.param)
+        every = self._of("numel")
         own = sorted(size for size in (above(self.axes), beside(self.axes)) if size != "1")
         if self.axes is Axes.NONE or own == ["cols", "rows"]:
             return every
-        rows, cols = _size("rows", self.param), _size("cols", self.param)
-        missing = {"rows": cols, "cols": rows}.get(own[0] if own else "", Call("*", (rows, cols)))
+        first, *others = own or ("1",)
+        rows, cols = self._of("rows"), self._of("cols")
+        missing = {"rows": cols, "cols": rows}.get(first)
+        if missing is None:
+            missing, others = Call("*", (rows, cols)), own
         count = Call("/", (every, missing))
-        return Call("*", (count, _size(own[0], self.param))) if len(own) == 2 else count
+        for size in others:
+            count = Call("*", (count, self._of(size)))
+        return count
 
-
-def _size(word: str, param: Ref) -> Expr:
-    return Call(word, (param,))
+    def _of(self, size: str) -> Expr:
+        return effective_rank(self.param.name) if size == RANK else Call(size, (self.param,))
 
 
 def _sum_of_squares(x: Expr, word: str = "sum") -> Expr:

@@ -49,12 +49,14 @@ _NEGATED = {
     "is_none": (r"{0} \ne \varnothing", 4),
     "fresh": (r"{0} \text{{ is not new}}", 4),
     "factored": (r"\dim {0} \le 1", 4),
+    "tall": (r"{0} \text{{ is not tall}}", 4),
 }
 _WITHOUT_TIME = {
     "truth": (r"{0} \ne 0", 4),
     "is_none": (OPS["is_none"].latex, 4),
     "fresh": (OPS["fresh"].latex, 4),
     "factored": (OPS["factored"].latex, 4),
+    "tall": (OPS["tall"].latex, 4),
     **{word: (OPS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
 

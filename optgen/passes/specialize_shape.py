@@ -22,10 +22,15 @@ def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
-    """Yield every combination of answers, True first; one empty mapping if the rule reads none."""
+    """Yield every combination of answers, True first; one empty mapping if the rule reads none.
+
+    A tall parameter has rows and columns.
+    """
     facts = facts_asked(algorithm)
     for answers in product((True, False), repeat=len(facts)):
-        yield dict(zip(facts, answers, strict=True))
+        found = dict(zip(facts, answers, strict=True))
+        if found.get("factored", True) or not found.get("tall"):
+            yield found
 
 
 def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:

@@ -11,11 +11,20 @@ from torch import Tensor
 NONE: Final[float] = struct.unpack("<d", struct.pack("<Q", 0x7FF80000004E4F4E))[0]
 """The number that stands for None in a kernel: a NaN with bits that no arithmetic produces."""
 
-FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {"factored": lambda param: param.ndim > 1}
+FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {
+    "factored": lambda param: param.ndim > 1,
+    "tall": lambda param: param.ndim > 1 and param.size(-2) >= param.size(-1),
+}
 """The predicates of a parameter's shape. The states and plans of a rule may depend on them."""
 
-SQUARES: Final = (("rows", "rows"), ("cols", "cols"))
-"""The shapes of states that are square matrices, in the last two axes."""
+RANK: Final = "rank"
+"""The group value that is the rank of thin matrices."""
+
+MATRIX_SHAPES: Final = (
+    *(("rows", "rows"), ("cols", "cols"), (RANK, RANK)),
+    *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
+)
+"""The shapes of states that are square or thin matrices, in the last two axes."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class State:
 
     key: str  # the name in checkpoints
     init: float | str = 0.0  # a number, a hyperparameter's name, "p" (a copy), or "index"
-    # "like" the parameter; one number per "row" or "col"; one "scalar"; or a square matrix
+    # "like" the parameter; one number per "row" or "col"; one "scalar"; or one of MATRIX_SHAPES
     shape: str | tuple[str, str] = "like"
     dtype: str | None = None  # None: the parameter's, or for a scalar the dtype of torch's scalars
     when: str | None = None  # "name" or "not name" of a group value or a fact; None: always present
@@ -36,7 +45,7 @@ class State:
     given: str = ""  # of an extra input: the argument of `step` that hands it over
 
     def __post_init__(self) -> None:
-        if self.shape not in ("like", "row", "col", "scalar", *SQUARES):
+        if self.shape not in ("like", "row", "col", "scalar", *MATRIX_SHAPES):
             raise ValueError(f"state {self.key!r}: unknown shape {self.shape!r}")
         if self.key == "step":
             raise ValueError("a state may not be called 'step': the runtime counts steps there")
@@ -68,13 +77,23 @@ class State:
         wanted = name == self.when
         return [holds(param) is wanted for param in params]
 
-    def shape_for(self, param: Tensor) -> list[int]:
-        """Return the shape of the parameter's state; the state must not be a scalar."""
+    @property
+    def is_ranked(self) -> bool:
+        """Tell whether it is a matrix whose size depends on the rank."""
+        return not isinstance(self.shape, str) and RANK in self.shape
+
+    def shape_for(self, param: Tensor, rank: int = 0) -> list[int]:
+        """Return the shape of the parameter's state; the state must not be a scalar.
+
+        The rank is at most the number of rows, and at most the number of columns.
+        """
         shape = list(param.shape)
         if self.shape in ("row", "col"):
             shape[-1 if self.shape == "row" else -2] = 1
-        elif self.shape in SQUARES:
-            shape[-2:] = [shape[-2 if self.shape == SQUARES[0] else -1]] * 2
+        elif not isinstance(self.shape, str):
+            rows, cols = shape[-2:]
+            sizes = {"rows": rows, "cols": cols, RANK: min(rank, rows, cols)}
+            shape[-2:] = [sizes[name] for name in self.shape]
         return shape
 
 
@@ -98,6 +117,7 @@ class Rule:
     draws: bool = False  # it draws random numbers, by the places of elements
     unfused: str = ""  # why the rule has no fused lowering
     uncut: bool = False  # it works on whole tensors, statement by statement
+    ranked: bool = False  # it has matrices of the rank, which is a group value
     wide: bool = False  # it has numbers of several parameters, which take each step together
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
@@ -133,6 +153,19 @@ class Rule:
     def needs_inputs(self) -> bool:
         """Tell whether no step can be taken without an extra input."""
         return any(state.when is None for state in self.inputs)
+
+    def rank(self, group: Mapping[str, Any]) -> int:
+        """Return a group's rank; 0 for a rule without matrices of the rank.
+
+        Raises:
+            ValueError: The rank is no whole number of at least 1.
+        """
+        if not self.ranked:
+            return 0
+        value = group[RANK]
+        if not isinstance(value, (int, float)) or not (value >= 1 and value % 1 == 0):
+            raise ValueError(f"{RANK} must be a whole number of at least 1, and is {value!r}")
+        return int(value)
 
     def drop_unset(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return defaults without the optional keys that have their default values."""

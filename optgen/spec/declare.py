@@ -165,7 +165,7 @@ def state(
     key: str,
     *,
     init: float | str = 0.0,
-    shape: str = "like",
+    shape: str | tuple[str, str] = "like",
     dtype: str | None = None,
     when: str | None = None,
     eager: bool = False,
@@ -179,13 +179,15 @@ def state(
             or "index", the parameter's number in the optimizer.
         shape: "like" the parameter; "row", one number per row: the parameter's shape with size 1 in
             the last axis; "col", one number per column: size 1 in the last axis but one; "scalar",
-            one number per parameter; or "group", one number for all parameters of a group, which
-            the group keeps under the key.
+            one number per parameter; "group", one number for all parameters of a group, which the
+            group keeps under the key; or a matrix: two of "rows", "cols" and "rank", such as
+            ("rows", "rows") or ("cols", "rank"). The rank is a hyperparameter of this name.
         dtype: None for the parameter's dtype, or "float32". For a "scalar": "float64", which None
             means too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if
             that is the default dtype.
         when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
-            "factored" or "not factored". A parameter with rows and columns is factored.
+            "factored", "tall" or their negations. A parameter with rows and columns is factored; it
+            is tall if it has no fewer rows than columns.
         eager: created by the constructor instead of the first step.
         rows: False if every row changes in every step, even where a sparse gradient holds few rows.
             While such a state exists, a sparse gradient is used as a dense one.

@@ -16,6 +16,8 @@ def implied(condition: Expr) -> frozenset[str]:
             return frozenset((f"not {name}",))
         case Call("not", (Call("is_none", (source,)),)):
             return frozenset((_known_not_none(source),))
+        case Call("tall", _):
+            return frozenset(("tall", "factored"))
         case Call(fact, _) if fact in FACTS:
             return frozenset((fact,))
         case Call("not", (Call(fact, _),)) if fact in FACTS:

@@ -6,9 +6,11 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from optgen.ir.matrix_axes import SHAPES, above, beside
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
 from optgen.ir.ops import (
     CALLABLE,
+    DRAWS,
     LINEAR_ALGEBRA,
     MATRIX_OPS,
     PROPERTIES,
@@ -16,19 +18,23 @@ from optgen.ir.ops import (
     REDUCTIONS,
     STORAGE_OPS,
 )
-from optgen.ir.value_kinds import Axes
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
-from optgen.spec.random_calls import read_random_call
+from optgen.spec.random_calls import keys_of_draw, read_random_call
+from optgen.spec.rank import read_rank
 from optgen.spec.storage_calls import read_storage_call, written_arity
 from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.unsupported_ops import UNSUPPORTED
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
 
-_LETTERS: Mapping[str, Sequence[str]] = {"random": ("seed", "stream")}
+_LETTERS: Mapping[str, Sequence[str]] = {
+    "random": ("seed", "stream"),
+    "singular_vectors": ("x", "rank"),
+    "gaussian": ("x", "seed", "stream"),
+}
 """Names of arguments in hints, where they say more than letters."""
 
-_MATRICES = (Axes.TENSOR, Axes.TENSOR_T, Axes.ROWS_ROWS, Axes.COLS_COLS)
+_MATRICES = tuple(axes for axes in SHAPES if "1" not in (above(axes), beside(axes)))
 
 
 class OpCalls(Expressions):
@@ -149,6 +155,11 @@ class OpCalls(Expressions):
             if op != "@" and not self.scope.kind(number).is_scalar:
                 message = f"`{op}` takes a matrix and numbers"
                 self.source.error(argument, message, "write a number that no tensor takes part in")
+        if op == "singular_vectors":
+            rank = read_rank(self.source, self.scope.algorithm, values[1], arguments[1])
+            values = (values[0], rank)
+        if op in DRAWS:
+            values = (values[0], *keys_of_draw(self, node, op, values[1:]))
         return Call(op, values, self.source.place(node))
 
     def _matrices(self, node: ast.Call, name: str) -> tuple[Expr, ...]:

@@ -276,7 +276,7 @@ def trace(x: Any) -> Any:
 
 
 def qr(x: Any) -> Any:
-    """Return the orthonormal factor of the QR decomposition of a square matrix."""
+    """Return the orthonormal factor of the QR decomposition of a square or a thin matrix."""
     _refuse("qr")
 
 
@@ -310,9 +310,37 @@ def inverse_root(x: Any, n: Any, eps: Any) -> Any:
     _refuse("inverse_root")
 
 
+def singular_vectors(x: Any, rank: Any) -> Any:
+    """Return the left singular vectors of the largest singular values, as columns.
+
+    Args:
+        x: a matrix.
+        rank: the hyperparameter of this name. The number of vectors is at most the parameter's
+            number of rows, and at most its number of columns.
+    """
+    _refuse("singular_vectors")
+
+
+def gaussian(x: Any, seed: Any, stream: Any) -> Any:
+    """Return numbers of the standard normal distribution in the shape of a matrix.
+
+    Args:
+        x: a matrix, which says the shape only; such as a state.
+        seed: a whole number, best a hyperparameter.
+        stream: a whole number, best a scalar state that begins as "index": then parameters draw
+            different numbers.
+    """
+    _refuse("gaussian")
+
+
 def factored(p: Any) -> Any:
     """Tell whether the parameter has rows and columns: at least two axes."""
     _refuse("factored")
+
+
+def tall(p: Any) -> Any:
+    """Tell whether the parameter has rows and columns, and no fewer rows than columns."""
+    _refuse("tall")
 
 
 def ndim(p: Any) -> Any:

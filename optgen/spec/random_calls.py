@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, RANDOM_OPS, REDUCTIONS
+from optgen.ir.ops import DRAWS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS, REDUCTIONS
 from optgen.ir.random_numbers import SEEDS
 from optgen.spec.source import Source
 
@@ -34,21 +35,32 @@ def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
     if algorithm.is_function:
         hint = f"only a rule of an @optimizer may call {name}"
         reader.source.error(node, f"`{name}` counts steps, which a function does not", hint)
-    if algorithm.step is None:
-        hint = "add the step count to the inputs: p, g, t, /"
-        reader.source.error(node, f"`{name}` needs the step count", hint)
     numbers = [reader.number(argument) for argument in node.args]
     for number, argument in zip(numbers, node.args, strict=True):
         if not scope.kind(number).is_scalar:
             hint = "write a number that no tensor takes part in"
             reader.source.error(argument, f"`{name}` takes two numbers", hint)
+    return Call(name, keys_of_draw(reader, node, name, numbers), reader.source.place(node))
+
+
+def keys_of_draw(
+    reader: Expressions, node: ast.expr, name: str, numbers: Iterable[Expr]
+) -> tuple[Expr, ...]:
+    """Return the numbers that a draw depends on: also the step count, and the number of the call.
+
+    Raises:
+        SpecError: the rule counts no steps, or draws too often.
+    """
+    algorithm, scope = reader.scope.algorithm, reader.scope
+    if algorithm.step is None:
+        hint = "add the step count to the inputs: p, g, t, /"
+        reader.source.error(node, f"`{name}` needs the step count", hint)
     if scope.draws == _CALLS:
         reader.source.error(node, f"more than {_CALLS} calls of `{name}`", "draw once, and scale")
-    place = reader.source.place(node)
-    step = Ref(algorithm.step, 0, place)
+    step = Ref(algorithm.step, 0, reader.source.place(node))
     scope.read.add(algorithm.step)
     scope.draws += 1
-    return Call(name, (*map(_as_key, numbers), step, Const(scope.draws - 1)), place)
+    return (*map(_as_key, numbers), step, Const(scope.draws - 1))
 
 
 def _as_key(number: Expr) -> Expr:
@@ -57,18 +69,18 @@ def _as_key(number: Expr) -> Expr:
 
 
 def number_calls(rule: Program) -> Program:
-    """Return the rule with its calls of `random` numbered in the order of their appearance."""
+    """Return the rule with its draws numbered in the order of their appearance."""
     found = (
         node.args[-1]
         for expr in expressions(rule)
         for node in walk(expr)
-        if isinstance(node, Call) and node.op in RANDOM_OPS
+        if isinstance(node, Call) and node.op in DRAWS
     )
     numbers = {old: Const(new) for new, old in enumerate(dict.fromkeys(found))}
 
     def numbered(expr: Expr) -> Expr:
         inner = rebuild(expr, numbered)
-        if isinstance(inner, Call) and inner.op in RANDOM_OPS:
+        if isinstance(inner, Call) and inner.op in DRAWS:
             return replace(inner, args=(*inner.args[:-1], numbers[inner.args[-1]]))
         return inner
 

@@ -20,6 +20,7 @@ from optgen.spec.elementwise_functions import (
 from optgen.spec.extra_inputs import check_inputs
 from optgen.spec.literals import STRINGS, TEXT, Option, one_of, options
 from optgen.spec.random_calls import check_random, number_calls
+from optgen.spec.rank import check_rank
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
 from optgen.spec.semantic_checks import (
@@ -68,6 +69,7 @@ def read_algorithm(
     algorithm = _declared(source, module, node, constants, signature)
     signature.check_keys(algorithm.states)
     check_references(source, algorithm)
+    check_rank(source, algorithm)
     check_orders(source, algorithm, node)
     check_inputs(source, algorithm, node)
     while True:

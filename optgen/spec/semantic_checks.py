@@ -6,9 +6,10 @@ import ast
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Hyper, State
+from optgen.ir.algorithm import MATRIX_SHAPES, Algorithm, Hyper, Shape, State
 from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
 from optgen.ir.ops import FACTS, STORAGE_OPS
+from optgen.ir.rank import RANK
 from optgen.ir.whole_matrices import why_uncut
 from optgen.spec.argument_order import order_error
 from optgen.spec.errors import did_you_mean
@@ -16,12 +17,12 @@ from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
 _CONDITION_TYPES = ("flag", "number", "fact")
-_SHAPES = {
+_WORDS = {"rows": "rows", "cols": "columns", RANK: "the rank"}
+_SHAPES: dict[Shape, str] = {
     "scalar": "one number",
     "row": "one number per row",
     "col": "one number per column",
-    ROWS_ROWS: "a matrix of rows by rows",
-    COLS_COLS: "a matrix of columns by columns",
+    **{(m, n): f"a matrix of {_WORDS[m]} by {_WORDS[n]}" for m, n in MATRIX_SHAPES},
 }
 
 
@@ -66,7 +67,7 @@ def _unknown_hyper(
 def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
     """Check that `when` fits a state's shape.
 
-    A row or column state, or a square one, needs a parameter with rows and columns. A state of one
+    A row or column state, or a matrix, needs a parameter with rows and columns. A state of one
     number exists for every parameter, since it costs nothing.
     """
     for state in algorithm.states:
@@ -77,9 +78,12 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[st
             message = f"every parameter of this rule is {state.when}"
             source.error_at(state.place, message, "leave when= out")
         everywhere = state.shape in ("like", "scalar")
-        if not everywhere and "factored" not in (state.when, *known_true):
+        if not everywhere and not {"factored", "tall"} & {state.when, *known_true}:
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
-            source.error_at(state.place, message, 'add when="factored"')
+            hint = 'add when="factored"'
+            if state.when == "not tall":
+                hint = f'say so: require(ndim({algorithm.param}) >= 2, "…")'
+            source.error_at(state.place, message, hint)
 
 
 def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
@@ -163,6 +167,7 @@ def check_rule(
         used = hyper.name in scope.read or any(
             hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
         )
+        used = used or (hyper.name == RANK and algorithm.has_rank)
         if not used:
             message = f"hyperparameter `{hyper.name}` is never used"
             source.error_at(hyper.place, message, "leave it out")
@@ -180,7 +185,7 @@ def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
         if state.dtype is None:
             message = f"`{state.symbol}` comes from a reduction, so it is float64 or float32"
             source.error_at(state.place, message, 'leave dtype="torch" out')
-        if algorithm.has_matrix_ops or any(algorithm.square_states()):
+        if algorithm.has_matrix_ops or any(algorithm.matrix_states()):
             message = f"a rule on matrices cannot keep `{state.symbol}`, which a reduction feeds"
             source.error_at(state.place, message, "keep one number per row or per column")
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Bounds, Hyper, HyperType, State
+from optgen.ir.algorithm import MATRIX_SHAPES, Bounds, Hyper, HyperType, State
 from optgen.spec.constant_arithmetic import is_real
 from optgen.spec.extra_inputs import extra_inputs, is_given
 from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
@@ -15,7 +15,7 @@ from optgen.spec.source import Source
 
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
-    "shape": one_of("like", "row", "col", "scalar", "group", ROWS_ROWS, COLS_COLS),
+    "shape": one_of("like", "row", "col", "scalar", "group", *MATRIX_SHAPES),
     "dtype": one_of(None, "float32", "float64", "torch"),
     "when": TEXT,
     "eager": BOOLEAN,

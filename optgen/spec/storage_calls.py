@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from optgen.ir.nodes import Call, Expr, Ref
-from optgen.ir.ops import OPS, RANDOM_OPS, STORAGE_OPS
+from optgen.ir.ops import DRAWS, OPS, STORAGE_OPS
 from optgen.ir.value_kinds import Axes
 from optgen.spec.type_check import SHAPE_NAMES
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def written_arity(name: str) -> int:
     """Return the number of arguments that an author writes; the reader adds the others."""
-    return OPS[name].arity - (name in STORAGE_OPS) - 2 * (name in RANDOM_OPS)
+    return OPS[name].arity - (name in STORAGE_OPS) - 2 * (name in DRAWS)
 
 
 def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:

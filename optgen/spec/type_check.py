@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from optgen.ir.matrix_axes import SHAPES
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.ops import FACTS, OPS
 from optgen.ir.value_kinds import Axes
@@ -23,6 +24,12 @@ SHAPE_NAMES = {
     Axes.ROWS_ROWS: "a matrix (rows, rows)",
     Axes.COLS_COLS: "a matrix (cols, cols)",
     Axes.TENSOR_T: "a transposed tensor",
+    Axes.RANK: "a number per row of a matrix (rank, rank)",
+    Axes.RANK_T: "a number per column of a matrix (rank, rank)",
+    **{
+        axes: f"a matrix {SHAPES[axes]}"
+        for axes in (Axes.ROWS_RANK, Axes.COLS_RANK, Axes.RANK_ROWS, Axes.RANK_COLS, Axes.RANK_RANK)
+    },
 }
 """Descriptions of values with these axes, for error messages."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _WITHOUT_SUBSTITUTE = (
     "acosh argmax argmin asinh atanh cat cholesky conj copysign cummax cummin cumprod cumsum det "
     "dropout einsum erf erfc erfinv fft gather histogram imag kron lgamma median norm2 outer prod "
-    "quantile real reshape searchsorted softmax sort std svd topk unique"
+    "quantile real reshape searchsorted softmax sort std topk unique"
 )
 
 UNSUPPORTED: Mapping[str, str] = {
@@ -59,7 +59,9 @@ UNSUPPORTED: Mapping[str, str] = {
     "rand": "random(seed, stream)",
     "randint": "floor(n * random(seed, stream))",
     "argsort": "descending(x) is the permutation matrix that sorts numbers per row",
-    "randn": "sqrt(-2 * log(1 - random(seed, k))) * cos(6.283185307179586 * random(seed, k))",
+    "normal": "gaussian(x, seed, stream), in the shape of a matrix x",
+    "randn": "in a rule on matrices, gaussian(x, seed, stream); in any other, "
+    "sqrt(-2 * log(1 - random(seed, k))) * cos(6.283185307179586 * random(seed, k))",
     "reciprocal": "1 / x",
     "relu": "maximum(x, 0)",
     "row_max": "row_max_abs(x) is the largest absolute value of each row",
@@ -73,6 +75,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "softsign": "x / (1 + abs(x))",
     "sqr": "x**2; the root is sqrt(x)",
     "square": "x**2",
+    "svd": "singular_vectors(x, rank); those of transpose(x) are the right ones",
     "tan": "sin(x) / cos(x)",
     "trunc": "sign(x) * floor(abs(x))",
     "var": "mean(x**2) - mean(x)**2",

@@ -103,6 +103,20 @@ def _unknown(op: str, x: Any) -> Bounded:
     return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
 
 
+def _singular_vectors(x: Any, rank: Any) -> Bounded:
+    """Return vectors, which a small change may turn into quite other ones."""
+    v = PLAIN["singular_vectors"](lift(x).v, lift(rank).v)
+    return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), lift(x).eps)
+
+
+def _gaussian(x: Any, *numbers: Any) -> Bounded:
+    """Return random numbers; they are unknown if rounding may change their key."""
+    eps, given = lift(x).eps, [lift(number) for number in numbers]
+    v = PLAIN["gaussian"](lift(x).v, *(number.v for number in given))
+    ok = torch.stack([number.ok for number in given]).all()
+    return made(v, torch.full_like(v, 64 * eps), ok.expand(v.shape), eps)
+
+
 MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {
     "@": _product,
     "transpose": partial(_moved, "transpose"),
@@ -114,4 +128,6 @@ MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {
     "descending": _descending,
     "eigenvectors": partial(_unknown, "eigenvectors"),
     "qr": partial(_unknown, "qr"),
+    "singular_vectors": _singular_vectors,
+    "gaussian": _gaussian,
 }

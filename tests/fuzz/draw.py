@@ -64,6 +64,7 @@ class Draft:
     required: bool = False  # whether the rule requires a matrix
     draws: bool = False  # random numbers
     squares: bool = False  # the rule works on whole matrices
+    thin: bool = False  # some of them are thin
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -77,6 +78,7 @@ class Draft:
         "fix": "fixed(True)",
         "mode": 'choice("a", "b", None)',
         "poly": "hyper((1.5, -0.5, 0.0))",
+        "rank": "hyper(2, ge=1)",
     }
     SETTINGS: Mapping[str, tuple[Any, ...]] = field(
         default_factory=lambda: {
@@ -89,6 +91,7 @@ class Draft:
             "fa": (False, True),
             "fb": (True, False),
             "mode": ("a", "b", None),
+            "rank": (1, 2, 3, 100),
         }
     )
 
@@ -107,9 +110,13 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
     draft.draws = draft.family == "elements" and draft.counts and lot.random() < 0.25
     apart = Random(f"{seed} squares")  # so that all other rules stay as they are
     draft.squares = draft.family == "axes" and apart.random() < 0.4
+    apart = Random(f"{seed} thin")
+    draft.thin = draft.squares and apart.random() < 0.6
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
+    if not draft.draws and Random(f"{seed} tall").random() < 0.5:
+        text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
     settings = _settings(draft, text)
     whole = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
     if "over=" in whole:
@@ -150,14 +157,36 @@ def _states(draft: Draft) -> list[State]:
             options = f'init={lot.choice(INITS)}, shape=("{size}", "{size}")'
             options += ', dtype="float32"' if lot.random() < 0.1 else ""
             found.append(State(symbol, "lefts" if size == "rows" else "rights", options, holds))
+    found += _thin_states(draft) if draft.thin else []
     lot.shuffle(found)
+    return found
+
+
+def _thin_states(draft: Draft) -> list[State]:
+    """Draw states with an axis of the rank; one of them always exists where there are rows."""
+    lot, found = draft.lot, []
+    shapes = {
+        "H0": ("thin_rows", "rows", "rank"),
+        "J0": ("thin_cols", "cols", "rank"),
+        "D0": ("wide_rows", "rank", "rows"),
+        "I0": ("wide_cols", "rank", "cols"),
+        "Y0": ("ranks", "rank", "rank"),
+    }
+    for symbol, (nature, above, beside) in shapes.items():
+        if symbol != "H0" and lot.random() < 0.5:
+            continue
+        flags = ("", "", "fa", "not fb") if symbol != "H0" else ("",)
+        holds = lot.choice(flags) if draft.required else "factored(p)"
+        options = f'init={lot.choice(INITS)}, shape=("{above}", "{beside}")'
+        options += ', dtype="float32"' if lot.random() < 0.1 else ""
+        found.append(State(symbol, nature, options, holds))
     return found
 
 
 def _body(draft: Draft) -> list[str]:
     lot = draft.lot
     known = Known(
-        numbers=["lr", "c", *["t"] * draft.counts],
+        numbers=["lr", "c", *["t"] * draft.counts, *["rank"] * draft.thin],
         tensors=["p", "g", "g"],
     )
     if not draft.dense:
@@ -188,6 +217,8 @@ def _body(draft: Draft) -> list[str]:
             reduces=draft.family != "elements",
             axes=draft.required,
             squares=draft.squares,
+            thin=draft.thin,
+            counts=draft.counts,
             conditions=conditions,
             most=1 if draft.dense else 9,
             draws=draft.draws,

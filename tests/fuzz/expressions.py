@@ -23,10 +23,16 @@ class Known:
     masks: list[str] = field(default_factory=list)
     lefts: list[str] = field(default_factory=list)
     rights: list[str] = field(default_factory=list)
+    thin_rows: list[str] = field(default_factory=list)
+    thin_cols: list[str] = field(default_factory=list)
+    wide_rows: list[str] = field(default_factory=list)
+    wide_cols: list[str] = field(default_factory=list)
+    ranks: list[str] = field(default_factory=list)
 
+    THIN = ("thin_rows", "thin_cols", "wide_rows", "wide_cols", "ranks")
     NATURES = (
         *("numbers", "tensors", "lates", "rows", "columns", "answers", "masks"),
-        *("lefts", "rights"),
+        *("lefts", "rights", *THIN),
     )
 
     def copy(self) -> Known:
@@ -52,6 +58,8 @@ class Expressions:
     reduces: bool = False  # whether the rule may look at whole parameters
     axes: bool = False  # whether rows and columns exist at this place
     squares: bool = False  # whether the rule works on whole matrices
+    thin: bool = False  # whether it works on thin matrices too
+    counts: bool = True  # whether the rule reads the step count
     conditions: Sequence[str] = ()  # conditions that the signature offers
     most: int = 9  # how many forms may be nested
     draws: bool = False  # whether the rule may draw random numbers
@@ -100,7 +108,8 @@ class Expressions:
         if self.draws and self.chance(0.2):
             return self.fill(self.pick(*grammar.RANDOM), depth)
         if self.squares and self.axes and self.chance(0.3):
-            return self.fill(self.pick(*grammar.BESIDE_SQUARES), depth)
+            forms = grammar.BESIDE_THIN if self.thin and self.chance(0.6) else ()
+            return self.fill(self.pick(*(forms or grammar.BESIDE_SQUARES)), depth)
         if self.reduces and self.chance(0.2):
             forms = grammar.WITH_AXES if self._with_axes() else grammar.WITH_LATES
             return self.fill(self.pick(*forms), depth)
@@ -154,6 +163,32 @@ class Expressions:
             return self.pick(*names)
         return self.fill(self.pick(*forms) if depth > 0 else forms[0], depth)
 
+    def thin_rows(self, depth: int = 1) -> str:
+        """Draw a matrix of rows by the rank."""
+        return self._of_rank(self.known.thin_rows, depth, grammar.THIN_ROWS)
+
+    def thin_cols(self, depth: int = 1) -> str:
+        """Draw a matrix of columns by the rank."""
+        return self._of_rank(self.known.thin_cols, depth, THIN_COLS)
+
+    def wide_rows(self, depth: int = 1) -> str:
+        """Draw a matrix of the rank by rows."""
+        return self._of_rank(self.known.wide_rows, depth, grammar.WIDE_ROWS)
+
+    def wide_cols(self, depth: int = 1) -> str:
+        """Draw a matrix of the rank by columns."""
+        return self._of_rank(self.known.wide_cols, depth, WIDE_COLS)
+
+    def rank(self, depth: int = 1) -> str:
+        """Draw a square matrix of the rank."""
+        return self._of_rank(self.known.ranks, depth, grammar.RANKS)
+
+    def _of_rank(self, names: list[str], depth: int, forms: Sequence[str]) -> str:
+        if names and (depth <= 0 or self.chance(0.5)):
+            return self.pick(*names)
+        forms = [form for form in forms if self.counts or "gaussian" not in form]
+        return self.fill(self.pick(*forms) if depth > 0 else forms[0], depth)
+
     def condition(self, depth: int = 1) -> str:
         """Draw a condition that has one answer before a step looks at a tensor."""
         if depth > 0 and self.chance(0.35):
@@ -181,6 +216,11 @@ class Expressions:
         "c": column,
         "s": left,
         "z": right,
+        "h": thin_rows,
+        "j": thin_cols,
+        "d": wide_rows,
+        "i": wide_cols,
+        "y": rank,
         "x": reduced,
         "u": constant,
         "e": exponent,
@@ -195,3 +235,15 @@ def turned(form: str) -> str:
     return re.sub(
         r"\brow(?=_)|\bcol(?=_)|\bcols\b|\brows\b|\$r|\$c", lambda found: pairs[found[0]], form
     )
+
+
+def of_columns(form: str) -> str:
+    """Return a form of thin matrices of rows as one of thin matrices of columns."""
+    letters = {"h": "j", "j": "h", "d": "i", "i": "d", "s": "z", "z": "s"}
+    letters = {letter: f"${other}" for letter, other in letters.items()}
+    letters |= {"a": "transpose($a)", "r": "transpose($c)"}
+    return re.sub(r"\$(\w)", lambda found: letters.get(found[1], found[0]), form)
+
+
+THIN_COLS = ("(transpose($a) @ $h)", *map(of_columns, grammar.THIN_ROWS))
+WIDE_COLS = tuple(map(of_columns, grammar.WIDE_ROWS))

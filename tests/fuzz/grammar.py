@@ -4,6 +4,7 @@ A letter after `$` stands for an expression, the same one wherever it stands in 
 
 * a, b: a tensor. n, k: a number. l: a number that a reduction makes (a *late* number).
 * r, c: one number per row, or per column. s, z: a matrix (rows, rows), or (cols, cols).
+* h, j, i, d, y: a matrix (rows, rank), (cols, rank), (rank, cols), (rank, rows), (rank, rank).
 * q, p: a condition. m, o: a condition for each element, as in `where`.
 * x: the operand of a reduction.
 * w: a whole exponent. e: any exponent. v: an extreme exponent. u: a constant.
@@ -139,6 +140,43 @@ RIGHTS = (
     "(transpose($c) @ $c)", "(transpose($a) @ $s @ $b)", "($z / (1 + trace($z)**2))",
     "(abs($z) + 0.5)**$e", "(-$z)", "qr($z + 2 * identity($z))", "descending(diag($z))",
     "descending(eigenvalues($z))",
+)  # fmt: skip
+THIN_ROWS = (
+    "singular_vectors($a, rank)", "($a @ $j)", "($s @ $h)", "($h @ $y)",
+    "(0.5 * $h + 0.25 * $a @ $j)", "transpose($d)",
+    "($n * $h)", "($h * $r)", "($h + row_mean($h))", "($h / (1 + col_norm($h)))", "tanh($h)",
+    "where($h > 0.1, $h, $n)", "($h / (1 + mean($h)**2))", "(-$h)", "clamp($h, -1, 1)",
+    "lerp($h, $a @ transpose($i), 0.25)", "($r @ col_mean($h))", "($h - transpose($d))",
+    "($h * (1 + row_rms($h)))", "($s @ $a @ $j @ $y)", "($h / (1 + sum($h)**2))", "(0 * $h)",
+    "qr($h)", "gaussian($h, $n, $k)", "singular_vectors($s, rank)", "($h + rms($h))",
+    "($h * transpose(row_mean($y)))", "($h @ identity($y))", "where($q, $h, transpose($d))",
+)  # fmt: skip
+WIDE_ROWS = (
+    "transpose($h)", "($d @ $s)", "($y @ $d)", "($n * $d)", "($i @ transpose($a))", "sign($d)",
+    "($d * transpose($r))", "($d + col_mean($d))", "($d / (1 + row_norm($d)))", "(-$d)",
+    "where($d > 0.1, $d, $n)", "($d / (1 + rms($d)**2))", "lerp($d, transpose($a @ $j), 0.25)",
+    "($d - row_rms($d))", "($y @ transpose($h))", "(diag($y) * $d)", "gaussian($d, 3, $w)",
+    "($d + max_abs($d) * $d)", "where($q, $d, transpose($h))", "(abs($d) + 0.5)**$e",
+)  # fmt: skip
+RANKS = (
+    "(transpose($h) @ $h)", "(0.5 * $y + 0.25 * $d @ $h)", "($i @ $j)", "($y @ $y)",
+    "transpose($y)",
+    "($n * $y)", "($y + identity($y))", "tanh($y)", "inverse_root($d @ transpose($d), 2, 0.5)",
+    "inverse_root($y, 4, abs($n) + 0.25)", "($y * diag($y))", "($y - transpose(row_mean($y)))",
+    "($y / (1 + trace($y)**2))", "($i @ transpose($a) @ $h)", "maximum($y, $n)",
+    "($y / (1 + mean($y * $y)))", "(descending(diag($y)) @ $y)", "($y / (1 + rms($y)))",
+    "where($y > 0.1, $y, $n)", "qr($y + 2 * identity($y))", "eigenvectors($y)", "(-$y)",
+    "singular_vectors($i, rank)", "($y + eigenvalues($y + transpose($y)))",
+)  # fmt: skip
+BESIDE_THIN = (
+    "($h @ transpose($j))", "($h @ $i)", "(transpose($d) @ $i)", "($h @ $y @ $i)", "($a * rms($d))",
+    "($a * row_norm($h))", "($a / (1 + norm($y)))", "($a + transpose(row_mean($j)))",
+    "($a @ $j @ transpose($j))", "($a * mean($h))", "transpose($j @ transpose($h))",
+    "($a - $h @ $i)",
+    "where($m, $h @ $i, $b)", "($a * col_mean($i))", "($a / (1 + trace($y)**2))",
+    "($a * max_abs($i))",
+    "($a + transpose(col_rms($d)))", "($a @ transpose($i) @ $i)", "(transpose($d) @ $d @ $a)",
+    "(qr($h) @ transpose(qr($h)) @ $a)", "($a / (1 + sum($d * $d)))", "($a + row_sum($h) * $c)",
 )  # fmt: skip
 BESIDE_SQUARES = (
     "($s @ $a)", "($a @ $z)", "($s @ $a @ $z)", "($a * diag($s))", "($a * transpose(diag($z)))",

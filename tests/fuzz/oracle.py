@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_words import STORE, bounded_meanings
-from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Shape
+from optgen.ir.algorithm import Algorithm, Shape
 from optgen.ir.evaluate import Member, evaluate_together, facts_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 from optgen.ir.state_values import dtype_of, exists
@@ -87,7 +87,7 @@ def steps_by_rule(algorithm: Algorithm, takers: Sequence[Taker]) -> list[Step]:
         kept = [
             {
                 PARAM: _stored(value, dtype, taker.param.shape),
-                **{k: _stored(v, *_kept_as(stored, k, taker.param)) for k, v in states.items()},
+                **{k: _stored(v, *_kept_as(stored, k, taker)) for k, v in states.items()},
             }
             for taker, (value, states) in zip(takers, made, strict=True)
         ]
@@ -130,10 +130,11 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
     return replace(algorithm, rule=tuple(stored(algorithm.rule)))
 
 
-def _kept_as(algorithm: Algorithm, key: str, param: Tensor) -> tuple[torch.dtype, torch.Size]:
+def _kept_as(algorithm: Algorithm, key: str, taker: Taker) -> tuple[torch.dtype, torch.Size]:
     """Return the dtype and the shape of a state, or of the step count."""
     shape = next((s.shape for s in algorithm.states if s.key == key), "scalar")
-    return kept_in(algorithm, key, param), torch.Size(_shape(param, shape))
+    sizes = _shape(taker.param, shape, taker.hypers)
+    return kept_in(algorithm, key, taker.param), torch.Size(sizes)
 
 
 def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
@@ -164,18 +165,20 @@ def fresh_states(
         start = {"p": param}.get(str(state.init))
         if start is None:
             start = hypers[state.init] if isinstance(state.init, str) else state.init
-        shape = _shape(param, state.shape)
+        shape = _shape(param, state.shape, hypers)
         dtype = kept_in(algorithm, state.key, param)
         found[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
     return found
 
 
-def _shape(param: Tensor, shape: Shape) -> list[int]:
+def _shape(param: Tensor, shape: Shape, hypers: Mapping[str, Any]) -> list[int]:
     if shape == "scalar":
         return []
     sizes = list(param.shape)
     if shape in ("row", "col"):
         sizes[-1 if shape == "row" else -2] = 1
-    elif shape in (ROWS_ROWS, COLS_COLS):
-        sizes[-2:] = [sizes[-2 if shape == ROWS_ROWS else -1]] * 2
+    elif not isinstance(shape, str):
+        rows, cols = sizes[-2:]
+        known = {"rows": rows, "cols": cols, "rank": min(int(hypers.get("rank", 1)), rows, cols)}
+        sizes[-2:] = [known[name] for name in shape]
     return sizes

@@ -16,6 +16,11 @@ OWN = {
     "columns": ("j", "j2"),
     "lefts": ("A",),
     "rights": ("B",),
+    "thin_rows": ("H",),
+    "thin_cols": ("J",),
+    "wide_rows": ("D",),
+    "wide_cols": ("I",),
+    "ranks": ("Y",),
     "answers": ("ok", "late_on"),
     "masks": ("big", "low"),
 }
@@ -29,6 +34,11 @@ USES = {
     "columns": "({x} * {name})",
     "lefts": "({name} @ {x})",
     "rights": "({x} @ {name})",
+    "thin_rows": "({name} @ (transpose({name}) @ {x}))",
+    "thin_cols": "({x} @ {name} @ transpose({name}))",
+    "wide_rows": "(transpose({name}) @ {name} @ {x})",
+    "wide_cols": "({x} @ transpose({name}) @ {name})",
+    "ranks": "({x} / (1 + norm({name})))",
     "masks": "where({name}, {x}, g)",
 }
 """Forms in which the last statement reads a name that no other statement reads."""
@@ -122,6 +132,7 @@ class Statements:
         kinds += ["late", "late"] * self.draw.reduces
         kinds += ["row", "column"] * self.draw.axes
         kinds += ["left", "right"] * (self.draw.axes and self.draw.squares)
+        kinds += ["thin"] * (3 * (self.draw.axes and self.draw.thin))
         kinds += ["conditional"] * any(holds for *_, holds in self.states)
         kinds += ["factored"] * (self.draw.reduces and not self.draw.axes and depth > 0)
         anywhere = level == 1 or self.draw.squares
@@ -145,6 +156,8 @@ class Statements:
             if self.draw.chance(0.5):
                 return [self.assign("answers", self.draw.condition(1))]
             return [self.assign("masks", self.draw.mask(1))]
+        if kind == "thin":
+            return [self.own(self.draw.pick(*Known.THIN))]
         nature = {"tensor": "tensors", "number": "numbers", "late": "lates", "row": "rows"}
         nature |= {"left": "lefts", "right": "rights"}
         return [self.own(nature.get(kind, "columns"))]
@@ -157,6 +170,9 @@ class Statements:
             return self.draw.number(depth)
         if nature == "lates":
             return self.draw.late(1)
+        if nature in Known.THIN:
+            draws = {nature: getattr(self.draw, nature) for nature in Known.THIN[:4]}
+            return draws.get(nature, self.draw.rank)()
         if nature in ("lefts", "rights"):
             return self.draw.left() if nature == "lefts" else self.draw.right()
         return self.draw.row() if nature == "rows" else self.draw.column()
@@ -182,7 +198,7 @@ class Statements:
     def state(self) -> list[str]:
         """Return an assignment to a state or to the parameter."""
         there = [(s, n) for s, n, holds in self.states if self.holds(holds)]
-        of_axes = ("rows", "columns", "lefts", "rights")
+        of_axes = ("rows", "columns", "lefts", "rights", *Known.THIN)
         there = [(s, n) for s, n in there if n not in of_axes or self.draw.axes]
         if not there:
             return [self.own("tensors")]
@@ -230,7 +246,7 @@ class Statements:
         known = getattr(self.known, nature)
         own = [n for n in known if n in OWN[nature]]
         names = list(dict.fromkeys([*states, *own, *(["p", "g"] if nature == "tensors" else [])]))
-        fixed = ("lr", "c", "eps", "beta1", "beta2", "betas[1]", "t", "opt")
+        fixed = ("lr", "c", "eps", "beta1", "beta2", "betas[1]", "t", "opt", "rank")
         names = [n for n in names if n not in fixed]
         if len(names) < 2:
             return [self.own("tensors")]

@@ -81,6 +81,36 @@ def test_a_matrix_without_a_decomposition_is_nan(name: str) -> None:
     assert torch.equal(found[[0, 2]], right[[0, 2]])
 
 
+@pytest.mark.parametrize("shape", [(5, 2), (4, 4), (3, 5, 1), (2, 1, 3, 2)], ids=str)
+def test_qr_of_a_thin_matrix(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    q = op("qr", x)
+    assert q.shape == shape
+    close(q.mT @ q, torch.eye(shape[-1], dtype=x.dtype).expand(*shape[:-2], -1, -1))
+    close(q @ q.mT @ x, x)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4)], ids=str)
+def test_singular_vectors(shape: tuple[int, ...]) -> None:
+    """The vectors span the space whose projection leaves the least of a matrix."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    u = op("singular_vectors", x, 2)
+    assert u.shape == (*shape[:-1], 2)
+    close(u.mT @ u, torch.eye(2, dtype=x.dtype).expand(*shape[:-2], 2, 2))
+    values = torch.linalg.svdvals(x)
+    close(torch.linalg.svdvals(u.mT @ x), values[..., :2])
+    close(torch.linalg.matrix_norm(x - u @ u.mT @ x), values[..., 2:].norm(dim=-1))
+
+
+def test_singular_vectors_of_a_matrix_that_is_not_finite() -> None:
+    x = gram((3, 2, 2))
+    x[1, 0, 1] = torch.nan
+    found, right = op("singular_vectors", x, 1), op("singular_vectors", gram((3, 2, 2)), 1)
+    assert found[1].isnan().all()
+    assert torch.equal(found[[0, 2]], right[[0, 2]])
+
+
 def test_every_op_has_a_test() -> None:
     tested = {"@", "transpose", "identity", "diag", "trace", "qr", "descending", "inverse_root"}
-    assert set(LINEAR_ALGEBRA) == tested | {"eigenvectors", "eigenvalues"}
+    tested |= {"eigenvectors", "eigenvalues", "singular_vectors"}
+    assert set(LINEAR_ALGEBRA) == tested | {"gaussian"}  # see test_random_numbers

@@ -20,7 +20,7 @@ from optgen.ir.matrix_axes import (
 )
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS
 
-SIZES = {"rows": 3, "cols": 5, "1": 1}
+SIZES = {"rows": 3, "cols": 5, "rank": 2, "1": 1}
 
 
 def tensor(axes: Axes) -> Tensor:
@@ -35,9 +35,17 @@ def axes_of(x: Tensor) -> Axes:
 @pytest.mark.parametrize("op", [name for name in LINEAR_ALGEBRA if name != "@"])
 @pytest.mark.parametrize("axes", SHAPES, ids=SHAPES.get)
 def test_one_matrix(op: str, axes: Axes) -> None:
-    given = (2, 0.5) if op == "inverse_root" else ()
-    column = op == "descending" and axes in (Axes.ROW, Axes.COLUMN_T)
-    if op == "transpose" or (axes in SQUARES and op != "descending") or column:
+    number = torch.tensor(1.0)
+    given = {
+        "inverse_root": (2, 0.5),
+        "gaussian": (number,) * 4,
+        "singular_vectors": (SIZES["rank"],),
+    }.get(op, ())
+    column = op == "descending" and axes in (Axes.ROW, Axes.COLUMN_T, Axes.RANK)
+    thin = op == "qr" and axes in (Axes.ROWS_RANK, Axes.COLS_RANK)
+    square = axes in SQUARES and op != "descending"
+    thin = thin or (op == "singular_vectors" and "1" not in SHAPES[axes])
+    if op in ("transpose", "gaussian") or square or column or thin:
         found = axes_of_linear_algebra(op, [axes])
         assert found is axes_of(OPS[op].meaning(tensor(axes), *given))
     else:

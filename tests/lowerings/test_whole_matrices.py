@@ -134,7 +134,7 @@ def follow(
                 dtype
             )
             value, state = right[index]
-            right[index] = evaluate(algorithm, hypers, value, param.grad, state)
+            right[index] = evaluate(algorithm, hypers, value, param.grad, state, index=index)
         step(optimizer)
     worst = 0.0
     for param, (value, state) in zip(params, right, strict=True):

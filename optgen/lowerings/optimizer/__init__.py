@@ -95,6 +95,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "draws": "True" if algorithm.draws else "",
         "unfused": literal(why_unfused(algorithm)) if why_unfused(algorithm) else "",
         "uncut": "True" if why_uncut(algorithm) else "",
+        "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),

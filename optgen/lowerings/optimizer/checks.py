@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
+from optgen.ir.rank import RANK
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import filled, literal, message
 
@@ -34,6 +35,9 @@ def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
     """Return all checks in the order of the arguments, without those that a base makes."""
     hypers = [h for h in algorithm.hypers if not h.fixed and not _checked_by(base, h)]
     found = [check for hyper in hypers for check in _checks(hyper)]
+    if base is None and algorithm.has_rank:
+        text = f"Invalid {RANK} value, which must be whole: {{}}"
+        found.append(Check(f"{RANK} % 1", message(text, {"": RANK})))
     for require in _requires(algorithm, base):
         if not require.of_param:
             condition = _python(_violated(require.condition))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
-from optgen.ir.algorithm import COLS_COLS, ROWS_ROWS, Algorithm, Bounds, Hyper, State
+from optgen.ir.algorithm import MATRIX_SHAPES, Algorithm, Bounds, Hyper, Shape, State
 from optgen.ir.nodes import assigns
+from optgen.ir.rank import RANK
 from optgen.lowerings.optimizer.arguments import Argument
 from optgen.lowerings.optimizer.hyperparameter_roles import role
 from optgen.lowerings.python.literals import literal, shown
@@ -28,16 +29,21 @@ _ADDED = {
     "capturable": "Let a CUDA graph capture the step.",
     "differentiable": "Let autograd follow the step.",
 }
-_SHAPES = {
+_WORDS = {"rows": "of its rows", "cols": "of its columns", RANK: "of the rank"}
+_SHAPES: dict[Shape, str] = {
     "like": "like the parameter",
     "row": "one number per row of the parameter",
     "col": "one number per column of the parameter",
     "scalar": "0-dimensional",
-    ROWS_ROWS: "for each matrix of the parameter a square one of its rows",
-    COLS_COLS: "for each matrix of the parameter a square one of its columns",
+    **{
+        (m, n): "for each matrix of the parameter "
+        + (f"a square one {_WORDS[m]}" if m == n else f"one {_WORDS[m]} by {_WORDS[n][3:]}")
+        for m, n in MATRIX_SHAPES
+    },
 }
 _FACTS = {
     "factored": ("only where it has rows and columns", "only where it has no rows and columns"),
+    "tall": ("only where it has no fewer rows than columns", "only where it has fewer rows"),
 }
 """Text for `when=` a shape predicate, and for its negation."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, children, expressions, refs
+from optgen.ir.rank import RANK
 
 _KEEPS = ("+", "sqrt", "*", "**", "maximum")
 """Ops through which a number that is added to a divisor still keeps the divisor from zero."""
@@ -27,6 +28,8 @@ def role(algorithm: Algorithm, hyper: Hyper) -> str:
     found = [[a for a in averages if a.weight in _readings(algorithm, n)] for n in _numbers(hyper)]
     if found and all(found):
         return _decay(algorithm, found)
+    if hyper.name == RANK and algorithm.has_rank:
+        return "Rank of thin matrices, a whole number"
     if hyper.name == "eps" and _keeps_from_zero(algorithm, hyper.name):
         return "Added to the denominator for numerical stability"
     if hyper.name == "momentum" and _scales_its_state(algorithm, hyper.name):

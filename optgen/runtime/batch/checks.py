@@ -11,7 +11,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import is_scaled
 from optgen.runtime.batch.hyperparameters import numbers_of
 from optgen.runtime.protocols import Optimized
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
 from optgen.runtime.torch_private import has_overlap, item, numel
 
@@ -20,6 +20,10 @@ _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
 _OTHER_VIEW = (
     ", as its group's view shows it; give the group the view that the state was made with, or "
     "clear the optimizer's state for the parameter"
+)
+_OTHER_RANK = (
+    "; a rank holds from the first step on: give the group the rank that the state was made with, "
+    "or clear the optimizer's state for the parameter"
 )
 _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
@@ -127,12 +131,26 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
         for param, values in zip(batch.params, column, strict=False):
             if state.shape == "scalar" or values is None:
                 continue
-            if list(values.shape) != state.shape_for(param):
-                raise RuntimeError(
-                    f"{state.key} has the shape {tuple(values.shape)}, but its parameter "
-                    f"{tuple(param.shape)}: a state belongs to a parameter of one shape"
-                    + (_OTHER_VIEW if batch.viewed else "")
-                )
+            rank = rule.rank(batch.group)
+            if list(values.shape) != state.shape_for(param, rank):
+                raise _shape_error(state, values, param, rank, bool(batch.viewed))
+
+
+def _shape_error(
+    state: State, values: Tensor, param: Tensor, rank: int, viewed: bool
+) -> RuntimeError:
+    """Return the error about a state whose shape does not fit its parameter."""
+    found, shape = tuple(values.shape), tuple(param.shape)
+    if state.is_ranked:
+        return RuntimeError(
+            f"{state.key} has the shape {found}, but rank={rank} and the shape {shape} of its "
+            f"parameter ask for {tuple(state.shape_for(param, rank))}"
+            + (_OTHER_VIEW if viewed else _OTHER_RANK)
+        )
+    return RuntimeError(
+        f"{state.key} has the shape {found}, but its parameter {shape}: a state belongs to a "
+        "parameter of one shape" + (_OTHER_VIEW if viewed else "")
+    )
 
 
 def _check_states(rule: Rule, batch: Batch) -> None:

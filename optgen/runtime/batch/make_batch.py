@@ -74,7 +74,7 @@ def make_batch(
     shapes = list(map(_shape, members))
     raw, types = _fetch_states(rule, keys, step_key, members, seen, dicts)
     handed = input_columns(rule, inputs, members) if rule.inputs else {}
-    types += [shapes, [] if view is None else [view]]
+    types += [shapes, [] if view is None else [view], [rule.rank(group)]]
     types += [list(map(type, _present(column))) for column in handed.values()]
     same_types = known is not None and known.types == types
     real = known.real if known and same_types else _are_real(types)

@@ -52,6 +52,11 @@ def eigenvalues(x: Value) -> Value:
     return _batched(lambda tensor: _eigh(tensor)[0].unsqueeze(-1), x)
 
 
+def singular_vectors(x: Value, rank: float) -> Value:
+    """Return the left singular vectors of the largest singular values, as columns."""
+    return _batched(lambda tensor: _left_vectors(tensor)[..., : int(rank)], x)
+
+
 def descending(x: Value) -> Value:
     """Return the permutation matrix P for which P @ x has the numbers of x in descending order."""
     return _each(_descending, x)
@@ -87,6 +92,18 @@ def _each(function: Callable[[Tensor], Tensor], x: Value) -> Value:
 
 def _batched(function: Callable[[Tensor], Tensor], x: Value) -> Value:
     return batched(function, x) if isinstance(x, TensorList) else function(x)
+
+
+def _left_vectors(x: Tensor) -> Tensor:
+    """Return the left singular vectors; NaN for a matrix that has none."""
+    try:
+        vectors: Tensor = torch.linalg.svd(x, full_matrices=False).U
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        if x.dim() == 2:
+            return x.new_full((x.size(0), min(x.shape)), torch.nan)
+        parts = torch.stack([_left_vectors(matrix) for matrix in x.flatten(0, -3).unbind()])
+        return parts.reshape(*x.shape[:-2], *parts.shape[-2:])
+    return vectors
 
 
 def _eigh(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,17 +7,21 @@ around. It reads no tensor's number, so a graph can capture it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator
+from math import pi
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.eager import block_size
+from optgen.runtime.eager.tensor_lists import TensorList
 
 if TYPE_CHECKING:
     from optgen.runtime.sharded.collectives import Collectives
 
 Number: TypeAlias = float | Tensor
+Value = TypeVar("Value", Tensor, TensorList)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
@@ -41,16 +45,43 @@ def random(
     """
     first = params[0]
     places = _places(first, collectives)
-    key = _word(_whole(seed) | call << 24, first), _word(_whole(step), first)
-    dtype = torch.promote_types(first.dtype, torch.float32)
-    drawn = torch.empty(places.shape, dtype=dtype, device=first.device)
-    size = block_size.CPU_ELEMENTS if first.is_cpu else max(1, places.numel())
+    drawn = torch.empty(places.shape, dtype=_dtype(first), device=first.device)
+    for into, bits, _ in _blocks(drawn, places, seed, stream, step, call):
+        into.copy_(bits).mul_(2.0**-24)
+    return [drawn] * len(params)
+
+
+def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) -> Value:
+    """Return numbers of the standard normal distribution in the shape of x, by Box and Muller.
+
+    Args:
+        x: A matrix, or a list of matrices of one shape, which all get the same numbers.
+        seed, stream, step, call: As for `random`.
+    """
+    first = x.tensors[0] if isinstance(x, TensorList) else x
+    drawn = torch.empty(first.shape, dtype=_dtype(first), device=first.device)
+    for into, *bits in _blocks(drawn, _places(first, None), seed, stream, step, call):
+        distances, angles = (each.to(drawn.dtype) for each in bits)
+        distances.add_(1).mul_(2.0**-24).log_().mul_(-2).sqrt_()
+        into.copy_(angles.mul_(2 * pi / 2**24).cos_().mul_(distances))
+    return TensorList([drawn] * len(x.tensors)) if isinstance(x, TensorList) else drawn
+
+
+def _dtype(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
+
+
+def _blocks(
+    drawn: Tensor, places: Tensor, seed: Number, stream: Number, step: Number, call: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the blocks of a tensor to be drawn, and for each element two numbers of 24 bits."""
+    key = _word(_whole(seed) | call << 24, drawn), _word(_whole(step), drawn)
+    size = block_size.CPU_ELEMENTS if drawn.is_cpu else max(1, places.numel())
     blocks = zip(places.view(-1).split(size), drawn.view(-1).split(size), strict=True)
     for block, into in blocks:  # about a hundred operations on a block stay in the cache
         high = (block >> 32) | (_whole(stream) << 8)
-        bits = _threefry(key, block.to(torch.int32), high.to(torch.int32))
-        into.copy_((bits >> 8) & 0xFFFFFF).mul_(2.0**-24)
-    return [drawn] * len(params)
+        x, y = _threefry(key, block.to(torch.int32), high.to(torch.int32))
+        yield into, (x >> 8) & 0xFFFFFF, (y >> 8) & 0xFFFFFF
 
 
 def _places(param: Tensor, collectives: Collectives | None) -> Tensor:
@@ -85,8 +116,8 @@ def _word(number: int | Tensor, like: Tensor) -> Tensor:
     return torch.as_tensor(number, dtype=torch.int64, device=like.device).to(torch.int32)
 
 
-def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Return the first word of the block of each counter; `x` and `y` are its words."""
+def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two words of the block of each counter; `x` and `y` are the counter's words."""
     words = (*key, key[0] ^ key[1] ^ _PARITY)
     x, y = x + words[0], y + words[1]
     for group in range(1, 6):
@@ -96,4 +127,4 @@ def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Tensor:
             y = (y << distance).bitwise_or_(wrapped).bitwise_xor_(x)
         x += words[group % 3]
         y += words[(group + 1) % 3] + group
-    return x
+    return x, y

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.protocols import Group
-from optgen.runtime.rule import SQUARES, Rule, State
+from optgen.runtime.rule import Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
@@ -60,6 +60,7 @@ def create_missing(
     present = [s for s in kept if s.present(group)]
     if not present and rule.step is None:
         return []
+    rule.rank(group)  # raises for an invalid rank, before anything is created
     params = list(params)
     seen = seen_params(rule, group, params)
     with _gc_paused(len(params) * (1 + len(present))):
@@ -165,7 +166,7 @@ def _initial_values(
             known = (dtype_of(state), state.on_device)
             return as_scalars(float(start), rule, group, params, *known)
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
-            return _copied_zeros(state, params, seen)
+            return _copied_zeros(state, params, seen, rule.rank(group))
     pairs = zip(params, seen, strict=True)
     return [_initial_value(rule, state, group, param, shown, defaults) for param, shown in pairs]
 
@@ -186,8 +187,10 @@ def _indices(
     return [as_scalar(numbers[id(param)], rule, group, param, dtype) for param in params]
 
 
-def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Sequence[Tensor]:
-    """Return zeros for the rows, the columns or the square matrices of each parameter.
+def _copied_zeros(
+    state: State, params: list[Tensor], seen: list[Tensor], rank: int
+) -> Sequence[Tensor]:
+    """Return zeros for the rows, the columns or the own matrices of each parameter.
 
     Parameters of equal shapes, dtypes and devices get copies of one tensor.
     """
@@ -197,19 +200,23 @@ def _copied_zeros(state: State, params: list[Tensor], seen: list[Tensor]) -> Seq
         keys = list(zip(keys, dtypes, devices, strict=True))
     kinds = dict(zip(keys, zip(params, seen, strict=True), strict=True))
     zeros = {
-        kind: _reduced_zeros(state, param, shown, dtype_of(state) or param.dtype)
+        kind: _reduced_zeros(state, param, shown, dtype_of(state) or param.dtype, rank)
         for kind, (param, shown) in kinds.items()
     }
     return foreach_clone([zeros[kind] for kind in keys])
 
 
-def _reduced_zeros(state: State, param: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
+def _reduced_zeros(
+    state: State, param: Tensor, seen: Tensor, dtype: torch.dtype, rank: int
+) -> Tensor:
     """Return zeros of a state of another shape than its parameter; a DTensor for a DTensor."""
     if is_dtensor(type(param)):
-        if state.shape in SQUARES:
-            raise RuntimeError(f"{state.key} is a square matrix, which no DTensor can have")
+        if not isinstance(state.shape, str):
+            square = state.shape[0] == state.shape[1]
+            kind = "square" if square else "thin"
+            raise RuntimeError(f"{state.key} is a {kind} matrix, which no DTensor can have")
         return zeros_reduced(param, seen, -1 if state.shape == "row" else -2, dtype)
-    return param.new_zeros(state.shape_for(seen), dtype=dtype)
+    return param.new_zeros(state.shape_for(seen, rank), dtype=dtype)
 
 
 def dtype_of(state: State) -> torch.dtype | None:
@@ -248,7 +255,7 @@ def _initial_value(
     if state.shape == "like":
         value = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
-        value = _reduced_zeros(state, param, seen, dtype)
+        value = _reduced_zeros(state, param, seen, dtype, rule.rank(group))
     if differentiable:
         value = value + (torch.complex(start, start) if value.is_complex() else start).to(dtype)
     elif number:

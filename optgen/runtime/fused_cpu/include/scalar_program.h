@@ -26,6 +26,7 @@ inline bool operator==(const Sizes& a, const Sizes& b) {
 }
 
 inline bool factored(const Sizes& sizes) { return sizes.ndim > 1; }
+inline bool tall(const Sizes& sizes) { return factored(sizes) && sizes.rows >= sizes.cols; }
 inline bool one_by_one(const Sizes& sizes) {
     // On a sharded 1 x 1 tensor, a rank may hold a row's value without the element.
     return sizes.rows == 1 && sizes.cols == 1 && !sizes.is_sharded;

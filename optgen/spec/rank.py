@@ -1,0 +1,59 @@
+"""Check the hyperparameter `rank`, which is a size of thin matrices."""
+
+from __future__ import annotations
+
+import ast
+
+from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.nodes import Expr, Ref
+from optgen.ir.rank import RANK, effective_rank
+from optgen.spec.source import Source
+
+_HINT = "declare rank=hyper(128, ge=1)"
+
+
+def check_rank(source: Source, algorithm: Algorithm) -> None:
+    """Check that a rule with matrices of the rank declares it as a whole number, at least 1.
+
+    Raises:
+        SpecError: the rule has no such hyperparameter.
+    """
+    for state in algorithm.matrix_states():
+        if RANK in state.shape and algorithm.hyper(RANK) is None:
+            message = f"`{state.symbol}` has an axis of the rank, but the rule has no `{RANK}`"
+            source.error_at(state.place, message, f"{_HINT} after the `*`")
+    hyper = algorithm.hyper(RANK)
+    if hyper is not None and algorithm.has_rank:
+        _check_number(source, hyper)
+
+
+def read_rank(source: Source, algorithm: Algorithm, value: Expr, node: ast.expr) -> Expr:
+    """Return the rank for a parameter, where an author has written the hyperparameter.
+
+    Raises:
+        SpecError: the value is another one, or the hyperparameter is no whole number.
+    """
+    hyper = algorithm.hyper(RANK)
+    if not isinstance(value, Ref) or value.name != RANK or hyper is None:
+        message = f"the number of vectors is the hyperparameter `{RANK}`"
+        source.error(node, message, f"write singular_vectors(x, {RANK}), and {_HINT}")
+    _check_number(source, hyper)
+    return effective_rank(algorithm.param)
+
+
+def _check_number(source: Source, hyper: Hyper) -> None:
+    why = ""
+    low = hyper.bounds.ge if hyper.bounds.gt is None else hyper.bounds.gt
+    if hyper.type != "number":
+        why = f"this is a {hyper.type}"
+    elif hyper.optional:
+        why = "it may not be None"
+    elif hyper.tensor != "never":
+        why = "it may not be a tensor"
+    elif low is None or low < 1:
+        why = "ge= must be 1 or more"
+    elif not isinstance(hyper.default, int | float) or hyper.default % 1:
+        why = f"{hyper.default} is not whole"
+    if why:
+        message = f"`{RANK}` is a size of matrices, a whole number: {why}"
+        source.error_at(hyper.place, message, _HINT)
