@@ -108,7 +108,7 @@ def _unwrap_by_type() -> None:
 
 
 def _remember_shapes() -> None:
-    """Make the shape and the size of a type's tensors once a type, and a block type once a shape."""
+    """Make the shape and size of a type's tensors once a type, and a block type once a shape."""
     init, with_element = core.tensor.__init__, core.block_type.with_element_ty
     made: dict[tuple[str, tuple[int, ...]], Any] = {}
 
@@ -138,6 +138,7 @@ def _pass_equal_types() -> None:
     kind = semantic.TritonSemantic
     check, broadcast, cast = kind.binary_op_type_checking_impl, kind.broadcast_impl_value, kind.cast
 
+    @wraps(check)
     def checked(
         self: Any,
         lhs: Any,
@@ -161,11 +162,13 @@ def _pass_equal_types() -> None:
         pointers = allow_lhs_ptr, allow_rhs_ptr
         return check(self, lhs, rhs, *pointers, arithmetic_check, div_or_mod)
 
+    @wraps(broadcast)
     def broadcasted(self: Any, lhs: Any, rhs: Any) -> Any:
         own, other = lhs.type, rhs.type
         same = own is other or getattr(own, "shape", ()) == getattr(other, "shape", ())
         return (lhs, rhs) if same else broadcast(self, lhs, rhs)
 
+    @wraps(cast)
     def converted(self: Any, input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         return input if input.dtype is target else cast(self, input, target, *args, **kwargs)
 
