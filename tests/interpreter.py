@@ -14,7 +14,6 @@ from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -66,27 +65,7 @@ def _run(arguments: list[str], output: str) -> None:
     sys.exit(int(pytest.main(arguments)))
 
 
-def patch_once_a_launch() -> None:
-    """Patch Triton's language once a launch instead of at every call of a helper.
-
-    A launch patches the language already. Patching again at every call takes a third of the time.
-    Triton's own helpers see the language under another name, which nothing restores afterwards:
-    their first call patches it for good.
-    """
-    from triton.runtime import interpreter
-
-    function = interpreter.InterpretedFunction
-    patching = function.__call__
-    patched = set()
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.fn.__module__.startswith("triton.") and self.fn not in patched:
-            patched.add(self.fn)
-            return patching(self, *args, **kwargs)
-        return self.rewrite()(*args, **kwargs)
-
-    function.__call__ = call
-
-
 if INTERPRETED:
-    patch_once_a_launch()
+    import fast_interpreter
+
+    fast_interpreter.install()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from itertools import count
 
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
@@ -93,6 +94,7 @@ def escaped(name: str, reserved: Collection[str]) -> str:
     return f"{name}_" if name.rstrip("_") in reserved else name
 
 
+@lru_cache(maxsize=4096)
 def derived_names(name: str) -> frozenset[str]:
     """Return the names that printers derive from a variable, as for its list, old value or type."""
     values = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import TypeAlias
 
 
@@ -115,7 +116,9 @@ def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """Return the node with every operand replaced by `change(operand)`."""
     match expr:
         case Call():
-            return replace(expr, args=tuple(change(a) for a in expr.args))
+            args = tuple([change(a) for a in expr.args])
+            same = all(map(is_, args, expr.args))
+            return expr if same else Call(expr.op, args, expr.place)
         case Linear():
             terms = tuple(
                 Term(

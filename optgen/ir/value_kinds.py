@@ -57,7 +57,9 @@ class Kind:
         Raises:
             AxesError: their shapes do not fit.
         """
-        return Kind(Stage(max(self.stage, other.stage)), union(self.axes, other.axes))
+        if self == other:
+            return self
+        return Kind(max(self.stage, other.stage), union(self.axes, other.axes))
 
 
 STATIC = Kind(Stage.STATIC)

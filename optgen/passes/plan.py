@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
@@ -60,8 +61,34 @@ def plans(algorithm: Algorithm, order: Order = "late") -> tuple[Plan, ...]:
     return tuple(plan(algorithm, facts, order) for facts in fact_combinations(algorithm))
 
 
+@dataclass(frozen=True, eq=False)
+class _This:
+    """An algorithm as a key: equal algorithms may differ in places, which errors name."""
+
+    algorithm: Algorithm
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _This) and self.algorithm is other.algorithm
+
+    def __hash__(self) -> int:
+        return id(self.algorithm)
+
+
 def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late") -> Plan:
     """Return the plan of an algorithm for parameters with these shape predicates.
+
+    Several lowerings ask for one plan: it is made once.
+
+    Raises:
+        RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
+    """
+    made = _plan(_This(algorithm), tuple((facts or {}).items()), order)
+    return replace(made, facts=dict(made.facts), kinds=dict(made.kinds))
+
+
+@lru_cache(maxsize=32)  # the plans of an algorithm are asked for one after another
+def _plan(this: _This, known: tuple[tuple[str, bool], ...], order: Order) -> Plan:
+    """Make a plan.
 
     Copies of a name into the version of a join are dropped, because printers write all versions of
     a name as one variable.
@@ -69,8 +96,9 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Raises:
         RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
     """
+    algorithm, facts = this.algorithm, dict(known)
     order = "whole" if why_uncut(algorithm) else order
-    specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
+    specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts)
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
         made = _planned(named, order, separate=False)
@@ -82,8 +110,8 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
                 raise refusal from error
             raise
     if not made.sweeps:
-        raise changes_nothing(algorithm, facts or {})
-    return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
+        raise changes_nothing(algorithm, facts)
+    return replace(made, facts=facts, fresh_keys=asked_fresh(algorithm))
 
 
 def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:

@@ -42,12 +42,16 @@ def cache() -> str:
 
 
 def chosen(name: str, target: str) -> Iterator[Case]:
-    """Yield all cases for Hopper; else only those with flags and a gradient scaler, or neither.
+    """Yield the cases with flags and a gradient scaler, or neither; for Hopper's float32 all.
 
+    Flags and a scaler are lines of their own in a kernel, the same for all dtypes. The Triton of
+    both NVIDIA targets is the same up to the assembler, so Ampere has the dtypes of training only.
     If a step has many kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
     """
     kind = classes()[name]
     for case in cases(kind, target):
+        if target == "sm_80" and case.types not in ("float32", "bfloat16"):
+            continue
         if name in IN_FEW:
             if (target, case.types, case.scaled) == ("sm_90", "float32", True):
                 yield case
@@ -56,7 +60,9 @@ def chosen(name: str, target: str) -> Iterator[Case]:
                 case.scaled == (case.types == "float32")
             ):
                 yield case
-        elif target == "sm_90" or case.scaled == (case.flags or not flags_of(kind)):
+        elif (target, case.types) == ("sm_90", "float32") or case.scaled == (
+            case.flags or not flags_of(kind)
+        ):
             yield case
 
 

@@ -1,0 +1,103 @@
+"""Test that the faster functions of Triton's interpreter answer as Triton's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from interpreter import inside_interpreter, outside_interpreter, run_inside
+
+pytest.importorskip("triton")
+
+import triton
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter
+
+TYPES = (tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.float32, tl.float64)
+NUMBERS = (0, 2, -3, 2**31, -(2**31), 2**40, 2**63, 0.5, -0.0, 1e300, float("inf"), True)
+SHAPES = ((), (4,), (2, 4), (8,))
+
+
+@outside_interpreter
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+@triton.jit
+def _kernel() -> None:
+    """Do nothing: a launch of it would patch the language."""
+    tl.static_assert(True)
+
+
+@pytest.fixture
+def semantic() -> Iterator[TritonSemantic[Any]]:
+    """Return Triton's semantics, with the language as it is during a launch."""
+    scope = interpreter._patch_lang(_kernel.fn)
+    yield TritonSemantic(interpreter.interpreter_builder)
+    scope.restore()
+
+
+def made(kind: Any, shape: tuple[int, ...]) -> Any:
+    """Return a tensor of a type and shape; a scalar's handle has one element."""
+    data = np.ones(shape or (1,), dtype=interpreter._get_np_dtype(kind))
+    whole = tl.block_type(kind, list(shape)) if shape else kind
+    return tl.tensor(interpreter.TensorHandle(data, kind), whole)
+
+
+def outcome(function: Any, *args: Any) -> Any:
+    """Return the types and numbers of the result, or the type of the error."""
+    try:
+        found = function(*args)
+    except Exception as error:
+        return type(error)
+    tensors = found if isinstance(found, tuple) else (found,)
+    return [
+        (
+            *(str(x.type), str(x.dtype), [size.value for size in x.shape], x.numel.value),
+            *(x.handle.data.dtype, x.handle.data.tolist(), str(x.handle.dtype)),
+        )
+        for x in tensors
+    ]
+
+
+def operands() -> list[Any]:
+    """Return tensors of all types and shapes, pointers, and numbers."""
+    kinds = (*TYPES, tl.bfloat16, tl.pointer_type(tl.float32))
+    return [*(made(kind, shape) for kind in kinds for shape in SHAPES), *NUMBERS]
+
+
+@inside_interpreter
+@pytest.mark.parametrize(
+    "options",
+    [
+        (False, False, True, False),  # lhs and rhs may be pointers, arithmetic, a division
+        (True, True, True, False),
+        (False, False, True, True),
+        (False, False, False, True),
+    ],
+)
+def test_operands_become_what_triton_makes_of_them(
+    semantic: TritonSemantic[Any], options: tuple[bool, ...]
+) -> None:
+    fast = TritonSemantic.binary_op_type_checking_impl
+    for left, right in product(operands(), operands()):
+        found = outcome(fast, semantic, left, right, *options)
+        assert found == outcome(fast.__wrapped__, semantic, left, right, *options), (left, right)
+
+
+@inside_interpreter
+def test_tensors_are_broadcast_and_converted_as_triton_does(
+    semantic: TritonSemantic[Any],
+) -> None:
+    broadcast, cast = TritonSemantic.broadcast_impl_value, TritonSemantic.cast
+    tensors = [one for one in operands() if isinstance(one, tl.tensor)]
+    for left, right in product(tensors, tensors):
+        found = outcome(broadcast, semantic, left, right)
+        assert found == outcome(broadcast.__wrapped__, semantic, left, right), (left, right)
+    for one, kind in product(tensors, TYPES):
+        found = outcome(cast, semantic, one, kind)
+        assert found == outcome(cast.__wrapped__, semantic, one, kind), (one, kind)
