@@ -197,14 +197,17 @@ class Algorithm:
 
     @property
     def elementwise(self) -> bool:
-        """Tell whether an element's update needs no other element or property of the parameter."""
-        others = (*self.factor_states(), *self.matrix_states())
+        """Tell whether an element's update needs no other element or property of the parameter.
+
+        A state of a group makes it need others: parameters take their steps together.
+        """
+        others = (*self.factor_states(), *self.matrix_states(), *self.group_states())
         return not self._whole_tensor_ops() and not others
 
     @property
     def by_row(self) -> bool:
         """Tell whether each row of a parameter is updated without reading other rows."""
-        return self._whole_tensor_ops() <= BY_ROW
+        return self._whole_tensor_ops() <= BY_ROW and not any(self.group_states())
 
     def _whole_tensor_ops(self) -> set[str]:
         """Return the ops in the rule that depend on more of a parameter than one element.

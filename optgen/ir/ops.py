@@ -263,7 +263,7 @@ BY_ROW: frozenset[str] = frozenset(
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
     (
         *("tanh", "sin", "cos", "atan2", "floor", "ceil", "round"),
-        *(*LINEAR_ALGEBRA, *STORAGE_OPS, *RANDOM_OPS, *WIDE_OPS),
+        *(*LINEAR_ALGEBRA, *STORAGE_OPS, *RANDOM_OPS),
     )
 )
 """Functions whose names a spec may use for its own values if it does not call them.

@@ -7,6 +7,7 @@ with numbers of several parameters is cut, but a fused kernel knows only one par
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
@@ -40,7 +41,7 @@ def why_uncut(algorithm: Algorithm) -> str:
     return ""
 
 
-def is_wide(value: Expr) -> bool:
+def is_wide(value: Expr) -> TypeGuard[Call]:
     """Tell whether a value is a reduction over several parameters."""
     return isinstance(value, Call) and value.op in WIDE_OPS
 

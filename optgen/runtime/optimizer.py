@@ -11,7 +11,7 @@ from optgen.runtime import dispatch
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
-from optgen.runtime.batch.group_states import create_group_states
+from optgen.runtime.batch.group_states import adopt_group_states
 from optgen.runtime.batch.view_checks import check_added_group, check_views
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
@@ -105,7 +105,7 @@ class GeneratedOptimizer(LightOptimizer):
         except ValueError:
             self.param_groups.pop()
             raise
-        create_group_states(self.rule, self.param_groups[-1])
+        adopt_group_states(self.rule, self.param_groups[-1])
         if not self.rule.elementwise:
             group = self.param_groups[-1]
             self._context.original_params[id(group)] = flat_partitions.original_params(group)

@@ -223,6 +223,10 @@ class OpCalls(Expressions):
                 state = self.scope.algorithm.state(known.name) if isinstance(known, Ref) else None
                 if isinstance(known, Ref) and state is not None and not state.given:
                     self.check_exists(node.args[0], known.name)
+                    if state.of_group:
+                        message = f"`fresh` of `{name}`, which the group has from its beginning"
+                        hint = "let the group count its steps in a state: k = k + 1"
+                        self.source.error(node, message, hint)
                     return Call("fresh", (Ref(known.name),), self.source.place(node))
         hint = "write fresh(b) for a state b"
         self.source.error(node.args[0], "`fresh` takes a state", hint)

@@ -77,10 +77,11 @@ def _complete(
         message = f"`{optimizer.name}` has a program for {given.mode}, but none for {mode}"
         hint = f"@{optimizer.name}.{mode}: it undoes `{given.function.name}`"
         source.error_at(given.function.place, message, hint)
-    taken = optimizer.hyper(MODE_KEY) if programs else None
-    if taken is not None:
+    kept = {hyper.name: hyper.place for hyper in optimizer.hypers}
+    kept |= {state.key: state.place for state in optimizer.group_states()}
+    if programs and MODE_KEY in kept:
         message = f"`{MODE_KEY}` is the key of the mode in the param groups"
-        source.error_at(taken.place, message, "choose another name")
+        source.error_at(kept[MODE_KEY], message, "choose another name")
     return replace(optimizer, programs=tuple(programs[mode] for mode in MODES if mode in programs))
 
 

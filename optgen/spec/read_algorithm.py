@@ -36,7 +36,7 @@ from optgen.spec.semantic_checks import (
 from optgen.spec.signature import Signature
 from optgen.spec.source import Source
 from optgen.spec.statements import Statements
-from optgen.spec.wide_reductions import check_group_states
+from optgen.spec.wide_reductions import check_shared
 
 _OPTIONS = {
     "paper": Option(lambda v: isinstance(v, str) and not re.search(r'[\s"\\]', v), "a URL"),
@@ -86,7 +86,7 @@ def read_algorithm(
     check_gradient(source, with_rule, node)
     check_random(source, with_rule)
     check_device_scalars(source, with_rule)
-    check_group_states(source, with_rule)
+    check_shared(source, with_rule)
     check_roundings(source, with_rule)
     return with_rule if with_rule.is_function else _with_unwritten_states(with_rule, scope)
 

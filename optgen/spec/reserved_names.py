@@ -9,7 +9,7 @@ import string
 from collections.abc import Iterator
 
 from optgen.ir.generated_names import PYTHON, derived_names
-from optgen.ir.ops import BY_ELEMENT, FACTS, OPS, SHADOWABLE_FUNCTIONS
+from optgen.ir.ops import BY_ELEMENT, FACTS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
 from optgen.spec.source import Source
 
 ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")
@@ -18,7 +18,10 @@ ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable
 GROUP_OPTIONS = ("view",)
 """Keys that a param group of any optimizer may have, besides its hyperparameters."""
 
-SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS) | SHADOWABLE_FUNCTIONS
+TORCH_GROUP_KEYS = ("params", "param_names", "initial_lr")
+"""Keys that torch and its schedulers keep in param groups, besides an optimizer's options."""
+
+SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS, WIDE_OPS) | SHADOWABLE_FUNCTIONS
 """Ops whose names a spec may use for its own values if it does not call the op: `norm`, `sin`."""
 
 GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
@@ -39,7 +42,7 @@ def is_snake_case(name: str) -> bool:
 
 def why_taken(name: str) -> str:
     """Return why a spec may not use a name for anything of its own, or "" if it may."""
-    if (name in OPS and name not in SHADOWABLE) or name in DECLARATIONS:
+    if (name in OPS and name not in (*SHADOWABLE, *WIDE_OPS)) or name in DECLARATIONS:
         return "shadows a name of the language"
     if name in ADDED_ARGUMENTS:
         return "is added by the generator to every optimizer"

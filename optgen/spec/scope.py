@@ -30,7 +30,6 @@ class Scope:
     * `known_true`: conditions that hold in the current branch, as `implied` returns them:
       "amsgrad", "not amsgrad", "factored", "eps[0] is given".
     * `out`: the statements read so far, in the current branch.
-    * `conditions`: the conditions of the branches around the current point.
     * `fed_by_reductions`: the scalar states that get a value from a reduction.
     * `size`: the number of names, numbers and ops read so far.
     * `draws`: the number of calls of `random` read so far.
@@ -52,7 +51,6 @@ class Scope:
     rule_names: frozenset[str] = frozenset()
     known_true: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
-    conditions: list[Expr] = field(default_factory=list)
     fed_by_reductions: set[str] = field(default_factory=set)
     size: int = 0
     draws: int = 0

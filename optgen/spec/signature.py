@@ -10,7 +10,13 @@ from optgen.ir.algorithm import MATRIX_SHAPES, Bounds, Hyper, HyperType, State
 from optgen.spec.constant_arithmetic import is_real
 from optgen.spec.extra_inputs import extra_inputs, is_given
 from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
-from optgen.spec.reserved_names import message_fields, why_taken, why_taken_verbatim
+from optgen.spec.reserved_names import (
+    GROUP_OPTIONS,
+    TORCH_GROUP_KEYS,
+    message_fields,
+    why_taken,
+    why_taken_verbatim,
+)
 from optgen.spec.source import Source
 
 _STATE_OPTIONS = {
@@ -117,6 +123,9 @@ class Signature:
             why = why_taken(state.key)
             if why:
                 message = f'checkpoint key "{state.key}" {why}'
+                self.source.error_at(state.place, message, "choose another key")
+            if state.of_group and state.key in (*TORCH_GROUP_KEYS, *GROUP_OPTIONS):
+                message = f'checkpoint key "{state.key}" means something else in a param group'
                 self.source.error_at(state.place, message, "choose another key")
             if state.key == "step":
                 hint = "it holds the step count: add t to the inputs, as in p, g, t, /"

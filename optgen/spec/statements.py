@@ -180,7 +180,6 @@ class Statements(OpCalls):
         condition = self.condition(node.test)
         self.check_branch(node.test, condition)
         before = dict(self.scope.kinds)
-        self.scope.conditions.append(condition)
         with self.scope.branch(implied(condition)) as then:
             for statement in node.body:
                 self._statement(statement)
@@ -188,7 +187,6 @@ class Statements(OpCalls):
         with self.scope.branch(implied(Call("not", (condition,)))) as orelse:
             for statement in node.orelse:
                 self._statement(statement)
-        self.scope.conditions.pop()
         after_else = self.scope.kinds
         both = after_then.keys() & after_else.keys()
         self.scope.maybe_undefined |= after_then.keys() ^ after_else.keys()

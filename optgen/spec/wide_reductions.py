@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, assigns, refs, walk
-from optgen.ir.ops import FACTS, WIDE_OPS
-from optgen.ir.value_kinds import Axes, Stage
+from optgen.ir.nodes import Assign, Call, Const, Expr, Place, Program, Ref, assigns
+from optgen.ir.value_kinds import Axes
+from optgen.ir.whole_matrices import is_wide
 from optgen.spec.source import Source
 from optgen.spec.type_check import SHAPE_NAMES
 
@@ -29,13 +29,12 @@ def is_wide_call(node: ast.Call) -> bool:
 def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
     """Read a reduction over several parameters; it becomes a statement of its own."""
     scope = _over(reader, node, name)
-    _check_branches(reader, node, name, scope)
     value = reader.number(node.args[0])
     axes = reader.scope.kind(value).axes
     if axes is not Axes.TENSOR:
         hint = f'it takes a value of every element: {name}(g, over="{scope}")'
         reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
-    return _reduced(reader, name, scope, value)
+    return _reduced(reader, name, scope, value, reader.source.place(node))
 
 
 def _over(reader: OpCalls, node: ast.Call, name: str) -> str:
@@ -51,37 +50,11 @@ def _over(reader: OpCalls, node: ast.Call, name: str) -> str:
     reader.source.error(node, f"`{name}` with over= takes one value, and a scope", hint)
 
 
-def _check_branches(reader: OpCalls, node: ast.Call, name: str, scope: str) -> None:
-    """Check that the parameters that a reduction reaches all take the branches around it.
-
-    They need not have equal shapes, step counts or extra inputs, but those of one group have equal
-    hyperparameters.
-    """
-    algorithm = reader.scope.algorithm
-    for condition in reader.scope.conditions:
-        if scope == "all":
-            message = f"`{name}` over all parameters inside a branch, which some may not take"
-            hint = "move it before the branch"
-            reader.source.error(node, message, hint)
-        if _differs_in_group(reader, algorithm, condition):
-            message = f"`{name}` over a group inside a branch, which some parameters may not take"
-            hint = "branch on hyperparameters only, or move it before the branch"
-            reader.source.error(node, message, hint)
-
-
-def _differs_in_group(reader: OpCalls, algorithm: Algorithm, condition: Expr) -> bool:
-    """Tell whether a condition can have two answers in one group."""
-    given = {hyper.name for hyper in algorithm.hypers if hyper.given}
-    facts = any(isinstance(node, Call) and node.op in FACTS for node in walk(condition))
-    late = reader.scope.kind(condition).stage > Stage.GROUP
-    return late or facts or any(ref.name in given for ref in refs(condition))
-
-
-def _reduced(reader: OpCalls, name: str, scope: str, value: Expr) -> Expr:
-    """Return the expression of a reduction over several parameters."""
+def _reduced(reader: OpCalls, name: str, scope: str, value: Expr, place: Place) -> Expr:
+    """Return the expression of a reduction over several parameters, which is called at a place."""
 
     def over(op: str, number: Expr) -> Ref:
-        return reader.named(f"{op}_over_{scope}", Call(f"{scope}_{op}", (number,), value.place))
+        return reader.named(f"{op}_over_{scope}", Call(f"{scope}_{op}", (number,), place))
 
     def added(number: Expr) -> Ref:
         return over("sum", number)
@@ -102,18 +75,19 @@ def _reduced(reader: OpCalls, name: str, scope: str, value: Expr) -> Expr:
     return meanings[name]()
 
 
-def check_group_states(source: Source, algorithm: Algorithm) -> None:
-    """Check that each state of a group gets values that all parameters of the group share.
+def check_shared(source: Source, algorithm: Algorithm) -> None:
+    """Check what the parameters of a group share: branches with reductions, states, their values.
 
     Raises:
-        SpecError: a value depends on one parameter, or a state has an option of other states.
+        SpecError: some parameters may not take the branch of a reduction over several, a value of
+            the group's state depends on one parameter, or it has an option of other states.
     """
     for state in algorithm.group_states():
         if state.eager or state.init in ("p", "index"):
             message = f"`{state.symbol}` belongs to the group, and begins with a number"
             hint = "init= a number or a hyperparameter, without eager="
             source.error_at(state.place, message, hint)
-    if any(algorithm.group_states()):
+    if algorithm.is_wide:
         _Shared(source, algorithm).check(algorithm.rule)
 
 
@@ -125,35 +99,55 @@ class _Shared:
         self.states = {state.symbol for state in algorithm.group_states()}
         self.names = self.states | {h.name for h in algorithm.hypers if not h.given}
 
-    def check(self, program: Program, inside: bool = True) -> None:
-        """Check the statements of a program. `inside` tells whether its branches are shared."""
+    def check(self, program: Program, depth: int = 0, inside: bool = True) -> None:
+        """Check the statements of a program inside of `depth` branches.
+
+        `inside` tells whether all parameters of a group take these branches.
+        """
         for stmt in program:
-            if not isinstance(stmt, Assign):
-                shared = inside and self._is_shared(stmt.condition)
-                before = set(self.names)
-                self.check(stmt.then, shared)
-                after_then, self.names = self.names, set(before)
-                self.check(stmt.orelse, shared)
-                self.names &= after_then
-                if not shared:
-                    self.names -= {a.target.name for a in assigns((stmt,))}
+            if isinstance(stmt, Assign):
+                self._check_branch(stmt.value, depth, inside)
+                self._assign(stmt, inside)
                 continue
-            name, shared = stmt.target.name, inside and self._is_shared(stmt.value)
-            if name in self.states and not shared:
-                message = f"`{name}` belongs to the group, and this value to one parameter"
-                hint = 'use sum(x, over="group"), hyperparameters, and states of the group'
-                self.source.error_at(stmt.place, message, hint)
-            (self.names.add if shared else self.names.discard)(name)
+            shared = inside and self._is_shared(stmt.condition)
+            before = set(self.names)
+            self.check(stmt.then, depth + 1, shared)
+            after_then, self.names = self.names, before
+            self.check(stmt.orelse, depth + 1, shared)
+            self.names &= after_then
+            if not shared:
+                self.names -= {a.target.name for a in assigns((stmt,))}
+
+    def _check_branch(self, value: Expr, depth: int, inside: bool) -> None:
+        """Check that the parameters that a reduction reaches all take the branches around it.
+
+        They need not have equal shapes, step counts or extra inputs, but those of one group have
+        equal hyperparameters.
+        """
+        if not is_wide(value):
+            return
+        if depth and value.op.startswith("all_"):
+            message = "a reduction over all parameters in a branch, which some may not take"
+            self.source.error_at(value.place, message, "move it before the branch")
+        if not inside:
+            message = "a reduction over a group in a branch, which some parameters may not take"
+            hint = "branch on hyperparameters only, or move it before the branch"
+            self.source.error_at(value.place, message, hint)
+
+    def _assign(self, stmt: Assign, inside: bool) -> None:
+        """Note whether the parameters share the assigned value; a state of the group needs it."""
+        name, shared = stmt.target.name, inside and self._is_shared(stmt.value)
+        if name in self.states and not shared:
+            message = f"`{name}` belongs to the group, and this value to one parameter"
+            hint = 'use sum(x, over="group"), hyperparameters, and states of the group'
+            self.source.error_at(stmt.place, message, hint)
+        (self.names.add if shared else self.names.discard)(name)
 
     def _is_shared(self, value: Expr) -> bool:
         """Tell whether a value follows from shared names; a wide reduction is shared itself."""
         match value:
-            case Call(op, _) if op in WIDE_OPS:
-                return True
             case Ref(name):
                 return name in self.names
-            case Call("fresh", (Ref(name),)):
-                return name in self.states
             case Call(_, args) if args:
-                return all(map(self._is_shared, args))
+                return is_wide(value) or all(map(self._is_shared, args))
         return isinstance(value, Const)

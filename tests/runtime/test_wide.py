@@ -28,6 +28,17 @@ SHAPES = ((3, 4), (5,), (3, 4), (), (2, 2, 3), (0, 3))
 LARGE = ((300, 700), (5,), (40_000,), (300, 700), (3, 5000))
 
 
+COUNTED = '''from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Counted(p, g, /, k=state("k", shape="group"), *, lr=hyper(0.1, ge=0)):
+    """Count the steps of a group."""
+    k = where(k > 1, 0.5, k + 1)
+    p = p - lr * g / k
+'''
+
+
 def parameters(shapes: Sequence[Any] = SHAPES, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(2)
     return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
@@ -52,8 +63,9 @@ def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
 class Oracle:
     """The rule in float64, for the parameters of an optimizer."""
 
-    def __init__(self, name: str, optimizer: Any) -> None:
-        (self.algorithm,) = read_spec(SPECS / f"{name}.py")
+    def __init__(self, spec: str | Path, optimizer: Any) -> None:
+        path = spec if isinstance(spec, Path) else SPECS / f"{spec}.py"
+        (self.algorithm,) = read_spec(path)
         self.optimizer = optimizer
         self.shared: dict[int, dict[str, Any]] = {}  # the states of each group
         self.shared_keys = [state.key for state in self.algorithm.group_states()]
@@ -105,6 +117,22 @@ def test_equal_to_the_rule(name: str, shapes: Any, lowering: str) -> None:
         with use_lowering(lowering):
             optimizer.step()
         assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
+def test_a_state_without_a_reduction(shapes: Any, lowering: str, tmp_path: Path) -> None:
+    """Each element could be updated by itself, but the group's parameters step together."""
+    path = tmp_path / "counted.py"
+    path.write_text(COUNTED)
+    optimizer: Any = optgen.load(path)(in_groups(parameters(shapes)))
+    oracle = Oracle(path, optimizer)
+    for seed in range(3):
+        give_gradients(optimizer, seed)
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+    assert oracle.difference() < 1e-12
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
@@ -228,6 +256,33 @@ def test_a_state_of_the_group_may_be_set(value: Any) -> None:
     optimizer.param_groups[0]["k"] = value
     step(optimizer, 1)
     assert torch.equal(optimizer.param_groups[0]["k"], torch.tensor(8.0, dtype=torch.float64))
+
+
+def test_a_state_that_a_group_is_given() -> None:
+    params, given = parameters(), torch.tensor([4.0])
+    groups = [{"params": params[:2], "k": given}, {"params": params[2:4], "k": given}]
+    optimizer = ODD([*groups, {"params": params[4:], "k": 4}])
+    for seed in (1, 2):
+        step(optimizer, seed)
+    for group in optimizer.param_groups:
+        assert (group["k"].item(), group["k"].shape, group["k"].dtype) == (6, (), torch.float64)
+    assert given.item() == 4.0
+
+
+def test_a_checkpoint_with_a_number_for_a_state() -> None:
+    """The packages of the authors of such rules keep numbers in their groups."""
+    optimizer = ODD(parameters())
+    checkpoint = optimizer.state_dict()
+    checkpoint["param_groups"][0]["k"] = 7
+    optimizer.load_state_dict(checkpoint)
+    step(optimizer, 1)
+    assert optimizer.param_groups[0]["k"].item() == 8.0
+
+
+def test_a_group_without_parameters() -> None:
+    optimizer = ODD([{"params": []}, {"params": parameters()}])
+    step(optimizer, 1)
+    assert [group["k"].item() for group in optimizer.param_groups] == [1.0, 2.0]
 
 
 def test_a_group_that_joins_has_its_own_states() -> None:

@@ -18,6 +18,18 @@ def halve(a, b, /, *, w=hyper(0.5)):
     a = a - w * b * norm(b, over="all")
 '''
 
+PROGRAMS = '''
+@Made.eval
+def to_eval(p, z, /):
+    """Made up."""
+    p = p + z
+
+@Made.train
+def to_train(p, z, /):
+    """Made up."""
+    p = p - z
+'''
+
 CASES = {
     "over nothing known": spec('p = p - lr * g / norm(g, over="rank")'),
     "over a name": spec("p = p - lr * g / norm(g, over=lr)"),
@@ -29,12 +41,34 @@ CASES = {
     "a number": spec('p = p - lr * g * sum(lr, over="group")'),
     "rows": spec(MATRIX, 'p = p - lr * g * sum(row_mean(g), over="group")'),
     "all under a flag": spec(
-        "if nesterov:", '    g = g / norm(g, over="all")', UPDATE, hypers="nesterov=flag(False)"
+        "if nesterov:",
+        '    g = g / norm(g, over="all")',
+        UPDATE,
+        hypers="lr=hyper(0.1), nesterov=flag(False)",
     ),
     "a group under a shape": spec("if factored(p):", '    g = g / norm(g, over="group")', UPDATE),
     "a group under the step count": spec("if t > 1:", '    g = g / norm(g, over="group")', UPDATE),
     "a group under an else of the step count": spec(
         "if t > 1:", "    g = 2 * g", "else:", '    g = g / norm(g, over="group")', UPDATE
+    ),
+    "a group under a number that follows from a shape": spec(
+        "x = where(factored(p), 1, 2)", "if x > 1:", '    g = g / norm(g, over="group")', UPDATE
+    ),
+    "a group under a number that follows from the step count": spec(
+        "x = 1",
+        "if t > 1:",
+        "    x = 2",
+        "if x > 1:",
+        '    g = g / norm(g, over="group")',
+        UPDATE,
+    ),
+    "a hyperparameter named as a reduction over a group": spec(
+        'p = p - lr * group_sum * g / norm(g, over="group")',
+        hypers="lr=hyper(0.1), group_sum=hyper(1.0)",
+    ),
+    "fresh of a group's state": spec("if fresh(d):", "    d = 2 * d", UPDATE, states=GROUP),
+    "sparse gradients beside a group's state": spec(
+        "d = 2 * d", UPDATE, states=GROUP, decorator='@optimizer(gradient="rows")'
     ),
     "as a condition": spec('if norm(g, over="all") > 1:', "    g = g / 2", UPDATE),
     "a group's state as a condition": spec("if d > 1:", "    d = d / 2", UPDATE, states=GROUP),
@@ -63,11 +97,24 @@ CASES = {
         "    d = 2 * d",
         "    p = p - d * g",
         states='d=state("d", shape="group", when="nesterov")',
-        hypers="nesterov=flag(False)",
+        hypers="lr=hyper(0.1), nesterov=flag(False)",
     ),
     "a group's state named as a hyperparameter": spec(
         "d = 2 * d", "p = p - lr * d * g", states='d=state("lr", shape="group")'
     ),
+    **{
+        f"a group's state named {key}": spec(
+            "d = 2 * d", "p = p - lr * d * g", states=f'd=state("{key}", shape="group")'
+        )
+        for key in ("params", "param_names", "initial_lr", "view")
+    },
+    "a group's state named as the mode": spec(
+        "d = 2 * d",
+        "z = g",
+        "p = p - lr * d * g",
+        states='z=state("z"), d=state("train_mode", shape="group")',
+    )
+    + PROGRAMS,
     "a tensor assigned to a group's state": spec("d = g", UPDATE, states=GROUP),
 }
 

@@ -4,7 +4,7 @@ All copies get the same value in a step, because it follows from numbers that th
 The group keeps the state under its key, as a 0-dim tensor. So checkpoints have it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,14 +19,27 @@ from optgen.runtime.torch_private import foreach_clone
 def create_group_states(rule: Rule, group: Group) -> None:
     """Create the states that a group lacks, on the device of its first parameter.
 
-    A state that a user or a checkpoint has set becomes a 0-dim tensor of its dtype on this device.
+    A group or a checkpoint may hold a state as a number, or as a tensor of another dtype or on
+    another device; such a state is converted.
     """
-    device = group["params"][0].device
+    device = group["params"][0].device if group["params"] else None
     for state in rule.group_states:
-        value = group.get(state.key)
-        if value is None or (isinstance(value, Tensor) and value.is_meta):
-            value = group[state.init] if isinstance(state.init, str) else state.init
-        group[state.key] = _as_state(state, value, device)
+        value, dtype = group.get(state.key), getattr(torch, state.dtype or "float64")
+        if isinstance(value, Tensor) and not value.is_meta:
+            value = value.to(device, dtype)
+            is_vector = value.dim() and value.numel() == 1  # the step refuses several elements
+            group[state.key] = value.reshape(()) if is_vector else value
+        else:
+            start = value if isinstance(value, int | float) else _initial_value(state, group)
+            group[state.key] = torch.full((), float(start), dtype=dtype, device=device)
+
+
+def adopt_group_states(rule: Rule, group: Group) -> None:
+    """Create the states of a new group. It gets copies of tensors that its author has given."""
+    for state in rule.group_states:
+        if isinstance(given := group.get(state.key), Tensor):
+            group[state.key] = given.detach().clone()
+    create_group_states(rule, group)
 
 
 def group_state_columns(
@@ -49,9 +62,6 @@ def store_group_states(rule: Rule, batch: Batch) -> None:
             batch.group[state.key].copy_(column[0].detach())
 
 
-def _as_state(state: State, value: Any, device: torch.device) -> Tensor:
-    """Return the value itself if it is such a tensor, else a new one."""
-    dtype = getattr(torch, state.dtype or "float64")
-    if isinstance(value, Tensor) and (value.dtype, value.device, value.ndim) == (dtype, device, 0):
-        return value
-    return torch.full((), float(value), dtype=dtype, device=device)
+def _initial_value(state: State, group: Mapping[str, Any]) -> Any:
+    """Return the number that a state begins with: its own, or that of a hyperparameter."""
+    return group[state.init] if isinstance(state.init, str) else state.init
