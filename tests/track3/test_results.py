@@ -33,9 +33,9 @@ def test_equal_to_the_script_in_bases(number: int, lowering: str) -> None:
 
 
 @inside_interpreter
-@pytest.mark.parametrize("number", FUSED)
-def test_kernels_equal_the_script(number: int) -> None:
-    assert largest_difference(RESULTS[number], "fused_triton") <= 1e-10
+def test_kernels_equal_the_script() -> None:
+    """Result 4 reduces; result 2 is the catalogue's AdamW, whose kernels have tests."""
+    assert largest_difference(RESULTS[4], "fused_triton") <= 1e-10
 
 
 @outside_interpreter
