@@ -11,6 +11,7 @@ from optgen.ir.ops import CALLABLE
 from optgen.spec import read_algorithm, signature
 from optgen.spec.declare import Declared
 from optgen.spec.storage_calls import written_arity
+from optgen.spec.wide_reductions import WORDS
 
 NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]
 
@@ -28,8 +29,11 @@ def test_every_name_explains_itself(name: str) -> None:
 @pytest.mark.parametrize("name", CALLABLE)
 def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
     word = getattr(optgen.spec, name)
+    parameters = inspect.signature(word).parameters
+    required = [p for p in parameters.values() if p.default is p.empty]
 
-    assert len(inspect.signature(word).parameters) == written_arity(name)
+    assert len(required) == written_arity(name)
+    assert [*parameters][len(required) :] == ["over"] * (name in WORDS)
     with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
         word(*[1.0] * written_arity(name))
 
