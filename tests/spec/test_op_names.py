@@ -11,6 +11,7 @@ from optgen.ir.ops import CALLABLE
 from optgen.spec import read_algorithm, signature
 from optgen.spec.declare import Declared
 from optgen.spec.storage_calls import written_arity
+from optgen.spec.wide_reductions import WORDS
 
 NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]
 
@@ -29,7 +30,10 @@ def test_every_name_explains_itself(name: str) -> None:
 def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
     word = getattr(optgen.spec, name)
 
-    assert len(inspect.signature(word).parameters) == written_arity(name)
+    arguments = inspect.signature(word).parameters.values()
+    keywords = [each.name for each in arguments if each.kind is each.KEYWORD_ONLY]
+    assert keywords == ["over"] * (name in WORDS)
+    assert len(arguments) - len(keywords) == written_arity(name)
     with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
         word(*[1.0] * written_arity(name))
 
