@@ -354,6 +354,13 @@ def test_autograd_follows_a_step() -> None:
     assert torch.autograd.gradcheck(later_loss, [start], atol=1e-6)
 
 
+def test_a_group_s_state_begins_with_a_tensor_of_autograd(recwarn: Any) -> None:
+    optimizer = PRODIGY(parameters(), d0=torch.tensor(0.5, requires_grad=True))
+    assert optimizer.param_groups[0]["d"].item() == 0.5
+    assert not optimizer.param_groups[0]["d"].requires_grad
+    assert not [str(each.message) for each in recwarn]
+
+
 def test_views_are_seen_by_the_rule() -> None:
     flat, whole = parameters([(12,), (5,)]), parameters([(12,), (5,)])
     viewed = ODD([{"params": flat[:1], "view": (3, 4)}, {"params": flat[1:]}])

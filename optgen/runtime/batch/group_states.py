@@ -64,4 +64,5 @@ def store_group_states(rule: Rule, batch: Batch) -> None:
 
 def _initial_value(state: State, group: Mapping[str, Any]) -> Any:
     """Return the number that a state begins with: its own, or that of a hyperparameter."""
-    return group[state.init] if isinstance(state.init, str) else state.init
+    start = group[state.init] if isinstance(state.init, str) else state.init
+    return start.detach() if isinstance(start, Tensor) else start
