@@ -3,9 +3,9 @@
 A letter after `$` stands for an expression of a nature, the same one wherever it stands in a form:
 a b tensors, n k numbers, l a number that a reduction makes, r a row, c a column (one number per row
 or column), s a matrix (rows, rows), z one (cols, cols), h one (rows, rank), j (cols, rank), i
-(rank, cols), d (rank, rows), y (rank, rank), x an operand of a reduction, q p conditions, m o conditions of `where`, w a whole exponent, e any exponent, v an extreme one, u a
-constant. Values stay moderate: operands of roots are not negative, and most divisors keep away
-from 0.
+(rank, cols), d (rank, rows), y (rank, rank), x an operand of a reduction, q p conditions, m o
+conditions of `where`, w a whole exponent, e any exponent, v an extreme one, u a constant. Values
+stay moderate: operands of roots are not negative, and most divisors keep away from 0.
 """
 
 TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
@@ -134,7 +134,8 @@ RIGHTS = (
     "descending(eigenvalues($z))",
 )  # fmt: skip
 THIN_ROWS = (
-    "singular_vectors($a, rank)", "($a @ $j)", "($s @ $h)", "($h @ $y)", "(0.5 * $h + 0.25 * $a @ $j)", "transpose($d)",
+    "singular_vectors($a, rank)", "($a @ $j)", "($s @ $h)", "($h @ $y)",
+    "(0.5 * $h + 0.25 * $a @ $j)", "transpose($d)",
     "($n * $h)", "($h * $r)", "($h + row_mean($h))", "($h / (1 + col_norm($h)))", "tanh($h)",
     "where($h > 0.1, $h, $n)", "($h / (1 + mean($h)**2))", "(-$h)", "clamp($h, -1, 1)",
     "lerp($h, $a @ transpose($i), 0.25)", "($r @ col_mean($h))", "($h - transpose($d))",
@@ -150,7 +151,8 @@ WIDE_ROWS = (
     "($d + max_abs($d) * $d)", "where($q, $d, transpose($h))", "(abs($d) + 0.5)**$e",
 )  # fmt: skip
 RANKS = (
-    "(transpose($h) @ $h)", "(0.5 * $y + 0.25 * $d @ $h)", "($i @ $j)", "($y @ $y)", "transpose($y)",
+    "(transpose($h) @ $h)", "(0.5 * $y + 0.25 * $d @ $h)", "($i @ $j)", "($y @ $y)",
+    "transpose($y)",
     "($n * $y)", "($y + identity($y))", "tanh($y)", "inverse_root($d @ transpose($d), 2, 0.5)",
     "inverse_root($y, 4, abs($n) + 0.25)", "($y * diag($y))", "($y - transpose(row_mean($y)))",
     "($y / (1 + trace($y)**2))", "($i @ transpose($a) @ $h)", "maximum($y, $n)",
@@ -161,8 +163,10 @@ RANKS = (
 BESIDE_THIN = (
     "($h @ transpose($j))", "($h @ $i)", "(transpose($d) @ $i)", "($h @ $y @ $i)", "($a * rms($d))",
     "($a * row_norm($h))", "($a / (1 + norm($y)))", "($a + transpose(row_mean($j)))",
-    "($a @ $j @ transpose($j))", "($a * mean($h))", "transpose($j @ transpose($h))", "($a - $h @ $i)",
-    "where($m, $h @ $i, $b)", "($a * col_mean($i))", "($a / (1 + trace($y)**2))", "($a * max_abs($i))",
+    "($a @ $j @ transpose($j))", "($a * mean($h))", "transpose($j @ transpose($h))",
+    "($a - $h @ $i)",
+    "where($m, $h @ $i, $b)", "($a * col_mean($i))", "($a / (1 + trace($y)**2))",
+    "($a * max_abs($i))",
     "($a + transpose(col_rms($d)))", "($a @ transpose($i) @ $i)", "(transpose($d) @ $d @ $a)",
     "(qr($h) @ transpose(qr($h)) @ $a)", "($a / (1 + sum($d * $d)))", "($a + row_sum($h) * $c)",
 )  # fmt: skip

@@ -97,7 +97,7 @@ def _batched(function: Callable[[Tensor], Tensor], x: Value) -> Value:
 def _left_vectors(x: Tensor) -> Tensor:
     """Return the left singular vectors; NaN for a matrix that has none."""
     try:
-        vectors, _, _ = torch.linalg.svd(x, full_matrices=False)
+        vectors: Tensor = torch.linalg.svd(x, full_matrices=False).U
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         if x.dim() == 2:
             return x.new_full((x.size(0), min(x.shape)), torch.nan)
