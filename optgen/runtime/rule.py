@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, Final
 
 from torch import Tensor
@@ -163,9 +164,10 @@ class Rule:
         if not self.ranked:
             return 0
         value = group[RANK]
-        if not isinstance(value, (int, float)) or not (value >= 1 and value % 1 == 0):
+        rank = float(value) if isinstance(value, Real) else 0.0
+        if not (rank >= 1 and rank % 1 == 0):
             raise ValueError(f"{RANK} must be a whole number of at least 1, and is {value!r}")
-        return int(value)
+        return int(rank)
 
     def drop_unset(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return defaults without the optional keys that have their default values."""
