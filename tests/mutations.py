@@ -40,7 +40,8 @@ numel(p) machine_eps(p) g>0 t>1 lr>0
 WRAPPERS = """
 {}+{} {}-{} {}*{} {}/{} {}**2 {}**-1 {}**0.5 {}%2 -{} -(-{}) 0*{} {}/0 1-{} 2**{} {}**{}
 sqrt({}) exp({}) log({}) abs({}) sign({}) norm({}) mean({}) rms({}) row_mean({}) col_sum({})
-tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({}) row_max_abs({}) col_max_abs({}) rounded({})
+tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({}) rounded({})
+row_max_abs({}) col_max_abs({})
 rounded_down({}) rounded_up({}) random({},{}) random(1,{})
 maximum({},0) minimum({},{}) where({}>0,{},1) where((not{}),p,g) clamp({},-1,1) lerp({},p,0.5)
 (not{}) ({}is(None)) ({}>0and({}<1)) fresh({}) {}=={}

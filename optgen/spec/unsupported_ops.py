@@ -49,7 +49,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "log2": "log(x) / log(2)",
     "matmul": "x @ y",
     "matrix_power": "inverse_root(x, n, eps) is (x + eps I)^(-1/n)",
-    "max": "maximum(a, b) works element by element; max_abs(x), row_max_abs(x) and col_max_abs(x) reduce",
+    "max": "maximum(a, b) works element by element; max_abs(x) and row_max_abs(x) reduce",
     "min": "minimum(a, b) works element by element",
     "mm": "x @ y",
     "mul": "a * b",

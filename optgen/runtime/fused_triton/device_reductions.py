@@ -2,7 +2,8 @@
 
 Sums are float64. A block of a sweep stores partial sums in its own memory, and the program that
 reads them adds them up in the order of the blocks. Nothing is added atomically, so a step gives the
-same bits every time it runs. This module imports Triton, so only generated `fused_triton` modules import it.
+same bits every time it runs. This module imports Triton, so only generated `fused_triton` modules
+import it.
 """
 
 import triton
