@@ -105,7 +105,7 @@ def test_the_record_has_every_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("name", "types"),
-    [(name, "float32") for name in ("LAMB", "LARS", "CAME", "Ragged")]
+    [(name, "float32") for name in ("LAMB", "LARS", "CAME", "Ragged", "Peaks")]
     + [("CAME", "bfloat16"), ("CAME", "float64")]
     + [("KahanAdamW", "bfloat16"), ("StochasticAdamW", "float16"), ("StochasticAdamW", "float64")],
 )

@@ -1,15 +1,17 @@
-"""Device functions for reductions in generated Triton kernels: float64 sums in a fixed order.
+"""Device functions for reductions in generated Triton kernels: maxima, and sums in fixed order.
 
-A block of a sweep stores partial sums in its own memory, and the program that reads them adds them
-up in the order of the blocks. Nothing is added atomically, so a step gives the same bits every time
-it runs. This module imports Triton, so only generated `fused_triton` modules import it.
+Sums are float64. A block of a sweep stores partial sums in its own memory, and the program that
+reads them adds them up in the order of the blocks. Nothing is added atomically, so a step gives the
+same bits every time it runs. This module imports Triton, so only generated `fused_triton` modules
+import it.
 """
 
 import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.device_functions import maximum
-from optgen.runtime.fused_triton.workspace import CHUNK
+from optgen.runtime.fused_triton.device_lines import PART, combine_chunk
+from optgen.runtime.fused_triton.device_lines import larger as larger
 
 # Rows of a bucket's second table, which holds constants per tensor: shapes and offsets.
 BLOCKS = tl.constexpr(0)  # how many blocks a sweep has
@@ -27,16 +29,6 @@ GROUP_PARTIALS = tl.constexpr(11)  # offset of partial sums that its groups of m
 
 TERMS = tl.constexpr(1024)
 """Count of partial sums of one number that are added at once."""
-PART = tl.constexpr(CHUNK)
-"""Rows or columns of a large matrix whose partial sums one program adds up."""
-PARTS = tl.constexpr(16)
-"""Count of partial sums of every row, or column, that are added at once."""
-
-
-@triton.jit
-def larger(x, y):
-    """Combine two values of a maximum reduction."""
-    return maximum(x, y)
 
 
 @triton.jit
@@ -53,9 +45,16 @@ def total(x, mask):
 
 
 @triton.jit
+def magnitudes(x, mask):
+    """Return absolute values, with 0 outside the mask. They need no wider dtype to be compared."""
+    floats = x if x.dtype.is_floating() else x.to(tl.float64)
+    return tl.abs(floats) if mask is None else tl.where(mask, tl.abs(floats), 0.0)
+
+
+@triton.jit
 def largest(x, mask):
     """Return the largest magnitude of a tile's elements; NaN if any element is NaN."""
-    return tl.reduce(tl.abs(masked(x, mask)), None, larger)
+    return tl.reduce(magnitudes(x, mask), None, larger).to(tl.float64)
 
 
 @triton.jit
@@ -73,13 +72,13 @@ def column_total(x, mask):
 @triton.jit
 def row_largest(x, mask):
     """Return the largest magnitude of every row of a tile [matrix, row, column]."""
-    return tl.reduce(tl.abs(masked(x, mask)), 2, larger)
+    return tl.reduce(magnitudes(x, mask), 2, larger).to(tl.float64)
 
 
 @triton.jit
 def column_largest(x, mask):
     """Return the largest magnitude of every column of a tile [matrix, row, column]."""
-    return tl.reduce(tl.abs(masked(x, mask)), 1, larger)
+    return tl.reduce(magnitudes(x, mask), 1, larger).to(tl.float64)
 
 
 @triton.jit
@@ -183,60 +182,6 @@ def whole_elements(
     if DEPTH == 1:
         return elements(height, width // VECTOR * VECTOR, DEPTH, HEIGHT, WIDTH)
     return elements(HEIGHT, WIDTH, DEPTH, HEIGHT, WIDTH)
-
-
-@triton.jit
-def add_lines(partials, sums, start, length, stride, count):
-    """Add up `count` partial sums of each of PART rows (or columns), from row `start` on."""
-    lanes = start + tl.arange(0, PART)
-    total = tl.zeros((PARTS, PART), tl.float64)
-    for part in range(0, count, PARTS):
-        parts = part + tl.arange(0, PARTS)[:, None]
-        mask = (parts < count) & (lanes < length)[None, :]
-        total += tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
-    result = tl.sum(total, axis=0).to(sums.dtype.element_ty)
-    tl.store(sums + lanes, result, lanes < length)
-
-
-@triton.jit
-def pick_largest_lines(partials, maxima, start, length, stride, count):
-    """Pick the largest of `count` partial results of each of PART rows (or columns)."""
-    lanes = start + tl.arange(0, PART)
-    most = tl.zeros((PARTS, PART), tl.float64)
-    for part in range(0, count, PARTS):
-        parts = part + tl.arange(0, PARTS)[:, None]
-        mask = (parts < count) & (lanes < length)[None, :]
-        more = tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
-        most = maximum(most, more)
-    result = tl.reduce(most, 0, larger).to(maxima.dtype.element_ty)
-    tl.store(maxima + lanes, result, lanes < length)
-
-
-@triton.jit
-def combine_chunk(
-    program,
-    partials,
-    results,
-    matrix,
-    length,
-    stride,
-    count,
-    SUMS: tl.constexpr,
-    MAXIMA: tl.constexpr,
-):
-    """Combine one program's chunk of the rows, or of the columns, of a large matrix.
-
-    The last MAXIMA of its SUMS reductions are maxima.
-    """
-    programs = tl.cdiv(length, PART)
-    sum_index = program // programs
-    lines = sum_index * stride + matrix * length
-    parts = partials + sum_index * (count - 1) * stride + lines
-    start = program % programs * PART
-    if MAXIMA == 0 or sum_index < SUMS - MAXIMA:
-        add_lines(parts, results + lines, start, length, stride, count)
-    else:
-        pick_largest_lines(parts, results + lines, start, length, stride, count)
 
 
 @triton.jit
