@@ -56,10 +56,11 @@ def _check(optimizer: Optimized, batch: Batch) -> None:
 def _updates(
     optimizer: Optimized, batch: Batch, lowering: str, consensus: Consensus | None
 ) -> Iterator[Update]:
-    """Yield the updates of a batch; a batch without functional form is cut as its lowering wants.
+    """Yield the updates of a batch.
 
-    foreach takes a bucket in one update, in its sharded form, which also takes whole parameters.
-    For a rule that is not cut into sweeps, it takes lists whose matrices make one batch.
+    The for-loop and the functional form take one parameter in each update. foreach takes a bucket,
+    in the form for shards, which takes whole parameters too. If the rule is not cut into sweeps,
+    foreach takes lists whose matrices make one batch.
     """
     rule, group = optimizer.rule, batch.group
     functional = bool(group.get("differentiable") or group.get("capturable"))
