@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from optgen.runtime.eager import reductions as r
+from optgen.runtime.eager.tensor_lists import TensorList
 
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (0, 3))
 
@@ -30,6 +31,23 @@ def test_rows_and_columns(shape: tuple[int, ...]) -> None:
     assert r.no_row_sum(x).shape == r.row_sum(x).shape
     assert r.no_col_sum(x).shape == r.col_sum(x).shape
     assert r.no_row_sum(x, 3).shape == (3, *r.row_sum(x).shape)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (0, 3), (3, 0), (2, 0, 3)], ids=str)
+def test_maxima_of_rows_and_columns(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64)
+    y = torch.where(x > 1, torch.nan, x)
+    for value in (x, y):
+        for function, axis, zeros in (
+            (r.row_max_abs, -1, r.no_row_sum(x)),
+            (r.col_max_abs, -2, r.no_col_sum(x)),
+        ):
+            found = function(value)
+            assert found.shape == zeros.shape
+            several = function(TensorList([value, -value])).tensors
+            for each in (found, *several):
+                largest = value.abs().amax(axis, keepdim=True) if value.size(axis) else zeros
+                torch.testing.assert_close(each, largest, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
