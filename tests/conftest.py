@@ -16,7 +16,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
 
 import interpreter  # noqa: F401  (speeds up Triton's interpreter where it is chosen)
 import pytest
+import wide_libraries
 
+wide_libraries.install()
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("OPTGEN_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "cache"))
 

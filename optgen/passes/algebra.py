@@ -54,4 +54,16 @@ def to_sympy(expr: Expr) -> sympy.Expr:
 
 def sums_to_one(a: Expr, b: Expr) -> bool:
     """Tell whether two coefficients add up to 1 for all values of their names."""
-    return bool(sympy.simplify(to_sympy(a) + to_sympy(b) - 1) == 0)
+    rest = to_sympy(a) + to_sympy(b) - 1
+    return not _differs_somewhere(rest) and bool(sympy.simplify(rest) == 0)
+
+
+def _differs_somewhere(expr: sympy.Expr) -> bool:
+    """Tell whether an expression is clearly not 0 at one point, which is faster than to simplify.
+
+    No is no answer: the point may be a pole, or the expression 0 there only.
+    """
+    names = sorted(expr.free_symbols, key=str)
+    point = {name: (0.618 * number) % 1 for number, name in enumerate(names, 1)}
+    found = expr.evalf(subs=point)
+    return bool(found.is_number and found.is_finite and abs(found) > 1e-3)

@@ -82,6 +82,8 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Raises:
         RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
     """
+    if order == "early" and algorithm.elementwise:
+        order = "late"  # its only sweep stores all states
     made = _plan(_This(algorithm), tuple((facts or {}).items()), order)
     return replace(made, facts=dict(made.facts), kinds=dict(made.kinds))
 

@@ -178,8 +178,10 @@ def _end_with_the_parent() -> None:
 
 def _meet(rank: int, folder: Path) -> None:
     import torch
+    import wide_libraries
     from torch import distributed
 
+    wide_libraries.install()
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's host name is
     torch.set_num_threads(1)

@@ -32,6 +32,7 @@ from benchmarks.triton_aot_compile import (
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 WITH_REDUCTIONS = ("Adafactor", "RowWiseAdagrad")
+IN_TRAINING = ("float32", "bfloat16", "mixed")
 IN_FEW = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
 
 
@@ -44,13 +45,13 @@ def cache() -> str:
 def chosen(name: str, target: str) -> Iterator[Case]:
     """Yield the cases with flags and a gradient scaler, or neither; for Hopper's float32 all.
 
-    Flags and a scaler are lines of their own in a kernel, the same for all dtypes. The Triton of
-    both NVIDIA targets is the same up to the assembler, so Ampere has the dtypes of training only.
-    If a step has many kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
+    Flags and a scaler are lines of their own in a kernel, the same for all dtypes. The text of a
+    kernel is the same for all targets, so the others have the dtypes of training only. If a step
+    has many kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
     """
     kind = classes()[name]
     for case in cases(kind, target):
-        if target == "sm_80" and case.types not in ("float32", "bfloat16"):
+        if target != "sm_90" and case.types not in IN_TRAINING:
             continue
         if name in IN_FEW:
             if (target, case.types, case.scaled) == ("sm_90", "float32", True):

@@ -1,0 +1,12 @@
+"""Build exactly the libraries that are asked for, as a user's process does."""
+
+import pytest
+import wide_libraries
+
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
+
+
+@pytest.fixture(autouse=True)
+def exact_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what `tests/conftest.py` does to builds."""
+    monkeypatch.setattr(dtype_variants, "build", wide_libraries.build_exactly)
