@@ -42,6 +42,10 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
             continue
         if isinstance(state.init, str) and state.init != "p" and types.get(state.init) != "number":
             _unknown_hyper(source, state, "init", state.init, types)
+        start = algorithm.hyper(state.init) if isinstance(state.init, str) else None
+        if start is not None and start.optional:
+            message = f"`{state.symbol}` begins as `{start.name}`, which may be None"
+            source.error_at(state.place, message, "start from a number: init=0")
         if state.init == "p" and state.shape != "like":
             message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
             source.error_at(state.place, message, "start from a number: init=0")
@@ -186,8 +190,10 @@ def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
             message = f"`{state.symbol}` comes from a reduction, so it is float64 or float32"
             source.error_at(state.place, message, 'leave dtype="torch" out')
         if algorithm.has_matrix_ops or any(algorithm.matrix_states()):
-            message = f"a rule on matrices cannot keep `{state.symbol}`, which a reduction feeds"
-            source.error_at(state.place, message, "keep one number per row or per column")
+            what = "which the group keeps" if state.of_group else "which a reduction feeds"
+            hint = "" if state.of_group else "keep one number per row or per column"
+            message = f"a rule on matrices cannot keep `{state.symbol}`, {what}"
+            source.error_at(state.place, message, hint or "compute it from a hyperparameter")
 
 
 def check_roundings(source: Source, algorithm: Algorithm) -> None:

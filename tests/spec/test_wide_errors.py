@@ -89,6 +89,15 @@ CASES = {
     "a group's state that begins as the parameter": spec(
         "d = 2 * d", "p = p - d * g", states='d=state("d", shape="group", init="p")'
     ),
+    "a group's state that begins as None": spec(
+        "d = 2 * d",
+        UPDATE,
+        states='d=state("d", shape="group", init="d0")',
+        hypers="lr=hyper(0.1, ge=0), d0=hyper(None, optional=True)",
+    ),
+    "a group's state beside matrices": spec(
+        MATRIX, "d = 2 * d", "p = p - lr * d * (g @ transpose(g) @ g)", states=GROUP
+    ),
     "a group's state that the constructor makes": spec(
         "d = 2 * d", "p = p - lr * d * g", states='d=state("d", shape="group", eager=True)'
     ),

@@ -47,7 +47,9 @@ def _asked(
 
 
 def _like(number: Tensor, result: Tensor) -> Tensor:
-    return result.to(number).expand(number.shape).clone()
+    """Return a result in the shape of a number; a sum of many numbers may need a wider dtype."""
+    dtype = torch.promote_types(number.dtype, torch.float32)
+    return result.to(number.device, dtype).expand(number.shape).clone()
 
 
 def _each_like(numbers: TensorList, result: Tensor) -> TensorList:
