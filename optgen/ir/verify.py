@@ -36,7 +36,7 @@ from optgen.ir.verify_versions import (
     written_in,
 )
 
-__all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan"]
+__all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan", "verify_reads"]
 
 
 def verify_algorithm(algorithm: Algorithm) -> None:
@@ -74,6 +74,17 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     _check_stores(plan)
 
 
+def verify_reads(plan: Plan) -> None:
+    """Check that every read of a plan finds the version that it means.
+
+    The plan may be uncut, and its values may have any form.
+
+    Raises:
+        StaleReadError: a variable holds another version; the message shows the read.
+    """
+    _Phases(plan, None).run()
+
+
 _INPUT = frozenset((0,))  # the version of a declared name before the rule
 
 
@@ -85,7 +96,7 @@ def _only(ref: Ref) -> frozenset[int]:
 class _Phases:
     """Walk over the phases of a plan, with the version of each tensor that is in memory."""
 
-    def __init__(self, plan: Plan, forms: _Forms) -> None:
+    def __init__(self, plan: Plan, forms: _Forms | None) -> None:
         declared = declared_kinds(plan.algorithm)
         self.plan, self.forms = plan, forms
         self.scalars = {n: _INPUT for n, kind in declared.items() if kind.is_scalar}
@@ -103,7 +114,8 @@ class _Phases:
             match phase:
                 case Sweep(streams, body):
                     after = self.paths.run(body, self.memory)
-                    self.forms.check(body)
+                    if self.forms:
+                        self.forms.check(body)
                     stored = {s.name for s in streams if s.stored}
                     self.memory |= {n: v for n, v in after.items() if n in stored}
                     self.memory |= {a.target.name: _only(a.target) for a in phase.reductions}

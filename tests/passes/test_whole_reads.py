@@ -1,0 +1,62 @@
+"""Test that uncut plans, from which the functional form is printed, read the versions they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fuzz.draw import draw
+from planning import WITH_PHASES
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.errors import RuleError
+from optgen.ir.verify import StaleReadError, verify_reads
+from optgen.passes import plan as planner
+from optgen.passes.specialize_shape import fact_combinations
+from optgen.passes.split_scalars import Splitter
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError
+from optgen.spec.read_spec import read_spec
+
+FOUND = Path(__file__).parents[1] / "fuzz" / "found"
+
+
+@pytest.fixture(autouse=True)
+def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the copies of a name to its next version: without them, versions cannot be told."""
+    monkeypatch.setattr(planner, "_without_self_copies", lambda program: program)
+    yield
+    planner._plan.cache_clear()
+
+
+def check(algorithm: Algorithm) -> None:
+    planner._plan.cache_clear()
+    for facts in fact_combinations(algorithm):
+        verify_reads(planner.plan(algorithm, facts, "whole"))
+
+
+@pytest.mark.parametrize("name", WITH_PHASES)
+def test_rules_read_what_they_mean(name: str) -> None:
+    check(WITH_PHASES[name])
+
+
+def test_drawn_rules_read_what_they_mean() -> None:
+    checked = 0
+    for seed in range(60):
+        try:
+            (algorithm,) = read_spec(Spec("random", draw(f"whole {seed}")[0], "<drawn>", 1))
+            check(algorithm)
+        except (SpecError, RuleError):
+            continue
+        checked += 1
+    assert checked > 30
+
+
+def test_a_stale_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its check, a value is inlined after the new value of a scalar that it reads."""
+    (algorithm,) = read_spec(FOUND / "functional_wrong_cce8f3bb.py")
+    check(algorithm)
+    monkeypatch.setattr(Splitter, "_overwritten_before_last_use", lambda *_: False)
+    with pytest.raises(StaleReadError, match="key_f is read where its variable holds"):
+        check(algorithm)
