@@ -5,8 +5,8 @@ too. A parameter with more than two axes is a batch of matrices, and no size is 
 """
 
 from optgen.spec import (
+    col_sum,
     descending,
-    diag,
     eigenvectors,
     factored,
     hyper,
@@ -61,8 +61,10 @@ def SOAP(
             U = eigenvectors(L)
             W = eigenvectors(R)
         elif k % precondition_frequency == 0:
-            S = descending(diag(transpose(U) @ L @ U))
-            T = descending(diag(transpose(W) @ R @ W))
+            X = L @ U
+            Y = R @ W
+            S = descending(transpose(col_sum(U * X)))  # the diagonal of U.T @ L @ U
+            T = descending(transpose(col_sum(W * Y)))
             v = S @ v @ transpose(T)
-            U = qr(L @ U @ transpose(S))
-            W = qr(R @ W @ transpose(T))
+            U = qr(X @ transpose(S))
+            W = qr(Y @ transpose(T))
