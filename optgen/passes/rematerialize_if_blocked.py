@@ -2,13 +2,26 @@
 
 After a sweep over a whole tensor its locals are still in memory, and the next sweep reads them.
 After a sweep in blocks, only the last block's locals are left, so the next sweep recomputes them.
+A local that is another name of a stream is always recomputed: the next sweep may overwrite the
+stream, and then needs a copy.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.nodes import If, Program, Ref, assigns, expressions, refs
+from optgen.ir.nodes import (
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Term,
+    assigns,
+    expressions,
+    refs,
+)
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 from optgen.ir.value_kinds import STATIC
 from optgen.passes.rewrite import filter_assigns
@@ -26,11 +39,21 @@ def rematerialize_if_blocked(plan: Plan) -> Plan:
         if isinstance(phase, Sweep):
             phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
             made = {a.target.name: a.target for a in assigns(phase.body)}
-            available |= {name: ref for name, ref in made.items() if name not in declared}
+            lost = {a.target.name for a in assigns(phase.body) if _is_other_name(a.value)}
+            held = (available | made).items()
+            available = {name: ref for name, ref in held if name not in declared | lost}
             if not phase.body:
                 continue
         phases.append(phase)
     return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
+
+
+def _is_other_name(value: Expr) -> bool:
+    """Tell whether a value is another tensor itself, neither scaled nor copied."""
+    match value:
+        case Linear((Term(Const(1), (Ref(),), ()),)):
+            return True
+    return False
 
 
 def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
