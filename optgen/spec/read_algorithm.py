@@ -75,11 +75,10 @@ def read_algorithm(
     while True:
         given = (source, algorithm, node, constants, helpers, read_elsewhere)
         with_rule, scope = read_rule(*given)
-        if scope.fed_by_reductions <= {state.symbol for state in algorithm.device_scalars()}:
+        fed = scope.fed_by_reductions
+        if fed <= {state.symbol for state in algorithm.device_scalars()}:
             break
-        algorithm = _on_device(
-            algorithm, scope.fed_by_reductions
-        )  # what these feed is on the device too
+        algorithm = _on_device(algorithm, fed)  # what these feed is on the device too
     if with_rule.is_function:
         check_function(source, with_rule, scope, node)
         check_elementwise(source, with_rule)

@@ -16,6 +16,7 @@ WORDS = ("sum", "mean", "norm", "rms", "max_abs")
 _FIRST = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
 _SIGNATURE = re.compile(r"^    p, g, .*/,$", re.M)
 _NO_TENSOR = re.compile(r"row_|col_|diag|trace|eigen|\b[rk]\b|\br[12]\b|\bc[12]\b|@|transpose")
+_MATRICES = re.compile(r"orthogonalize|@ |transpose|\", \"(rows|cols|rank)\"\)")
 _STATES = (
     "hd = 0.5 * hd + 0.25 * {wide}",
     "hd = hd + 1\n    hd = minimum(hd, 3 + {wide})",
@@ -42,6 +43,10 @@ def drawn(seed: str | int, text: str) -> str:
     if lot.random() > 0.2 or "random(" in text:
         return text
     text = _with_scopes(lot, text)
+    if _MATRICES.search(text):  # such a rule keeps no state of the group
+        word, scope = lot.choice(WORDS), lot.choice(("group", "all"))
+        scaled = f'    g = g / (1 + {word}(g, over="{scope}")**2)\n'
+        return _FIRST.sub(lambda first: first[0] + scaled, text, count=1)
     if lot.random() < 0.6 and _FIRST.search(text):
         text = _with_state(lot, text)
     return text

@@ -18,6 +18,7 @@ import optgen
 from optgen import explain, use_lowering
 from optgen.ir.evaluate import Member, evaluate_together
 from optgen.keyed import KeyedOptimizerWrapper, UpdateInBackward
+from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 SPECS = Path(__file__).parents[1] / "specs"
@@ -63,9 +64,9 @@ def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
 class Oracle:
     """The rule in float64, for the parameters of an optimizer."""
 
-    def __init__(self, spec: str | Path, optimizer: Any) -> None:
-        path = spec if isinstance(spec, Path) else SPECS / f"{spec}.py"
-        (self.algorithm,) = read_spec(path)
+    def __init__(self, spec: str | Path | Spec, optimizer: Any) -> None:
+        source = SPECS / f"{spec}.py" if isinstance(spec, str) else spec
+        (self.algorithm,) = read_spec(source)
         self.optimizer = optimizer
         self.shared: dict[int, dict[str, Any]] = {}  # the states of each group
         self.shared_keys = [state.key for state in self.algorithm.group_states()]
@@ -127,6 +128,34 @@ def test_a_state_without_a_reduction(shapes: Any, lowering: str, tmp_path: Path)
     path.write_text(COUNTED)
     optimizer: Any = optgen.load(path)(in_groups(parameters(shapes)))
     oracle = Oracle(path, optimizer)
+    for seed in range(3):
+        give_gradients(optimizer, seed)
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+    assert oracle.difference() < 1e-12
+
+
+WHOLE = """from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Whole(p, g, t, /, m=state("m"), *, lr=hyper(0.1, ge=0)):
+    \"\"\"Products of matrices beside numbers of several parameters.\"\"\"
+    require(ndim(p) == 2, "{shape}")
+    m = 0.9 * m + g / rms(g, over="all")
+    u = m @ transpose(m) @ m
+    p = p - lr * u * mean(abs(m), over="group") / max_abs(u, over="group")
+"""
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+def test_lists_of_whole_matrices(lowering: str) -> None:
+    """In foreach, matrices of one shape make one list, and each of them counts."""
+    spec = Spec("Whole", WHOLE, "whole.py", 1)
+    params = parameters(((3, 4), (5, 4), (3, 4), (3, 4)))
+    optimizer: Any = optgen.load(spec)([{"params": params[:3]}, {"params": params[3:]}])
+    oracle = Oracle(spec, optimizer)
     for seed in range(3):
         give_gradients(optimizer, seed)
         oracle.step()

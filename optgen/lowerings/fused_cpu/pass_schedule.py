@@ -149,6 +149,7 @@ class PassScheduler:
     def _defer_name(
         self, name: str, levels: Sequence[int], runs: Sequence[set[int]], read_back: Collection[str]
     ) -> None:
+        """Add the writers of a name to each pass that reads its old value and knows the new one."""
         writers = {i for i, step in enumerate(self.steps) if name in step.writes}
         if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
             return

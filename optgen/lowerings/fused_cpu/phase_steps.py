@@ -51,9 +51,7 @@ class PhaseSteps:
     streams: dict[str, Axes]
     steps: list[Step] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)  # of the values that have axes
-    numbers: list[str] = field(
-        default_factory=list
-    )  # values without axes: one for the whole tensor
+    numbers: list[str] = field(default_factory=list)  # values without axes
     sweep: int = -1  # index of the last sweep so far; a finish before the first sweep has -1
 
     def __post_init__(self) -> None:

@@ -41,7 +41,8 @@ class WholeSyntax:
     `loop` is its first line, and `opening` the lines after it; `{0}` stands for the names of all
     lists. `tensor` reads a tensor or list of the bucket, and `write` stores a value in it; `{0}`
     stands for its name, and `{1}` for the name of its list. `param` is the parameter whose
-    properties are read.
+    properties are read. `count` is the number of parameters, if they are several: each counts in a
+    reduction over several parameters, also where all have an equal number.
     """
 
     loop: str
@@ -49,6 +50,7 @@ class WholeSyntax:
     tensor: str
     write: str
     param: str
+    count: str = ""
 
 
 ONE_TENSOR = WholeSyntax(
@@ -64,6 +66,7 @@ TENSOR_LISTS = WholeSyntax(
     tensor="{1}",
     write="write_back({1}, {0})",
     param="params[0]",
+    count="len(params)",
 )
 
 
@@ -148,6 +151,8 @@ def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[st
         match expr:
             case Call(op, (Ref(plan.algorithm.param),)) if op in PROPERTIES:
                 return replace(expr, args=(Ref(form.param),))
+            case Call(_, (x,)) if is_wide(expr) and form.count and plan.kind(x).is_scalar:
+                return replace(expr, args=(of_param(x), Ref(form.count)))
         return rebuild(expr, of_param)
 
     return statements(map_expressions(program, of_param), _TEXT, _line)
