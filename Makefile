@@ -43,11 +43,13 @@ format: $(VENV)/installed ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# mypy sees the package as it is installed: generated/ and templates/ inside optgen/.
+# mypy sees the package as it is installed, generated/ and templates/ inside optgen/, and benchmarks/ beside it.
 types: $(VENV)/installed
 	@rm -rf build/types && mkdir -p build/types/optgen
 	@ln -s $(CURDIR)/optgen/* $(CURDIR)/generated $(CURDIR)/templates build/types/optgen/
-	cd build/types && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache optgen
+	@ln -s $(CURDIR)/benchmarks build/types/
+	cd build/types && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
+		-p optgen -p benchmarks
 
 bench: $(VENV)/installed ## this machine's figures against torch.optim
 	$(BIN)/optgen bench

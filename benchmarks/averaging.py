@@ -40,7 +40,7 @@ class Averaged:
         self._averaged = module.AveragedModel(self._model, multi_avg_fn=function)
         self.step()  # the first update copies the model
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Set the model's weights to copies of these tensors."""
         for param, weight in zip(self._model, gradients, strict=True):
             param.data = weight.clone()
@@ -59,7 +59,7 @@ class Limit:
         self._roofline = Roofline([TRAFFIC], torch.optim.SGD(self._means))
         self.step = self._roofline.step
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps read these tensors."""
         for mean, weight in zip(self._means, gradients, strict=True):
             mean.grad = weight.clone()

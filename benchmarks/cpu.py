@@ -28,8 +28,9 @@ from optgen.bench.targets import of_machine
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES
 from optgen.bench.verdict import verdicts
-from optgen.cli import bench
+from optgen.cli.bench import limited
 from optgen.cli.list_specs import columns
+from optgen.cli.plan_traffic import traffic
 
 ROOT = Path(__file__).resolve().parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results" / "cpu.json"
@@ -52,7 +53,7 @@ def main() -> int:
 def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
     """Measure cells. Report those that fail and go on, because the others take long."""
     failed: list[results.Cell] = []
-    measured = suite.Suite(bench.traffic, Budget(arguments.seconds))
+    measured = suite.Suite(traffic, Budget(arguments.seconds))
     begin = time.perf_counter()
     for number, cell in enumerate(chosen, 1):
         try:
@@ -94,7 +95,7 @@ def wanted(arguments: argparse.Namespace) -> list[results.Cell]:
     """Return the requested cells."""
     return [
         cell
-        for cell in select_cells.everything(bench.limited)
+        for cell in select_cells.everything(limited)
         if cell.part in arguments.parts
         and cell.name in arguments.only
         and cell.tensors in arguments.lists

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import optgen.optim
 from optgen.bench.measure import Budget, Figures, compare
@@ -46,7 +47,7 @@ def one_rank() -> Iterator[Any]:
         store = f"file://{folder}/store"
         distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
         try:
-            yield distributed.init_device_mesh("cpu", (1,))
+            yield init_device_mesh("cpu", (1,))
         finally:
             distributed.destroy_process_group()
 
@@ -66,11 +67,11 @@ class SameShapeStepper:
         self._params = [nn.Parameter(value) for value in values]
         self.step = cls(self._params, lr=1e-3, **options).step
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         for param, given in zip(self._params, gradients, strict=True):
             grad = torch.empty_like(param)
             # With one rank, a local shard is the whole gradient.
-            (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(given)  # type: ignore[operator]
+            (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(given)
             param.grad = grad
 
 

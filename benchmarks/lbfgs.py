@@ -38,7 +38,7 @@ class Minimization:
         for _ in range(history // ITERATIONS + 1):
             self.step()
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Ignore gradients, because the closure computes its own."""
 
     def step(self) -> None:

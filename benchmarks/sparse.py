@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Table:
         self._table = torch.nn.Parameter(torch.zeros(rows, width))
         self._optimizer = make([self._table])
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps use a copy of the one gradient."""
         self._table.grad = gradients[0].clone()
 
@@ -55,9 +56,9 @@ def gradient(rows: int, width: int, count: int) -> Tensor:
 def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, Figures]:
     """Return the milliseconds of a step by each way. Every round has a new batch."""
     kinds: dict[str, Callable[[Any], Any]] = {
-        "torch": lambda params: getattr(torch.optim, name)(params, lr=1e-3),
+        "torch": partial(getattr(torch.optim, name), lr=1e-3),
         **{
-            label: lambda params, way=way: getattr(optgen.optim, name)(params, lr=1e-3, **way)
+            label: partial(getattr(optgen.optim, name), lr=1e-3, **way)
             for label, way in WAYS.items()
         },
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,8 +24,6 @@ from optgen.jit import load
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 from optgen.runtime.fused_cpu.toolchain.library_cache import NoCompilerError
 from optgen.spec.files import module_name
-
-traffic = cache(traffic)
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 USUAL = ("1e6", "resnet50", "2000x256")

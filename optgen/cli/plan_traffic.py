@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.bench.variants import OWN
@@ -20,6 +21,7 @@ from optgen.spec.read_spec import read_spec
 _SHAPES = {Axes.ROW: "row", Axes.COLUMN: "col"}
 
 
+@cache
 def traffic(name: str) -> tuple[Traffic, ...] | None:
     """Return the memory traffic of a class's step, one for each plan of its rule.
 

@@ -25,7 +25,8 @@ from optgen.bench.results import Cell
 from optgen.bench.suite import ONE_GROUP, PARTS, Suite
 from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, make
-from optgen.cli.bench import limited, traffic
+from optgen.cli.bench import limited
+from optgen.cli.plan_traffic import traffic
 
 SUITE = Suite(traffic, Budget(0.0, most=1, least=1))
 SMALL = TensorList("small", "three", [(3, 4), (5,), (2, 2, 1, 1)])

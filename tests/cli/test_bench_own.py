@@ -11,7 +11,7 @@ from spec_texts import PLAIN, spec
 
 from optgen.bench import variants
 from optgen.bench.tensor_lists import LISTS, TensorList
-from optgen.cli import bench
+from optgen.cli.plan_traffic import traffic
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(LISTS, "20groups", TensorList("20groups", "", [(2, 2)] * 4, 2))
     yield
     variants.OWN.clear()
-    bench.traffic.cache_clear()
+    traffic.cache_clear()
 
 
 def written(folder: Path, name: str, text: str) -> str:
