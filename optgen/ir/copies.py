@@ -1,8 +1,8 @@
-"""Recognize statements that copy a value."""
+"""Recognize statements that copy a value, and values that are written as a sum of one term."""
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Assign, Const, Linear, Ref, Term
+from optgen.ir.nodes import Assign, Const, Expr, Linear, Ref, Term
 
 
 def is_self_copy(stmt: Assign) -> bool:
@@ -13,10 +13,14 @@ def is_self_copy(stmt: Assign) -> bool:
 
 def copied(stmt: Assign) -> Ref | None:
     """Return the source of a statement that is a plain copy, else None."""
-    match stmt.value:
-        case Ref() as source:
-            return source
-        case Linear((Term(Const(1), (Ref() as source,), ()),)):
-            return source
+    source = only_factor(stmt.value)
+    return source if isinstance(source, Ref) else None
+
+
+def only_factor(value: Expr) -> Expr:
+    """Return the factor of a linear form that is nothing else; return any other value as it is."""
+    match value:
+        case Linear((Term(Const(1), (factor,), ()),)):
+            return factor
         case _:
-            return None
+            return value

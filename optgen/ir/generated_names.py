@@ -33,8 +33,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     ),
     "eager.foreach_ops": ("scale_",),
     "eager.linear_algebra": (
-        *("descending", "diag", "eigenvalues", "eigenvectors", "identity", "inverse_root"),
-        *("newton_schulz", "qr", "singular_vectors", "trace", "transpose"),
+        *("descending", "descending_order", "diag", "eigenvalues", "eigenvectors", "identity"),
+        *("inverse_root", "newton_schulz", "permuted_columns", "permuted_rows", "qr"),
+        *("singular_vectors", "trace", "transpose"),
     ),
     "eager.working_copies": (
         *("equal_lists", "working_copy", "working_value", "write_back", "write_number"),

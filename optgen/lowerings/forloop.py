@@ -99,7 +99,8 @@ def _functional(plan: Plan, whole: bool) -> Function:
     named, drawn = name_random(plan)
     program = with_typed_numbers(named)
     numbers = names_read(program) | read_by(drawn)
-    reads = read_lines(plan, program, WHOLE_TENSOR) if whole else _reads(plan)
+    stored = [stream.name for stream in streams(plan) if stream.stored]  # autograd keeps old values
+    reads = read_lines(plan, program, WHOLE_TENSOR, stored) if whole else _reads(plan)
     opening = [*reads, *undefined_before_draw(plan, drawn)]
     opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]
     body = (

@@ -35,6 +35,7 @@ from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
+from optgen.passes.name_products import name_products
 from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
 from optgen.passes.plan_errors import changes_nothing, circular_matrix_op
@@ -150,9 +151,9 @@ def _cut(
     algorithm: Algorithm, order: Order, separate: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
     """Return the rule in SSA form, its kinds, its phases, and whether they store states early."""
-    versioned = split_live_ranges(
-        drop_redundant_stores(name_reductions(to_ssa(algorithm, separate))), tensors=separate
-    )
+    named = name_reductions(to_ssa(algorithm, separate))
+    named = name_products(named) if order == "whole" else named
+    versioned = split_live_ranges(drop_redundant_stores(named), tensors=separate)
     kinds = kinds_of(versioned)
     if order == "whole":
         return versioned, kinds, as_one_phase(versioned), False

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from optgen.ir.copies import only_factor
 from optgen.ir.nodes import (
     Assign,
     Call,
-    Const,
     Expr,
     If,
-    Linear,
     Program,
-    Term,
     assigns,
     names_read,
 )
@@ -93,9 +91,7 @@ def masks(program: Program) -> frozenset[str]:
 
 
 def _is_truth(value: Expr) -> bool:
-    match value:
-        case Linear((Term(Const(1), (factor,), ()),)):
-            value = factor
+    value = only_factor(value)
     return isinstance(value, Call) and OPS[value.op].category in ("comparison", "logic")
 
 

@@ -6,7 +6,7 @@ writes them back at its end. For a list, every operation is one call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
@@ -27,6 +27,8 @@ from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
+from optgen.lowerings.python.permutations import permute_by_index
+from optgen.lowerings.python.shared_memory import read_after_write
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.rewrite import map_values
@@ -75,9 +77,10 @@ def whole_body(plan: Plan, form: WholeSyntax) -> Body:
     program = _with_tensor_logic(plan)
     lists = ", ".join(_lists(plan.algorithm))
     opening = [line.format(lists) for line in form.opening]
+    stored = [stream.name for stream in streams(plan) if stream.stored]
     lines = [
         *opening,
-        *read_lines(plan, program, form),
+        *read_lines(plan, program, form, read_after_write(program, stored)),
         *whole_statements(plan, program, form),
         *write_lines(plan, form),
     ]
@@ -90,12 +93,14 @@ def streams(plan: Plan) -> tuple[Stream, ...]:
     return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in others))
 
 
-def read_lines(plan: Plan, program: Program, form: WholeSyntax) -> Iterator[str]:
+def read_lines(
+    plan: Plan, program: Program, form: WholeSyntax, copied: Collection[str]
+) -> Iterator[str]:
     """Yield the lines that read the tensors which a program reads or the rule stores."""
     read, like = names_read(program), _spelt(form.tensor, plan.algorithm.param)
     for stream in streams(plan):
         if stream.stored or stream.name in read:
-            function = "working_copy" if stream.stored else "working_value"
+            function = "working_copy" if stream.name in copied else "working_value"
             tensor = _spelt(form.tensor, stream.name)
             yield from when(stream, f"{stream.name} = {function}({tensor}, {like})")
 
@@ -155,7 +160,8 @@ def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[st
                 return replace(expr, args=(of_param(x), Ref(form.count)))
         return rebuild(expr, of_param)
 
-    return statements(map_expressions(program, of_param), _TEXT, _line)
+    indexed = permute_by_index(map_expressions(program, of_param))
+    return statements(indexed, _TEXT, _line)
 
 
 def _line(stmt: Assign) -> str:

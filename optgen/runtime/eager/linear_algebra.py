@@ -62,6 +62,21 @@ def descending(x: Value) -> Value:
     return _each(_descending, x)
 
 
+def descending_order(x: Value) -> Value:
+    """Return the indices of the numbers of x, one number per row, in descending order."""
+    return _each(lambda tensor: tensor.squeeze(-1).argsort(-1, descending=True), x)
+
+
+def permuted_rows(x: Value, order: Value) -> Value:
+    """Return a matrix's rows in this order."""
+    return _both(lambda tensor, index: _permuted(tensor, index, -2), x, order)
+
+
+def permuted_columns(x: Value, order: Value) -> Value:
+    """Return a matrix's columns in this order."""
+    return _both(lambda tensor, index: _permuted(tensor, index, -1), x, order)
+
+
 def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
 
@@ -82,12 +97,25 @@ def newton_schulz(x: Value, coefficients: Sequence[float], steps: float, eps: fl
 
 
 def _descending(x: Tensor) -> Tensor:
-    order = x.squeeze(-1).argsort(-1, descending=True)
-    return x.new_ones(x.size(-2)).diag()[order]
+    return x.new_ones(x.size(-2)).diag()[descending_order(x)]
+
+
+def _permuted(x: Tensor, order: Tensor, axis: int) -> Tensor:
+    if order.dim() == 1:
+        return x.index_select(axis, order)
+    return x.take_along_dim(order.unsqueeze(-1 if axis == -2 else -2), axis)
 
 
 def _each(function: Callable[[Tensor], Tensor], x: Value) -> Value:
     return TensorList(list(map(function, x.tensors))) if isinstance(x, TensorList) else function(x)
+
+
+def _both(function: Callable[[Tensor, Tensor], Tensor], x: Value, y: Value) -> Value:
+    if isinstance(x, TensorList) and isinstance(y, TensorList):
+        return TensorList(list(map(function, x.tensors, y.tensors)))
+    assert isinstance(x, Tensor)
+    assert isinstance(y, Tensor)
+    return function(x, y)
 
 
 def _batched(function: Callable[[Tensor], Tensor], x: Value) -> Value:

@@ -233,7 +233,15 @@ def lerp(a: Tensor, b: Scalar, weight: Scalar) -> Tensor: ...
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar: ...
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
     """Interpolate: return the value a fraction `weight` of the way from a to b."""
+    if isinstance(weight, _NUMBER) and _are_alike(a, b):
+        return cast(Tensor, torch.lerp(cast(Tensor, a), cast(Tensor, b), weight))
     return a + weight * (b - a)
+
+
+def _are_alike(a: Scalar, b: Scalar) -> bool:
+    """Tell whether two values are tensors or lists of tensors of one dtype."""
+    both = all(isinstance(value, Tensor | TensorList) for value in (a, b))
+    return both and cast(Tensor, a).dtype == cast(Tensor, b).dtype
 
 
 @overload

@@ -1,0 +1,89 @@
+"""Move rows and columns by index, where a rule multiplies with a permutation matrix.
+
+`S = descending(x)` is a matrix of zeros and ones. If a rule uses it in `S @ x` and
+`x @ transpose(S)` only, then the order of the rows or columns says the same, and there is no
+product to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from optgen.ir.copies import only_factor
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    children,
+    expressions,
+    map_expressions,
+    rebuild,
+)
+
+
+def permute_by_index(program: Program) -> Program:
+    """Return a program in which a permutation that is only multiplied with is an order."""
+    orders = frozenset(a.target.name for a in assigns(program) if _is_permutation(a.value))
+    orders -= {a.target.name for a in assigns(program) if not _is_permutation(a.value)}
+    orders -= {name for expr in expressions(program) for name in _read_otherwise(expr, orders)}
+    return _with_orders(map_expressions(program, lambda e: _indexed(e, orders)), orders)
+
+
+def _is_permutation(value: Expr) -> bool:
+    value = only_factor(value)
+    return isinstance(value, Call) and value.op == "descending"
+
+
+def _permuted(expr: Expr, orders: frozenset[str]) -> Call | None:
+    """Return a product with one of these permutations as a call; None if it is something else."""
+    match expr:
+        case Call("@", (Ref(name) as order, x)) if name in orders:
+            return Call("permuted_rows", (x, order))
+        case Call("@", (x, Call("transpose", (Ref(name) as order,)))) if name in orders:
+            return Call("permuted_columns", (x, order))
+        case Call("@", (Call("descending", numbers), x)):
+            return Call("permuted_rows", (x, Call("descending_order", numbers)))
+        case Call("@", (x, Call("transpose", (Call("descending", numbers),)))):
+            return Call("permuted_columns", (x, Call("descending_order", numbers)))
+    return None
+
+
+def _read_otherwise(expr: Expr, orders: frozenset[str]) -> Iterator[str]:
+    """Yield the names that an expression reads, except permutations that it multiplies with."""
+    if isinstance(expr, Ref):
+        yield expr.name
+    call = _permuted(expr, orders)
+    inside = children(call or expr)
+    if call and isinstance(call.args[1], Ref):
+        inside = call.args[:1]
+    for child in inside:
+        yield from _read_otherwise(child, orders)
+
+
+def _indexed(expr: Expr, orders: frozenset[str]) -> Expr:
+    call = _permuted(expr, orders)
+    return rebuild(call or expr, lambda child: _indexed(child, orders))
+
+
+def _with_orders(program: Program, orders: frozenset[str]) -> Program:
+    """Return the program with an order in place of each permutation matrix of these names."""
+
+    def changed(stmt: Assign) -> Assign:
+        if stmt.target.name not in orders:
+            return stmt
+        return replace(stmt, value=Call("descending_order", children(only_factor(stmt.value))))
+
+    return tuple(
+        changed(stmt)
+        if isinstance(stmt, Assign)
+        else replace(
+            stmt,
+            then=_with_orders(stmt.then, orders),
+            orelse=_with_orders(stmt.orelse, orders),
+        )
+        for stmt in program
+    )

@@ -1,0 +1,108 @@
+"""Compute equal products and decompositions of matrices once, in a rule on whole matrices.
+
+Each one that is used several times gets a statement and a name of its own. A power uses its operand
+several times, because a square is computed as `x * x`. Elementwise ops are cheap beside products
+and stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import free_name
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    If,
+    Program,
+    Ref,
+    Stmt,
+    assigns,
+    children,
+    expressions,
+    rebuild,
+    refs,
+)
+from optgen.ir.ops import LINEAR_ALGEBRA
+from optgen.ir.value_kinds import declared_kinds
+
+_VIEWS = ("transpose", "diag")  # they compute nothing
+
+
+def name_products(algorithm: Algorithm) -> Algorithm:
+    """Return an SSA rule that computes no product or decomposition twice."""
+    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    namer = _Namer(_repeated(expressions(algorithm.rule)), taken)
+    return replace(algorithm, rule=namer.program(algorithm.rule, {}))
+
+
+def _repeated(values: Iterable[Expr]) -> frozenset[Expr]:
+    """Return the products that are used several times; parts of equal ones count once."""
+    uses: Counter[Expr] = Counter()
+
+    def count(expr: Expr) -> None:
+        uses[expr] += 1
+        if uses[expr] == 1:
+            for child in children(expr):
+                count(child)
+                if isinstance(expr, Call) and expr.op == "**":
+                    count(child)
+
+    for value in values:
+        count(value)
+    return frozenset(expr for expr, times in uses.items() if times > 1 and _is_product(expr))
+
+
+def _is_product(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.op in LINEAR_ALGEBRA and expr.op not in _VIEWS
+
+
+@dataclass
+class _Namer:
+    repeated: frozenset[Expr]
+    taken: set[str]
+    made: list[Assign] = field(default_factory=list)  # new statements before the present one
+
+    def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
+        """Rewrite a block. Names made in an arm are not known after the branch."""
+        out: list[Stmt] = []
+        for stmt in program:
+            self.made = []
+            if isinstance(stmt, Assign):
+                last: Stmt = replace(stmt, value=self._statement_value(stmt, known))
+            else:
+                last = replace(stmt, condition=self._with_names(stmt.condition, known))
+            out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
+            if isinstance(last, If):
+                then, orelse = (self.program(arm, dict(known)) for arm in (last.then, last.orelse))
+                last = replace(last, then=then, orelse=orelse)
+            out.append(last)
+        return tuple(out)
+
+    def _statement_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
+        """Rewrite a statement's value. A product stays the value unless it has a name."""
+        if stmt.value not in self.repeated or stmt.value in known:
+            return self._with_names(stmt.value, known)
+        known[stmt.value] = stmt.target
+        return rebuild(stmt.value, lambda child: self._with_names(child, known))
+
+    def _with_names(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+        if expr in known:
+            return known[expr]
+        inner = rebuild(expr, lambda child: self._with_names(child, known))
+        if expr not in self.repeated:
+            return inner
+        known[expr] = Ref(self._free(expr))
+        self.made.append(Assign(known[expr], inner))
+        return known[expr]
+
+    def _free(self, expr: Expr) -> str:
+        assert isinstance(expr, Call)
+        first = next(refs(expr)).name
+        name = free_name(f"{first}_{'product' if expr.op == '@' else expr.op}", self.taken)
+        self.taken.add(name)
+        return name

@@ -1,0 +1,58 @@
+"""Test that a rule computes equal products of matrices once, wherever the values are equal."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from spec_texts import LR, spec
+
+from optgen.ir.nodes import Call, expressions, walk
+from optgen.passes.plan import plan
+from optgen.spec import Spec
+from optgen.spec.read_spec import read_spec
+
+STATES = 'v=state("exp_avg_sq"), U=state("square", shape=("rows", "rows"))'
+MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
+LAST = "p = p - lr * v"
+
+
+def times(*body: str) -> Counter[str]:
+    """Return how often the plan of a rule has each op."""
+    (algorithm,) = read_spec(
+        Spec("Made", spec(MATRIX, *body, LAST, states=STATES, hypers=LR), "made.py", 1)
+    )
+    (sweep,) = plan(algorithm, {"factored": True}).sweeps
+    nodes = (node for expr in expressions(sweep.body) for node in walk(expr))
+    return Counter(node.op for node in nodes if isinstance(node, Call))
+
+
+@pytest.mark.parametrize(
+    ("body", "op", "count"),
+    [
+        (("v = (U @ g) ** 2", "U = U + 1"), "@", 1),
+        (("v = U @ g / (1 + norm(U @ g))", "U = U + 1"), "@", 1),
+        (("v = transpose(U) @ g @ transpose(g) @ g + transpose(U) @ g", "U = U + 1"), "@", 3),
+        (("U = qr(U) + transpose(qr(U))", "v = g"), "qr", 1),
+        (("if t > 1:", "    v = U @ g", "v = v + U @ g", "U = U + 1"), "@", 2),
+        (("v = U @ g", "if t > 1:", "    v = v + U @ g", "U = U + 1"), "@", 1),
+    ],
+)
+def test_equal_products_are_computed_once(body: tuple[str, ...], op: str, count: int) -> None:
+    assert times(*body)[op] == count
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ("v = U @ g", "U = 0.5 * U", "v = v + U @ g"),
+        ("v = U @ g", "g = 0.5 * g", "v = v + U @ g", "U = U + 1"),
+        ("if t > 1:", "    v = U @ g", "else:", "    v = g - U @ g", "U = U + 1"),
+    ],
+)
+def test_products_of_other_values_are_not(body: tuple[str, ...]) -> None:
+    assert times(*body)["@"] == 2
+
+
+def test_views_get_no_name() -> None:
+    assert times("v = transpose(U) @ g + transpose(U) @ p", "U = U + 1")["transpose"] == 2
