@@ -234,7 +234,7 @@ def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar: ...
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
     """Interpolate: return the value a fraction `weight` of the way from a to b."""
     if isinstance(weight, _NUMBER) and _are_alike(a, b):
-        return cast(Tensor, torch.lerp(cast(Tensor, a), cast(Tensor, b), weight))
+        return torch.lerp(cast(Tensor, a), cast(Tensor, b), weight)
     return a + weight * (b - a)
 
 
