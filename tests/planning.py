@@ -8,7 +8,7 @@ from pathlib import Path
 import optgen.specs
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
@@ -26,7 +26,7 @@ STORAGE = {a.name: a for a in _SPECS if a.widens}
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 
 WITH_PHASES = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
-WITH_PHASES |= {a.name: a for a in _SPECS if not (a.elementwise or a.widens or why_unfused(a))}
+WITH_PHASES |= {a.name: a for a in _SPECS if not (a.elementwise or a.widens or why_uncut(a))}
 """Rules with reductions or matrix ops, which have phases: the catalogue's and tests/specs."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {

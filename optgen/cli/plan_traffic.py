@@ -12,7 +12,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns, expressions
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.value_kinds import Axes
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.derive import derive
 from optgen.passes.plan import plans
 from optgen.spec.base_spec import read_base
@@ -37,7 +37,7 @@ def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
     """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
     found = plans(algorithm)
     calls = any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases)
-    if calls or why_unfused(algorithm):
+    if calls or why_uncut(algorithm):
         return None
     return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in found)
 

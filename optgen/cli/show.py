@@ -10,7 +10,6 @@ from optgen import emit
 from optgen.cli.locate_specs import is_catalogued, spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.print_ir import to_text
-from optgen.ir.whole_matrices import why_unfused
 from optgen.lowerings import LOWERINGS, Lowering
 from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
@@ -67,7 +66,7 @@ def generated(name: str, lowering: str) -> str:
 def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
     """Return why a lowering writes no file for an algorithm, and what to show instead."""
     name, base = algorithm.name, algorithm.base
-    if reason := why_unfused(algorithm):
+    if reason := lowering.refusal(algorithm):
         return f"{name} has no {lowering.name}: {reason}; its steps take foreach or forloop"
     if lowering.of == "optimizer":
         return f"{name} is a function, so it has no optimizer: use --lowering function"

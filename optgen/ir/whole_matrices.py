@@ -1,7 +1,7 @@
 """Tell which rules are computed statement by statement on whole tensors, and which are not fused.
 
 A rule on whole matrices is not cut into sweeps over elements, so it has no fused lowering. A rule
-with numbers of several parameters is cut, but a fused kernel knows only one parameter at a time.
+with numbers of several parameters is cut. A C++ step can suspend until all parameters have theirs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
 from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
 
-def why_unfused(algorithm: Algorithm) -> str:
-    """Say in a few words why a rule has no fused lowering; "" if it has."""
+def why_not_in_triton(algorithm: Algorithm) -> str:
+    """Say in a few words why a rule is not lowered to Triton; "" if it is."""
     if whole := why_uncut(algorithm):
         return whole
     for state in algorithm.group_states():

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import why_unfused
 
 Context = Mapping[str, Any]
 PlanPass = Callable[[Plan], Plan]
@@ -20,8 +19,8 @@ class Lowering:
 
     `lower` turns an algorithm into the variables of `template`. `of` says what the file contains:
     code for a "rule", or the "optimizer" class or "function" that runs the rule. A derived
-    algorithm (`base=`) shares its base's rule, so only its class file is written. A `fused`
-    lowering needs a rule that can be cut into sweeps over elements.
+    algorithm (`base=`) shares its base's rule, so only its class file is written. `refusal` says in
+    a few words why a rule cannot be lowered so.
     """
 
     name: str
@@ -29,10 +28,10 @@ class Lowering:
     template: str
     lower: Callable[[Algorithm], Context]
     of: Literal["rule", "optimizer", "function"] = "rule"
-    fused: bool = False
+    refusal: Callable[[Algorithm], str] = lambda algorithm: ""
 
     def applies(self, algorithm: Algorithm) -> bool:
         """Tell whether this lowering writes a file for an algorithm."""
         if self.of == "rule":
-            return algorithm.base is None and not (self.fused and why_unfused(algorithm))
+            return algorithm.base is None and not self.refusal(algorithm)
         return algorithm.is_function is (self.of == "function")

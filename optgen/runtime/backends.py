@@ -5,7 +5,7 @@ table and the protocol.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -15,6 +15,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
+from optgen.runtime.sharded.driver import Update as WideUpdate
 
 Update: TypeAlias = Callable[[], CachedStep | None]
 """Updates batches; returns a cached step that may take the next step, or None."""
@@ -63,6 +64,14 @@ class Backend(Protocol):
         """Check batches, and raise before anything is written; return their update.
 
         Note the collectives of the update in `consensus`, which exists if the step can have any.
+        """
+
+    def wide_updates(
+        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+    ) -> Iterable[WideUpdate]:
+        """Check a batch of a rule that reduces over several parameters; return its updates.
+
+        Gradients are unscaled before the first update begins.
         """
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from optgen.runtime import wide_step
 from optgen.runtime.backends import BACKENDS, FUSED, Update, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
@@ -13,7 +14,6 @@ from optgen.runtime.batch.grad_scaler import is_scaled, is_skipped
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
-from optgen.runtime.eager import wide_step
 from optgen.runtime.forced_lowering import forced
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
 from optgen.runtime.sharded.place_gradients import placed_gradients

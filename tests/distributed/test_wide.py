@@ -12,6 +12,7 @@ from distributed.cases import SHARED, difference, share
 from torch import Tensor, distributed, nn
 
 import optgen
+from optgen import use_lowering
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -22,8 +23,8 @@ def _listed(tensors: list[Tensor]) -> list[dict[str, Any]]:
     return [{"params": tensors[:4]}, {"params": tensors[4:], "lr": 0.05}]
 
 
-def _train(rank: int, name: str, shapes: Any) -> float:
-    """Return the difference between shards and one process after five steps."""
+def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
+    """Return the difference between shards and the for-loop in one process after five steps."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(3)
     drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in shapes]
@@ -36,17 +37,20 @@ def _train(rank: int, name: str, shapes: Any) -> float:
         for own, whole, (_, how) in zip(shared, alone, shapes, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
             own.grad = share(whole.grad, how, mesh)
-        ours.step()
-        reference.step()
+        with use_lowering(lowering):
+            ours.step()
+        with use_lowering("forloop"):
+            reference.step()
     for group, whole_group in zip(ours.param_groups, reference.param_groups, strict=True):
         for state in cls.rule.group_states:
             torch.testing.assert_close(group[state.key], whole_group[state.key])
     return max(difference(a.detach(), b.detach()) for a, b in zip(shared, alone, strict=True))
 
 
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["odd_wide", "prodigy", "dadapt_adam", "clipped_lamb"])
-def test_shards_follow_one_process(name: str) -> None:
-    assert max(pair.run(_train, name, SHARED)) < 1e-12
+def test_shards_follow_one_process(name: str, lowering: str) -> None:
+    assert max(pair.run(_train, name, SHARED, lowering)) < 1e-12
 
 
 def _one_fails(rank: int) -> str:

@@ -24,6 +24,8 @@ from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.shard_kernel import MACRO, ShardKernel
+from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import excess
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
@@ -58,7 +60,12 @@ class Built:
     @property
     def runs_fused(self) -> bool:
         """Tell whether the fused C++ kernel's table has room for all its tensors."""
-        return not self.cls.rule.unfused and not excess(self.cls.rule, self.source)
+        return not self.cls.rule.uncut and not excess(self.cls.rule, self.source)
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether its C++ steps suspend, because parameters wait for one another."""
+        return bool(self.cls.rule.wide)
 
     @property
     def folder(self) -> Path:
@@ -95,13 +102,14 @@ def compile_together(rules: Sequence[Built], *flags: str) -> None:
 
     With the flag `-fsyntax-only` the compiler only checks the source.
     """
-    groups: dict[tuple[str, int], list[Built]] = {}
+    groups: dict[tuple[str, int, bool], list[Built]] = {}
     for rule in filter(lambda rule: rule.runs_fused, _with_programs(rules)):
         include = _INCLUDE.search(rule.source)
         assert include is not None
-        groups.setdefault((include[0], rule.types), []).append(rule)
-    for (include, types), group in groups.items():
-        _compile(f"#define OPTGEN_TYPES {types}\n", include, group, flags)
+        groups.setdefault((include[0], rule.types, rule.waits), []).append(rule)
+    for (include, types, waits), group in groups.items():
+        defines = f"#define OPTGEN_TYPES {types}\n" + f"#define {MACRO}\n" * waits
+        _compile(defines, include, group, flags)
 
 
 def _with_programs(rules: Iterable[Built]) -> Iterator[Built]:
@@ -155,13 +163,16 @@ def _renamed(source: str, i: int) -> str:
     return f'{define}#line 1 "drawn{i}"\n{source}\n{undefine}'
 
 
-class _BatchKernel(Kernel):
-    """Kernel of a rule in a shared library: its names end in a suffix."""
+class _InBatch(KernelSignature):
+    """Part of a kernel's class: its names in a shared library end in a suffix.
+
+    The functions that resume a step are those of all rules in the library.
+    """
 
     suffix = ""
 
     def _has(self, name: str) -> bool:
-        return super()._has(name + self.suffix)
+        return super()._has(name if name == "optgen_advance" else name + self.suffix)
 
     def _text(self, name: str) -> str:
         if not self._has(name):
@@ -181,7 +192,7 @@ def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
 
     def load_kernel(owner: Any, module: Any, is_sharded: bool, types: int) -> Any:
         rule = known.get(module.__name__)
-        if rule is None or is_sharded:
+        if rule is None or is_sharded is not rule.waits:
             return build(owner, module, is_sharded, types)
         return _kernel(rule, owner)
 
@@ -193,7 +204,7 @@ def _kernel(rule: Built, owner: Any) -> Any:
     if rule.library is None:
         return rule.refused_by_cpp
     path, suffix = rule.library
-    kind = type("Suffixed", (_BatchKernel,), {"suffix": suffix})
+    kind = type("Suffixed", (_InBatch, ShardKernel if rule.waits else Kernel), {"suffix": suffix})
     source = rule.source
     swept_by = _sweeps() if "phased_kernel.h" in source else None
     return kind(owner, path, dtype_variants.ALL, source, swept_by)

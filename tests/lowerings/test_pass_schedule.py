@@ -13,7 +13,7 @@ from planning import WITH_PHASES
 import optgen.lowerings.fused_cpu as fused_cpu
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.fused_cpu import phased_rule
 from optgen.lowerings.fused_cpu.pass_schedule import PassScheduler, tiling_strategies
 from optgen.spec import Spec
@@ -46,7 +46,7 @@ def _drawn(seeds: range) -> Iterator[Algorithm]:
             (algorithm,) = read_spec(Spec("random", draw(f"passes {seed}")[0], "<drawn>", 1))
         except SpecError:
             continue
-        if not (algorithm.elementwise or why_unfused(algorithm)):
+        if not (algorithm.elementwise or why_uncut(algorithm)):
             yield algorithm
 
 

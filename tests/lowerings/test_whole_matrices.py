@@ -15,7 +15,7 @@ from torch import Tensor
 import optgen
 from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.latex import to_latex
@@ -257,5 +257,5 @@ def test_the_text(case: str, golden: Golden) -> None:
 @pytest.mark.parametrize("case", RULES)
 def test_there_is_no_fused_file(case: str) -> None:
     (algorithm,) = read_spec(rule(case))
-    assert why_unfused(algorithm)
+    assert why_uncut(algorithm)
     assert set(emit.render_all(algorithm, None)) == {"__init__.py", "forloop.py", "foreach.py"}

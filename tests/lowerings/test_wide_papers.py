@@ -14,9 +14,10 @@ import optgen
 from optgen import use_lowering
 
 SPECS = Path(__file__).parent.parent / "specs"
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("name", WIDE_PAPERS)
 def test_equal_to_the_paper(name: str, groups: int, lowering: str) -> None:

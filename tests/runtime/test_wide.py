@@ -22,6 +22,7 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 SPECS = Path(__file__).parents[1] / "specs"
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
 NAMES = ("odd_wide", "prodigy", "dadapt_adam", "clipped_lamb")
 ODD: Any = optgen.load(SPECS / "odd_wide.py")
 PRODIGY: Any = optgen.load(SPECS / "prodigy.py")
@@ -106,7 +107,7 @@ class Oracle:
         )
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_the_rule(name: str, shapes: Any, lowering: str) -> None:
@@ -120,7 +121,7 @@ def test_equal_to_the_rule(name: str, shapes: Any, lowering: str) -> None:
         assert oracle.difference() < 1e-12
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 def test_a_state_without_a_reduction(shapes: Any, lowering: str, tmp_path: Path) -> None:
     """Each element could be updated by itself, but the group's parameters step together."""
@@ -164,7 +165,7 @@ def test_lists_of_whole_matrices(lowering: str) -> None:
     assert oracle.difference() < 1e-12
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("options", [{"heavy": False}, {"clip": 0.3}, {"clip": 0.3, "lr": 1.0}])
 def test_flags_of_groups_that_differ(options: dict[str, Any], lowering: str) -> None:
     groups = in_groups(parameters())
@@ -179,7 +180,7 @@ def test_flags_of_groups_that_differ(options: dict[str, Any], lowering: str) -> 
     assert oracle.difference() < 1e-12
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 def test_parameters_without_a_gradient_do_not_count(lowering: str) -> None:
     optimizer = ODD(in_groups(parameters()))
     oracle = Oracle("odd_wide", optimizer)
@@ -196,8 +197,54 @@ def test_parameters_without_a_gradient_do_not_count(lowering: str) -> None:
     assert oracle.difference() < 1e-12
 
 
+def test_groups_of_different_lowerings_wait_for_one_another() -> None:
+    groups = in_groups(parameters())
+    groups[0]["foreach"] = False
+    optimizer = ODD(groups)
+    assert all(title in str(explain(optimizer)) for title in ("for-loop", "fused C++"))
+    oracle = Oracle("odd_wide", optimizer)
+    for seed in range(3):
+        give_gradients(optimizer, seed)
+        oracle.step()
+        optimizer.step()
+    assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_gradients_of_another_layout(lowering: str) -> None:
+    params = [torch.ones(3, 4).double().t().requires_grad_(), *parameters(((4, 3), (5,)))]
+    optimizer = ODD(params)
+    oracle = Oracle("odd_wide", optimizer)
+    for seed in range(3):
+        give_gradients(optimizer, seed)
+        params[1].grad = torch.randn(3, 4).double().t()
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+    assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_scaler_divides_gradients_once(lowering: str) -> None:
+    scaled, plain = ODD(in_groups(parameters())), ODD(in_groups(parameters()))
+    for seed in range(3):
+        give_gradients(plain, seed)
+        give_gradients(scaled, seed)
+        scaled.grad_scale, scaled.found_inf = torch.tensor(8.0), torch.tensor(float(seed == 1))
+        for group in scaled.param_groups:
+            for param in group["params"]:
+                param.grad *= 8
+        with use_lowering(lowering):
+            scaled.step()
+            if seed != 1:
+                plain.step()
+    for ours, theirs in zip(scaled.param_groups, plain.param_groups, strict=True):
+        for a, b in zip(ours["params"], theirs["params"], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 def test_narrow_parameters(lowering: str, dtype: torch.dtype) -> None:
     params = parameters(dtype=dtype)
     params[1], params[2] = params[1].detach().float(), params[2].detach().double()
@@ -211,7 +258,7 @@ def test_narrow_parameters(lowering: str, dtype: torch.dtype) -> None:
     assert [group["k"].item() for group in optimizer.param_groups] == [2.0, 2.0]
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 def test_the_same_bits_in_every_order(lowering: str) -> None:
     found = []
     for order in ((0, 1, 2, 3, 4, 5), (4, 2, 5, 0, 3, 1)):
@@ -224,6 +271,23 @@ def test_the_same_bits_in_every_order(lowering: str) -> None:
             with use_lowering(lowering):
                 optimizer.step()
         found.append([param.detach().clone() for param in params])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_the_same_bits_for_any_number_of_threads() -> None:
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            params = parameters((*LARGE, (3000, 1000)), torch.float32)
+            optimizer = ODD(in_groups(params))
+            with use_lowering("fused_cpu"):
+                step(optimizer, 1)
+                step(optimizer, 2)
+            found.append([param.detach().clone() for param in params])
+    finally:
+        torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
@@ -412,15 +476,24 @@ def test_a_parameter_that_is_listed_twice() -> None:
     assert param.tolist() == [1.0] * 3
 
 
-def test_explain_says_why_it_is_not_fused() -> None:
-    assert "the parameters of a group share the state k" in str(explain(PRODIGY(parameters())))
-    clipped: Any = optgen.load(SPECS / "clipped_lamb.py")(parameters())
-    assert "the rule reduces over several parameters" in str(explain(clipped))
-    with (
-        pytest.raises(RuntimeError, match="reduces over several parameters"),
-        use_lowering("fused_cpu"),
-    ):
-        step(clipped, 1)
+def test_explain_says_the_lowering() -> None:
+    assert "fused C++" in str(explain(PRODIGY(parameters())))
+    spec = Spec("Whole", WHOLE, "whole.py", 1)
+    optimizer: Any = optgen.load(spec)(parameters(((3, 4), (5, 4))))
+    assert "the rule has `@`, which takes whole matrices" in str(explain(optimizer))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("prodigy", "the parameters of a group share the state k"),
+        ("clipped_lamb", "the rule reduces over several parameters"),
+    ],
+)
+def test_triton_is_refused_with_a_reason(name: str, reason: str) -> None:
+    optimizer: Any = optgen.load(SPECS / f"{name}.py")(parameters())
+    with pytest.raises(RuntimeError, match=reason), use_lowering("fused_triton"):
+        step(optimizer, 1)
 
 
 def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:

@@ -6,7 +6,7 @@ import pytest
 from conftest import Golden
 from spec_texts import LR, UPDATE, read, spec
 
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.spec.errors import SpecError
 
 MATRIX = 'require(ndim(p) == 2, "no matrix: {shape}")'
@@ -86,13 +86,11 @@ RIGHT = {
 def test_right(case: str) -> None:
     algorithm = read(spec(*RIGHT[case]))
     assert not algorithm.elementwise
-    assert "whole matrices" in why_unfused(algorithm)
+    assert "whole matrices" in why_uncut(algorithm)
 
 
 def test_orthogonalize_in_a_branch_has_no_fused_lowering() -> None:
     body = (MATRIX, "if t > 2:", "    g = orthogonalize(g, abc, k, eps)", UPDATE)
-    assert (
-        why_unfused(read(spec(*body, hypers=NS))) == "the rule has `orthogonalize` inside a branch"
-    )
+    assert why_uncut(read(spec(*body, hypers=NS))) == "the rule has `orthogonalize` inside a branch"
     decided = ("if factored(p):", "    g = orthogonalize(g, abc, k, eps)", UPDATE)
-    assert not why_unfused(read(spec(*decided, hypers=NS)))
+    assert not why_uncut(read(spec(*decided, hypers=NS)))

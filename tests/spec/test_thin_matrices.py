@@ -6,7 +6,7 @@ import pytest
 from conftest import Golden
 from spec_texts import LR, UPDATE, read, spec
 
-from optgen.ir.whole_matrices import why_unfused
+from optgen.ir.whole_matrices import why_uncut
 from optgen.spec.errors import SpecError
 
 MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
@@ -135,4 +135,4 @@ def test_right(case: str) -> None:
     algorithm = read(RIGHT[case])
     ordinary = "ordinary" in case
     assert algorithm.has_rank is not ordinary
-    assert bool(why_unfused(algorithm)) is not ordinary
+    assert bool(why_uncut(algorithm)) is not ordinary

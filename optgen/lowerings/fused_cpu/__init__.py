@@ -17,6 +17,7 @@ from optgen.ir.algorithm import Algorithm, Hyper, Shape
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.value_kinds import Axes
+from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
 from optgen.lowerings.fused_cpu.line_layout import comment, declared, laid_out, listed
 from optgen.lowerings.fused_cpu.loop_ir import sweep_loop
@@ -82,7 +83,7 @@ FUSED_CPU = Lowering(
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
     lower=context,
-    fused=True,
+    refusal=why_uncut,
 )
 
 

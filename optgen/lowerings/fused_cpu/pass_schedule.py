@@ -128,7 +128,7 @@ class PassScheduler:
         complete = (
             step
             for step, level in zip(steps, levels, strict=True)
-            if step.reduction and level < at and step.axes not in self.axes
+            if step.reduces_values and level < at and step.axes not in self.axes
         )
         return any(s.reads[0] in elements and not read.isdisjoint(s.writes) for s in complete)
 
@@ -160,7 +160,7 @@ class PassScheduler:
 
     def _runs_on_tiles(self, step: Step) -> bool:
         """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
-        if not step.reduction:
+        if not step.reduces_values:
             return step.axes in self.axes
         makers = (s.axes for s in self.steps if step.reads[0] in s.writes)
         return next(makers, self.streams.get(step.reads[0])) in self.axes
@@ -168,14 +168,18 @@ class PassScheduler:
     def _levels(self) -> list[int]:
         """Return the first pass that runs each step.
 
-        The result of a reduction over all tiles is known from the next pass on.
+        The result of a reduction over all tiles is known from the next pass on. Reductions over
+        parameters keep their order, so that all parameters ask for the same one.
         """
         known: dict[str, tuple[int, int]] = {}  # first pass whose finish, and whose tiles, know it
         levels = []
+        last_wide = 0  # the pass of the last reduction over parameters
         for step in self.steps:
             on_tiles = self._runs_on_tiles(step)
             read = (known.get(n, (0, 0)) for n in (*step.reads, *step.takes))
             level = max((first[on_tiles] for first in read), default=0)
+            if step.reduction and not step.reduces_values:
+                level = last_wide = max(level, last_wide)
             levels.append(level)
             for name in (*step.writes, *step.gives):
                 finish, tiles = known.get(name, (0, 0))

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
-from optgen.ir.generated_names import is_free
-from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
+from optgen.ir.generated_names import free_name, is_free
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, assigns, expressions
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 from optgen.ir.plan import Finish, Plan, Sweep, is_maximum, is_reduction, reads
 from optgen.ir.value_kinds import Axes, Lookup
+from optgen.ir.whole_matrices import is_wide
 from optgen.passes.rewrite import filter_assigns
 
 _LOOPS = {
@@ -39,8 +40,13 @@ class Step:
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
     body: Program = ()
-    reduction: str = ""  # "sum" or "max_abs"; "" for a loop
+    reduction: str = ""  # "sum" or "max_abs", or an op that reduces over parameters; "" for a loop
     swept: bool = False  # reads or writes elements
+
+    @property
+    def reduces_values(self) -> bool:
+        """Tell whether the step reduces values with axes, and not one number of each parameter."""
+        return bool(self.reduction and self.reads)
 
 
 @dataclass
@@ -104,7 +110,9 @@ class PhaseSteps:
         if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
             names.remove(base)
         numbered = (f"{base}_value{number}" for number in count(2))
-        name = next(each for each in chain(names, numbered) if is_free(each, self.taken))
+        return self._taken(next(n for n in chain(names, numbered) if is_free(n, self.taken)))
+
+    def _taken(self, name: str) -> str:
         self.taken.add(name)
         return name
 
@@ -124,6 +132,9 @@ class PhaseSteps:
         for position, (axes, stmts) in enumerate(groups):
             rest = tuple(s for _, others in groups[position + 1 :] for s in others)
             first = stmts[0]
+            if _reduces_over_parameters(first):
+                self._wide_reduction(first)
+                continue
             if isinstance(first, Assign) and is_reduction(first.value):
                 source = self._source(first)
                 self._reduction(first, source, swept=self.axes[source] is Axes.TENSOR)
@@ -131,6 +142,24 @@ class PhaseSteps:
             needed = later | _read(rest) | set(self.streams) | self.kept
             made = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
             self._loop(axes, tuple(stmts), [name for name in made if name in needed])
+
+    def _wide_reduction(self, stmt: Stmt) -> None:
+        """Add the loop that computes the parameter's number, and the reduction of it in place.
+
+        The next number is 1 if the parameter takes part: the reduction may stand in a branch.
+        """
+        (wide,) = assigns((stmt,))
+        assert isinstance(wide.value, Call)
+        name, asks = (
+            wide.target.name,
+            self._taken(free_name(f"{wide.target.name}_asked", self.taken)),
+        )
+        own = (replace(wide, value=wide.value.args[0]), Assign(Ref(asks), Const(1)))
+        absent = (Assign(Ref(name), Const(0)), Assign(Ref(asks), Const(0)))
+        body = own if stmt is wide else (*absent, *_with(stmt, own))
+        self._loop(Axes.NONE, body, [name, asks])
+        step = Step(name, Axes.NONE, self.sweep, reduction=wide.value.op)
+        self.steps.append(replace(step, takes=(name, asks), gives=(name,)))
 
     def _source(self, stmt: Assign) -> str:
         """Return the value that is reduced; an expression gets a name and a loop first.
@@ -213,7 +242,13 @@ def _operand(value: Expr) -> Expr:
 
 
 def _is_a_reduction(stmt: Stmt) -> bool:
-    return isinstance(stmt, Assign) and is_reduction(stmt.value)
+    own = isinstance(stmt, Assign) and is_reduction(stmt.value)
+    return own or _reduces_over_parameters(stmt)
+
+
+def _reduces_over_parameters(stmt: Stmt) -> bool:
+    """Tell whether a statement is a reduction over parameters, or a branch with nothing else."""
+    return any(is_wide(a.value) for a in assigns((stmt,)))
 
 
 def _read(program: Iterable[Stmt]) -> set[str]:
@@ -232,11 +267,23 @@ def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
             if other or _is_a_reduction(inner):
                 yield from _part_of(stmt, alike)
                 alike = []
-            if _is_a_reduction(inner):
+            if is_wide(inner.value):
+                yield from _part_of(stmt, [inner])
+            elif _is_a_reduction(inner):
                 yield inner
             else:
                 alike.append(inner)
         yield from _part_of(stmt, alike)
+
+
+def _with(stmt: Stmt, instead: Program) -> Program:
+    """Return a branch with these statements in place of its only one."""
+    if isinstance(stmt, Assign):
+        return instead
+    then, orelse = (
+        tuple(s for inner in arm for s in _with(inner, instead)) for arm in (stmt.then, stmt.orelse)
+    )
+    return (replace(stmt, then=then, orelse=orelse),)
 
 
 def _part_of(stmt: If, wanted: Collection[Assign]) -> Program:

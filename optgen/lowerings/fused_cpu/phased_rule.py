@@ -127,7 +127,7 @@ class PhasedRule:
         lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
-            kind = {"": "LOOP", "sum": "SUM", "max_abs": "MAX"}[step.reduction]
+            kind = {"": "LOOP", "max_abs": "MAX"}.get(step.reduction, step.reduction.upper())
             reads = () if self._is_total(step) else step.reads
             writes = [n for n in step.writes if n in self._values_with_axes]
             row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]

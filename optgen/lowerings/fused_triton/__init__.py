@@ -15,6 +15,7 @@ from typing import Any
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.whole_matrices import why_not_in_triton
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
 from optgen.lowerings.fused_triton.kernels import ARGUMENTS
@@ -93,7 +94,7 @@ FUSED_TRITON = Lowering(
     filename="fused_triton.py",
     template="fused_triton.py.jinja",
     lower=lower,
-    fused=True,
+    refusal=why_not_in_triton,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram, State
-from optgen.ir.whole_matrices import why_uncut, why_unfused
+from optgen.ir.whole_matrices import why_not_in_triton, why_uncut
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
@@ -93,8 +93,8 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "elementwise": "" if algorithm.elementwise else "False",
         "widens": "True" if algorithm.widens else "",
         "draws": "True" if algorithm.draws else "",
-        "unfused": literal(why_unfused(algorithm)) if why_unfused(algorithm) else "",
-        "uncut": "True" if why_uncut(algorithm) else "",
+        "uncut": _unless("", why_uncut(algorithm)),
+        "not_in_triton": _unless("", why_not_in_triton(algorithm)),
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
         "facts": literal(facts) if facts else "",

@@ -76,7 +76,7 @@ def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
             raise RuntimeError(f"{name} does not support complex parameters")
         if optimizer.rule.uncut and is_dtensor(type(member)):
             raise RuntimeError(
-                f"{name} does not support parameters that are DTensors: {optimizer.rule.unfused}"
+                f"{name} does not support parameters that are DTensors: {optimizer.rule.uncut}"
             )
         sharding = sharding_of(member)
         if sharding is not None and not sharding.is_even(member):

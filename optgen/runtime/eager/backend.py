@@ -1,11 +1,11 @@
 """Update batches through the for-loop and foreach lowerings: plain torch operations by bucket."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.grad_scaler import is_skipped, unscale
-from optgen.runtime.eager import sharded_step
+from optgen.runtime.eager import sharded_step, wide_updates
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
 from optgen.runtime.eager.common_dtype import with_read_lists_in_dtype_of_first
@@ -13,6 +13,7 @@ from optgen.runtime.eager.generated_functions import load
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import number
 from optgen.runtime.sharded.consensus import Consensus
+from optgen.runtime.sharded.driver import Update
 
 
 class EagerBackend:
@@ -47,6 +48,12 @@ class EagerBackend:
                 update_shards()
 
         return update
+
+    def wide_updates(
+        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+    ) -> Iterable[Update]:
+        """Return the updates of a batch of a rule that reduces over several parameters."""
+        return wide_updates.updates(optimizer, batch, self._lowering, consensus)
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""

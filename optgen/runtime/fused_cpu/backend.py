@@ -17,11 +17,17 @@ from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_gr
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernels import kernel_or_reason, load_kernel
-from optgen.runtime.fused_cpu.prepare import prepare_chunks, prepare_dense, prepare_sparse
+from optgen.runtime.fused_cpu.prepare import (
+    prepare_chunks,
+    prepare_dense,
+    prepare_sparse,
+    wide_update,
+)
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
+from optgen.runtime.sharded.driver import Update
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 
@@ -31,8 +37,8 @@ class FusedCpuBackend:
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why no kernel can take this batch; "" if one can."""
-        if owner.rule.unfused:
-            return owner.rule.unfused
+        if owner.rule.uncut:
+            return owner.rule.uncut
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":
@@ -42,7 +48,7 @@ class FusedCpuBackend:
         is_sharded = batch.dispatch_key.sharding is not None
         if is_sharded and owner.rule.draws:
             return "random numbers of sharded parameters"
-        kernel = kernel_or_reason(owner, dtype_bits, is_sharded)
+        kernel = kernel_or_reason(owner, dtype_bits, is_sharded or owner.rule.wide)
         if isinstance(kernel, str):
             return kernel
         if is_sharded and batch.dispatch_key.sparse_grad:
@@ -77,6 +83,12 @@ class FusedCpuBackend:
             return _cached(optimizer, whole) if cacheable else None
 
         return update
+
+    def wide_updates(
+        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+    ) -> tuple[Update]:
+        """Return the update of a batch of a rule that reduces over several parameters."""
+        return (wide_update(load_kernel(optimizer, is_sharded=True), optimizer, batch),)
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.

@@ -7,13 +7,14 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.chunks import Chunk, check_copies, chunks
+from optgen.runtime.fused_cpu.chunks import Chunk, check_copies, chunks, single_chunk
 from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, fill_table
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.kernels import load_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import Lowered
+from optgen.runtime.sharded.driver import Update
 
 PreparedCall = Callable[[], bool]
 """Updates the batches it was prepared for; returns whether a cached step could do so next time."""
@@ -56,6 +57,30 @@ def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> Callable
     dtype_bits = dtype_variants.bits_of_table(table.types, kernel.streams)
     chosen = _kernel_for(dtype_bits, kernel, optimizer)
     return lambda: _run(chosen, optimizer, table, copied)
+
+
+def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
+    """Check a batch; return its update, which waits where the rule reduces over parameters.
+
+    Gradients must be unscaled before the update begins.
+    """
+    from optgen.runtime.fused_cpu.kernel.shard_kernel import ShardKernel
+
+    assert isinstance(kernel, ShardKernel)
+    chunk = single_chunk(kernel, [batch])
+    check_copies(kernel, chunk.batches)
+    dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
+    chosen = _kernel_for(dtype_bits, kernel, optimizer)
+    assert isinstance(chosen, ShardKernel)
+
+    def update() -> Update:
+        table, copied = fill_table(chosen, chunk.batches, scaled=False, copies=chunk.copies)
+        yield from chosen.update(table)
+        for original, copy in copied:
+            original.copy_(copy)
+        increment_version(batch.params)
+
+    return update()
 
 
 def _run(kernel: Kernel, optimizer: Lowered, table: Table, copied: CopyPairs) -> bool:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from threading import Lock
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -41,8 +41,8 @@ class FusedTritonBackend:
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why Triton cannot take this batch; "" if it can."""
-        if owner.rule.unfused:
-            return owner.rule.unfused
+        if owner.rule.not_in_triton:
+            return owner.rule.not_in_triton
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.sharding is not None:
@@ -74,6 +74,12 @@ class FusedTritonBackend:
                 each.scatter_rows()
 
         return update
+
+    def wide_updates(
+        self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
+    ) -> NoReturn:
+        """Raise an error: `obstacle` refuses rules that reduce over several parameters."""
+        raise RuntimeError(optimizer.rule.not_in_triton)
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""

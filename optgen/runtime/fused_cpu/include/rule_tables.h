@@ -22,10 +22,14 @@ auto with_compute_type(bool in_double, Make make) {
 }
 
 struct Step {
-    enum Kind { LOOP, SUM, MAX } kind;
+    // The kinds from GROUP_SUM on reduce a number of the tensor over tensors of the step, in place.
+    // The next number tells whether the tensor takes part.
+    enum Kind { LOOP, SUM, MAX, GROUP_SUM, GROUP_MAX, ALL_SUM, ALL_MAX } kind;
     int axes;          // of a loop's values, or of a reduction's result
     u64 reads, writes; // values, a bit each
     int number;        // index of a reduction among the reductions to the same axes
+
+    constexpr bool is_wide() const { return kind >= GROUP_SUM; }
 };
 
 // Sets of values are 64-bit integers.

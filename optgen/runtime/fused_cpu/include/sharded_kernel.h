@@ -1,5 +1,6 @@
-// Takes a step of sharded tensors. The step suspends when reductions need the other ranks, and
-// exports its own sums. The runtime completes the sums and resumes the step.
+// Takes a step of sharded tensors, or of a rule that reduces over several. The step suspends when
+// reductions need the other ranks or the other tensors, and exports its own results. The runtime
+// completes them and resumes the step.
 #include "optgen/runtime/fused_cpu/include/sharded_tensor.h"
 
 namespace optgen {
@@ -13,7 +14,7 @@ struct ShardedStep {
     HeapArray<i64> first; // [tensor]: its first block among all blocks of a sweep
     HeapArray<char> memory;
     HeapArray<double> numbers;
-    i64 capacity = 1;
+    i64 capacity = 1, channels;
     char* scratch;
     void (*end)(ShardedStep*);
 
@@ -21,7 +22,8 @@ struct ShardedStep {
     ShardedStep(const Table& table, const Threads& given_threads, const Program<R>&... programs)
         : shards(*table.shards), threads(given_threads), step_plan(table, programs...),
           progress(step_plan.count + 1),
-          first(step_plan.count + 1), memory(64), numbers(1) {
+          first(step_plan.count + 1), memory(64), numbers(1),
+          channels(2 * shards.rank_groups + 4) {
         i64 bytes = 0;
         for (i64 i = 0; i < step_plan.count; ++i) {
             progress[i] = {&step_plan.plans[i], nullptr, TensorProgress::SWEEPING, 0, 0, 0};
@@ -53,14 +55,20 @@ struct ShardedStep {
             parallel_for(&ShardedStep::resume, step_plan.count);
             parallel_for(&ShardedStep::sweep, lay_out_blocks());
         } while (any(TensorProgress::READY));
+        if (!any(TensorProgress::SUSPENDED)) change(TensorProgress::WAITING, TensorProgress::SUSPENDED);
         export_sums();
         return any(TensorProgress::SUSPENDED);
     }
 
-    bool any(int state) const {
+    bool any(TensorProgress::State state) const {
         for (i64 i = 0; i < step_plan.count; ++i)
             if (progress[i].state == state) return true;
         return false;
+    }
+
+    void change(TensorProgress::State from, TensorProgress::State to) {
+        for (i64 i = 0; i < step_plan.count; ++i)
+            if (progress[i].state == from) progress[i].state = to;
     }
 
     void resume(i64 i, char*) {
@@ -122,7 +130,8 @@ struct ShardedStep {
     }
 
     // Copies incomplete sums to or from one array, grouped by channel. One collective completes a
-    // channel. Each group of ranks has two channels, one for sums and one for maxima.
+    // channel. Each group of ranks has two channels, one for sums and one for maxima; the last four
+    // are for the reductions over tensors.
     struct SumCopy {
         double** at; // [channel]: place of the next sums; null while sums are counted
         i64* counts;
@@ -147,17 +156,17 @@ struct ShardedStep {
     }
 
     void copy_all(bool back) {
-        HeapArray<double*> at(2 * shards.rank_groups + 1);
+        HeapArray<double*> at(channels + 1);
         at[0] = numbers.data;
-        for (i64 c = 0; c < 2 * shards.rank_groups; ++c) at[c + 1] = at[c] + shards.counts[c];
+        for (i64 c = 0; c < channels; ++c) at[c + 1] = at[c] + shards.counts[c];
         visit_incomplete({at.data, nullptr, back});
     }
 
     void export_sums() {
         i64 count = 0;
-        for (i64 c = 0; c < 2 * shards.rank_groups; ++c) shards.counts[c] = 0;
+        for (i64 c = 0; c < channels; ++c) shards.counts[c] = 0;
         visit_incomplete({nullptr, shards.counts, false});
-        for (i64 c = 0; c < 2 * shards.rank_groups; ++c) count += shards.counts[c];
+        for (i64 c = 0; c < channels; ++c) count += shards.counts[c];
         if (count > capacity) numbers.grow(capacity = count);
         shards.numbers = numbers.data;
         copy_all(false);
@@ -165,9 +174,7 @@ struct ShardedStep {
 
     void import_sums() {
         copy_all(true);
-        for (i64 i = 0; i < step_plan.count; ++i)
-            if (progress[i].state == TensorProgress::SUSPENDED)
-                progress[i].state = TensorProgress::READY;
+        change(TensorProgress::SUSPENDED, TensorProgress::READY);
     }
 };
 

@@ -1,18 +1,19 @@
-// Runs a sharded tensor through its passes, as a state machine. Suspends before a finish step that
-// reads a reduction, until the other ranks have contributed.
+// Runs a tensor through its passes, as a state machine. Suspends before a finish step that reads a
+// reduction, until the other ranks, or the other tensors of the step, have contributed.
 #include "optgen/runtime/fused_cpu/include/phased_kernel.h"
 
 namespace optgen {
 
 struct ProgressMethods;
 
-// State of a sharded tensor between two calls.
+// State of a tensor between two calls. READY: the inputs of `step` are complete. WAITING: until all
+// tensors of the step have a number to reduce.
 struct TensorProgress {
     TensorPlan* plan;
     const ProgressMethods* methods;
-    enum { SWEEPING, READY, SUSPENDED, FINISHED } state; // READY: inputs of `step` are complete
-    int pass, step;                                      // `step`: the next finish step
-    u64 incomplete;                                      // reductions of this rank's shard only
+    enum State { SWEEPING, READY, SUSPENDED, WAITING, FINISHED } state;
+    int pass, step; // `step`: the next finish step
+    u64 incomplete; // reductions of this rank's shard, or of this tensor, only
 };
 
 // Operations on a sharded tensor, for any rule.
@@ -59,9 +60,10 @@ struct ShardedTensor : TensorPasses<R, C> {
         for (int& k = progress.step; k < R::STEP_COUNT; ++k) {
             if (!(pass().finish >> k & 1)) continue;
             const Step& step = R::STEPS[k];
-            if (step.kind != Step::LOOP) reduce(k);
-            else if (!progress.incomplete) this->run_step(k, step);
-            else break;
+            if (step.kind != Step::LOOP && !step.is_wide()) reduce(k);
+            else if (progress.incomplete) break;
+            else if (!step.is_wide()) this->run_step(k, step);
+            else if (this->numbers[step.number + 1]) return wait_for_others(k);
         }
         if (progress.incomplete) {
             progress.state = TensorProgress::SUSPENDED;
@@ -70,6 +72,12 @@ struct ShardedTensor : TensorPasses<R, C> {
         this->store_values(pass());
         progress.state =
             ++progress.pass < plan.passes ? TensorProgress::SWEEPING : TensorProgress::FINISHED;
+    }
+
+    void wait_for_others(int k) const {
+        progress.incomplete = u64(1) << k;
+        progress.step = k + 1;
+        progress.state = TensorProgress::WAITING;
     }
 
     void reduce(int k) const {
@@ -99,13 +107,19 @@ struct ShardedTensor : TensorPasses<R, C> {
     }
 
     // Visits the reductions to complete. The reductions of a channel share one collective: they are
-    // all sums or all maxima, of one group of ranks.
+    // all sums or all maxima, of one group of ranks. Reductions over tensors have channels too.
     void visit_incomplete(void (*visit)(void*, i64, double*, i64), void* state) const {
         for (u64 left = progress.incomplete; left; left &= left - 1) {
             const int k = __builtin_ctzll(left);
-            const i64 channel = 2 * rank_group(k) + (R::STEPS[k].kind == Step::MAX);
-            visit(state, channel, result(k), count(k));
+            visit(state, channel(k), result(k), count(k));
         }
+    }
+
+    i64 channel(int k) const {
+        const Step& step = R::STEPS[k];
+        if (step.is_wide())
+            return 2 * program.table.shards->rank_groups + step.kind - Step::GROUP_SUM;
+        return 2 * rank_group(k) + (step.kind == Step::MAX);
     }
 };
 

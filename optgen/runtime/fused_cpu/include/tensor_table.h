@@ -10,12 +10,13 @@ struct Shard {
     i64 elements, rows, columns, sharded_axes, rank_groups[8];
 };
 
-// Step over shards, which the runtime resumes until it ends (sharded_kernel.h).
+// Step that the runtime resumes until it ends (sharded_kernel.h).
 struct ShardedStep;
 struct Shards {
     const Shard* of;   // [tensor]
     i64 rank_groups;   // how many
-    i64* counts;       // [rank group][sum, max]: how many numbers the ranks must complete
+    i64* counts;       // [rank group][sum, max], then [group sum, group max, all sum, all max]:
+                       // how many numbers the ranks, or the tensors of a step, must complete
     double* numbers;   // these numbers, side by side in the order of `counts`
     ShardedStep* step; // created when the step begins
 };

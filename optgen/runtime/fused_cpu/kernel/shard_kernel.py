@@ -2,7 +2,8 @@
 
 The kernel for sharded parameters is a library of its own. A step goes over all tensors, and
 suspends before it reads sums over whole parameters. The ranks then complete these sums, with one
-collective for all tensors.
+collective for all tensors. A rule that reduces over several parameters has this kernel alone,
+because its steps suspend too.
 """
 
 import ctypes
@@ -11,7 +12,7 @@ from collections.abc import Generator, Sequence
 from ctypes import c_double, c_int, c_void_p
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.all_reduce import Partial
 from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
 from optgen.runtime.sharded.driver import Request, Update, run
+from optgen.runtime.sharded.wide_reductions import WideReduction
 from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.tensors.sharding import ShardedAxis
 
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
 
 MACRO = "OPTGEN_SHARDS"
 """Macro that is defined when a source is compiled for sharded parameters."""
+
+
+_WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
+    ("group", False),
+    ("group", True),
+    ("all", False),
+    ("all", True),
+)
+"""Scope of each kind of reduction over parameters, and whether it is a maximum, as in `Step`."""
 
 
 class _Shards(ctypes.Structure):
@@ -53,7 +64,7 @@ class Shards:
                 if seen.shape not in row_of_shape:
                     row_of_shape[seen.shape] = self._row(seen, sharded_axes)
                 self._rows.extend(row_of_shape[seen.shape])
-        self._counts = array("q", bytes(8 * 2 * len(self._rank_groups)))
+        self._counts = array("q", bytes(8 * (2 * len(self._rank_groups) + len(_WIDE))))
         self.struct = _Shards(
             self._rows.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
         )
@@ -71,16 +82,23 @@ class Shards:
             numbers.append(number)
         return [seen.numel(), rows(seen), cols(seen), sharded_bits, *numbers]
 
-    def partials(self) -> list[Partial]:
-        """Return the sums and maxima that a suspended step needs, as views of kernel memory."""
+    def incomplete(self) -> list[Partial] | WideReduction:
+        """Return the sums and maxima that a suspended step needs, as views of kernel memory.
+
+        Tensors need a reduction over several of them only when none needs one over shards.
+        """
         bounds = list(accumulate(self._counts, initial=0))
         memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
         numbers = torch.frombuffer(memory, dtype=torch.float64)
+        parts = [numbers[first:end] for first, end in pairwise(bounds)]
+        for part, (over, largest) in zip(parts[-len(_WIDE) :], _WIDE, strict=True):
+            if len(part):
+                return WideReduction(part, over, largest, part.copy_)
         channels = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
-            Partial(numbers[first:end], groups, largest)
-            for (first, end), (groups, largest) in zip(pairwise(bounds), channels, strict=True)
-            if end > first
+            Partial(part, groups, largest)
+            for part, (groups, largest) in zip(parts, channels, strict=False)
+            if len(part)
         ]
 
 
@@ -106,11 +124,11 @@ class ShardKernel(Kernel):
 
     def run(self, table: Table, optimizer: Lowered) -> None:
         """Update all tensors of a table, together with the ranks that hold their other shards."""
-        run([self.update(table, optimizer)])
-
-    def update(self, table: Table, optimizer: Lowered) -> Update:
-        """Return an update of a table that yields requests for collectives to the driver."""
         table.set_scale(optimizer)
+        run([self.update(table)])
+
+    def update(self, table: Table) -> Update:
+        """Return an update of a table that yields requests to the driver."""
         shards = Shards(table.batches)
         table.struct.shards = ctypes.addressof(shards.struct)
         for position, segment in enumerate(self.segments):
@@ -124,11 +142,11 @@ class ShardKernel(Kernel):
                 yield from self._run_step(shards)
 
     def _run_step(self, shards: Shards) -> Update:
-        """Resume the step of a segment until it ends; yield what the ranks must complete."""
+        """Resume the step of a segment until it ends; yield what must be completed."""
         step = shards.struct.step
         try:
             while self._advance(step):
-                yield shards.partials()
+                yield shards.incomplete()
         finally:
             self._end(step)
 

@@ -1,0 +1,46 @@
+"""Step all parameters together if their rule has numbers of several of them.
+
+Each update is a generator. It stops where it asks for a reduction over several parameters, and all
+updates of the step go on from there with the result.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from optgen.runtime.backends import backend
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.grad_scaler import is_skipped, unscale
+from optgen.runtime.protocols import Optimized
+from optgen.runtime.sharded.consensus import Consensus
+from optgen.runtime.sharded.driver import Update, run
+
+
+def prepare(
+    optimizer: Stepping, by_lowering: Mapping[str, Sequence[Batch]], consensus: Consensus | None
+) -> Callable[[], None]:
+    """Check the batches of a step, by their lowerings; return a function that updates them."""
+    pairs = [(batch, lowering) for lowering in by_lowering for batch in by_lowering[lowering]]
+    updates: list[Update] = []
+    groups: list[int] = []
+    for batch, lowering in pairs:
+        _check(optimizer, batch)
+        of_batch = list(backend(lowering).wide_updates(optimizer, batch, consensus))
+        updates += of_batch
+        groups += [batch.group_id] * len(of_batch)
+
+    def update() -> None:
+        if is_skipped(optimizer):
+            return
+        for batch, _ in pairs:
+            unscale(optimizer, batch)
+        run(updates, groups)
+
+    return update
+
+
+def _check(optimizer: Optimized, batch: Batch) -> None:
+    if batch.dispatch_key.occurrence:
+        raise RuntimeError(
+            f"{type(optimizer).__name__} reduces over parameters, and one is listed twice: list it "
+            "once"
+        )
