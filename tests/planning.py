@@ -26,7 +26,9 @@ STORAGE = {a.name: a for a in _SPECS if a.widens}
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 
 WITH_PHASES = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
-WITH_PHASES |= {a.name: a for a in _SPECS if not (a.elementwise or a.widens or why_uncut(a))}
+WITH_PHASES |= {
+    a.name: a for a in _SPECS if not (a.elementwise or a.widens or a.is_wide or why_uncut(a))
+}
 """Rules with reductions or matrix ops, which have phases: the catalogue's and tests/specs."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {

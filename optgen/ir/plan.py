@@ -89,7 +89,20 @@ class MatrixCall:
     quote: tuple[str, ...] = ()
 
 
-Phase: TypeAlias = Sweep | Finish | MatrixCall
+@dataclass(frozen=True)
+class WideCall:
+    """A reduction of one number of each parameter, as a phase between two finishes.
+
+    Only Triton's plans have it. Elsewhere it is a statement of a `Finish`.
+    """
+
+    target: Ref
+    op: str
+    operand: Ref
+    quote: tuple[str, ...] = ()
+
+
+Phase: TypeAlias = Sweep | Finish | MatrixCall | WideCall
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ def why_not_in_triton(algorithm: Algorithm) -> str:
     """Say in a few words why a rule is not lowered to Triton; "" if it is."""
     if whole := why_uncut(algorithm):
         return whole
-    for state in algorithm.group_states():
-        return f"the parameters of a group share the state {state.key}"
-    return "the rule reduces over several parameters" if algorithm.is_wide else ""
+    for op in _ops(_in_branches(algorithm.rule)):
+        if op in WIDE_OPS:
+            return "the rule reduces over several parameters inside a branch"
+    return ""
 
 
 def why_uncut(algorithm: Algorithm) -> str:

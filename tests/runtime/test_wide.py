@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from interpreter import inside_interpreter, outside_interpreter, run_inside
 from lowerings.capture import captured
 from torch import Tensor
 
@@ -135,6 +136,85 @@ def test_a_state_without_a_reduction(shapes: Any, lowering: str, tmp_path: Path)
         with use_lowering(lowering):
             optimizer.step()
     assert oracle.difference() < 1e-12
+
+
+TOGETHER = """from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Together(
+    p, g, t, /,
+    m=state("m"),
+    k=state("k", shape="group", init=1.0),
+    r=state("row_var", shape="row", when="factored"),
+    q=state("q", shape="scalar"),
+    *,
+    lr=hyper(0.1, ge=0),
+):
+    \"\"\"Reductions before, between and after sweeps that only some parameters have.\"\"\"
+    k = k + 1
+    first = norm(g, over="group")
+    size = sum(0 * p + 1, over="all")
+    if factored(p):
+        g = 1.5 * g * mean(g) + row_mean(g) / size
+    second = rms(g, over="group")
+    m = 0.9 * m + g / k - mean(p, over="group") / (1 + first)
+    u = m
+    if factored(p):
+        r = 0.9 * r + row_mean(u**2)
+        u = u / (sqrt(r) + 1 + mean(r))
+    q = 0.5 * q + max_abs(u, over="group")
+    big = max_abs(u, over="all")
+    p = p - lr * u / (1 + big) / t - 0.01 * sum(u * p, over="all") * g * first / second / (1 + q)
+"""
+
+
+def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any = SHAPES) -> None:
+    optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
+    oracle = Oracle(spec, optimizer)
+    for seed in range(4):
+        give_gradients(optimizer, seed)
+        oracle.step()
+        with use_lowering(lowering):
+            optimizer.step()
+        assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
+def test_reductions_between_sweeps(shapes: Any, lowering: str) -> None:
+    follow_the_rule(Spec("Together", TOGETHER, "together.py", 1), lowering, shapes)
+
+
+@outside_interpreter
+def test_fused_triton_in_its_interpreter() -> None:
+    run_inside("tests/runtime/test_wide.py", "triton_follows")
+
+
+@inside_interpreter
+@pytest.mark.parametrize("name", ["together", "prodigy", "dadapt_adam", "clipped_lamb"])
+def test_triton_follows_the_rule(name: str) -> None:
+    together = Spec("Together", TOGETHER, "together.py", 1)
+    follow_the_rule(together if name == "together" else SPECS / f"{name}.py", "fused_triton")
+
+
+@inside_interpreter
+def test_triton_follows_after_changes(tmp_path: Path) -> None:
+    """Groups are added, gradients go and come back: plans of earlier steps must not be mistaken."""
+    params = parameters()
+    optimizer: Any = optgen.load(Spec("Together", TOGETHER, "together.py", 1))(params[:3])
+    oracle = Oracle(Spec("Together", TOGETHER, "together.py", 1), optimizer)
+    for seed in range(6):
+        if seed == 2:
+            optimizer.add_param_group({"params": params[3:], "lr": 0.05})
+            oracle.values += [(param.detach().clone(), {}) for param in params[3:]]
+        give_gradients(optimizer, seed)
+        if seed == 4:
+            params[1].grad = None
+        oracle.step()
+        with use_lowering("fused_triton"):
+            optimizer.step()
+        assert oracle.difference() < 1e-12
 
 
 WHOLE = """from optgen.spec import *
@@ -483,17 +563,10 @@ def test_explain_says_the_lowering() -> None:
     assert "the rule has `@`, which takes whole matrices" in str(explain(optimizer))
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("prodigy", "the parameters of a group share the state k"),
-        ("clipped_lamb", "the rule reduces over several parameters"),
-    ],
-)
-def test_triton_is_refused_with_a_reason(name: str, reason: str) -> None:
-    optimizer: Any = optgen.load(SPECS / f"{name}.py")(parameters())
+def test_triton_refuses_reductions_in_branches() -> None:
+    reason = "the rule reduces over several parameters inside a branch"
     with pytest.raises(RuntimeError, match=reason), use_lowering("fused_triton"):
-        step(optimizer, 1)
+        step(ODD(parameters()), 1)
 
 
 def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:

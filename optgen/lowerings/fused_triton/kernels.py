@@ -8,7 +8,7 @@ from typing import Any
 
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Const, Expr, Ref, assigns, expressions
-from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, is_maximum, reads
+from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, WideCall, is_maximum, reads
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import (
     needed,
@@ -147,6 +147,21 @@ class Kernels:
             "source": source.name,
             "target": call.target.name,
             "op_arguments": "".join(f"{_of_group(arg)}, " for arg in rest),
+        }
+
+    def wide_call(self, call: WideCall) -> Context:
+        """Return the template's variables for a reduction over parameters.
+
+        The result is stored nowhere if only other plans read it.
+        """
+        target = variable(call.target.name)
+        is_read = target in self.packed.numbers
+        return {
+            "kind": "wide",
+            "quote": list(map(comment, call.quote)),
+            "op": call.op,
+            "source": self.packed.offset(variable(call.operand.name)),
+            "stores": f"work.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
         }
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:

@@ -9,7 +9,7 @@ from typing import Any
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Ref, expressions, walk
 from optgen.ir.ops import PROPERTIES, RANDOM_OPS
-from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
+from optgen.ir.plan import Finish, Plan, Sweep, WideCall
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
@@ -81,7 +81,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
 
 
 def _packed_scalars(plan: Plan) -> PackedScalars:
-    bodies = [p.body for p in plan.phases if not isinstance(p, MatrixCall)]
+    bodies = [p.body for p in plan.phases if isinstance(p, Sweep | Finish)]
     streams = [s for sweep in plan.sweeps for s in sweep.streams]
     numbers = [variable(r.name) for r in _crossing(plan) if plan.kinds[r].axes is Axes.NONE]
     return PackedScalars(plan, bodies, streams, dict.fromkeys(numbers))
@@ -120,5 +120,7 @@ def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
         elif isinstance(phase, Finish):
             before = plan.phases[i - 1] if i else None
             yield FinishKernel(kernels, phase, before).context() | {"number": next(finishes)}
+        elif isinstance(phase, WideCall):
+            yield kernels.wide_call(phase)
         else:
             yield kernels.call(phase)

@@ -1,6 +1,8 @@
-"""Split a `Finish` at sums over all matrices of a tensor.
+"""Split a `Finish` at sums over all matrices of a tensor, and at reductions over parameters.
 
 Each program finishes some of the matrices and leaves a partial sum. The next kernel combines them.
+A reduction over parameters takes numbers that a kernel has stored, and the next kernel reads the
+result.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from optgen.ir.nodes import Assign, Expr, If, Program, Ref, assigns
-from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction, reads
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
+from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
 from optgen.ir.value_kinds import Axes
+from optgen.ir.whole_matrices import is_wide
 from optgen.passes.rewrite import filter_assigns
 
 
@@ -18,13 +21,44 @@ def split_finishes(plan: Plan) -> Plan:
     """Return a plan in which no finish reads a sum over all matrices that it makes itself.
 
     Each phase that leaves partial sums is followed by a finish, possibly empty, that combines them.
+    A reduction over parameters is a phase of its own.
     """
     phases: list[Phase] = []
-    for phase in plan.phases:
+    for phase in _split_phases(plan):
         if phases and _leaves_parts(plan, phases[-1]) and not isinstance(phase, Finish):
             phases.append(Finish(()))
-        phases += _split(plan, phase) if isinstance(phase, Finish) else [phase]
-    return replace(plan, phases=tuple(phases))
+        phases.append(phase)
+    made = {p.operand: p.target for p in phases if isinstance(p, WideCall)}
+    kinds = {operand: plan.kinds[target] for operand, target in made.items()}
+    return replace(plan, phases=tuple(phases), kinds={**kinds, **plan.kinds})
+
+
+def _split_phases(plan: Plan) -> Iterator[Phase]:
+    for phase in plan.phases:
+        if isinstance(phase, Finish):
+            for part in _split(plan, phase):
+                yield from _split_at_wide(part)
+        else:
+            yield phase
+
+
+def _split_at_wide(finish: Finish) -> Iterator[Phase]:
+    """Split a finish at its reductions over parameters, which keep their order."""
+    wide = [a for a in assigns(finish.body) if is_wide(a.value)]
+    if not wide:
+        yield finish
+        return
+    first, *others = wide
+    late = dependents(finish.body, {stmt.target for stmt in wide}) | {s.target for s in others}
+    early = filter_assigns(finish.body, lambda a: a.target not in {*late, first.target})
+    assert isinstance(first.value, Call)
+    (operand,) = first.value.args
+    if not isinstance(operand, Ref):
+        name = Ref(f"{first.target.name}_of_one", first.target.version)
+        early, operand = (*early, replace(first, target=name, value=operand)), name
+    yield Finish(early)
+    yield WideCall(first.target, first.value.op, operand, first.quote)
+    yield from _split_at_wide(Finish(filter_assigns(finish.body, lambda a: a.target in late)))
 
 
 def _leaves_parts(plan: Plan, phase: Phase) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from optgen.ir.nodes import Assign, Expr, Ref, assigns, expressions
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, is_maximum, reads
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, WideCall, is_maximum, reads
 from optgen.ir.value_kinds import Axes
 
 LINES = (Axes.ROW, Axes.COLUMN)
@@ -85,13 +85,22 @@ def reductions_to(plan: Plan, sweep: Sweep, axes: Axes) -> list[Assign]:
 
 def names_read_by(phase: Phase) -> Iterator[Ref]:
     """Yield every name that a phase reads, repeats included."""
-    exprs: Iterable[Expr] = phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
+    exprs: Iterable[Expr]
+    match phase:
+        case MatrixCall():
+            exprs = phase.args
+        case WideCall():
+            exprs = (phase.operand,)
+        case Sweep() | Finish():
+            exprs = expressions(phase.body)
     return (ref for expr in exprs for ref in reads(expr))
 
 
 def small_values_made(phase: Phase) -> dict[Ref, None]:
-    """Return the names that a `Finish` assigns or a sweep reduces, in order."""
+    """Return the names that a `Finish` assigns, or a sweep or parameters reduce, in order."""
     match phase:
+        case WideCall(target):
+            return {target: None}
         case Sweep():
             return {a.target: None for a in phase.reductions}
         case Finish(body):

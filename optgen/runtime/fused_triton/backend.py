@@ -9,10 +9,10 @@ step counts. Nothing here waits for the device.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from threading import Lock
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,6 +24,7 @@ from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
+from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing
 
 _KEPT = 4  # plans kept for a function: four averaged models can take turns without a new table
@@ -33,7 +34,8 @@ class FusedTritonBackend:
     """Backend for CUDA tensors, and for CPU tensors under Triton's interpreter."""
 
     def __init__(self) -> None:
-        self._plans: WeakKeyDictionary[Any, LaunchPlan] = WeakKeyDictionary()
+        # One plan for all batches. A rule that reduces over parameters has one for each batch.
+        self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
         self._captured: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
         self._calls: WeakKeyDictionary[Any, list[tuple[Batch, LaunchPlan]]] = WeakKeyDictionary()
@@ -77,9 +79,11 @@ class FusedTritonBackend:
 
     def wide_updates(
         self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
-    ) -> NoReturn:
-        """Raise an error: `obstacle` refuses rules that reduce over several parameters."""
-        raise RuntimeError(optimizer.rule.not_in_triton)
+    ) -> Iterable[Update]:
+        """Return the updates of a batch of a rule that reduces over several parameters."""
+        snapshot(optimizer)
+        plan = self._plan(optimizer, [batch], (batch.group_id, batch.dispatch_key))
+        return plan.wide_updates(batch)
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
@@ -99,13 +103,14 @@ class FusedTritonBackend:
                 batch.drop_tensors()
                 self._calls[function] = [(batch, plan), *calls[: _KEPT - 1]]
 
-    def _plan(self, optimizer: Stepping, batches: list[Batch]) -> LaunchPlan:
-        plan = self._plans.get(optimizer)
+    def _plan(self, optimizer: Stepping, batches: list[Batch], key: Any = None) -> LaunchPlan:
+        plans = self._plans.setdefault(optimizer, {})
+        plan = plans.get(key)
         if _capturing(batches):
             plan = LaunchPlan(optimizer, batches, [])
             self._captured.setdefault(optimizer, []).append(plan)
         elif plan is None or not plan.fits(batches):
-            plan = self._plans[optimizer] = LaunchPlan(optimizer, batches, None)
+            plan = plans[key] = LaunchPlan(optimizer, batches, None)
         return plan
 
 

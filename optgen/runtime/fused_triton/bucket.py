@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice
 from math import prod
 from operator import attrgetter, itemgetter
@@ -25,6 +25,7 @@ from optgen.runtime.fused_triton.tensor_streams import (
 )
 from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 from optgen.runtime.fused_triton.workspace import Workspace, WorkspaceSpec
+from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.layout import copy_like
 
 _dtype = attrgetter("dtype")
@@ -217,6 +218,31 @@ class Bucket:
 
         `groups` holds the group of each subset.
         """
+        with self._taking(streams, groups), _on(self.key.device):
+            update(self)
+
+    def wide_update(
+        self,
+        update: Callable[[Bucket], Update],
+        streams: StreamTensors,
+        groups: Sequence[Mapping[str, Any]],
+    ) -> Update:
+        """Return an update of the tensors that waits where the rule reduces over parameters."""
+        with self._taking(streams, groups):
+            launches, answer = update(self), None
+            while True:
+                with _on(self.key.device):
+                    try:
+                        request = launches.send(answer)
+                    except StopIteration:
+                        return
+                answer = yield request
+
+    @contextmanager
+    def _taking(
+        self, streams: StreamTensors, groups: Sequence[Mapping[str, Any]]
+    ) -> Iterator[None]:
+        """Enter the tensors of a step into the table; write copies back at its end."""
         written_copies = []
         for stream, i in self._to_copy:
             original = streams[stream][i]
@@ -225,8 +251,7 @@ class Bucket:
                 written_copies.append((original, copy))
         self._table.point(streams)
         self._params, self._groups = streams[0], groups
-        with _on(self.key.device):
-            update(self)
+        yield
         self._params, self._groups = (), ()
         self._locals.clear()
         for original, copy in written_copies:

@@ -18,6 +18,7 @@ from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import Rule
+from optgen.runtime.sharded.driver import Update
 from optgen.runtime.state.device_scalars import move_scalars_to_param_devices
 
 _dtype = attrgetter("dtype")
@@ -76,9 +77,7 @@ class LaunchPlan:
 
     def update(self, optimizer: Lowered, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
-        values = list(chain.from_iterable(flatten(batch.group, self._rule) for batch in batches))
-        for hypers in self._hypers.values():
-            hypers.set(values)
+        self._set_hypers(batches)
         grad_scale = getattr(optimizer, "grad_scale", None)
         found_inf = getattr(optimizer, "found_inf", None)
         for bucket in self._buckets:
@@ -88,6 +87,28 @@ class LaunchPlan:
             bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
             bucket.loss_scale = bucket.found_inf = None
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
+
+    def wide_updates(self, batch: Batch) -> Iterator[Update]:
+        """Yield the update of every bucket; it waits where the rule reduces over parameters.
+
+        Gradients must be unscaled before the first update begins.
+        """
+        for bucket in self._buckets:
+            yield self._wide_update(bucket, batch)
+
+    def _wide_update(self, bucket: Bucket, batch: Batch) -> Update:
+        self._set_hypers([batch])
+        streams = _streams(self._rule, bucket.subsets, [batch])
+        groups = [batch.group] * len(bucket.subsets)
+        yield from bucket.wide_update(self._module.update, streams, groups)
+        torch.autograd.graph.increment_version(
+            [batch.members[i] for subset in bucket.subsets for i in subset.indices]
+        )
+
+    def _set_hypers(self, batches: list[Batch]) -> None:
+        values = list(chain.from_iterable(flatten(batch.group, self._rule) for batch in batches))
+        for hypers in self._hypers.values():
+            hypers.set(values)
 
 
 def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
@@ -136,10 +157,11 @@ def _move_scalars(rule: Rule, batch: Batch) -> None:
 
 
 def _scalars(rule: Rule, batch: Batch) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the keys and the tensors of the scalars that each parameter has."""
     if rule.step is not None:
         yield "step", batch.steps
     for state, tensors in zip(rule.states, batch.states, strict=True):
-        if state.shape == "scalar":
+        if state.shape == "scalar" and not state.of_group:  # the group's copies are there already
             yield state.key, tensors
 
 

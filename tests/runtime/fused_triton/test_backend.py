@@ -128,7 +128,7 @@ def test_mixed_types_in_one_optimizer() -> None:
     train(ours, optimizer, theirs, other, steps=2)
     for a, b in zip(ours, theirs, strict=True):
         assert error(a, b) < {8: 1e-14, 4: 1e-6, 2: 2e-3}[a.dtype.itemsize]
-    plan = backend("fused_triton")._plans[optimizer]
+    plan = backend("fused_triton")._plans[optimizer][None]
     assert len(plan._buckets) == 3  # one launch each, for any number of tensors
 
 

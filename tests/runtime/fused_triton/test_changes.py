@@ -140,11 +140,11 @@ def test_the_same_step_again_keeps_its_buckets() -> None:
     with use_lowering("fused_triton"):
         give_gradients(params, 0)
         optimizer.step()
-        plan = backend("fused_triton")._plans[optimizer]
+        plan = backend("fused_triton")._plans[optimizer][None]
         give_gradients(params, 1)
         optimizer.step()
 
-    assert backend("fused_triton")._plans[optimizer] is plan
+    assert backend("fused_triton")._plans[optimizer][None] is plan
 
 
 @inside_interpreter
