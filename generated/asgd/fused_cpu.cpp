@@ -59,14 +59,14 @@ struct Rule {
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
 
-        for (i64 first = 0; first < n; first += strip) {
-            const i64 end = first + strip < n ? first + strip : n;
-            for (i64 i = first; strip < n && i < end; i += CACHE_LINE) {
+        for (i64 begin = 0; begin < n; begin += strip) {
+            const i64 end = begin + strip < n ? begin + strip : n;
+            for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
                 prefetch(params + i);
                 prefetch(grads + i);
                 prefetch(axs + i);
             }
-            for (i64 i = first; i < end; i += LANES<C>) {
+            for (i64 i = begin; i < end; i += LANES<C>) {
                 C param = load(params + i, ahead);
                 C grad = load(grads + i, ahead);
                 C ax = load(axs + i, ahead);

@@ -50,14 +50,14 @@ struct Rule {
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = MOMENTUM ? prefetch_strip<S>(n) : n;
 
-        for (i64 first = 0; first < n; first += strip) {
-            const i64 end = first + strip < n ? first + strip : n;
-            for (i64 i = first; strip < n && i < end; i += CACHE_LINE) {
+        for (i64 begin = 0; begin < n; begin += strip) {
+            const i64 end = begin + strip < n ? begin + strip : n;
+            for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
                 prefetch(params + i);
                 prefetch(grads + i);
                 prefetch(momentum_buffers + i);
             }
-            for (i64 i = first; i < end; i += LANES<C>) {
+            for (i64 i = begin; i < end; i += LANES<C>) {
                 C param = load(params + i, ahead);
                 C grad = load(grads + i, ahead);
                 C momentum_buffer = MOMENTUM ? load(momentum_buffers + i, ahead) : C(0);

@@ -80,8 +80,8 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class MatrixCall:
-    """A matrix op between two sweeps; `args[0]` is a local that the sweep before has stored."""
+class HostCall:
+    """An op that the host calls between two phases, with what these have stored."""
 
     target: Ref
     op: str
@@ -90,16 +90,16 @@ class MatrixCall:
 
 
 @dataclass(frozen=True)
-class WideCall:
-    """A reduction of one number of each parameter, as a phase between two finishes.
+class MatrixCall(HostCall):
+    """A matrix op between two sweeps; `args[0]` is a local that the sweep before has stored."""
+
+
+@dataclass(frozen=True)
+class WideCall(HostCall):
+    """A reduction over parameters between two finishes; `args[0]` is a number of each.
 
     Only Triton's plans have it. Elsewhere it is a statement of a `Finish`.
     """
-
-    target: Ref
-    op: str
-    operand: Ref
-    quote: tuple[str, ...] = ()
 
 
 Phase: TypeAlias = Sweep | Finish | MatrixCall | WideCall
@@ -153,7 +153,7 @@ class Plan:
             self,
             scalars=change(self.scalars),
             phases=tuple(
-                phase if isinstance(phase, MatrixCall) else replace(phase, body=change(phase.body))
+                phase if isinstance(phase, HostCall) else replace(phase, body=change(phase.body))
                 for phase in self.phases
             ),
         )
@@ -161,7 +161,7 @@ class Plan:
     def values(self) -> Iterator[Expr]:
         """Yield every value and condition of the phases, in order."""
         for phase in self.phases:
-            yield from phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
+            yield from phase.args if isinstance(phase, HostCall) else expressions(phase.body)
 
     def kind(self, expr: Expr) -> Kind:
         """Return the kind of an expression of the plan."""

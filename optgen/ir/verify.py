@@ -25,7 +25,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import OPS, REDUCTIONS, WIDE_OPS
-from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_reduction
+from optgen.ir.plan import Finish, HostCall, Plan, Sweep, is_reduction
 from optgen.ir.value_kinds import STATIC, Kind, declared_kinds, kind_of
 from optgen.ir.verify_versions import (
     Paths,
@@ -101,7 +101,7 @@ class _Phases:
         self.plan, self.forms = plan, forms
         self.scalars = {n: _INPUT for n, kind in declared.items() if kind.is_scalar}
         self.memory = {n: _INPUT for n, kind in declared.items() if not kind.is_scalar}
-        programs = (phase.body for phase in plan.phases if not isinstance(phase, MatrixCall))
+        programs = (phase.body for phase in plan.phases if not isinstance(phase, HostCall))
         written = {ref for program in programs for ref in written_in(program)}
         written |= {call.target for call in plan.calls}
         self.before = Paths(plan.kinds, written_in(plan.scalars))
@@ -122,7 +122,7 @@ class _Phases:
                 case Finish(body):
                     self.paths.run(body, self.memory)
                     self.memory |= {a.target.name: _only(a.target) for a in assigns(body)}
-                case MatrixCall(target, _, args):
+                case HostCall(target, _, args):
                     for arg in args:
                         self.paths.read(arg, self.memory, {})
                     self.memory[target.name] = _only(target)

@@ -30,7 +30,7 @@ from optgen.ir.nodes import (
     rename_program,
 )
 from optgen.ir.ops import OPS
-from optgen.ir.plan import MatrixCall, Plan
+from optgen.ir.plan import HostCall, Plan
 from optgen.ir.value_kinds import Kind, Stage, kind_of
 from optgen.passes.rewrite import map_values
 
@@ -202,7 +202,7 @@ class _IfConverter:
         """Yield every statement of the plan but this one."""
         yield from _without(self.plan.scalars, stmt)
         for phase in self.plan.phases:
-            if isinstance(phase, MatrixCall):
+            if isinstance(phase, HostCall):
                 yield from (Assign(phase.target, arg) for arg in phase.args)
             else:
                 yield from _without(phase.body, stmt)

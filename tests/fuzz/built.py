@@ -35,7 +35,10 @@ from optgen.spec.read_spec import read_spec
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 # names that every rule's C++ defines
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
-_FLAGS = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
+_FLAGS = (
+    *("-O0", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"),
+    "-Werror=shadow=local",  # a loop's variable once hid the place that random numbers go by
+)
 TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16))
 
 

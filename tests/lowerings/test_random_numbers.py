@@ -63,6 +63,31 @@ def test_numbers_are_those_of_the_rule(dtype: torch.dtype, form: str) -> None:
             )
 
 
+THREE_STREAMS = '''from optgen.spec import *
+
+@optimizer()
+def Three(p, g, t, /, m=state("m"), *, lr=hyper(0.1)):
+    """A loop over three streams prefetches strips of a large tensor."""
+    m = lerp(m, random(3, 2), 0.25)
+    p = p - lr * g
+'''
+
+
+@outside_interpreter
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [(17,), (100,), (1500, 2000)])
+def test_places_go_on_from_strip_to_strip(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    made = []
+    for lowering in ("forloop", "fused_cpu"):
+        param = torch.zeros(size, dtype=dtype, requires_grad=True)
+        param.grad = torch.zeros_like(param)
+        optimizer: Any = optgen.load(Spec("Three", THREE_STREAMS, "three.py", 1))([param])
+        with use_lowering(lowering):  # type: ignore[arg-type]
+            optimizer.step()
+        made.append(optimizer.state[param]["m"])
+    assert torch.equal(*made)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_stochastic_adamw_is_its_rule(dtype: torch.dtype, form: str) -> None:

@@ -73,7 +73,7 @@ _OWN = (
     "Numbers PASSES PASS_COUNTS Pass Pointer READ_ONLY ROW ROW_REDUCTIONS S SCATTER_ADDS "
     "SPLIT STEPS STEP_COUNT STREAMS SUM Scalar Scalars Sizes Step TENSOR VALUES VECTOR_BYTES "
     "WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS add_to ahead applies at broadcast cells cols "
-    "delayed end first flag fresh has_step hypers i i64 inputs lane_sum load load_as mod n "
+    "begin delayed end first flag fresh has_step hypers i i64 inputs lane_sum load load_as mod n "
     "named numbers optgen pitch pow prefetch prefetch_distance prefetch_strip program "
     "RandomKey random_numbers rounded rounded_down_to rounded_to rounded_up_to row rows run "
     "run_axes run_numbers scalars set sizes store store_as streams strip sums sweep truth "

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
-from optgen.ir.plan import MatrixCall, Phase, Plan
+from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.line_layout import indented, listed
 from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
@@ -66,7 +66,7 @@ def _parts(plan: Plan) -> Iterator[Plan]:
         if phase is not None and not isinstance(phase, MatrixCall):
             phases.append(phase)
             continue
-        bodies = [p.body for p in phases if not isinstance(p, MatrixCall)]
+        bodies = [p.body for p in phases if not isinstance(p, HostCall)]
         scalars = used_scalars(plan.scalars, bodies, plan.algorithm)
         yield replace(plan, scalars=scalars, phases=tuple(phases))
         phases = []

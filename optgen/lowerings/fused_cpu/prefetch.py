@@ -24,15 +24,18 @@ def constants(streams: Mapping[str, str]) -> list[str]:
 
 
 def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
-    """Return a strip-mined loop that prefetches each strip before computing it."""
+    """Return a strip-mined loop that prefetches each strip before computing it.
+
+    `first`, the place of the first element, is a parameter of the function around the loop.
+    """
     prefetches = [f"prefetch({array} + i);" for array in arrays]
     parts = [
-        "const i64 end = first + strip < n ? first + strip : n;",
-        "for (i64 i = first; strip < n && i < end; i += CACHE_LINE) {",
+        "const i64 end = begin + strip < n ? begin + strip : n;",
+        "for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {",
         *indented(prefetches),
         "}",
-        f"for (i64 i = first; i < end; {step}) {{",
+        f"for (i64 i = begin; i < end; {step}) {{",
         *inside,
         "}",
     ]
-    return ["for (i64 first = 0; first < n; first += strip) {", *indented(parts), "}"]
+    return ["for (i64 begin = 0; begin < n; begin += strip) {", *indented(parts), "}"]

@@ -154,13 +154,14 @@ class Kernels:
 
         The result is stored nowhere if only other plans read it.
         """
-        target = variable(call.target.name)
+        target, operand = variable(call.target.name), call.args[0]
+        assert isinstance(operand, Ref)
         is_read = target in self.packed.numbers
         return {
             "kind": "wide",
             "quote": list(map(comment, call.quote)),
             "op": call.op,
-            "source": self.packed.offset(variable(call.operand.name)),
+            "source": self.packed.offset(variable(operand.name)),
             "stores": f"work.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
         }
 

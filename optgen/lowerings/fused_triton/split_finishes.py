@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
@@ -28,16 +29,15 @@ def split_finishes(plan: Plan) -> Plan:
         if phases and _leaves_parts(plan, phases[-1]) and not isinstance(phase, Finish):
             phases.append(Finish(()))
         phases.append(phase)
-    made = {p.operand: p.target for p in phases if isinstance(p, WideCall)}
-    kinds = {operand: plan.kinds[target] for operand, target in made.items()}
+    wide = [phase for phase in phases if isinstance(phase, WideCall)]
+    kinds = {ref: plan.kinds[call.target] for call in wide for ref in reads(call.args[0])}
     return replace(plan, phases=tuple(phases), kinds={**kinds, **plan.kinds})
 
 
 def _split_phases(plan: Plan) -> Iterator[Phase]:
     for phase in plan.phases:
         if isinstance(phase, Finish):
-            for part in _split(plan, phase):
-                yield from _split_at_wide(part)
+            yield from chain.from_iterable(map(_split_at_wide, _split(plan, phase)))
         else:
             yield phase
 
@@ -57,7 +57,7 @@ def _split_at_wide(finish: Finish) -> Iterator[Phase]:
         name = Ref(f"{first.target.name}_of_one", first.target.version)
         early, operand = (*early, replace(first, target=name, value=operand)), name
     yield Finish(early)
-    yield WideCall(first.target, first.value.op, operand, first.quote)
+    yield WideCall(first.target, first.value.op, (operand,), first.quote)
     yield from _split_at_wide(Finish(filter_assigns(finish.body, lambda a: a.target in late)))
 
 
@@ -76,7 +76,7 @@ def partial_sums(plan: Plan, finish: Finish) -> list[Assign]:
     return [a for a in made if plan.kinds[a.target].axes is Axes.NONE]
 
 
-def _split(plan: Plan, finish: Finish) -> Iterator[Phase]:
+def _split(plan: Plan, finish: Finish) -> Iterator[Finish]:
     late = dependents(finish.body, {a.target for a in partial_sums(plan, finish)})
     yield Finish(filter_assigns(finish.body, lambda a: a.target not in late))
     rest = filter_assigns(finish.body, lambda a: a.target in late)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from optgen.ir.nodes import Assign, Expr, Ref, assigns, expressions
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, WideCall, is_maximum, reads
+from optgen.ir.plan import Finish, HostCall, Phase, Plan, Sweep, WideCall, is_maximum, reads
 from optgen.ir.value_kinds import Axes
 
 LINES = (Axes.ROW, Axes.COLUMN)
@@ -85,14 +85,7 @@ def reductions_to(plan: Plan, sweep: Sweep, axes: Axes) -> list[Assign]:
 
 def names_read_by(phase: Phase) -> Iterator[Ref]:
     """Yield every name that a phase reads, repeats included."""
-    exprs: Iterable[Expr]
-    match phase:
-        case MatrixCall():
-            exprs = phase.args
-        case WideCall():
-            exprs = (phase.operand,)
-        case Sweep() | Finish():
-            exprs = expressions(phase.body)
+    exprs: Iterable[Expr] = phase.args if isinstance(phase, HostCall) else expressions(phase.body)
     return (ref for expr in exprs for ref in reads(expr))
 
 
