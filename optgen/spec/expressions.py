@@ -45,7 +45,16 @@ _HINTS: dict[type[ast.expr], str] = {
     ast.Lambda: "write a plain helper function in the file",
     ast.Attribute: "call a function by its plain name: sqrt(x), not x.sqrt()",
     ast.NamedExpr: "write a separate assignment",
+    ast.Subscript: "a tensor has no parts; a tuple hyperparameter has items: betas[0]",
+    ast.Tuple: "a value is one tensor or number; a helper returns one",
 }
+
+
+def _hint(node: ast.expr) -> str:
+    """Return the way out for an expression that the language does not have."""
+    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
+        return f"write transpose({ast.unparse(node.value)})"
+    return _HINTS.get(type(node), _ALLOWED)
 
 
 class Expressions:
@@ -300,7 +309,7 @@ class Expressions:
         self.source.error(
             node,
             f"`{self.source.quote(node)}` is not in the language",
-            _HINTS.get(type(node), _ALLOWED),
+            _hint(node),
         )
 
     def check_exists(self, node: ast.expr, name: str) -> None:

@@ -94,7 +94,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "widens": "True" if algorithm.widens else "",
         "draws": "True" if algorithm.draws else "",
         "uncut": _unless("", why_uncut(algorithm)),
-        "not_in_triton": _unless("", why_not_in_triton(algorithm)),
+        "not_in_triton": _unless(why_uncut(algorithm), why_not_in_triton(algorithm)),
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
         "facts": literal(facts) if facts else "",

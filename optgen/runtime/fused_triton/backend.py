@@ -43,8 +43,8 @@ class FusedTritonBackend:
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why Triton cannot take this batch; "" if it can."""
-        if owner.rule.not_in_triton:
-            return owner.rule.not_in_triton
+        if reason := owner.rule.uncut or owner.rule.not_in_triton:
+            return reason
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.sharding is not None:
