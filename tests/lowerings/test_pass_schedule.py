@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,14 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.fused_cpu import phased_rule
-from optgen.lowerings.fused_cpu.pass_schedule import PassScheduler, tiling_strategies
+from optgen.lowerings.fused_cpu.pass_schedule import Pass, PassScheduler, tiling_strategies
+from optgen.lowerings.fused_cpu.phase_steps import Step
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 
 FOUND = Path(__file__).parents[1] / "fuzz" / "found"
+WIDE = Path(__file__).parents[1] / "specs" / "odd_wide.py"
 
 
 @pytest.fixture
@@ -33,10 +35,20 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         axes = dict(streams)
         axes |= {n: step.axes for step in steps for n in step.writes if n not in axes}
         messages.extend(wrong_reads(steps, axes, list(streams), strategies))
+        messages.extend(_other_orders(steps, strategies))
         return strategies
 
     monkeypatch.setattr(phased_rule, "tiling_strategies", watched)
     return messages
+
+
+def _other_orders(steps: Sequence[Step], strategies: Mapping[str, Sequence[Pass]]) -> Iterator[str]:
+    """Yield the strategies that change the order of reductions over parameters."""
+    wide = [step.name for step in steps if step.reduction and not step.reduces_values]
+    for name, passes in strategies.items():
+        finished = [step.name for each in passes for step in each.finish]
+        if passes and [step for step in finished if step in wide] != wide:
+            yield f"{name}: not in the order {wide}"
 
 
 def _drawn(seeds: range) -> Iterator[Algorithm]:
@@ -66,6 +78,12 @@ def test_drawn_rules_read_what_they_mean(wrong: list[str]) -> None:
         checked += 1
         assert wrong == []
     assert checked > 10
+
+
+def test_reductions_over_parameters_keep_their_order(wrong: list[str]) -> None:
+    (algorithm,) = read_spec(WIDE)
+    fused_cpu.context(algorithm)
+    assert wrong == []
 
 
 def test_old_findings_read_what_they_mean(wrong: list[str]) -> None:

@@ -70,7 +70,7 @@ RULES = {
     "attribute call": spec("p = p - lr * g.sqrt()"),
     "module call": spec("p = p - lr * torch.sqrt(g)"),
     "attribute": spec("p = p - lr * g.data"),
-    "transposed": spec("p = p - lr * g @ g.T"),
+    "transposed": spec("p = p - lr * g.T"),
     "slice": spec("p = p - lr * g[0:2]"),
     "two values": spec("p = p - lr * two(g)", before="def two(x):\n    return x, x"),
     "conditional expression": spec("p = p - (lr if t > 3 else 1) * g"),
