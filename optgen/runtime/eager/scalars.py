@@ -239,8 +239,10 @@ def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
 
 
 def _are_alike(a: Scalar, b: Scalar) -> bool:
-    """Tell whether two values are tensors or lists of tensors of one dtype."""
-    both = all(isinstance(value, Tensor | TensorList) for value in (a, b))
+    """Tell whether two values are tensors, or lists of tensors, of one dtype."""
+    both = all(isinstance(x, Tensor) for x in (a, b)) or all(
+        isinstance(x, TensorList) for x in (a, b)
+    )
     return both and cast(Tensor, a).dtype == cast(Tensor, b).dtype
 
 

@@ -116,6 +116,9 @@ def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
     """Compute the result with one call for the whole list; None if torch has no such function."""
     if name in _UNARY and len(args) == 1:
         return _call(name, args[0].tensors)
+    if name == "lerp":
+        start, end, weight = args
+        return _call(name, start.tensors, end.tensors, weight)
     if name not in _BINARY or len(args) != 2:
         return None
     a, b = args
