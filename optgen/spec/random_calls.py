@@ -99,6 +99,6 @@ def check_random(source: Source, algorithm: Algorithm) -> None:
                 source.error_at(node.place, f"`{node.op}` beside `random` is not possible", hint)
     for state in algorithm.states:
         by_fact = (state.when or "").removeprefix("not ") in FACTS
-        if by_fact or state.shape not in ("like", "scalar"):
+        if by_fact or state.of_group or state.shape not in ("like", "scalar"):
             message = f"the state `{state.symbol}` beside `random` is not possible"
             source.error_at(state.place, message, hint)
