@@ -86,7 +86,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("batch",),
     ("sharded",),
     ("eager", "fused_cpu", "fused_triton", "backends"),
-    ("choice", "use_lowering"),
+    ("choice", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
     ("optimizer",),
     ("__init__", "explain", "extra_inputs", "functional", "programs"),

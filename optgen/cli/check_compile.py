@@ -12,7 +12,7 @@ from optgen.cli.locate_specs import spec_path
 from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.runtime.fused_cpu.kernel import shard_kernel
+from optgen.runtime.fused_cpu.kernel import suspending_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
@@ -41,8 +41,8 @@ def _build(algorithm: Algorithm) -> None:
     """Build the libraries for float32 parameters, and those that other dtypes may need."""
     source = inline_includes(emit.render(algorithm, _CPP, None))
     sources = {source: dtype_variants.bits_of_dtypes([torch.float32])}
-    if shard_kernel.MACRO in source:
-        sources[f"#define {shard_kernel.MACRO}\n{source}"] = dtype_variants.ALL
+    if suspending_kernel.MACRO in source:
+        sources[f"#define {suspending_kernel.MACRO}\n{source}"] = dtype_variants.ALL
     with ThreadPoolExecutor(1) as executor:
         for text, dtypes in [*sources.items(), (source, dtype_variants.ALL)]:
             wait_for_sweeps = sweep_library.start_build(executor, text, dtypes)

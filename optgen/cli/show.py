@@ -67,7 +67,9 @@ def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
     """Return why a lowering writes no file for an algorithm, and what to show instead."""
     name, base = algorithm.name, algorithm.base
     if reason := lowering.refusal(algorithm):
-        return f"{name} has no {lowering.name}: {reason}; its steps take foreach or forloop"
+        rules = (each for each in LOWERINGS if each.of == "rule")
+        others = " or ".join(each.name for each in rules if each.applies(algorithm))
+        return f"{name} has no {lowering.name}: {reason}; its steps take {others}"
     if lowering.of == "optimizer":
         return f"{name} is a function, so it has no optimizer: use --lowering function"
     if lowering.of == "function":

@@ -46,7 +46,7 @@ def _repeated(values: Iterable[Expr]) -> frozenset[Expr]:
 
     def count(expr: Expr) -> None:
         uses[expr] += 1
-        if uses[expr] == 1:
+        if uses[expr] == 1 or not _is_product(expr):
             for child in children(expr):
                 count(child)
                 if isinstance(expr, Call) and expr.op == "**":

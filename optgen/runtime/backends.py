@@ -15,9 +15,9 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
-from optgen.runtime.sharded.driver import Update as WideUpdate
+from optgen.runtime.sharded.driver import Update
 
-Update: TypeAlias = Callable[[], CachedStep | None]
+PreparedUpdate: TypeAlias = Callable[[], CachedStep | None]
 """Updates batches; returns a cached step that may take the next step, or None."""
 
 
@@ -60,7 +60,7 @@ class Backend(Protocol):
 
     def prepare(
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
-    ) -> Update:
+    ) -> PreparedUpdate:
         """Check batches, and raise before anything is written; return their update.
 
         Note the collectives of the update in `consensus`, which exists if the step can have any.
@@ -68,7 +68,7 @@ class Backend(Protocol):
 
     def wide_updates(
         self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
-    ) -> Iterable[WideUpdate]:
+    ) -> Iterable[Update]:
         """Check a batch of a rule that reduces over several parameters; return its updates.
 
         Gradients are unscaled before the first update begins.

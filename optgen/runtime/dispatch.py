@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from optgen.runtime import wide_step
-from optgen.runtime.backends import BACKENDS, FUSED, Update, backend
+from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
@@ -87,7 +87,7 @@ def _takes_batch(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
 
 def _prepare(
     optimizer: Stepping, grads: Sequence[Tensor | None] | None
-) -> tuple[list[Batch], list[Update]]:
+) -> tuple[list[Batch], list[PreparedUpdate]]:
     """Gather and check the batches of a step; return them, and the updates to call."""
     optimizer._context.cached = None
     with _consensus(optimizer) as consensus:

@@ -116,8 +116,8 @@ class Rule:
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     widens: bool = False  # eager code computes in float32 or wider: it rounds itself, or draws
     draws: bool = False  # it draws random numbers, by the places of elements
-    uncut: str = ""  # why it works on whole tensors, statement by statement: it is not fused
-    not_in_triton: str = ""  # why a rule that is cut has no lowering to Triton
+    why_uncut: str = ""  # why it works on whole tensors, statement by statement: it is not fused
+    why_not_in_triton: str = ""  # why a rule that is cut has no lowering to Triton
     ranked: bool = False  # it has matrices of the rank, which is a group value
     wide: bool = False  # it has numbers of several parameters, which take each step together
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend

@@ -1,7 +1,7 @@
-"""Step all parameters together if their rule has numbers of several of them.
+"""Step all parameters together, for a rule that reduces over several of them.
 
-Each update is a generator. It stops where it asks for a reduction over several parameters, and all
-updates of the step go on from there with the result.
+Each update is a generator. It waits where it asks for a reduction over several parameters. When all
+updates have asked, they go on with the result.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -24,9 +24,9 @@ from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.shard_kernel import MACRO, ShardKernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec import Spec
@@ -63,7 +63,7 @@ class Built:
     @property
     def runs_fused(self) -> bool:
         """Tell whether the fused C++ kernel's table has room for all its tensors."""
-        return not self.cls.rule.uncut and not excess(self.cls.rule, self.source)
+        return not self.cls.rule.why_uncut and not excess(self.cls.rule, self.source)
 
     @property
     def waits(self) -> bool:
@@ -193,10 +193,10 @@ def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
     known = {rule.cls.lowerings: rule for rule in _with_programs(rules)}
     build = kernels._load
 
-    def load_kernel(owner: Any, module: Any, is_sharded: bool, types: int) -> Any:
+    def load_kernel(owner: Any, module: Any, suspends: bool, types: int) -> Any:
         rule = known.get(module.__name__)
-        if rule is None or is_sharded is not rule.waits:
-            return build(owner, module, is_sharded, types)
+        if rule is None or suspends is not rule.waits:
+            return build(owner, module, suspends, types)
         return _kernel(rule, owner)
 
     with mock.patch.object(kernels, "_load", load_kernel):
@@ -207,7 +207,9 @@ def _kernel(rule: Built, owner: Any) -> Any:
     if rule.library is None:
         return rule.refused_by_cpp
     path, suffix = rule.library
-    kind = type("Suffixed", (_InBatch, ShardKernel if rule.waits else Kernel), {"suffix": suffix})
+    kind = type(
+        "Suffixed", (_InBatch, SuspendingKernel if rule.waits else Kernel), {"suffix": suffix}
+    )
     source = rule.source
     swept_by = _sweeps() if "phased_kernel.h" in source else None
     return kind(owner, path, dtype_variants.ALL, source, swept_by)

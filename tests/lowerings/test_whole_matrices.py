@@ -101,6 +101,18 @@ RULES = {
         "U = 0.5 * U + X",
         "p = p - lr * (U @ v @ T) - lr * X @ g",
     ),
+    "a permutation is stored after use": (
+        'U=state("square", shape=("rows", "rows"))',
+        MATRIX,
+        "p = p - lr * U @ g",
+        "U = descending(row_mean(g))",
+    ),
+    "a permutation is stored before use": (
+        'U=state("square", shape=("rows", "rows"))',
+        MATRIX,
+        "U = descending(row_mean(g))",
+        "p = p - lr * U @ g",
+    ),
     "flags and answers": (
         f"{OPTIONAL}",
         "m = where(g > 0 and fast, m, g)",
@@ -246,7 +258,7 @@ def test_other_dtypes(case: str, dtype: torch.dtype, bound: float, lowering: str
     assert follow(rule(case), forced(lowering), dtype) < bound
 
 
-@pytest.mark.parametrize("case", ["roots", "every other step"])
+@pytest.mark.parametrize("case", ["roots", "every other step", "permuted"])
 def test_the_text(case: str, golden: Golden) -> None:
     (algorithm,) = read_spec(rule(case))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from spec_texts import LR, spec
 
-from optgen.ir.nodes import Call, expressions, walk
+from optgen.ir.nodes import Call, If, Program, assigns, expressions, walk
 from optgen.passes.plan import plan
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
@@ -17,13 +17,18 @@ MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 LAST = "p = p - lr * v"
 
 
-def times(*body: str) -> Counter[str]:
-    """Return how often the plan of a rule has each op."""
+def rule_of(*body: str) -> Program:
+    """Return the only sweep's program of a rule."""
     (algorithm,) = read_spec(
         Spec("Made", spec(MATRIX, *body, LAST, states=STATES, hypers=LR), "made.py", 1)
     )
     (sweep,) = plan(algorithm, {"factored": True}).sweeps
-    nodes = (node for expr in expressions(sweep.body) for node in walk(expr))
+    return sweep.body
+
+
+def times(*body: str) -> Counter[str]:
+    """Return how often the plan of a rule has each op."""
+    nodes = (node for expr in expressions(rule_of(*body)) for node in walk(expr))
     return Counter(node.op for node in nodes if isinstance(node, Call))
 
 
@@ -34,6 +39,9 @@ def times(*body: str) -> Counter[str]:
         (("v = U @ g / (1 + norm(U @ g))", "U = U + 1"), "@", 1),
         (("v = transpose(U) @ g @ transpose(g) @ g + transpose(U) @ g", "U = U + 1"), "@", 3),
         (("U = qr(U) + transpose(qr(U))", "v = g"), "qr", 1),
+        (("v = abs(U @ g)", "U = U + 1", "v = v + abs(U @ g) - abs(U @ g)"), "@", 2),
+        (("v = abs(U @ g)", "v = v * abs(U @ g)", "U = U + 1"), "@", 1),
+        (("v = (U @ g + g) ** 2", "U = U + 1"), "@", 1),
         (("if t > 1:", "    v = U @ g", "v = v + U @ g", "U = U + 1"), "@", 2),
         (("v = U @ g", "if t > 1:", "    v = v + U @ g", "U = U + 1"), "@", 1),
     ],
@@ -47,11 +55,19 @@ def test_equal_products_are_computed_once(body: tuple[str, ...], op: str, count:
     [
         ("v = U @ g", "U = 0.5 * U", "v = v + U @ g"),
         ("v = U @ g", "g = 0.5 * g", "v = v + U @ g", "U = U + 1"),
-        ("if t > 1:", "    v = U @ g", "else:", "    v = g - U @ g", "U = U + 1"),
     ],
 )
 def test_products_of_other_values_are_not(body: tuple[str, ...]) -> None:
     assert times(*body)["@"] == 2
+
+
+def test_each_arm_computes_its_own_product() -> None:
+    """A step takes one of the arms, so neither needs a statement for the product."""
+    program = rule_of("if t > 1:", "    v = U @ g", "else:", "    v = g - U @ g", "U = U + 1")
+    (branch,) = (stmt for stmt in program if isinstance(stmt, If) and stmt.orelse)
+    counts = [str(arm).count("op='@'") for arm in (branch.then, branch.orelse)]
+    assert counts == [1, 1]
+    assert not any("product" in stmt.target.name for stmt in assigns(program))
 
 
 def test_views_get_no_name() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreter import inside_interpreter, outside_interpreter, run_inside
+from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
 from lowerings.capture import captured
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 SPECS = Path(__file__).parents[1] / "specs"
-LOWERINGS = ("forloop", "foreach", "fused_cpu")
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 NAMES = ("odd_wide", "prodigy", "dadapt_adam", "clipped_lamb")
 ODD: Any = optgen.load(SPECS / "odd_wide.py")
 PRODIGY: Any = optgen.load(SPECS / "prodigy.py")
@@ -122,22 +122,6 @@ def test_equal_to_the_rule(name: str, shapes: Any, lowering: str) -> None:
         assert oracle.difference() < 1e-12
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
-def test_a_state_without_a_reduction(shapes: Any, lowering: str, tmp_path: Path) -> None:
-    """Each element could be updated by itself, but the group's parameters step together."""
-    path = tmp_path / "counted.py"
-    path.write_text(COUNTED)
-    optimizer: Any = optgen.load(path)(in_groups(parameters(shapes)))
-    oracle = Oracle(path, optimizer)
-    for seed in range(3):
-        give_gradients(optimizer, seed)
-        oracle.step()
-        with use_lowering(lowering):
-            optimizer.step()
-    assert oracle.difference() < 1e-12
-
-
 TOGETHER = """from optgen.spec import *
 
 
@@ -169,6 +153,88 @@ def Together(
 """
 
 
+ROUNDED = """from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Rounded(p, g, t, /, c=state("lost"), k=state("k", shape="group"), *, lr=hyper(0.1, ge=0)):
+    \"\"\"Kahan summation of steps that the group scales.\"\"\"
+    k = k + 1
+    y = c - lr * g / (1 + norm(g, over="all")) * k
+    new = rounded(p + y)
+    c = y - (new - p)
+    p = new
+"""
+FRESH = """from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Fresh(
+    p, g, t, /,
+    m=state("m", when="heavy"),
+    x0=state("x0", init="p"),
+    v=state("v"),
+    s=state("s", shape="scalar", init=1),
+    *,
+    lr=hyper(0.1, ge=0),
+    heavy=flag(True),
+):
+    \"\"\"States of every kind beside reductions over several parameters.\"\"\"
+    size = rms(g - x0, over="group")
+    if fresh(v):
+        v = g**2
+    else:
+        v = 0.5 * v + 0.5 * g**2 / size
+    s = 0.9 * s + 0.1 * t
+    if heavy:
+        m = 0.5 * m + g
+        g = where(m > 0, m, g)
+    p = p - lr * s * g / (sqrt(v) + 1) / (1 + sum(abs(p - x0), over="all"))
+"""
+NAMED = """from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Named(
+    p, g, t, /,
+    c=state("c", shape="scalar"),
+    k=state("k", shape="group"),
+    *,
+    lr=hyper(0.1, ge=0),
+):
+    \"\"\"Names that generated code would like to use, beside a norm of one parameter.\"\"\"
+    n_of_one = 1 + norm(g)
+    n = sum(abs(g) + 1, over="group")
+    n_asked = 2 + n / n_of_one
+    k = k + 1
+    c = c + n_of_one / (1 + n_of_one)
+    p = p - lr * g * n_asked / n / n_of_one - lr * c / k * mean(g) * g
+"""
+NORMED = """from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Normed(p, g, /, k=state("k", shape="group"), *, lr=hyper(0.1, ge=0)):
+    \"\"\"A group's state without a reduction over parameters.\"\"\"
+    k = 0.5 * k + 1
+    p = p - lr * g / (1 + norm(g)) / k
+"""
+INLINE = {
+    name: Spec(name.title(), text, f"{name}.py", 1)
+    for name, text in (
+        ("together", TOGETHER),
+        ("rounded", ROUNDED),
+        ("fresh", FRESH),
+        ("named", NAMED),
+        ("counted", COUNTED),
+        ("normed", NORMED),
+    )
+}
+# Triton has no reductions over parameters inside branches, which OddWide has.
+SPEC = INLINE["together"] if INTERPRETED else SPECS / "odd_wide.py"
+RULE: Any = optgen.load(SPEC)
+
+
 def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any = SHAPES) -> None:
     optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
     oracle = Oracle(spec, optimizer)
@@ -182,28 +248,22 @@ def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any = SHAPES) -> N
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
-def test_reductions_between_sweeps(shapes: Any, lowering: str) -> None:
-    follow_the_rule(Spec("Together", TOGETHER, "together.py", 1), lowering, shapes)
+@pytest.mark.parametrize("name", INLINE)
+def test_other_rules(name: str, shapes: Any, lowering: str) -> None:
+    follow_the_rule(INLINE[name], lowering, shapes)
 
 
 @outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
-    run_inside("tests/runtime/test_wide.py", "triton_follows")
+    run_inside(__file__, "fused_triton and not (large or odd_wide or flags) or after_changes")
 
 
 @inside_interpreter
-@pytest.mark.parametrize("name", ["together", "prodigy", "dadapt_adam", "clipped_lamb"])
-def test_triton_follows_the_rule(name: str) -> None:
-    together = Spec("Together", TOGETHER, "together.py", 1)
-    follow_the_rule(together if name == "together" else SPECS / f"{name}.py", "fused_triton")
-
-
-@inside_interpreter
-def test_triton_follows_after_changes(tmp_path: Path) -> None:
+def test_triton_after_changes() -> None:
     """Groups are added, gradients go and come back: plans of earlier steps must not be mistaken."""
     params = parameters()
-    optimizer: Any = optgen.load(Spec("Together", TOGETHER, "together.py", 1))(params[:3])
-    oracle = Oracle(Spec("Together", TOGETHER, "together.py", 1), optimizer)
+    optimizer: Any = optgen.load(INLINE["together"])(params[:3])
+    oracle = Oracle(INLINE["together"], optimizer)
     for seed in range(6):
         if seed == 2:
             optimizer.add_param_group({"params": params[3:], "lr": 0.05})
@@ -262,8 +322,8 @@ def test_flags_of_groups_that_differ(options: dict[str, Any], lowering: str) -> 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_parameters_without_a_gradient_do_not_count(lowering: str) -> None:
-    optimizer = ODD(in_groups(parameters()))
-    oracle = Oracle("odd_wide", optimizer)
+    optimizer = RULE(in_groups(parameters()))
+    oracle = Oracle(SPEC, optimizer)
     everyone = [p for group in optimizer.param_groups for p in group["params"]]
     for seed in range(4):
         give_gradients(optimizer, seed)
@@ -293,8 +353,8 @@ def test_groups_of_different_lowerings_wait_for_one_another() -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_gradients_of_another_layout(lowering: str) -> None:
     params = [torch.ones(3, 4).double().t().requires_grad_(), *parameters(((4, 3), (5,)))]
-    optimizer = ODD(params)
-    oracle = Oracle("odd_wide", optimizer)
+    optimizer = RULE(params)
+    oracle = Oracle(SPEC, optimizer)
     for seed in range(3):
         give_gradients(optimizer, seed)
         params[1].grad = torch.randn(3, 4).double().t()
@@ -306,7 +366,7 @@ def test_gradients_of_another_layout(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_scaler_divides_gradients_once(lowering: str) -> None:
-    scaled, plain = ODD(in_groups(parameters())), ODD(in_groups(parameters()))
+    scaled, plain = RULE(in_groups(parameters())), RULE(in_groups(parameters()))
     for seed in range(3):
         give_gradients(plain, seed)
         give_gradients(scaled, seed)
@@ -328,8 +388,8 @@ def test_a_scaler_divides_gradients_once(lowering: str) -> None:
 def test_narrow_parameters(lowering: str, dtype: torch.dtype) -> None:
     params = parameters(dtype=dtype)
     params[1], params[2] = params[1].detach().float(), params[2].detach().double()
-    optimizer = ODD(in_groups(params), lr=0.01)
-    oracle = Oracle("odd_wide", optimizer)
+    optimizer = RULE(in_groups(params), lr=0.01)
+    oracle = Oracle(SPEC, optimizer)
     give_gradients(optimizer, 1)
     oracle.step()
     with use_lowering(lowering):
@@ -343,7 +403,7 @@ def test_the_same_bits_in_every_order(lowering: str) -> None:
     found = []
     for order in ((0, 1, 2, 3, 4, 5), (4, 2, 5, 0, 3, 1)):
         params = parameters(dtype=torch.float32)
-        optimizer = ODD([params[i] for i in order])
+        optimizer = RULE([params[i] for i in order])
         for seed in range(3):
             for index, param in enumerate(params):
                 generator = torch.Generator().manual_seed(10 * seed + index)

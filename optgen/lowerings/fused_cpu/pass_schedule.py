@@ -178,7 +178,7 @@ class PassScheduler:
             on_tiles = self._runs_on_tiles(step)
             read = (known.get(n, (0, 0)) for n in (*step.reads, *step.takes))
             level = max((first[on_tiles] for first in read), default=0)
-            if step.reduction and not step.reduces_values:
+            if step.is_wide:
                 level = last_wide = max(level, last_wide)
             levels.append(level)
             for name in (*step.writes, *step.gives):

@@ -48,6 +48,11 @@ class Step:
         """Tell whether the step reduces values with axes, and not one number of each parameter."""
         return bool(self.reduction and self.reads)
 
+    @property
+    def is_wide(self) -> bool:
+        """Tell whether the step reduces one number of each of several parameters."""
+        return bool(self.reduction and not self.reads)
+
 
 @dataclass
 class PhaseSteps:
@@ -110,9 +115,9 @@ class PhaseSteps:
         if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
             names.remove(base)
         numbered = (f"{base}_value{number}" for number in count(2))
-        return self._taken(next(n for n in chain(names, numbered) if is_free(n, self.taken)))
+        return self._reserve(next(n for n in chain(names, numbered) if is_free(n, self.taken)))
 
-    def _taken(self, name: str) -> str:
+    def _reserve(self, name: str) -> str:
         self.taken.add(name)
         return name
 
@@ -150,10 +155,8 @@ class PhaseSteps:
         """
         (wide,) = assigns((stmt,))
         assert isinstance(wide.value, Call)
-        name, asks = (
-            wide.target.name,
-            self._taken(free_name(f"{wide.target.name}_asked", self.taken)),
-        )
+        name = wide.target.name
+        asks = self._reserve(free_name(f"{name}_asked", self.taken))
         own = (replace(wide, value=wide.value.args[0]), Assign(Ref(asks), Const(1)))
         absent = (Assign(Ref(name), Const(0)), Assign(Ref(asks), Const(0)))
         body = own if stmt is wide else (*absent, *_with(stmt, own))
@@ -256,7 +259,10 @@ def _read(program: Iterable[Stmt]) -> set[str]:
 
 
 def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
-    """Yield statements with each branch split by axes. Reductions are moved out of it."""
+    """Yield statements with each branch split by axes.
+
+    Reductions are moved out of it. A reduction over parameters keeps the branch, alone.
+    """
     for stmt in program:
         if isinstance(stmt, Assign):
             yield stmt

@@ -61,6 +61,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
         "template": "fused_triton_phases.py.jinja",
         "algorithm": algorithm,
         "plans": made,
+        "reduces_over_parameters": any(k["kind"] == "wide" for p in made for k in p["kernels"]),
         "arguments": ARGUMENTS,
         "scalars": max(plan["scalars"] for plan in made),
     }

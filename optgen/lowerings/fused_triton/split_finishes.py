@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import chain
 
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
 from optgen.ir.value_kinds import Axes
@@ -37,12 +37,14 @@ def split_finishes(plan: Plan) -> Plan:
 def _split_phases(plan: Plan) -> Iterator[Phase]:
     for phase in plan.phases:
         if isinstance(phase, Finish):
-            yield from chain.from_iterable(map(_split_at_wide, _split(plan, phase)))
+            taken = {ref.name for ref in plan.kinds}
+            for part in _split(plan, phase):
+                yield from _split_at_wide(part, taken)
         else:
             yield phase
 
 
-def _split_at_wide(finish: Finish) -> Iterator[Phase]:
+def _split_at_wide(finish: Finish, taken: set[str]) -> Iterator[Phase]:
     """Split a finish at its reductions over parameters, which keep their order."""
     wide = [a for a in assigns(finish.body) if is_wide(a.value)]
     if not wide:
@@ -54,11 +56,14 @@ def _split_at_wide(finish: Finish) -> Iterator[Phase]:
     assert isinstance(first.value, Call)
     (operand,) = first.value.args
     if not isinstance(operand, Ref):
-        name = Ref(f"{first.target.name}_of_one", first.target.version)
+        name = Ref(free_name(f"{first.target.name}_of_one", taken))
+        taken.add(name.name)
         early, operand = (*early, replace(first, target=name, value=operand)), name
-    yield Finish(early)
+    if early:
+        yield Finish(early)
     yield WideCall(first.target, first.value.op, (operand,), first.quote)
-    yield from _split_at_wide(Finish(filter_assigns(finish.body, lambda a: a.target in late)))
+    if rest := filter_assigns(finish.body, lambda a: a.target in late):
+        yield from _split_at_wide(Finish(rest), taken)
 
 
 def _leaves_parts(plan: Plan, phase: Phase) -> bool:

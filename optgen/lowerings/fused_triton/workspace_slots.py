@@ -90,7 +90,7 @@ def names_read_by(phase: Phase) -> Iterator[Ref]:
 
 
 def small_values_made(phase: Phase) -> dict[Ref, None]:
-    """Return the names that a `Finish` assigns, or a sweep or parameters reduce, in order."""
+    """Return the names that a phase gives values to, in order: it assigns or reduces them."""
     match phase:
         case WideCall(target):
             return {target: None}

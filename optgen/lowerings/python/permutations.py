@@ -7,7 +7,7 @@ product to compute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from optgen.ir.copies import only_factor
@@ -25,9 +25,13 @@ from optgen.ir.nodes import (
 )
 
 
-def permute_by_index(program: Program) -> Program:
-    """Return a program in which a permutation that is only multiplied with is an order."""
+def permute_by_index(program: Program, stored: Collection[str]) -> Program:
+    """Return a program in which a permutation that is only multiplied with is an order.
+
+    A stored matrix stays one.
+    """
     orders = frozenset(a.target.name for a in assigns(program) if _is_permutation(a.value))
+    orders -= frozenset(stored)
     orders -= {a.target.name for a in assigns(program) if not _is_permutation(a.value)}
     orders -= {name for expr in expressions(program) for name in _read_otherwise(expr, orders)}
     return _with_orders(map_expressions(program, lambda e: _indexed(e, orders)), orders)

@@ -1,7 +1,7 @@
 """Print a rule on whole matrices as Python, statement by statement.
 
-The rule computes with copies of its tensors, one parameter at a time or a list of equal shapes, and
-writes them back at its end. For a list, every operation is one call.
+The rule makes new tensors, for one parameter at a time or for a list of equal shapes. At its end it
+writes them into the parameters and states. For a list, every operation is one call.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[st
                 return replace(expr, args=(of_param(x), Ref(form.count)))
         return rebuild(expr, of_param)
 
-    indexed = permute_by_index(map_expressions(program, of_param))
+    stored = [stream.name for stream in streams(plan)]
+    indexed = permute_by_index(map_expressions(program, of_param), stored)
     return statements(indexed, _TEXT, _line)
 
 

@@ -74,9 +74,9 @@ def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
     for member in members:
         if member.is_complex():
             raise RuntimeError(f"{name} does not support complex parameters")
-        if optimizer.rule.uncut and is_dtensor(type(member)):
+        if optimizer.rule.why_uncut and is_dtensor(type(member)):
             raise RuntimeError(
-                f"{name} does not support parameters that are DTensors: {optimizer.rule.uncut}"
+                f"{name} does not support parameters that are DTensors: {optimizer.rule.why_uncut}"
             )
         sharding = sharding_of(member)
         if sharding is not None and not sharding.is_even(member):

@@ -27,7 +27,7 @@ def updates(
     """
     rule, group = optimizer.rule, batch.group
     functional = bool(group.get("differentiable") or group.get("capturable"))
-    whole = rule.uncut or functional or lowering == "forloop"
+    whole = rule.why_uncut or functional or lowering == "forloop"
     if batch.dispatch_key.sharding is not None or not whole:
         yield from sharded_step.updates(optimizer, batch, consensus)
         return

@@ -37,8 +37,8 @@ class FusedCpuBackend:
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why no kernel can take this batch; "" if one can."""
-        if owner.rule.uncut:
-            return owner.rule.uncut
+        if owner.rule.why_uncut:
+            return owner.rule.why_uncut
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":
@@ -70,7 +70,7 @@ class FusedCpuBackend:
         elif whole:
             calls.append(prepare_dense(load_kernel(optimizer), optimizer, whole))
         if sharded:
-            kernel = load_kernel(optimizer, is_sharded=True)
+            kernel = load_kernel(optimizer, suspends=True)
             calls.append(
                 prepare_chunks(kernel, optimizer, sharded, [single_chunk(kernel, sharded)])
             )
@@ -88,7 +88,7 @@ class FusedCpuBackend:
         self, optimizer: Stepping, batch: Batch, consensus: Consensus | None
     ) -> tuple[Update]:
         """Return the update of a batch of a rule that reduces over several parameters."""
-        return (wide_update(load_kernel(optimizer, is_sharded=True), optimizer, batch),)
+        return (wide_update(load_kernel(optimizer, suspends=True), optimizer, batch),)
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.

@@ -21,20 +21,20 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import Lowered
 
-# A kernel, or why there is none, by a flag (for sharded parameters) and by the dtypes asked for.
+# A kernel, or why there is none, by whether its steps suspend and by the dtypes asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
 
-def load_kernel(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel:
+def load_kernel(owner: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel:
     """Return a kernel for these dtypes; raise a `RuntimeError` if there is none."""
-    kernel = kernel_or_reason(owner, dtype_bits, is_sharded)
+    kernel = kernel_or_reason(owner, dtype_bits, suspends)
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
     return kernel
 
 
-def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel | str:
+def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, suspends: bool = False) -> Kernel | str:
     """Return a kernel that knows these dtypes, or the reason why there is none.
 
     A new kernel also knows all dtypes of the current step and of earlier kernels.
@@ -42,13 +42,13 @@ def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = Fal
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
-    earlier = [kernel for kernel in kernels if kernel.is_sharded == is_sharded]
+    earlier = [kernel for kernel in kernels if kernel.suspends == suspends]
     for kernel in reversed(earlier):  # each knows the dtypes of all before it
         if not dtype_bits & ~kernel.dtype_bits:
             return kernel
     for more_bits in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in earlier)):
         dtype_bits |= more_bits
-    key = is_sharded, dtype_bits
+    key = suspends, dtype_bits
     if key not in loaded:
         loaded[key] = _load(owner, module, *key)
     return loaded[key]
@@ -61,11 +61,11 @@ def _dtypes_of_step(owner: Lowered) -> int:
     return dtype_variants.bits_of_batches(owner.rule, batches)
 
 
-def _load(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int) -> Kernel | str:
+def _load(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel | str:
     if reason := excess(owner.rule, _source(module)):
         return reason
     try:
-        return _build(owner, module, is_sharded, dtype_bits)
+        return _build(owner, module, suspends, dtype_bits)
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     reason = message.partition("\n")[0]  # the compiler's output follows
@@ -75,8 +75,8 @@ def _load(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int)
     return reason
 
 
-def _build(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int) -> Kernel:
-    kind, condition = _kernel_class(is_sharded)
+def _build(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
+    kind, condition = _kernel_class(suspends)
     name, source = owner.rule.name, condition + inline_includes(_source(module))
     # Two compilers take no longer than one. On two cores a third would wait for them.
     with ThreadPoolExecutor(1) as executor:
@@ -99,10 +99,10 @@ def _source(module: ModuleType) -> str:
     return (pkgutil.get_data(module.__name__, "fused_cpu.cpp") or b"").decode()
 
 
-def _kernel_class(is_sharded: bool) -> tuple[type[Kernel], str]:
+def _kernel_class(suspends: bool) -> tuple[type[Kernel], str]:
     """Return the class of a kernel, and the define that its source begins with."""
-    if not is_sharded:
+    if not suspends:
         return Kernel, ""
-    from optgen.runtime.fused_cpu.kernel.shard_kernel import MACRO, ShardKernel
+    from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
 
-    return ShardKernel, f"#define {MACRO}\n"
+    return SuspendingKernel, f"#define {MACRO}\n"

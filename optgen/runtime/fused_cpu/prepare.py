@@ -1,4 +1,8 @@
-"""Prepare kernel calls: check batches and fill tables before anything is written."""
+"""Prepare kernel calls: check batches before anything is written.
+
+Tables are filled at once, too. Only the table of a step that makes copies, or that suspends, is
+filled when the call runs.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -64,14 +68,14 @@ def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
 
     Gradients must be unscaled before the update begins.
     """
-    from optgen.runtime.fused_cpu.kernel.shard_kernel import ShardKernel
+    from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
 
-    assert isinstance(kernel, ShardKernel)
+    assert isinstance(kernel, SuspendingKernel)
     chunk = single_chunk(kernel, [batch])
     check_copies(kernel, chunk.batches)
     dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
     chosen = _kernel_for(dtype_bits, kernel, optimizer)
-    assert isinstance(chosen, ShardKernel)
+    assert isinstance(chosen, SuspendingKernel)
 
     def update() -> Update:
         table, copied = fill_table(chosen, chunk.batches, scaled=False, copies=chunk.copies)
@@ -95,7 +99,7 @@ def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: Lowered) -> Kernel:
     """Return the kernel, or one built for more dtypes if the kernel does not know all of these."""
     if not dtype_bits & ~kernel.dtype_bits:
         return kernel
-    return load_kernel(optimizer, dtype_bits, kernel.is_sharded)
+    return load_kernel(optimizer, dtype_bits, kernel.suspends)
 
 
 def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> PreparedCall:

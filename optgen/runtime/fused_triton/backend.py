@@ -43,7 +43,7 @@ class FusedTritonBackend:
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why Triton cannot take this batch; "" if it can."""
-        if reason := owner.rule.uncut or owner.rule.not_in_triton:
+        if reason := owner.rule.why_uncut or owner.rule.why_not_in_triton:
             return reason
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
@@ -104,13 +104,15 @@ class FusedTritonBackend:
                 self._calls[function] = [(batch, plan), *calls[: _KEPT - 1]]
 
     def _plan(self, optimizer: Stepping, batches: list[Batch], key: Any = None) -> LaunchPlan:
-        plans = self._plans.setdefault(optimizer, {})
-        plan = plans.get(key)
+        plan = self._plans.setdefault(optimizer, {}).get(key)
         if _capturing(batches):
             plan = LaunchPlan(optimizer, batches, [])
             self._captured.setdefault(optimizer, []).append(plan)
         elif plan is None or not plan.fits(batches):
-            plan = plans[key] = LaunchPlan(optimizer, batches, None)
+            live = optimizer._context.batches.values()
+            kept = {k: p for k, p in self._plans[optimizer].items() if p.is_for_any(live)}
+            plan = LaunchPlan(optimizer, batches, None)
+            self._plans[optimizer] = {**kept, key: plan}
         return plan
 
 

@@ -223,20 +223,27 @@ class Bucket:
 
     def wide_update(
         self,
-        update: Callable[[Bucket], Update],
+        update: Callable[[Bucket], Update | None],
         streams: StreamTensors,
         groups: Sequence[Mapping[str, Any]],
     ) -> Update:
         """Return an update of the tensors that waits where the rule reduces over parameters."""
         with self._taking(streams, groups):
-            launches, answer = update(self), None
-            while True:
-                with _on(self.key.device):
-                    try:
-                        request = launches.send(answer)
-                    except StopIteration:
-                        return
-                answer = yield request
+            with _on(self.key.device):
+                launches = update(self)
+            if launches is not None:  # else it has launched everything: it reduces nothing
+                yield from self._resumed(launches)
+
+    def _resumed(self, launches: Update) -> Update:
+        """Pass requests on. The device is current only while kernels are launched."""
+        answer = None
+        while True:
+            with _on(self.key.device):
+                try:
+                    request = launches.send(answer)
+                except StopIteration:
+                    return
+            answer = yield request
 
     @contextmanager
     def _taking(
@@ -251,9 +258,11 @@ class Bucket:
                 written_copies.append((original, copy))
         self._table.point(streams)
         self._params, self._groups = streams[0], groups
-        yield
-        self._params, self._groups = (), ()
-        self._locals.clear()
+        try:
+            yield
+        finally:
+            self._params, self._groups = (), ()
+            self._locals.clear()
         for original, copy in written_copies:
             original.copy_(copy)
 

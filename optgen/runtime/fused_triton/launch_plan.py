@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat, zip_longest
 from operator import attrgetter, is_
 from typing import Any
@@ -74,6 +74,10 @@ class LaunchPlan:
         if any(batch.any_fresh for batch in batches):
             return False
         return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self._buckets)
+
+    def is_for_any(self, batches: Iterable[Batch]) -> bool:
+        """Tell whether the plan is for one of these batches."""
+        return any(batch is own for batch in batches for own in self._batches)
 
     def update(self, optimizer: Lowered, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""

@@ -35,13 +35,13 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
     """
     in_groups = [update for update, asked in requests.items() if asked.over == "group"]
     asking = {groups[update] for update in in_groups}
-    if any(groups[update] in asking for update in requests.keys() - set(in_groups)):
-        raise RuntimeError(
-            "parameters of one group ask for different numbers: this is a defect of optgen"
-        )
+    alone = requests.keys() - set(in_groups)
     together: dict[int, list[int]] = {}
     for update in in_groups or requests:
         together.setdefault(groups[update] if in_groups else 0, []).append(update)
+    largest = ({requests[update].largest for update in updates} for updates in together.values())
+    if any(groups[update] in asking for update in alone) or any(len(each) > 1 for each in largest):
+        raise RuntimeError("parameters ask for different numbers: this is a defect of optgen")
     answers: dict[int, Any] = {}
     for updates in together.values():
         result = _reduced([requests[update] for update in updates])

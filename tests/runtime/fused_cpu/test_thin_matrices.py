@@ -17,7 +17,7 @@ from runtime.fused_cpu.test_phases import (
     threads,
     unscaled_once,
 )
-from runtime.fused_cpu.test_shard_kernel import follow_the_whole
+from runtime.fused_cpu.test_suspending_kernel import follow_the_whole
 from torch.nn import Parameter
 
 from optgen.bench import peak_memory

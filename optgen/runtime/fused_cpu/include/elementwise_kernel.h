@@ -33,10 +33,11 @@
 // chunk (see tensor_plan.h). When a pass ends, they are combined in the order of the blocks. No sum
 // is atomic. So a sum has the same bits for any number of threads.
 //
-// Sharded steps. On shards, a sum over a sharded axis is complete only when other ranks have added
-// theirs. Each tensor is a state machine that suspends before it reads such a sum. When all tensors
-// are suspended or finished, optgen_advance returns, and the runtime completes the sums of all
-// tensors together. The next call of optgen_advance resumes. optgen_end deletes the step.
+// Steps that suspend. On shards, a sum over a sharded axis is complete only when other ranks have
+// added theirs. A reduction over several parameters needs a number of each. Each tensor is a state
+// machine that suspends before it reads such a result. When all tensors are suspended or finished,
+// optgen_advance returns, and the runtime completes the results of all tensors together. The next
+// call of optgen_advance resumes. optgen_end deletes the step.
 //
 // Headers, in the order in which they include one another
 //   dtypes.h               storage dtypes, and their conversion
@@ -67,8 +68,8 @@
 //   step_plan.h            plans of all tensors of a step
 //   parallel_step.h        the step on several threads
 //   phased_kernel.h        entry: rules with phases
-//   sharded_tensor.h       state machine of one sharded tensor
-//   sharded_kernel.h       entry: sharded parameters
+//   suspending_tensor.h    state machine of one tensor of a step that suspends
+//   suspending_kernel.h    entry: sharded parameters, and rules that reduce over several
 
 // Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than
 // half of the build time and have no measurable effect on these kernels.

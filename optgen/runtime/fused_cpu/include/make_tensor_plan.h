@@ -97,11 +97,11 @@ inline void plan_whole_columns(TensorPlan& plan, bool in_place) {
     plan.tile_elements = in_place ? CHUNK_COLUMNS : plan.tile_width * plan.tile_height;
 }
 
-// Plans bands of rows and chunks of columns of each matrix. On shards there is less room for column
-// sums: all tensors wait for the ranks at the same time, each with its sums. `in_place`: no stream
+// Plans bands of rows and chunks of columns of each matrix. If steps suspend, there is less room for
+// column sums: all tensors wait at the same time, each with its sums. `in_place`: no stream
 // goes through a buffer, and a pass reads every element once. Then a tile may be larger than the
 // caches, and tiles of whole columns read long pieces of rows.
-inline void plan_bands_and_chunks(TensorPlan& plan, bool is_sharded, bool in_place) {
+inline void plan_bands_and_chunks(TensorPlan& plan, bool suspends, bool in_place) {
     plan.by_rows = plan.columns >= LONG_ROW;
     plan.tile_elements = !plan.by_rows ? plan.short_row_tile()
         : plan.exceeds_cache ? UNCACHED_TILE : LONG_ROW_TILE;
@@ -113,7 +113,7 @@ inline void plan_bands_and_chunks(TensorPlan& plan, bool is_sharded, bool in_pla
         in_place && plan.by_rows && plan.columns <= plan.tile_elements && !plan.exceeds_cache;
     if (one_tile) plan.tile_height = SUMMED_ROWS / plan.tile_height * plan.tile_height;
     const i64 fitting =
-        (is_sharded ? COLUMN_SUM_BYTES / 8 : COLUMN_SUM_BYTES) / (8 * max(1, plan.columns));
+        (suspends ? COLUMN_SUM_BYTES / 8 : COLUMN_SUM_BYTES) / (8 * max(1, plan.columns));
     plan.bands = max(1, min(min(plan.size() / BAND_ELEMENTS, 64), min(fitting, plan.rows)));
     plan.chunks = max(1, (plan.columns + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS);
     plan.tile_width = plan.tile_elements;
@@ -158,7 +158,7 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
         const bool once = plan.strategy == TensorPlan::SPLIT
             ? split_once : columns_once && plan.strategy == TensorPlan::EXACT_COLUMNS;
         if (!plan.whole_matrices)
-            plan_bands_and_chunks(plan, !whole.is_unsharded(), plan.loop_dtype && once);
+            plan_bands_and_chunks(plan, program.table.shards, plan.loop_dtype && once);
     } else { // each element is a matrix
         plan.batch = program.table.elements[t], plan.rows = plan.columns = 1;
         plan.complete_axes = COMPLETE_AXES[TensorPlan::WHOLE_MATRICES], plan.whole_matrices = true;

@@ -4,7 +4,7 @@
 
 namespace optgen {
 
-#ifndef OPTGEN_SHARDS
+#ifndef OPTGEN_SUSPENDS
 // Takes one step of all tensors of the table.
 template <class... R>
 void run(const Table& table, const Threads& threads, const Program<R>&... programs) {
@@ -22,6 +22,6 @@ void step(const Table& table, const Threads& threads) {
 
 }  // namespace optgen
 
-#ifdef OPTGEN_SHARDS  // a separate library, built when a tensor is sharded
-#include "optgen/runtime/fused_cpu/include/sharded_kernel.h"
+#ifdef OPTGEN_SUSPENDS  // a separate library, for tensors that wait for ranks or for one another
+#include "optgen/runtime/fused_cpu/include/suspending_kernel.h"
 #endif

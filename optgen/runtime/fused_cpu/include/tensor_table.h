@@ -10,15 +10,15 @@ struct Shard {
     i64 elements, rows, columns, sharded_axes, rank_groups[8];
 };
 
-// Step that the runtime resumes until it ends (sharded_kernel.h).
-struct ShardedStep;
+// Step that the runtime resumes until it ends (suspending_kernel.h), and what it waits for.
+struct SuspendingStep;
 struct Shards {
     const Shard* of;   // [tensor]
     i64 rank_groups;   // how many
     i64* counts;       // [rank group][sum, max], then [group sum, group max, all sum, all max]:
                        // how many numbers the ranks, or the tensors of a step, must complete
     double* numbers;   // these numbers, side by side in the order of `counts`
-    ShardedStep* step; // created when the step begins
+    SuspendingStep* step; // created when the step begins
 };
 
 // Tensors of all parameter groups, in the optimizer's order. Streams are the parameter, its
@@ -35,7 +35,7 @@ struct Table {
     const double* hypers;       // [group][hyperparameter]
     const double* grad_scale;   // divisor of gradients, or null
     const i64* shape;           // [tensor][SHAPE], or null if the rule does not read shapes
-    Shards* shards;             // null if all tensors are whole
+    Shards* shards;             // null in kernels whose steps do not suspend
 };
 
 // Columns of `shape`: number of dimensions, and the tensor as a batch of matrices.

@@ -20,7 +20,7 @@ class Kernel(KernelSignature):
     dtype.
     """
 
-    is_sharded = False  # whether the kernel is for parameters that other ranks hold shards of
+    suspends = False  # whether steps wait for other ranks, or for the other parameters
 
     def __init__(
         self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None

@@ -19,7 +19,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import DispatchKey
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
-from optgen.runtime.fused_cpu.kernel.shard_kernel import ShardKernel
+from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.rule import FACTS, State
 from optgen.runtime.sharded.all_reduce import Partial
@@ -83,14 +83,14 @@ class Rank:
         own = self.optimizer.state[param].items()
         return {key: self.part(value, shapes.get(key, "scalar")) for key, value in own}
 
-    def update(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Update:
+    def update(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Update:
         """Step all parameters."""
         batches = list(self._batches(kernel, grads))
         table, copied = fill_table(kernel, batches, scaled=False)
         assert not copied
         return kernel.update(table, self.optimizer)
 
-    def _batches(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
+    def _batches(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
         """Yield batches; parameters with other shardings or facts are in other batches."""
         found: dict[DispatchKey, list[int]] = {}
         for place, member in enumerate(self.members):
@@ -146,15 +146,15 @@ def complete(partials: Sequence[Partial]) -> None:
 
 def prepared(
     cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
-) -> tuple[list[Rank], ShardKernel]:
+) -> tuple[list[Rank], SuspendingKernel]:
     """Return a kernel, and ranks with shards of parameters and of their states after a step."""
     params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step(optimizer, 0)
     kernel = kernels.load_kernel(
-        optimizer, dtype_variants.bits_of_dtypes([torch.float64]), is_sharded=True
+        optimizer, dtype_variants.bits_of_dtypes([torch.float64]), suspends=True
     )
-    assert isinstance(kernel, ShardKernel)
+    assert isinstance(kernel, SuspendingKernel)
     places = product(*map(range, mesh))
     return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel
 

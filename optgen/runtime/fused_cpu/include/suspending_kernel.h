@@ -1,12 +1,12 @@
 // Takes a step of sharded tensors, or of a rule that reduces over several. The step suspends when
 // reductions need the other ranks or the other tensors, and exports its own results. The runtime
 // completes them and resumes the step.
-#include "optgen/runtime/fused_cpu/include/sharded_tensor.h"
+#include "optgen/runtime/fused_cpu/include/suspending_tensor.h"
 
 namespace optgen {
 
-// A step of all sharded tensors, and its state.
-struct ShardedStep {
+// A step of all tensors, and its state.
+struct SuspendingStep {
     Shards& shards;
     const Threads threads;
     StepPlan step_plan;
@@ -16,10 +16,10 @@ struct ShardedStep {
     HeapArray<double> numbers;
     i64 capacity = 1, channels;
     char* scratch;
-    void (*end)(ShardedStep*);
+    void (*end)(SuspendingStep*);
 
     template <class... R>
-    ShardedStep(const Table& table, const Threads& given_threads, const Program<R>&... programs)
+    SuspendingStep(const Table& table, const Threads& given_threads, const Program<R>&... programs)
         : shards(*table.shards), threads(given_threads), step_plan(table, programs...),
           progress(step_plan.count + 1),
           first(step_plan.count + 1), memory(64), numbers(1),
@@ -52,8 +52,8 @@ struct ShardedStep {
     bool advance() {
         import_sums();
         do {
-            parallel_for(&ShardedStep::resume, step_plan.count);
-            parallel_for(&ShardedStep::sweep, lay_out_blocks());
+            parallel_for(&SuspendingStep::resume, step_plan.count);
+            parallel_for(&SuspendingStep::sweep, lay_out_blocks());
         } while (any(TensorProgress::READY));
         if (!any(TensorProgress::SUSPENDED)) change(TensorProgress::WAITING, TensorProgress::SUSPENDED);
         export_sums();
@@ -106,13 +106,13 @@ struct ShardedStep {
 
     // A loop whose iterations threads claim one by one.
     struct ParallelFor {
-        ShardedStep& step;
-        void (ShardedStep::*work)(i64, char*);
+        SuspendingStep& step;
+        void (SuspendingStep::*work)(i64, char*);
         i64 count, next;
         bool alone;
     };
 
-    void parallel_for(void (ShardedStep::*each)(i64, char*), i64 count) {
+    void parallel_for(void (SuspendingStep::*each)(i64, char*), i64 count) {
         ParallelFor loop{
             *this, each, count, 0,
             threads.count == 1 || step_plan.traffic <= MIN_PARALLEL_BYTES};
@@ -122,7 +122,7 @@ struct ShardedStep {
 
     static void enter(void* at) {
         ParallelFor& loop = *static_cast<ParallelFor*>(at);
-        ShardedStep& step = loop.step;
+        SuspendingStep& step = loop.step;
         char* const thread_scratch =
             step.scratch + (loop.alone ? 0 : step.threads.id()) * step.step_plan.scratch;
         for (i64 i; (i = __atomic_fetch_add(&loop.next, 1, __ATOMIC_RELAXED)) < loop.count;)
@@ -179,21 +179,21 @@ struct ShardedStep {
 };
 
 template <class... R>
-struct ShardedStepOf : Program<R>..., ShardedStep {
-    ShardedStepOf(const Table& table, const Threads& threads)
+struct SuspendingStepOf : Program<R>..., SuspendingStep {
+    SuspendingStepOf(const Table& table, const Threads& threads)
         : Program<R>(table)...,
-          ShardedStep(table, threads, static_cast<const Program<R>&>(*this)...) {
-        this->end = [](ShardedStep* step) { delete static_cast<ShardedStepOf*>(step); };
+          SuspendingStep(table, threads, static_cast<const Program<R>&>(*this)...) {
+        this->end = [](SuspendingStep* step) { delete static_cast<SuspendingStepOf*>(step); };
     }
 };
 
 // Begins a step of all tensors of the table.
 template <class... R>
 void step(const Table& table, const Threads& threads) {
-    table.shards->step = new ShardedStepOf<R...>(table, threads);
+    table.shards->step = new SuspendingStepOf<R...>(table, threads);
 }
 
 }  // namespace optgen
 
-extern "C" int optgen_advance(optgen::ShardedStep* step) { return step->advance(); }
-extern "C" void optgen_end(optgen::ShardedStep* step) { step->end(step); }
+extern "C" int optgen_advance(optgen::SuspendingStep* step) { return step->advance(); }
+extern "C" void optgen_end(optgen::SuspendingStep* step) { step->end(step); }

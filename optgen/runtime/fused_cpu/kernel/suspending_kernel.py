@@ -1,9 +1,8 @@
-"""Run the fused C++ kernel for sharded parameters, with collectives between its phases.
+"""Run the fused C++ kernel whose steps suspend.
 
-The kernel for sharded parameters is a library of its own. A step goes over all tensors, and
-suspends before it reads sums over whole parameters. The ranks then complete these sums, with one
-collective for all tensors. A rule that reduces over several parameters has this kernel alone,
-because its steps suspend too.
+It is a library of its own. A step of sharded parameters suspends before it reads sums over whole
+parameters, and the ranks complete these sums with one collective for all tensors. A step of a rule
+that reduces over several parameters suspends too, so such a rule has this kernel alone.
 """
 
 import ctypes
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-MACRO = "OPTGEN_SHARDS"
-"""Macro that is defined when a source is compiled for sharded parameters."""
+MACRO = "OPTGEN_SUSPENDS"
+"""Macro that is defined when a source is compiled for steps that suspend."""
 
 
 _WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
@@ -91,9 +90,10 @@ class Shards:
         memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
         numbers = torch.frombuffer(memory, dtype=torch.float64)
         parts = [numbers[first:end] for first, end in pairwise(bounds)]
-        for part, (over, largest) in zip(parts[-len(_WIDE) :], _WIDE, strict=True):
-            if len(part):
-                return WideReduction(part, over, largest, part.copy_)
+        asked = [each for each in zip(parts[-len(_WIDE) :], _WIDE, strict=True) if len(each[0])]
+        if asked:
+            ((part, (over, largest)),) = asked
+            return WideReduction(part, over, largest, part.copy_)
         channels = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
             Partial(part, groups, largest)
@@ -107,10 +107,10 @@ def _sharded_axes(batch: Batch) -> tuple[ShardedAxis, ...]:
     return sharding.sharded_axes() if sharding else ()
 
 
-class ShardKernel(Kernel):
-    """Compiled rule whose steps wait for other ranks."""
+class SuspendingKernel(Kernel):
+    """Compiled rule whose steps wait for other ranks, or for the other parameters."""
 
-    is_sharded = True
+    suspends = True
 
     def __init__(
         self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None

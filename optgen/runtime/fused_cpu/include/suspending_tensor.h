@@ -16,7 +16,7 @@ struct TensorProgress {
     u64 incomplete; // reductions of this rank's shard, or of this tensor, only
 };
 
-// Operations on a sharded tensor, for any rule.
+// Operations on a tensor of such a step, for any rule.
 struct ProgressMethods {
     void (*begin)(TensorProgress&);
     void (*combine)(TensorProgress&);
@@ -25,14 +25,14 @@ struct ProgressMethods {
         const TensorProgress&, void (*)(void*, i64 channel, double*, i64 count), void*);
 };
 
-// One sharded tensor with its memory and state.
+// One tensor with its memory and state.
 template <class R, class C>
-struct ShardedTensor : TensorPasses<R, C> {
+struct SuspendingTensor : TensorPasses<R, C> {
     using TensorPasses<R, C>::plan, TensorPasses<R, C>::program;
 
     TensorProgress& progress;
 
-    explicit ShardedTensor(TensorProgress& given_progress)
+    explicit SuspendingTensor(TensorProgress& given_progress)
         : TensorPasses<R, C>(
               *static_cast<const Program<R>*>(given_progress.plan->program), *given_progress.plan),
           progress(given_progress) {}
@@ -125,7 +125,7 @@ struct ShardedTensor : TensorPasses<R, C> {
 
 template <class R, class C>
 struct ProgressMethodsOf {
-    using Progressed = ShardedTensor<R, C>;
+    using Progressed = SuspendingTensor<R, C>;
     static void begin(TensorProgress& progress) { Progressed(progress).begin(); }
     static void combine(TensorProgress& progress) { Progressed(progress).combine(); }
     static void resume(TensorProgress& progress) { Progressed(progress).resume(); }
