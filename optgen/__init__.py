@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from optgen import keyed, optim, spec
+    from optgen import keyed, modifiers, optim, spec
+    from optgen.compose import compose
     from optgen.jit import load
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.explain import explain
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "GeneratedOptimizer",
+    "compose",
     "explain",
     "keyed",
     "load",
+    "modifiers",
     "optim",
     "spec",
     "use_lowering",
@@ -29,11 +32,12 @@ __all__ = [
 
 _HOME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
+    "compose": "optgen.compose",
     "explain": "optgen.runtime.explain",
     "load": "optgen.jit",
     "use_lowering": "optgen.runtime.use_lowering",
 }
-_PACKAGES = ("keyed", "optim", "spec")
+_PACKAGES = ("keyed", "modifiers", "optim", "spec")
 
 # In a checkout, specs/, templates/ and generated/ are beside this package; installed, inside it.
 _checkout = Path(__file__).resolve().parent.parent

@@ -60,11 +60,20 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
             "load takes the path of a spec file or a function decorated with @optimizer(…), "
             f"not {spec!r}"
         )
-    spec = spec if isinstance(spec, Spec) else _from_file(_find(spec))
+    spec = named_spec(spec)
     key = _key(spec)
     if key not in _loaded:
         _loaded[key] = _loaded_class(_import(spec, key), spec)
     return _loaded[key]
+
+
+def named_spec(spec: str | os.PathLike[str] | Spec) -> Spec:
+    """Return the spec of a file, of a name of the catalogue, or a spec as it is.
+
+    Raises:
+        FileNotFoundError: there is neither a file nor an algorithm of that name.
+    """
+    return spec if isinstance(spec, Spec) else _from_file(_find(spec))
 
 
 def _find(spec: str | os.PathLike[str]) -> Path:
@@ -76,7 +85,7 @@ def _find(spec: str | os.PathLike[str]) -> Path:
     from optgen.spec.reserved_names import is_snake_case
 
     name = module_name(str(spec))
-    found = _resource("specs") / f"{name}.py"
+    found = resource("specs") / f"{name}.py"
     if not is_snake_case(name) or not found.is_file():
         known = sorted(p.stem for p in found.parent.glob("[!_]*.py"))
         message = f"neither a spec file nor a name of the catalogue ({', '.join(known)})"
@@ -100,7 +109,7 @@ def _generator() -> str:
     """Return a digest of the generator, the templates, the base specs and the formatter."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    roots = [*(package / name for name in _GENERATOR), _resource("templates"), _resource("specs")]
+    roots = [*(package / name for name in _GENERATOR), resource("templates"), resource("specs")]
     for root in roots:
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if path.suffix in (".py", ".jinja"):
@@ -117,7 +126,8 @@ def _formatter_version() -> str:
         return ""
 
 
-def _resource(name: str) -> Path:
+def resource(name: str) -> Path:
+    """Return the folder of a part of the package that holds data: specs or templates."""
     return Path(str(importlib.resources.files(f"optgen.{name}")))
 
 
@@ -141,7 +151,7 @@ def _generate(spec: Spec) -> dict[str, str]:
     if others:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
-    base = read_base(first, _resource("specs"))
+    base = read_base(first, resource("specs"))
     with spec_errors(first):
         return emit.render_all(first, emit.find_ruff(), base)
 

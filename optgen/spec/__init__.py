@@ -11,6 +11,7 @@ from optgen.spec.declare import (
     flag,
     given,
     hyper,
+    modifier,
     optimizer,
     state,
 )

@@ -6,9 +6,11 @@ an editor or a test. So `@optimizer` returns an inert `Spec`, and a declaration 
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -121,6 +123,61 @@ def _refuse_bare(spec: Spec) -> NoReturn:
         '@optimizer(paper="https://…")',
         "".join(lines),
     )
+
+
+@dataclass(frozen=True)
+class Modifier:
+    """A modifier of optimizers, and the values of its hyperparameters.
+
+    A call returns the modifier with other values: positional ones in the order in which the
+    modifier declares its hyperparameters, and others by name.
+    """
+
+    spec: Spec
+    values: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, *args: Any, **options: Any) -> Modifier:
+        """Return the modifier with these values.
+
+        Raises:
+            TypeError: a value has no hyperparameter, or two.
+        """
+        names = [name for name, _ in hypers_of(self.spec)]
+        if len(args) > len(names):
+            takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
+            raise TypeError(f"{self.spec.name} takes {takes}: {', '.join(names) or 'none'}")
+        given = dict(zip(names, args, strict=False))
+        for name in options:
+            if name not in names or name in given:
+                why = "is given twice" if name in given else "is no argument"
+                known = f"it takes {', '.join(names) or 'none'}"
+                raise TypeError(f"{self.spec.name}: `{name}` {why}; {known}")
+        return replace(self, values=tuple({**dict(self.values), **given, **options}.items()))
+
+
+def hypers_of(spec: Spec) -> list[tuple[str, str]]:
+    """Return the names of a spec's hyperparameters, each with the text of its declaration."""
+    tree = ast.parse(textwrap.dedent(spec.source))
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list]
+    arguments = functions[0].args
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [(argument.arg, ast.unparse(default)) for argument, default in pairs if default]
+
+
+def modifier(*, stage: str) -> Callable[[Callable[..., None]], Modifier]:
+    """Mark a function as a modifier of optimizers, for `optgen.compose`.
+
+    It takes some of the names p, g, u, t and lr before `/`: the parameter, its gradient, the update
+    that will be added to the parameter, the step count, and the learning rate. States stand between
+    `/` and `*`, hyperparameters after `*`.
+
+    Args:
+        stage: when it runs; the stage says too what it changes.
+
+    Returns:
+        A decorator that turns the function into an inert `Modifier`.
+    """
+    return lambda function: Modifier(_inert_spec(function))
 
 
 def elementwise(function: Callable[..., None]) -> Spec:

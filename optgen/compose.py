@@ -1,0 +1,134 @@
+"""Compose an optimizer and modifiers into a new optimizer class."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optgen.jit import LoadedType, load, named_spec, resource
+from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.spec.declare import Modifier, Spec
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import LoadedOptimizer
+
+
+@dataclass(frozen=True)
+class Composition(Spec):
+    """The spec that a composition writes, and the parts that it is written from."""
+
+    base: Spec
+    modifiers: tuple[Modifier, ...]
+
+
+def compose(
+    optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec,
+    *modifiers: Modifier,
+    name: str | None = None,
+) -> type[LoadedOptimizer]:
+    """Make an optimizer class from an optimizer and modifiers.
+
+    A step runs the modifiers of the gradient, the optimizer's rule, the modifiers of the update and
+    those that store or observe the parameter, all in one kernel. The stages have a fixed order. Two
+    modifiers of one stage take effect in the order in which they are listed.
+
+    Args:
+        optimizer: a class of `optgen.optim`, a class that `load` or `compose` made, a name of the
+            catalogue, the path of a spec file, or a function decorated with `@optimizer(…)`.
+        *modifiers: modifiers of `optgen.modifiers`, or functions decorated with `@modifier(…)`.
+            Their arguments are the defaults of the new class.
+        name: the name of the class. By default it is put together from the names of the parts.
+
+    Returns:
+        The class. The modifiers' hyperparameters are arguments of its constructor and keys of its
+        param groups. Its spec, `cls.spec.source`, is a text that `optgen build` takes.
+
+    Raises:
+        CompositionError: the parts do not go together; the message says which and why.
+        SpecError: a part has a mistake, or the composed rule is not in the language.
+        TypeError: an argument is neither an optimizer nor a modifier.
+    """
+    base, listed = spec_of(optimizer), tuple(modifiers)
+    for each in listed:
+        if not isinstance(each, Modifier):
+            raise TypeError(f"compose takes modifiers after the optimizer, not {each!r}")
+    if isinstance(base, Composition):
+        base, listed = base.base, (*base.modifiers, *listed)
+    return load(composed(base, listed, name))
+
+
+def composed(base: Spec, modifiers: tuple[Modifier, ...], name: str | None = None) -> Composition:
+    """Return the spec of an optimizer with modifiers; see `compose`."""
+    from optgen.spec.composition.complete import with_values
+    from optgen.spec.composition.parts import modifier_part
+    from optgen.spec.composition.write_spec import write_spec
+
+    part = _optimizer(base)
+    parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in modifiers]
+    name = name or part.name + "".join(_camel(each.spec.name) for each in modifiers)
+    text = write_spec(name, part, parts)
+    return Composition(name, text, f"<{name}>", 1, base, modifiers)
+
+
+def _optimizer(spec: Spec) -> Any:
+    """Return the part of an optimizer's spec, complete if the spec derives from another one."""
+    from optgen.spec.composition.complete import base_name, derived
+    from optgen.spec.composition.parts import optimizer_part
+    from optgen.spec.read_spec import read_spec
+
+    read_spec(spec)  # a spec with a mistake is refused at its place
+    part = optimizer_part(spec)
+    base = base_name(part)
+    return derived(part, optimizer_part(named_spec(base))) if base else part
+
+
+def spec_of(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec) -> Spec:
+    """Return the spec of an optimizer.
+
+    Raises:
+        TypeError: it is no optimizer of optgen, or a class that has no spec.
+    """
+    match optimizer:
+        case Spec() | str() | os.PathLike():
+            return named_spec(optimizer)
+        case LoadedType() if "spec" in vars(optimizer):
+            return optimizer.spec
+        case type() if issubclass(optimizer, GeneratedOptimizer):
+            found = resource("specs") / f"{optimizer.__module__.rpartition('.')[2]}.py"
+            if found.is_file():
+                return named_spec(found)
+    raise TypeError(
+        f"compose takes a class of optgen.optim or of optgen.load, the name or the path of a spec, "
+        f"or a function decorated with @optimizer(…), not {optimizer!r}"
+    )
+
+
+@functools.cache
+def modifier(name: str) -> Modifier:
+    """Return a modifier of the catalogue.
+
+    Raises:
+        FileNotFoundError: there is no modifier of that name.
+    """
+    return Modifier(named_spec(_folder() / f"{name}.py"))
+
+
+def list_modifiers() -> list[str]:
+    """Return the names of the modifiers of the catalogue, sorted."""
+    return sorted(path.stem for path in _files())
+
+
+def _files() -> Iterable[Path]:
+    return _folder().glob("[!_]*.py")
+
+
+def _folder() -> Path:
+    return resource("specs") / "modifiers"
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))

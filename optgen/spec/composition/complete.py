@@ -1,0 +1,66 @@
+"""Complete parts before they are composed: derived optimizers, and a modifier's values."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from optgen.spec.composition.parts import Part
+
+_OF_BASE = ("gradient", "step")
+"""Options that a derived optimizer always takes from its base."""
+_INHERITED = ("sparse_hint", "group")
+"""Options that it takes from its base if it has none of its own."""
+
+
+def derived(part: Part, base: Part) -> Part:
+    """Return an optimizer with the states, the hyperparameters and the rule of its base."""
+    own, result = part.copy(), base.copy()
+    defaults = {argument.arg: default for argument, default in own.hypers}
+    result.node.args.kw_defaults = [
+        defaults.get(argument.arg, default) for argument, default in result.hypers
+    ]
+    result.node.name = own.name
+    doc = [ast.Expr(ast.Constant(own.doc))]
+    result.node.body = [*doc, *base.requirements, *own.requirements, *result.body]
+    mine, theirs = _options(own), _options(base)
+    kept = {name: value for name, value in mine.items() if name not in ("base", *_OF_BASE)}
+    kept |= {name: theirs[name] for name in _OF_BASE if name in theirs}
+    kept |= {name: theirs[name] for name in _INHERITED if name in theirs and name not in mine}
+    decorator = ast.Call(ast.Name("optimizer"), [], [ast.keyword(*each) for each in kept.items()])
+    result.node.decorator_list = [decorator]
+    return result
+
+
+def base_name(part: Part) -> str | None:
+    """Return the name of the optimizer that an optimizer derives from, or None."""
+    match _options(part).get("base"):
+        case ast.Constant(value=str() as name):
+            return name
+    return None
+
+
+def with_values(part: Part, values: Mapping[str, Any]) -> Part:
+    """Return a modifier with other defaults of its hyperparameters."""
+    part = replace(part.copy())
+    for argument, declaration in part.hypers:
+        if argument.arg in values and isinstance(declaration, ast.Call):
+            value = ast.Constant(values[argument.arg])
+            if _declares(declaration, "choice"):
+                others = [each for each in declaration.args if each.value != value.value]
+                declaration.args = [value, *others]
+            else:
+                declaration.args = [value, *declaration.args[1:]]
+    return part
+
+
+def _declares(declaration: ast.Call, name: str) -> bool:
+    return isinstance(declaration.func, ast.Name) and declaration.func.id == name
+
+
+def _options(part: Part) -> dict[str, ast.expr]:
+    decorator = part.node.decorator_list[0]
+    assert isinstance(decorator, ast.Call)
+    return {keyword.arg: keyword.value for keyword in decorator.keywords if keyword.arg}

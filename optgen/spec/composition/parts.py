@@ -1,0 +1,230 @@
+"""Find the parts of a composition in their files: an optimizer's function, or a modifier's."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from optgen.spec.declare import Spec
+from optgen.spec.files import module_name
+from optgen.spec.literals import literal, one_of, options
+from optgen.spec.source import Source
+
+STAGES = {
+    "accumulate": "gradient",
+    "centralize": "gradient",
+    "noise": "gradient",
+    "clip_elements": "gradient",
+    "clip_tensors": "gradient",
+    "clip_all": "gradient",
+    "coupled_decay": "gradient",
+    "mask": "update",
+    "trust_ratio": "update",
+    "decay": "update",
+    "project": "update",
+    "average_steps": "update",
+    "store": "store",
+    "observe": "observe",
+}
+"""The stages of a step in their order, each with what its modifiers change.
+
+Modifiers of the gradient run before the rule, and those of the update after it. One modifier can
+store the parameter. Those that observe read the stored parameter.
+"""
+
+INPUTS = {
+    "gradient": ("p", "g", "t", "lr"),
+    "update": ("p", "g", "u", "t", "lr"),
+    "store": ("p", "g", "u", "t", "lr"),
+    "observe": ("p", "t", "lr"),
+}
+"""The names that a modifier may take before `/`, by what its stage changes.
+
+The parameter, the gradient as the rule reads it, the update that will be added to the parameter,
+the step count, and the learning rate.
+"""
+
+RESULT = {"gradient": "g", "update": "u", "store": "p", "observe": ""}
+"""The input that a modifier assigns, by what its stage changes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One function of a composition, with the constants and helpers of its file."""
+
+    source: Source
+    node: ast.FunctionDef
+    definitions: tuple[ast.stmt, ...]
+    programs: tuple[ast.FunctionDef, ...] = ()
+    stage: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.node.name
+
+    @property
+    def changes(self) -> str:
+        """What a modifier changes: a value of `STAGES`."""
+        return STAGES[self.stage]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names before `/` that are no extra inputs."""
+        arguments = self.node.args
+        declared = len(arguments.defaults) - len(arguments.args)  # extra inputs have defaults
+        plain = arguments.posonlyargs[: len(arguments.posonlyargs) - max(0, declared)]
+        return [argument.arg for argument in plain]
+
+    @property
+    def states(self) -> list[tuple[ast.arg, ast.expr]]:
+        """The states with their declarations."""
+        arguments = self.node.args.args
+        defaults = self.node.args.defaults
+        return list(zip(arguments, defaults[len(defaults) - len(arguments) :], strict=True))
+
+    @property
+    def hypers(self) -> list[tuple[ast.arg, ast.expr | None]]:
+        """The hyperparameters with their declarations."""
+        return list(zip(self.node.args.kwonlyargs, self.node.args.kw_defaults, strict=True))
+
+    @property
+    def requirements(self) -> list[ast.stmt]:
+        """The calls of `require` at the beginning of the rule."""
+        return [stmt for stmt in self._statements if _is_require(stmt)]
+
+    @property
+    def body(self) -> list[ast.stmt]:
+        """The statements of the rule."""
+        return [stmt for stmt in self._statements if not _is_require(stmt)]
+
+    @property
+    def _statements(self) -> list[ast.stmt]:
+        return self.node.body[1:] if ast.get_docstring(self.node) else self.node.body
+
+    @property
+    def doc(self) -> str:
+        """The docstring."""
+        return ast.get_docstring(self.node) or ""
+
+    @property
+    def assigned(self) -> set[str]:
+        """The names that the rule assigns."""
+        return {
+            name.id
+            for stmt in self.body
+            for name in ast.walk(stmt)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }
+
+    def copy(self) -> Part:
+        """Return a part with a syntax tree of its own."""
+        return Part(
+            self.source,
+            copy.deepcopy(self.node),
+            copy.deepcopy(self.definitions),
+            copy.deepcopy(self.programs),
+            self.stage,
+        )
+
+
+def optimizer_part(spec: Spec) -> Part:
+    """Return the optimizer of a spec that has been read and is right."""
+    return _part(spec, "optimizer")
+
+
+def modifier_part(spec: Spec) -> Part:
+    """Return the modifier of a spec, after checking what only a modifier has.
+
+    Raises:
+        SpecError: the text holds no modifier, or its stage, its inputs or what it assigns is wrong.
+    """
+    part = _part(spec, "modifier")
+    decorator = part.node.decorator_list[0]
+    found = {}
+    if isinstance(decorator, ast.Call):
+        constants = dict(_constants(part))
+        found = options(decorator.keywords, {"stage": one_of(*STAGES)}, part.source, constants)
+    if "stage" not in found:
+        hint = f"@modifier(stage={next(iter(STAGES))!r}); stages: {', '.join(STAGES)}"
+        part.source.error(decorator, "a modifier names its stage", hint)
+    whole = Part(part.source, part.node, part.definitions, part.programs, found["stage"])
+    _check(whole)
+    return whole
+
+
+def _part(spec: Spec, decorator: str) -> Part:
+    source = Source(spec.source, spec.file, spec.line, is_excerpt=True)
+    tree = source.parse()
+    source.check_depth(tree)
+    source.check_texts(tree)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    chosen = [node for node in functions if decorator in map(_name, node.decorator_list)]
+    if len(chosen) != 1:
+        many = "no" if not chosen else "more than one"
+        source.error(tree, f"{many} @{decorator} in `{spec.name}`", "one file, one function")
+    node = chosen[0]
+    programs = [f for f in functions if node.name in map(_owner, f.decorator_list)]
+    definitions = [
+        each
+        for each in tree.body
+        if isinstance(each, ast.Assign)
+        or (isinstance(each, ast.FunctionDef) and not each.decorator_list)
+    ]
+    return Part(source, node, tuple(definitions), tuple(programs))
+
+
+def _check(part: Part) -> None:
+    allowed, result = INPUTS[part.changes], RESULT[part.changes]
+    for argument in part.node.args.posonlyargs:
+        if argument.arg not in allowed:
+            hint = f"a modifier of stage {part.stage!r} takes {', '.join(allowed)}, by these names"
+            _refuse(part, argument, f"`{argument.arg}` is no input of this modifier", hint)
+    if result and result not in part.assigned:
+        hint = f"assign it: {result} = …"
+        _refuse(part, part.node, f"a modifier of stage {part.stage!r} changes `{result}`", hint)
+    for name in (set("pgu") | {"t", "lr"}) & part.assigned - {result}:
+        hint = f"a modifier of stage {part.stage!r} changes {f'`{result}`' if result else 'states'}"
+        _refuse(part, part.node, f"this modifier may not change `{name}`", hint)
+    if not part.doc:
+        _refuse(part, part.node, f"`{part.name}` has no docstring", "describe it in one line")
+    if part.name != module_name(part.name):
+        hint = f"def {module_name(part.name)}(…)"
+        _refuse(part, part.node, "a modifier's name is in snake_case", hint)
+
+
+def _refuse(part: Part, node: ast.AST, message: str, hint: str) -> NoReturn:
+    part.source.error(node, message, hint)
+
+
+def _constants(part: Part) -> Iterator[tuple[str, object]]:
+    known: dict[str, object] = {}
+    for node in part.definitions:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                known[name] = literal(value, part.source, known)
+                yield name, known[name]
+
+
+def _is_require(stmt: ast.stmt) -> bool:
+    match stmt:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="require"))):
+            return True
+    return False
+
+
+def _name(decorator: ast.expr) -> str:
+    """Return the name of a decorator, called or not."""
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _owner(decorator: ast.expr) -> str:
+    """Return the optimizer that a program's decorator names."""
+    match decorator:
+        case ast.Attribute(value=ast.Name(id=name)):
+            return name
+    return ""

@@ -1,0 +1,151 @@
+"""Rewrite a rule so that it computes the update of the parameter, instead of the parameter.
+
+`p = p - lr * m` becomes `u = -(lr * m)`, and `p + u` stands where the rule reads `p` afterwards.
+The difference of the new and the old parameter is never computed, so nothing is lost in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable, Sequence
+
+from optgen.ir.ops import PROPERTIES
+
+_KEEP = {*PROPERTIES, "fresh", "given", "require"}
+"""Calls whose arguments are names and no values."""
+
+
+class UpdateForm:
+    """Rewriter of one rule: the name of its parameter, and the name of the update.
+
+    `moved` tells whether the update may differ from 0 at the current statement.
+    """
+
+    def __init__(self, param: str, update: str, unused: Iterable[str]) -> None:
+        self.param, self.update = param, update
+        self._unused = iter(unused)
+        self.moved = False
+
+    def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """Return a block in which the update is assigned instead of the parameter."""
+        return [new for stmt in statements for new in self._statement(stmt)]
+
+    def _statement(self, stmt: ast.stmt) -> list[ast.stmt]:
+        match stmt:
+            case ast.Assign(targets=[ast.Name(id=self.param)], value=value):
+                return [self._moving(value)]
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                if self.param in names:
+                    return self._one_by_one(names, values)
+            case ast.If():
+                return self._branch(stmt)
+        return [self._reading(stmt)]
+
+    def _moving(self, value: ast.expr) -> ast.stmt:
+        """Return the assignment of the update for a new value of the parameter."""
+        rest = _without(value, self.param)
+        if rest is None:
+            moved = ast.BinOp(self._reading(value), ast.Sub(), ast.Name(self.param))
+            made: ast.expr = moved
+        else:
+            read = [(sign, self._reading(term)) for sign, term in rest]
+            before = [(1, ast.Name(self.update))] if self.moved else []
+            made = _added([*before, *read])
+        self.moved = True
+        return ast.Assign([ast.Name(self.update, ast.Store())], made)
+
+    def _one_by_one(self, names: Sequence[str], values: Sequence[ast.expr]) -> list[ast.stmt]:
+        """Return the assignments of a tuple: values for the other names are computed first."""
+        others = [(name, next(self._unused)) for name in names if name != self.param]
+        pairs = dict(zip(names, values, strict=True))
+        early = [_assignment(kept, self._reading(pairs[name])) for name, kept in others]
+        late = [_assignment(name, ast.Name(kept)) for name, kept in others]
+        return [*early, self._moving(pairs[self.param]), *late]
+
+    def _branch(self, stmt: ast.If) -> list[ast.stmt]:
+        """Rewrite both arms. If one of them moves the parameter, the other has an update of 0."""
+        condition, before = self._reading(stmt.test), self.moved
+        arms, moved = [], []
+        for arm in (stmt.body, stmt.orelse):
+            self.moved = before
+            arms.append(self.block(arm))
+            moved.append(self.moved)
+        self.moved = any(moved)
+        if self.moved:
+            zero = ast.BinOp(ast.Constant(0), ast.Mult(), ast.Name(self.param))
+            arms = [
+                arm if does else [*arm, _assignment(self.update, copy.deepcopy(zero))]
+                for arm, does in zip(arms, moved, strict=True)
+            ]
+        return [ast.If(condition, arms[0] or [ast.Pass()], arms[1])]
+
+    def _reading(self, node: ast.AST) -> ast.AST:
+        """Return a node that reads the moved parameter where it read the parameter."""
+        if not self.moved:
+            return node
+        moved = ast.BinOp(ast.Name(self.param), ast.Add(), ast.Name(self.update))
+        return replace_name(node, self.param, moved)
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, name: str, value: ast.expr) -> None:
+        self.name, self.value = name, value
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 (the name is Python's)
+        is_read = node.id == self.name and not isinstance(node.ctx, ast.Store)
+        return copy.deepcopy(self.value) if is_read else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 (the name is Python's)
+        if isinstance(node.func, ast.Name) and node.func.id in _KEEP:
+            return node
+        return self.generic_visit(node)
+
+
+def replace_name(node: ast.AST, name: str, value: ast.expr) -> ast.AST:
+    """Return a node that reads a value where it read a name; `ndim(p)` and its like stay."""
+    return _Replace(name, value).visit(copy.deepcopy(node))
+
+
+def _assignment(name: str, value: ast.AST) -> ast.stmt:
+    assert isinstance(value, ast.expr)
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _without(value: ast.expr, param: str) -> list[tuple[int, ast.expr]] | None:
+    """Return the signed terms of a sum without the parameter; None if it is no term of the sum."""
+    terms = list(_terms(value, 1))
+    found = [k for k, (sign, term) in enumerate(terms) if sign == 1 and _is_name(term, param)]
+    if len(found) != 1:
+        return None
+    return [term for k, term in enumerate(terms) if k != found[0]]
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _terms(value: ast.expr, sign: int) -> Iterable[tuple[int, ast.expr]]:
+    match value:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            yield from _terms(left, sign)
+            yield from _terms(right, sign)
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            yield from _terms(left, sign)
+            yield from _terms(right, -sign)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            yield from _terms(operand, -sign)
+        case _:
+            yield sign, value
+
+
+def _added(terms: Sequence[tuple[int, ast.AST]]) -> ast.expr:
+    """Return the sum of signed terms."""
+    (sign, first), *others = terms
+    assert isinstance(first, ast.expr)
+    total: ast.expr = first if sign > 0 else ast.UnaryOp(ast.USub(), first)
+    for sign, term in others:
+        assert isinstance(term, ast.expr)
+        total = ast.BinOp(total, ast.Add() if sign > 0 else ast.Sub(), term)
+    return total
