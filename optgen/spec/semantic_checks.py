@@ -189,11 +189,6 @@ def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
         if state.dtype is None:
             message = f"`{state.symbol}` comes from a reduction, so it is float64 or float32"
             source.error_at(state.place, message, 'leave dtype="torch" out')
-        if algorithm.has_matrix_ops or any(algorithm.matrix_states()):
-            what = "which the group keeps" if state.of_group else "which a reduction feeds"
-            hint = "" if state.of_group else "keep one number per row or per column"
-            message = f"a rule on matrices cannot keep `{state.symbol}`, {what}"
-            source.error_at(state.place, message, hint or "compute it from a hyperparameter")
 
 
 def check_roundings(source: Source, algorithm: Algorithm) -> None:

@@ -110,7 +110,7 @@ def write_lines(plan: Plan, form: WholeSyntax) -> Iterator[str]:
     for stream in streams(plan):
         if stream.stored:
             is_number = stream.state is not None and stream.state.on_device
-            text = "write_number({1}[index], {0})" if is_number else form.write
+            text = f"write_number({form.tensor}, {{0}})" if is_number else form.write
             yield from when(stream, _spelt(text, stream.name))
 
 

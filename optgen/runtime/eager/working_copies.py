@@ -44,9 +44,13 @@ def write_back(tensors: list[Tensor], values: Tensor) -> None:
     torch._foreach_copy_(tensors, cast(TensorList, values).tensors)
 
 
-def write_number(state: Tensor, value: float | Tensor) -> None:
-    """Write a number, or a tensor of one element, into a 0-dim state."""
-    if isinstance(value, Tensor):
+def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorList) -> None:
+    """Write a number, or a tensor of one element, into a 0-dim state, or into each of a list."""
+    if isinstance(state, list):
+        values = value.tensors if isinstance(value, TensorList) else [value] * len(state)
+        for each, its_value in zip(state, values, strict=True):
+            write_number(each, its_value)
+    elif isinstance(value, Tensor):
         state.copy_(value.reshape(()))
     else:
         state.fill_(value)

@@ -132,13 +132,13 @@ class _Writer:
         yield f"{', '.join([*inputs, *extra])}, /,"
         parts = (self.base, *self.modifiers)
         for argument, state in (each for part in parts for each in part.states):
-            yield f"{argument.arg}={ast.unparse(state)},"
+            yield f"{argument.arg}={_for_dense_gradients(state)},"
         hypers = [each for part in parts for each in part.hypers]
         if hypers:
             yield "*,"
         for argument, declared in hypers:
             assert declared is not None
-            yield f"{argument.arg}={ast.unparse(declared)},"
+            yield f"{argument.arg}={_for_dense_gradients(declared)},"
 
     def _doc(self) -> str:
         first, *_ = self.base.doc.split("\n")
@@ -184,6 +184,14 @@ def _take(known: dict[str, str], name: str, part: str, what: str, base: str) -> 
             raise CompositionError(f"{part} is listed twice: leave one out")
         raise CompositionError(f"{part} adds the {what} `{name}`, which {other} has already")
     known[name] = part
+
+
+def _for_dense_gradients(declaration: ast.expr) -> str:
+    """Return the text of a declaration without what it says about rows of sparse gradients."""
+    if isinstance(declaration, ast.Call):
+        kept = [keyword for keyword in declaration.keywords if keyword.arg != "rows"]
+        declaration = ast.Call(declaration.func, declaration.args, kept)
+    return ast.unparse(declaration)
 
 
 def _key(state: ast.expr) -> str:

@@ -88,7 +88,7 @@ class Rank:
         batches = list(self._batches(kernel, grads))
         table, copied = fill_table(kernel, batches, scaled=False)
         assert not copied
-        return kernel.update(table, self.optimizer)
+        return kernel.update(table)
 
     def _batches(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
         """Yield batches; parameters with other shardings or facts are in other batches."""
