@@ -57,7 +57,7 @@ def compose(
         if not isinstance(each, Modifier):
             raise TypeError(f"compose takes modifiers after the optimizer, not {each!r}")
     if isinstance(base, Composition):
-        base, listed = base.base, (*base.modifiers, *listed)
+        return load(composed(base.base, (*base.modifiers, *listed), name))
     return load(composed(base, listed, name))
 
 
@@ -95,8 +95,8 @@ def spec_of(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec)
     match optimizer:
         case Spec() | str() | os.PathLike():
             return named_spec(optimizer)
-        case LoadedType() if "spec" in vars(optimizer):
-            return optimizer.spec
+        case LoadedType() if isinstance(spec := vars(optimizer).get("spec"), Spec):
+            return spec
         case type() if issubclass(optimizer, GeneratedOptimizer):
             found = resource("specs") / f"{optimizer.__module__.rpartition('.')[2]}.py"
             if found.is_file():

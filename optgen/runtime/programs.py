@@ -25,7 +25,7 @@ class Program(NamedTuple):
     """A generated function, and the lists that it takes of an optimizer."""
 
     name: str  # of the function, and of its package beside the optimizer's lowerings
-    keys: tuple[str, ...]  # of the states in its lists; "param" for the parameters
+    keys: tuple[str, ...]  # of the states in its lists; "param" for the parameters, then for copies
 
     def function(self, lowerings: str) -> Elementwise:
         """Import the function."""
@@ -99,6 +99,9 @@ class ModeOptimizer(GeneratedOptimizer):
         params = {id(param): param for param in group["params"]}  # one may stand there twice
         rows = [self._tensors(param, program.keys) for param in params.values()]
         columns = [list(column) for column in zip(*filter(None, rows), strict=True)]
+        if columns and "param" in program.keys[1:]:
+            copied = program.keys.index("param", 1)
+            columns[copied] = [param.detach().clone() for param in columns[copied]]
         hypers = {key: number(group[key]) for key in function.rule.hypers}
         fused, foreach = group.get("fused"), group.get("foreach")
         may_fuse = fused or (fused is None and foreach is None)

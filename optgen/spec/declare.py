@@ -136,6 +136,14 @@ class Modifier:
     spec: Spec
     values: tuple[tuple[str, Any], ...] = ()
 
+    def train(self, function: Callable[..., None]) -> Declared:
+        """Mark a function of the same text as a program of the composition's `train()`."""
+        return self.spec.train(function)
+
+    def eval(self, function: Callable[..., None]) -> Declared:
+        """Mark a function of the same text as a program of the composition's `eval()`."""
+        return self.spec.eval(function)
+
     def __call__(self, *args: Any, **options: Any) -> Modifier:
         """Return the modifier with these values.
 
@@ -164,7 +172,9 @@ def hypers_of(spec: Spec) -> list[tuple[str, str]]:
     return [(argument.arg, ast.unparse(default)) for argument, default in pairs if default]
 
 
-def modifier(*, stage: str) -> Callable[[Callable[..., None]], Modifier]:
+def modifier(
+    *, stage: str, weights: str = "", step: str = "", guard: str = ""
+) -> Callable[[Callable[..., None]], Modifier]:
     """Mark a function as a modifier of optimizers, for `optgen.compose`.
 
     It takes some of the names p, g, u, t and lr before `/`: the parameter, its gradient, the update
@@ -173,6 +183,10 @@ def modifier(*, stage: str) -> Callable[[Callable[..., None]], Modifier]:
 
     Args:
         stage: when it runs; the stage says too what it changes.
+        weights: a state that the rule and the modifiers of the update read and move instead of the
+            parameter.
+        step: a variable or a state that all later parts read instead of the step count.
+        guard: a variable. Unless it is true, the parameter and all states keep their values.
 
     Returns:
         A decorator that turns the function into an inert `Modifier`.

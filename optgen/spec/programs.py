@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
-from optgen.ir.nodes import Call, expressions, walk
+from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
 from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, roles
 from optgen.spec.errors import did_you_mean
 from optgen.spec.read_algorithm import read_rule
@@ -131,7 +131,11 @@ class _Reader:
     def read(
         self, constants: Mapping[str, Any], helpers: Mapping[str, ast.FunctionDef]
     ) -> Algorithm:
-        """Return the program as a function over lists, after all checks."""
+        """Return the program as a function over lists, after all checks.
+
+        A function reads a list that it does not write. If a program writes all lists, that is a
+        copy of the first one.
+        """
         if not is_snake_case(self.node.name):
             message = f"`{self.node.name}` is a function, so its name must be in snake_case"
             hint = "its folder and its kernels get this name: to_average"
@@ -140,7 +144,13 @@ class _Reader:
         lists = tuple(map(self._list, self.node.args.posonlyargs))
         hypers = tuple(map(self._hyper, self.node.args.kwonlyargs))
         self._check_body()
-        param, grad, others = roles(self.source, self.node, lists)
+        written = {n.id for n in ast.walk(self.node) if _is_stored(n)}
+        copied = () if set(lists) - written else (f"{lists[0]}_before",)
+        param, grad, others = (
+            (lists[0], copied[0], dict.fromkeys(lists[1:], True))
+            if copied
+            else roles(self.source, self.node, lists)
+        )
         declared = Algorithm(
             name=self.node.name,
             module=self.optimizer.module,
@@ -152,13 +162,14 @@ class _Reader:
             param=param,
             grad=grad,
             step=None,
-            lists=lists,
+            lists=(*lists, *copied),
             source=self.source.whole,
             place=self.source.place(self.node),
         )
         function, scope = read_rule(self.source, declared, self.node, constants, helpers)
         self._check_rule(function, scope)
-        return function
+        first = tuple(Assign(Ref(param), Ref(name)) for name in copied)
+        return replace(function, rule=(*first, *function.rule))
 
     def _usual_doc(self) -> str:
         return f"Update parameters as `{self.optimizer.name}.{self.mode}` does."
@@ -248,6 +259,10 @@ class _Reader:
             for node in walk(expr):
                 if isinstance(node, Call) and node.op in NEED_WHOLE_TENSOR:
                     self.source.error_at(node.place, *_whole_error(node.op))
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _whole_error(op: str) -> tuple[str, str]:

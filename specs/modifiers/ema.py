@@ -1,7 +1,25 @@
-from optgen.spec import hyper, lerp, modifier, state
+from optgen.spec import fresh, hyper, lerp, modifier, state
 
 
 @modifier(stage="observe")
-def ema(p, /, average=state("ema", init="p"), *, ema_decay=hyper(0.999, ge=0, le=1)):
-    """Average the weights exponentially (Polyak & Juditsky, 1992)."""
-    average = lerp(average, p, 1 - ema_decay)
+def ema(p, /, average=state("ema"), *, ema_decay=hyper(0.999, ge=0, le=1)):
+    """Average the weights exponentially (Polyak & Juditsky, 1992), as AveragedModel does.
+
+    `optimizer.eval()` puts the average into the weights, and `optimizer.train()` takes it out.
+    """
+    if fresh(average):
+        average = p
+    else:
+        average = lerp(average, p, 1 - ema_decay)
+
+
+@ema.eval
+def to_average(p, average, /):
+    """Swap the weights and their average."""
+    p, average = average, p
+
+
+@ema.train
+def to_weights(p, average, /):
+    """Swap the average and the weights."""
+    p, average = average, p

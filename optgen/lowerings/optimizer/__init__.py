@@ -56,10 +56,17 @@ def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
 
 
 def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]:
-    """Return a program's mode and name, and the keys of its lists as Python text."""
-    keys = {algorithm.param: "param", **{s.symbol: s.key for s in algorithm.states}}
+    """Return a program's mode and name, and the keys of its lists as Python text.
+
+    A list that is no state and not the parameter is a copy of the parameter.
+    """
+    keys = {s.symbol: s.key for s in algorithm.states}
     function = program.function
-    return program.mode, function.name, literal(tuple(keys[name] for name in function.tensors))
+    return (
+        program.mode,
+        function.name,
+        literal(tuple(keys.get(name, "param") for name in function.tensors)),
+    )
 
 
 OPTIMIZER = Lowering(

@@ -137,8 +137,9 @@ def _unpacked(lines: list[str], plan: Plan) -> list[str]:
     for quote, unpacking in items.items():
         whole = f"{', '.join(a.target.name for a in unpacking)} = {_tuple_name(unpacking[0].value)}"
         if whole == quote:
-            start = out.index(comment(quote))
-            out[start : start + len(unpacking) + 1] = [quote]
+            start = next(k for k, line in enumerate(out) if line.strip() == comment(quote))
+            margin = out[start].removesuffix(comment(quote))  # it may stand in a branch
+            out[start : start + len(unpacking) + 1] = [margin + quote]
     return out
 
 

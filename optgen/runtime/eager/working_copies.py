@@ -6,7 +6,7 @@ the tensors that it was about to write.
 """
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -49,8 +49,13 @@ def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorLis
     if isinstance(state, list):
         values = value.tensors if isinstance(value, TensorList) else [value] * len(state)
         for each, its_value in zip(state, values, strict=True):
-            write_number(each, its_value)
-    elif isinstance(value, Tensor):
+            _write_one(each, its_value)
+    else:
+        _write_one(state, value)
+
+
+def _write_one(state: Tensor, value: Any) -> None:
+    if isinstance(value, Tensor):
         state.copy_(value.reshape(()))
     else:
         state.fill_(value)

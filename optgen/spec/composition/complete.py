@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from optgen.spec.composition.parts import Part
@@ -44,16 +43,30 @@ def base_name(part: Part) -> str | None:
 
 def with_values(part: Part, values: Mapping[str, Any]) -> Part:
     """Return a modifier with other defaults of its hyperparameters."""
-    part = replace(part.copy())
+    part = part.copy()
     for argument, declaration in part.hypers:
         if argument.arg in values and isinstance(declaration, ast.Call):
-            value = ast.Constant(values[argument.arg])
-            if _declares(declaration, "choice"):
-                others = [each for each in declaration.args if each.value != value.value]
-                declaration.args = [value, *others]
-            else:
-                declaration.args = [value, *declaration.args[1:]]
+            value = _constant(part, argument.arg, values[argument.arg])
+            declared = [ast.unparse(each) for each in declaration.args]
+            is_choice = _declares(declaration, "choice") and ast.unparse(value) in declared
+            kept = [a for a in declaration.args if ast.unparse(a) != ast.unparse(value)]
+            declaration.args = [value, *(kept if is_choice else declaration.args[1:])]
     return part
+
+
+def _constant(part: Part, name: str, value: Any) -> ast.expr:
+    """Return a default as a node of the syntax tree.
+
+    Raises:
+        TypeError: it is no number, text or tuple, which a spec can hold.
+    """
+    plain = (bool, int, float, str, type(None))
+    if isinstance(value, tuple) and all(isinstance(each, plain) for each in value):
+        return ast.Tuple([ast.Constant(each) for each in value], ast.Load())
+    if not isinstance(value, plain):
+        message = f"{part.name}: `{name}` is a default of a class, so it is a number or a tuple"
+        raise TypeError(f"{message} of numbers, not {value!r}")
+    return ast.Constant(value)
 
 
 def _declares(declaration: ast.Call, name: str) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from optgen.spec.declare import Spec
 from optgen.spec.files import module_name
-from optgen.spec.literals import literal, one_of, options
+from optgen.spec.literals import TEXT, literal, one_of, options
 from optgen.spec.source import Source
 
 STAGES = {
+    "skip": "gradient",
     "accumulate": "gradient",
     "centralize": "gradient",
     "noise": "gradient",
@@ -48,18 +49,36 @@ the step count, and the learning rate.
 """
 
 RESULT = {"gradient": "g", "update": "u", "store": "p", "observe": ""}
-"""The input that a modifier assigns, by what its stage changes."""
+"""The input that a modifier may assign, by what its stage changes."""
+
+WRAPPING = "accumulate"
+"""The stage whose modifiers end in an `if`: the rest of the step stands inside of it."""
+
+_OPTIONS = {
+    "stage": one_of(*STAGES),
+    **dict.fromkeys(("weights", "step", "guard"), TEXT),
+}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One function of a composition, with the constants and helpers of its file."""
+    """One function of a composition, with the constants and helpers of its file.
+
+    A modifier has a stage. The other options name a state or a variable of it:
+
+    * `weights`: the rule and the modifiers of the update read and move it instead of the parameter.
+    * `step`: all later parts read it instead of the step count.
+    * `guard`: unless it is true, the parameter and all states keep their values.
+    """
 
     source: Source
     node: ast.FunctionDef
     definitions: tuple[ast.stmt, ...]
     programs: tuple[ast.FunctionDef, ...] = ()
     stage: str = ""
+    weights: str = ""
+    step: str = ""
+    guard: str = ""
 
     @property
     def name(self) -> str:
@@ -105,6 +124,14 @@ class Part:
     def _statements(self) -> list[ast.stmt]:
         return self.node.body[1:] if ast.get_docstring(self.node) else self.node.body
 
+    def option(self, name: str) -> Any:
+        """Return the value of an option of the decorator, or None."""
+        decorator = self.node.decorator_list[0]
+        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
+            if keyword.arg == name and isinstance(keyword.value, ast.Constant):
+                return keyword.value.value
+        return None
+
     @property
     def doc(self) -> str:
         """The docstring."""
@@ -122,12 +149,11 @@ class Part:
 
     def copy(self) -> Part:
         """Return a part with a syntax tree of its own."""
-        return Part(
-            self.source,
-            copy.deepcopy(self.node),
-            copy.deepcopy(self.definitions),
-            copy.deepcopy(self.programs),
-            self.stage,
+        return replace(
+            self,
+            node=copy.deepcopy(self.node),
+            definitions=copy.deepcopy(self.definitions),
+            programs=copy.deepcopy(self.programs),
         )
 
 
@@ -147,11 +173,11 @@ def modifier_part(spec: Spec) -> Part:
     found = {}
     if isinstance(decorator, ast.Call):
         constants = dict(_constants(part))
-        found = options(decorator.keywords, {"stage": one_of(*STAGES)}, part.source, constants)
+        found = options(decorator.keywords, _OPTIONS, part.source, constants)
     if "stage" not in found:
         hint = f"@modifier(stage={next(iter(STAGES))!r}); stages: {', '.join(STAGES)}"
         part.source.error(decorator, "a modifier names its stage", hint)
-    whole = Part(part.source, part.node, part.definitions, part.programs, found["stage"])
+    whole = replace(part, **found)
     _check(whole)
     return whole
 
@@ -183,9 +209,18 @@ def _check(part: Part) -> None:
         if argument.arg not in allowed:
             hint = f"a modifier of stage {part.stage!r} takes {', '.join(allowed)}, by these names"
             _refuse(part, argument, f"`{argument.arg}` is no input of this modifier", hint)
-    if result and result not in part.assigned:
+    if result and result not in part.assigned and not part.guard:
         hint = f"assign it: {result} = …"
         _refuse(part, part.node, f"a modifier of stage {part.stage!r} changes `{result}`", hint)
+    known = {argument.arg for argument, _ in part.states} | part.assigned
+    for option in ("weights", "step", "guard"):
+        name = getattr(part, option)
+        if name and name not in known:
+            hint = f"{option}= names a state or a variable of the modifier"
+            _refuse(part, part.node, f"`{part.name}` has no `{name}`", hint)
+    if part.stage == WRAPPING and not isinstance(part.body[-1], ast.If):
+        hint = "if t % every == 0:"
+        _refuse(part, part.node, f"a modifier of stage {part.stage!r} ends in an `if`", hint)
     for name in (set("pgu") | {"t", "lr"}) & part.assigned - {result}:
         hint = f"a modifier of stage {part.stage!r} changes {f'`{result}`' if result else 'states'}"
         _refuse(part, part.node, f"this modifier may not change `{name}`", hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 
 from optgen.spec.composition.parts import Part
 
@@ -12,13 +13,13 @@ class _Rename(ast.NodeTransformer):
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = names
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:  # noqa: N802 (the name is Python's)
+    def visit_Name(self, node: ast.Name) -> ast.Name:
         return ast.Name(self.names.get(node.id, node.id), node.ctx)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return ast.arg(self.names.get(node.arg, node.arg))
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 (Python's)
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.name = self.names.get(node.name, node.name)
         return self.generic_visit(node)
 
@@ -32,7 +33,8 @@ def renamed(part: Part, names: Mapping[str, str]) -> Part:
     own_name = part.node.name
     rename.visit(part.node)
     part.node.name = own_name
-    return part
+    weights, step, guard = (names.get(n, n) for n in (part.weights, part.step, part.guard))
+    return replace(part, weights=weights, step=step, guard=guard)
 
 
 def own_names(part: Part) -> set[str]:

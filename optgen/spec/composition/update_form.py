@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from optgen.ir.ops import PROPERTIES
 
@@ -41,17 +42,16 @@ class UpdateForm:
                     return self._one_by_one(names, values)
             case ast.If():
                 return self._branch(stmt)
-        return [self._reading(stmt)]
+        return [_with(stmt, self.param, self._moved()) if self.moved else stmt]
 
     def _moving(self, value: ast.expr) -> ast.stmt:
         """Return the assignment of the update for a new value of the parameter."""
         rest = _without(value, self.param)
         if rest is None:
-            moved = ast.BinOp(self._reading(value), ast.Sub(), ast.Name(self.param))
-            made: ast.expr = moved
+            made: ast.expr = ast.BinOp(self._reading(value), ast.Sub(), _read(self.param))
         else:
             read = [(sign, self._reading(term)) for sign, term in rest]
-            before = [(1, ast.Name(self.update))] if self.moved else []
+            before: list[tuple[int, ast.expr]] = [(1, _read(self.update))] if self.moved else []
             made = _added([*before, *read])
         self.moved = True
         return ast.Assign([ast.Name(self.update, ast.Store())], made)
@@ -61,7 +61,7 @@ class UpdateForm:
         others = [(name, next(self._unused)) for name in names if name != self.param]
         pairs = dict(zip(names, values, strict=True))
         early = [_assignment(kept, self._reading(pairs[name])) for name, kept in others]
-        late = [_assignment(name, ast.Name(kept)) for name, kept in others]
+        late = [_assignment(name, _read(kept)) for name, kept in others]
         return [*early, self._moving(pairs[self.param]), *late]
 
     def _branch(self, stmt: ast.If) -> list[ast.stmt]:
@@ -74,42 +74,70 @@ class UpdateForm:
             moved.append(self.moved)
         self.moved = any(moved)
         if self.moved:
-            zero = ast.BinOp(ast.Constant(0), ast.Mult(), ast.Name(self.param))
+            zero = ast.BinOp(ast.Constant(0), ast.Mult(), _read(self.param))
             arms = [
                 arm if does else [*arm, _assignment(self.update, copy.deepcopy(zero))]
                 for arm, does in zip(arms, moved, strict=True)
             ]
         return [ast.If(condition, arms[0] or [ast.Pass()], arms[1])]
 
-    def _reading(self, node: ast.AST) -> ast.AST:
-        """Return a node that reads the moved parameter where it read the parameter."""
-        if not self.moved:
-            return node
-        moved = ast.BinOp(ast.Name(self.param), ast.Add(), ast.Name(self.update))
-        return replace_name(node, self.param, moved)
+    def _reading(self, value: ast.expr) -> ast.expr:
+        """Return an expression that reads the moved parameter where it read the parameter."""
+        return _with(value, self.param, self._moved()) if self.moved else value
+
+    def _moved(self) -> ast.expr:
+        return ast.BinOp(_read(self.param), ast.Add(), _read(self.update))
 
 
 class _Replace(ast.NodeTransformer):
     def __init__(self, name: str, value: ast.expr) -> None:
         self.name, self.value = name, value
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 (the name is Python's)
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         is_read = node.id == self.name and not isinstance(node.ctx, ast.Store)
         return copy.deepcopy(self.value) if is_read else node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 (the name is Python's)
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Name) and node.func.id in _KEEP:
             return node
         return self.generic_visit(node)
 
 
-def replace_name(node: ast.AST, name: str, value: ast.expr) -> ast.AST:
-    """Return a node that reads a value where it read a name; `ndim(p)` and its like stay."""
-    return _Replace(name, value).visit(copy.deepcopy(node))
+def replace_name(stmt: ast.stmt, name: str, other: str) -> ast.stmt:
+    """Return a statement that reads another name; `ndim(p)` and its like stay."""
+    return _with(stmt, name, _read(other))
 
 
-def _assignment(name: str, value: ast.AST) -> ast.stmt:
-    assert isinstance(value, ast.expr)
+class _FirstSteps(ast.NodeTransformer):
+    def __init__(self, count: str) -> None:
+        self.count = count
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "fresh":
+            return ast.Compare(_read(self.count), [ast.Eq()], [ast.Constant(1)])
+        return self.generic_visit(node)
+
+
+def first_steps(stmt: ast.stmt, count: str) -> ast.stmt:
+    """Return a statement that compares a count with 1 where it asks `fresh(m)`."""
+    found: ast.stmt = _FirstSteps(count).visit(copy.deepcopy(stmt))
+    return found
+
+
+_Node = TypeVar("_Node", ast.stmt, ast.expr)
+
+
+def _with(node: _Node, name: str, value: ast.expr) -> _Node:
+    """Return a node that reads a value where it read a name."""
+    found: _Node = _Replace(name, value).visit(copy.deepcopy(node))
+    return found
+
+
+def _read(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _assignment(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
@@ -140,12 +168,10 @@ def _terms(value: ast.expr, sign: int) -> Iterable[tuple[int, ast.expr]]:
             yield sign, value
 
 
-def _added(terms: Sequence[tuple[int, ast.AST]]) -> ast.expr:
+def _added(terms: Sequence[tuple[int, ast.expr]]) -> ast.expr:
     """Return the sum of signed terms."""
     (sign, first), *others = terms
-    assert isinstance(first, ast.expr)
     total: ast.expr = first if sign > 0 else ast.UnaryOp(ast.USub(), first)
     for sign, term in others:
-        assert isinstance(term, ast.expr)
         total = ast.BinOp(total, ast.Add() if sign > 0 else ast.Sub(), term)
     return total

@@ -1,0 +1,31 @@
+"""Guard assignments: where a condition is false, a name keeps its value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container
+
+
+class Guarded(ast.NodeTransformer):
+    """Rewriter of assignments to some names: `m = x` becomes `m = where(finite, x, m)`."""
+
+    def __init__(self, names: Container[str], condition: str) -> None:
+        self.names, self.condition = names, condition
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                node.value = self._guarded(name, value)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = zip(targets, values, strict=True)
+                node.value = ast.Tuple(
+                    [self._guarded(t.id, v) for t, v in pairs if isinstance(t, ast.Name)],
+                    ast.Load(),
+                )
+        return node
+
+    def _guarded(self, name: str, value: ast.expr) -> ast.expr:
+        if name not in self.names:
+            return value
+        read = [ast.Name(each, ast.Load()) for each in ("where", self.condition, name)]
+        return ast.Call(read[0], [read[1], value, read[2]], [])

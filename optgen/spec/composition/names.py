@@ -1,0 +1,136 @@
+"""Give the parts of a composition names that fit together, and refuse parts that do not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from optgen.spec.composition.parts import STAGES, Part
+from optgen.spec.composition.renaming import all_names, own_names, renamed, unused
+
+_ORDER = list(STAGES)
+
+
+class CompositionError(ValueError):
+    """Parts do not go together. The message says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """An optimizer and modifiers in the order of their stages, with names that fit together.
+
+    * `param`, `grad`, `step`: the optimizer's names; "" if no part counts steps.
+    * `update`: the variable that holds the update of the parameter.
+    * `seen_grad`: the gradient as the rule finds it. Modifiers of the update read it.
+    * `taken`: all names that are in use.
+    """
+
+    base: Part
+    modifiers: tuple[Part, ...]
+    param: str
+    grad: str
+    step: str
+    update: str
+    seen_grad: str
+    taken: set[str]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The optimizer and the modifiers."""
+        return (self.base, *self.modifiers)
+
+    def of(self, *changes: str) -> list[Part]:
+        """Return the modifiers that change these."""
+        return [part for part in self.modifiers if part.changes in changes]
+
+
+def fit(base: Part, modifiers: Sequence[Part]) -> Named:
+    """Return parts whose names fit together.
+
+    Raises:
+        CompositionError: two parts declare one name or one checkpoint key, two modifiers store the
+            parameter, or a part lacks what another one needs.
+    """
+    ordered = sorted(modifiers, key=lambda part: _ORDER.index(part.stage))
+    _check_declared(base, ordered)
+    _check_needs(base, ordered)
+    param, grad, *steps = base.inputs
+    taken = all_names(base) | {argument.arg for part in ordered for argument, _ in part.hypers}
+    counts = any("t" in part.inputs for part in ordered)
+    step = steps[0] if steps else unused("t", taken) if counts else ""
+    update = unused("update", taken)
+    reads = any("g" in part.inputs for part in ordered if part.changes != "gradient")
+    seen_grad = unused("gradient", taken) if reads and grad in base.assigned else grad
+    inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr"}
+    placed = []
+    for part in ordered:
+        seen = inputs if part.changes == "gradient" else {**inputs, "g": seen_grad}
+        placed.append(_in_names(part, seen, taken))
+        taken |= all_names(placed[-1])
+    return Named(base, tuple(placed), param, grad, step, update, seen_grad, taken)
+
+
+def _in_names(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
+    """Return a modifier with the optimizer's names for its inputs, and free names of its own."""
+    names = {name: inputs[name] for name in part.inputs}
+    clashes = sorted(own_names(part) & taken)
+    return renamed(part, names | {name: unused(f"{name}_{part.name}", taken) for name in clashes})
+
+
+def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
+    hypers: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    for part in (base, *modifiers):
+        for argument, _ in part.hypers:
+            _declare(hypers, argument.arg, part.name, "hyperparameter")
+        for _, declaration in part.states:
+            _declare(keys, _key(declaration), part.name, "state")
+
+
+def _declare(known: dict[str, str], name: str, part: str, what: str) -> None:
+    """Note a name that a part declares; refuse it if another part has it."""
+    if known.get(name) == part:
+        raise CompositionError(f"{part} is listed twice: leave one out")
+    if name in known:
+        raise CompositionError(f"{part} adds the {what} `{name}`, which {known[name]} has already")
+    known[name] = part
+
+
+def _key(declaration: ast.expr) -> str:
+    """Return the checkpoint key in the declaration of a state."""
+    match declaration:
+        case ast.Call(args=[ast.Constant(value=str() as key), *_]):
+            return key
+    return ""
+
+
+def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
+    names = [part.name for part in modifiers]
+    for name in names:
+        if names.count(name) > 1:
+            raise CompositionError(f"{name} is listed twice: leave one out")
+    storing = [part.name for part in modifiers if part.changes == "store"]
+    if len(storing) > 1:
+        message = f"{storing[0]} and {storing[1]} both store the parameter: leave one out"
+        raise CompositionError(message)
+    moving = [part.name for part in (base, *modifiers) if part.programs]
+    if len(moving) > 1:
+        message = f"{moving[0]} and {moving[1]} both move the parameter for evaluation"
+        raise CompositionError(f"{message}: leave one out")
+    if base.option("gradient") == "sparse_only":
+        raise CompositionError(f"{base.name} takes sparse gradients only, and modifiers dense ones")
+    has_rate = any(argument.arg == "lr" for argument, _ in base.hypers)
+    for part in modifiers:
+        if "lr" in part.inputs and not has_rate:
+            message = f"{part.name} needs a learning rate called `lr`"
+            raise CompositionError(f"{message}, which {base.name} does not have")
+        if part.guard and any(map(_calls_fresh, (base, *modifiers))):
+            named = next(each.name for each in (base, *modifiers) if _calls_fresh(each))
+            message = f"{part.name} may skip the first step, which {named} asks for with `fresh`"
+            raise CompositionError(f"{message}: leave one out")
+
+
+def _calls_fresh(part: Part) -> bool:
+    calls = (n for stmt in part.body for n in ast.walk(stmt) if isinstance(n, ast.Call))
+    return any(isinstance(call.func, ast.Name) and call.func.id == "fresh" for call in calls)

@@ -1,0 +1,111 @@
+"""Write the rule of a composition, line by line: the parts in the order of their stages."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from textwrap import indent
+
+from optgen.spec.composition.guard import Guarded
+from optgen.spec.composition.names import Named
+from optgen.spec.composition.parts import WRAPPING, Part
+from optgen.spec.composition.renaming import unused
+from optgen.spec.composition.update_form import UpdateForm, first_steps, replace_name
+
+
+def write_rule(named: Named) -> list[str]:
+    """Return the lines of the rule, without a margin."""
+    required = [stmt for part in named.parts for stmt in part.requirements]
+    return [*_printed(required), *_Rule(named, clock=named.step).lines(named.of("gradient"))]
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Writer of the rest of a step, after some modifiers of the gradient.
+
+    `clock` is the name of the step count, and `guard` the condition under which names change.
+    """
+
+    named: Named
+    clock: str
+    guard: str = ""
+
+    def lines(self, modifiers: Sequence[Part]) -> list[str]:
+        """Return the lines of these modifiers and of everything after them."""
+        if not modifiers:
+            return list(self._rule_and_rest())
+        part, *others = modifiers
+        body = part.body
+        if part.step and not self._counts(others):
+            body = [stmt for stmt in body if not _assigns(stmt, part.step) or _is_state(part)]
+        clock = part.step if part.step and self._counts(others) else self.clock
+        later = replace(self, clock=clock, guard=part.guard or self.guard).lines(others)
+        if part.stage == WRAPPING:
+            later = [indent(line, "    ") if line else "" for line in later]
+        return [*self._of_part(part, body), *later]
+
+    def _counts(self, gradients: Sequence[Part]) -> bool:
+        """Tell whether the rest of the step reads the step count, or asks if it is the first."""
+        later = (*gradients, self.named.base, *self.named.of("update", "store", "observe"))
+        nodes = (node for part in later for stmt in part.body for node in ast.walk(stmt))
+        return any(isinstance(n, ast.Name) and n.id in (self.named.step, "fresh") for n in nodes)
+
+    def _rule_and_rest(self) -> Iterator[str]:
+        """Yield the lines of the rule, and of the modifiers after it."""
+        named = self.named
+        if named.seen_grad != named.grad:
+            yield f"{named.seen_grad} = {named.grad}"
+        updating = named.of("update", "store")
+        if updating:
+            names = (unused(f"{named.param}_next", named.taken) for _ in range(1000))
+            form = UpdateForm(named.param, named.update, names)
+            yield from self._of_part(named.base, form.block(named.base.body))
+            for part in updating:
+                yield from self._of_part(part, part.body)
+            if updating[-1].changes != "store":
+                value = ast.parse(f"{named.param} = {named.param} + {named.update}").body[0]
+                yield from _printed([self._guarded(value)])
+        else:
+            yield from self._of_part(named.base, named.base.body)
+        for part in named.of("observe"):
+            yield from self._of_part(part, part.body)
+
+    def _of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[str]:
+        """Yield the lines of a part, after a comment with its name."""
+        yield ""
+        yield f"# {part.name}"
+        yield from _printed([self._guarded(self._in_place(part, stmt)) for stmt in statements])
+
+    def _in_place(self, part: Part, stmt: ast.stmt) -> ast.stmt:
+        """Return a statement that reads what stands for the step count and the parameter."""
+        named, node = self.named, stmt
+        if self.clock != named.step:
+            node = first_steps(replace_name(node, named.step, self.clock), self.clock)
+        weights = next((each.weights for each in named.modifiers if each.weights), "")
+        if weights and (part is named.base or part.changes == "update"):
+            node = replace_name(node, named.param, weights)
+        return node
+
+    def _guarded(self, stmt: ast.stmt) -> ast.stmt:
+        if not self.guard:
+            return stmt
+        states = {argument.arg for part in self.named.parts for argument, _ in part.states}
+        guarded: ast.stmt = Guarded({self.named.param, *states}, self.guard).visit(stmt)
+        return guarded
+
+
+def _is_state(part: Part) -> bool:
+    """Tell whether the step count of a modifier is one of its states."""
+    return part.step in {argument.arg for argument, _ in part.states}
+
+
+def _assigns(stmt: ast.stmt, name: str) -> bool:
+    match stmt:
+        case ast.Assign(targets=[ast.Name(id=assigned)]):
+            return assigned == name
+    return False
+
+
+def _printed(statements: Sequence[ast.stmt]) -> list[str]:
+    return [ast.unparse(ast.fix_missing_locations(stmt)) for stmt in statements]

@@ -1,0 +1,19 @@
+from optgen.spec import factored, hyper, maximum, modifier, norm, row_norm, where
+
+
+@modifier(stage="clip_tensors")
+def adaptive_clip(
+    p,
+    g,
+    /,
+    *,
+    clip_factor=hyper(0.01, gt=0),
+    clip_eps=hyper(1e-3, gt=0),
+):
+    """Clip each row's gradient to a share of the row's weights (AGC; Brock et al., 2021)."""
+    if factored(p):
+        largest = clip_factor * maximum(row_norm(p), clip_eps)
+        g = where(row_norm(g) < largest, g, g * (largest / maximum(row_norm(g), 1e-6)))
+    else:
+        limit = clip_factor * maximum(norm(p), clip_eps)
+        g = where(norm(g) < limit, g, g * (limit / maximum(norm(g), 1e-6)))

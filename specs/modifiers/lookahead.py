@@ -1,0 +1,18 @@
+from optgen.spec import hyper, lerp, modifier, state
+
+
+@modifier(stage="average_steps")
+def lookahead(
+    p,
+    u,
+    t,
+    /,
+    slow=state("slow", init="p"),
+    *,
+    sync_period=hyper(5, ge=1),
+    slow_step=hyper(0.5, gt=0, le=1),
+):
+    """Go back to slow weights, which follow every few steps (Zhang et al., 2019)."""
+    if t % sync_period == 0:
+        slow = lerp(slow, p + u, slow_step)
+        u = slow - p

@@ -1,0 +1,41 @@
+from optgen.spec import hyper, lerp, maximum, modifier, state
+
+
+@modifier(stage="store", weights="z")
+def schedule_free(
+    p,
+    u,
+    t,
+    lr,
+    /,
+    z=state("z", init="p"),
+    largest_rate=state("lr_max", shape="scalar"),
+    total=state("weight_sum", shape="scalar"),
+    *,
+    average_momentum=hyper(0.9, gt=0, lt=1),
+    weight_power=hyper(0, ge=0),
+    weight_lr_power=hyper(2, ge=0),
+):
+    """Take gradients between the weights and their average (Defazio et al., 2024)."""
+    largest_rate = maximum(largest_rate, lr)
+    weight = t**weight_power * largest_rate**weight_lr_power
+    total = total + weight
+    if total != 0:
+        share = weight / total
+    else:
+        share = 0
+    average = lerp(p, z, 1 - 1 / average_momentum)
+    z = z + u
+    p = lerp(lerp(average, z, share), z, 1 - average_momentum)
+
+
+@schedule_free.train
+def to_gradient_point(p, z, /, *, average_momentum):
+    """Move from the average to the point where gradients are taken."""
+    p = lerp(p, z, 1 - average_momentum)
+
+
+@schedule_free.eval
+def to_average(p, z, /, *, average_momentum):
+    """Move from the point where gradients are taken to the average."""
+    p = lerp(p, z, 1 - 1 / average_momentum)
