@@ -22,12 +22,35 @@ class Composition(Spec):
     """The spec that a composition writes, and the parts that it is written from."""
 
     base: Spec
-    modifiers: tuple[Modifier, ...]
+    modifiers: tuple[Modifier | StateDtype, ...]
+
+
+@dataclass(frozen=True)
+class StateDtype:
+    """A choice of dtypes for states: of the optimizer's own, and of some by their keys."""
+
+    default: str | None
+    by_key: tuple[tuple[str, str | None], ...]
+    name = "state_dtype"
+
+
+def state_dtype(default: str | None = None, **by_key: str | None) -> StateDtype:
+    """Keep states in other dtypes: "float32", "bfloat16" or "float16"; None is the parameter's.
+
+    A step computes in float32 or wider, and rounds a state when it is stored.
+
+    Args:
+        default: the dtype of the optimizer's states that hold rows, columns or a number for each
+            element, and that declare none.
+        **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
+            `state_dtype("bfloat16", exp_avg_sq="float32")`.
+    """
+    return StateDtype(default, tuple(by_key.items()))
 
 
 def compose(
     optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec,
-    *modifiers: Modifier,
+    *modifiers: Modifier | StateDtype,
     name: str | None = None,
 ) -> type[LoadedOptimizer]:
     """Make an optimizer class from an optimizer and modifiers.
@@ -54,23 +77,30 @@ def compose(
     """
     base, listed = spec_of(optimizer), tuple(modifiers)
     for each in listed:
-        if not isinstance(each, Modifier):
+        if not isinstance(each, Modifier | StateDtype):
             raise TypeError(f"compose takes modifiers after the optimizer, not {each!r}")
     if isinstance(base, Composition):
         return load(composed(base.base, (*base.modifiers, *listed), name))
     return load(composed(base, listed, name))
 
 
-def composed(base: Spec, modifiers: tuple[Modifier, ...], name: str | None = None) -> Composition:
+def composed(
+    base: Spec, modifiers: tuple[Modifier | StateDtype, ...], name: str | None = None
+) -> Composition:
     """Return the spec of an optimizer with modifiers; see `compose`."""
     from optgen.spec.composition.complete import with_values
     from optgen.spec.composition.parts import modifier_part
+    from optgen.spec.composition.state_dtypes import with_state_dtypes
     from optgen.spec.composition.write_spec import write_spec
 
-    part = _optimizer(base)
-    parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in modifiers]
-    name = name or part.name + "".join(_camel(each.spec.name) for each in modifiers)
-    text = write_spec(name, part, parts)
+    listed = [each for each in modifiers if isinstance(each, Modifier)]
+    parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in listed]
+    parts = [_optimizer(base), *parts]
+    for each in modifiers:
+        if isinstance(each, StateDtype):
+            parts = with_state_dtypes(parts, each.default, dict(each.by_key))
+    name = name or parts[0].name + "".join(_camel(each.name) for each in modifiers)
+    text = write_spec(name, parts[0], parts[1:])
     return Composition(name, text, f"<{name}>", 1, base, modifiers)
 
 

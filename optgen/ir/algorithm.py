@@ -32,6 +32,8 @@ MATRIX_SHAPES = (
     *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
 )
 """Shapes of states that are matrices: squares first, then thin ones."""
+NARROW = ("bfloat16", "float16")
+"""Dtypes of 16 bits that a state can declare. A rule with one computes in float32 or wider."""
 
 
 @dataclass(frozen=True)
@@ -221,9 +223,11 @@ class Algorithm:
     def widens(self) -> bool:
         """Tell whether every lowering computes in float32 or wider, whatever the tensors' dtypes.
 
-        The rule rounds to its parameter's dtype itself, or draws numbers of 24 bits.
+        The rule rounds to its parameter's dtype itself, or draws numbers of 24 bits; or a state is
+        declared to be narrower than the parameter.
         """
-        return not self._ops().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
+        narrow = any(state.dtype in NARROW for state in self.states)
+        return narrow or not self._ops().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
 
     @property
     def rounds(self) -> bool:

@@ -112,6 +112,7 @@ __all__ = [
     "maximum",
     "mean",
     "minimum",
+    "modifier",
     "ndim",
     "norm",
     "numel",

@@ -136,6 +136,11 @@ class Modifier:
     spec: Spec
     values: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The modifier's name."""
+        return self.spec.name
+
     def train(self, function: Callable[..., None]) -> Declared:
         """Mark a function of the same text as a program of the composition's `train()`."""
         return self.spec.train(function)
@@ -253,9 +258,10 @@ def state(
             one number per parameter; "group", one number for all parameters of a group, which the
             group keeps under the key; or a matrix: two of "rows", "cols" and "rank", such as
             ("rows", "rows") or ("cols", "rank"). The rank is a hyperparameter of this name.
-        dtype: None for the parameter's dtype, or "float32". For a "scalar": "float64", which None
-            means too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if
-            that is the default dtype.
+        dtype: None for the parameter's dtype, "float32", "bfloat16" or "float16"; with one of 16
+            bits, a step computes in float32 or wider. For a "scalar": "float64", which None means
+            too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if that
+            is the default dtype.
         when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
             "factored", "tall" or their negations. A parameter with rows and columns is factored; it
             is tall if it has no fewer rows than columns.

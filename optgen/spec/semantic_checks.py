@@ -158,7 +158,7 @@ def check_rule(
             node, f"the rule never writes `{algorithm.param}`", f"{algorithm.param} = …, the update"
         )
     for state in () if algorithm.is_function else algorithm.states:
-        if state.symbol not in scope.read:
+        if state.symbol not in scope.read | scope.written:
             what = "input" if state.given else "state"
             message = f"{what} `{state.symbol}` is never used"
             source.error_at(state.place, message, "leave it out")

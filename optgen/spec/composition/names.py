@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optgen.spec.composition.parts import STAGES, Part
+from optgen.spec.composition.parts import STAGES, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused
 
 _ORDER = list(STAGES)
@@ -85,7 +85,7 @@ def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
         for argument, _ in part.hypers:
             _declare(hypers, argument.arg, part.name, "hyperparameter")
         for _, declaration in part.states:
-            _declare(keys, _key(declaration), part.name, "state")
+            _declare(keys, declared_key(declaration), part.name, "state")
 
 
 def _declare(known: dict[str, str], name: str, part: str, what: str) -> None:
@@ -95,14 +95,6 @@ def _declare(known: dict[str, str], name: str, part: str, what: str) -> None:
     if name in known:
         raise CompositionError(f"{part} adds the {what} `{name}`, which {known[name]} has already")
     known[name] = part
-
-
-def _key(declaration: ast.expr) -> str:
-    """Return the checkpoint key in the declaration of a state."""
-    match declaration:
-        case ast.Call(args=[ast.Constant(value=str() as key), *_]):
-            return key
-    return ""
 
 
 def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:

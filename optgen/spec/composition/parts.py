@@ -182,6 +182,14 @@ def modifier_part(spec: Spec) -> Part:
     return whole
 
 
+def declared_key(declaration: ast.expr) -> str:
+    """Return the checkpoint key in the declaration of a state."""
+    match declaration:
+        case ast.Call(args=[ast.Constant(value=str() as key), *_]):
+            return key
+    return ""
+
+
 def _part(spec: Spec, decorator: str) -> Part:
     source = Source(spec.source, spec.file, spec.line, is_excerpt=True)
     tree = source.parse()
