@@ -66,6 +66,7 @@ class Taker:
     grad: Tensor
     state: Mapping[str, Any]
     group: int = 0
+    index: int = 0
 
 
 def step_by_rule(algorithm: Algorithm, taker: Taker) -> Step:
@@ -105,7 +106,7 @@ def _member(algorithm: Algorithm, taker: Taker, eps: float) -> Member:
     param.kept = taker.param.dtype
     usual = torch.get_default_dtype()
     given: Any = (param, grad)
-    return Member(taker.hypers, *given, state, usual, group=taker.group)
+    return Member(taker.hypers, *given, state, usual, index=taker.index, group=taker.group)
 
 
 def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:

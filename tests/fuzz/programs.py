@@ -83,7 +83,7 @@ def right_values(
     tensors = {name: param if key == PARAM else state.get(key) for name, key in keys.items()}
     others = {s.key: tensors[s.symbol] for s in program.states}
     given = {h.name: hypers[h.name] for h in program.hypers}
-    param_, grad = tensors[program.param], tensors[program.grad]
+    param_, grad = tensors[program.param], tensors.get(program.grad, param)  # or a copy
     assert param_ is not None
     assert grad is not None
     step = step_by_rule(program, Taker(given, param_, grad, others))

@@ -117,7 +117,8 @@ class _Trial:
         for index, ((param, state), grad) in enumerate(zip(values, grads, strict=True)):
             flags, given = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
             group = wide.group_of(self.setting, index)
-            takers.append(Taker({**hypers, **flags}, param, grad, {**state, **given}, group))
+            known = {**state, **given}
+            takers.append(Taker({**hypers, **flags}, param, grad, known, group, index))
             handed |= set(given)
         if algorithm.is_wide:
             steps = steps_by_rule(algorithm, takers)
