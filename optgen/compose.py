@@ -144,7 +144,16 @@ def modifier(name: str) -> Modifier:
     Raises:
         FileNotFoundError: there is no modifier of that name.
     """
-    return Modifier(named_spec(_folder() / f"{name}.py"))
+    return modifier_of(_folder() / f"{name}.py")
+
+
+def modifier_of(path: Path) -> Modifier:
+    """Return the modifier of a spec file, after checking it."""
+    from optgen.spec.composition.parts import modifier_part
+
+    found = Modifier(named_spec(path))
+    modifier_part(found.spec)
+    return found
 
 
 def list_modifiers() -> list[str]:

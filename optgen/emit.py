@@ -137,7 +137,7 @@ def render(
     text = _header(algorithm.module, "#" if python else "//", catalogued) + text
     if python:
         ast.parse(text)  # raises SyntaxError for a defect of a template
-    return _format(text, ruff) if ruff and python else text
+    return format_python(text, ruff) if ruff and python else text
 
 
 def _header(module: str, comment: str, catalogued: bool) -> str:
@@ -181,7 +181,7 @@ def _files(
     }
 
 
-def _format(text: str, ruff: str) -> str:
+def format_python(text: str, ruff: str) -> str:
     """Sort imports, drop unused ones, and format."""
     check = ("check", "--quiet", "--fix-only", "--select=I,F401", "--config", _FIRST_PARTY)
     for command in (check, ("format", "--quiet")):

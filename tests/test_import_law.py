@@ -20,9 +20,12 @@ LAW: dict[str, set[str]] = {
     "lowerings": {"passes", "ir"},
     "emit": {"lowerings", "passes", "ir", "templates"},
     "jit": {"spec", "emit", "runtime", "ir", "templates", "specs"},
+    "compose": {"jit", "spec", "runtime", "specs"},
+    "modifiers": {"compose", "spec"},
     "bench": TRAINING,
     "cli": {
-        *("spec", "ir", "passes", "lowerings", "emit", "jit", "bench", "specs", "__version__"),
+        *("spec", "ir", "passes", "lowerings", "emit", "jit", "compose", "modifiers"),
+        *("bench", "specs", "__version__"),
         *TRAINING,
     },
     "__main__": {"cli"},

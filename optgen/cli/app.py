@@ -159,6 +159,27 @@ def new(
 
 
 @app.command()
+def compose(
+    optimizer: Annotated[str, typer.Argument(metavar="OPTIMIZER", help="A name, or a spec file.")],
+    modifiers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODIFIER]...", help='Such as ema, "clip_norm(1.0)" or mine.py.'),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of the optimizer's class.")
+    ] = None,
+) -> None:
+    """Print the spec of an optimizer with modifiers.
+
+    Save it as a file: `optgen build FILE --out DIR` writes it as a package.
+    """
+    with exit_codes():
+        from optgen.cli import compose as command
+
+        typer.echo(command.spec_text(optimizer, modifiers or [], name), nl=False)
+
+
+@app.command()
 def check(
     specs: Annotated[list[str], typer.Argument(metavar="SPEC...", help="Spec files, or names.")],
     compiled: Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from optgen import emit
+from optgen import emit, modifiers
 from optgen.cli.locate_specs import (
     find_checkout,
     is_catalogued,
@@ -18,11 +18,14 @@ from optgen.cli.locate_specs import (
     spec_path,
     specs_folder,
 )
+from optgen.compose import composed, spec_of
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns
 from optgen.spec.base_spec import read_base
+from optgen.spec.composition.parts import is_modifier
+from optgen.spec.declare import hypers_of
 from optgen.spec.errors import InternalError, SpecError, spec_errors
-from optgen.spec.read_spec import read_specs
+from optgen.spec.read_spec import read_spec, read_specs
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     correct = []
     for path in dict.fromkeys(spec_path(name) for name in names):
         try:
+            if is_modifier(path):
+                yield _checked_modifier(path)
+                continue
             algorithms = _read([path])
             for algorithm in algorithms:
                 _render(algorithm, emit.find_ruff())
@@ -115,6 +121,15 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
         _read(correct)
     except SpecError as error:
         yield error
+
+
+def _checked_modifier(path: Path) -> str:
+    """Generate Adam with the modifier of a file in memory; return a line about the modifier."""
+    modifier = modifiers.load(path)
+    (algorithm,) = read_spec(composed(spec_of(spec_path("adam")), (modifier,), "Checked"))
+    _render(algorithm, emit.find_ruff())
+    hypers = ", ".join(name for name, _ in hypers_of(modifier.spec)) or "none"
+    return f"{modifier.name}: ok (a modifier; hyperparameters: {hypers})"
 
 
 def _summary(algorithm: Algorithm) -> str:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optgen.compose import list_modifiers, modifier, state_dtype
+from optgen.compose import list_modifiers, modifier, modifier_of, state_dtype
 
 if TYPE_CHECKING:
     from optgen.spec.declare import Modifier
 
-__all__ = ["state_dtype"]
+__all__ = ["load", "state_dtype"]
+
+
+def load(path: str | os.PathLike[str]) -> Modifier:
+    """Return the modifier of a spec file.
+
+    Raises:
+        SpecError: the file holds no modifier, or the modifier has a mistake.
+        OSError: the file cannot be read.
+    """
+    return modifier_of(Path(path))
 
 
 def __getattr__(name: str) -> Modifier:

@@ -6,10 +6,11 @@ import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from optgen.spec.declare import Spec
-from optgen.spec.files import module_name
+from optgen.spec.files import module_name, read_file
 from optgen.spec.literals import TEXT, literal, one_of, options
 from optgen.spec.source import Source
 
@@ -155,6 +156,16 @@ class Part:
             definitions=copy.deepcopy(self.definitions),
             programs=copy.deepcopy(self.programs),
         )
+
+
+def is_modifier(path: Path) -> bool:
+    """Tell whether a file holds a modifier. The file need not be right in any other way."""
+    try:
+        tree = ast.parse(read_file(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return any("modifier" in map(_name, node.decorator_list) for node in functions)
 
 
 def optimizer_part(spec: Spec) -> Part:

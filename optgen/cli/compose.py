@@ -1,0 +1,70 @@
+"""Implement `optgen compose`, which prints the spec of an optimizer with modifiers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from optgen.cli.locate_specs import spec_path
+from optgen.compose import StateDtype, composed, list_modifiers, modifier, spec_of, state_dtype
+from optgen.emit import find_ruff, format_python
+from optgen.modifiers import load
+from optgen.spec.composition.names import CompositionError
+from optgen.spec.declare import Modifier
+from optgen.spec.errors import did_you_mean
+from optgen.spec.read_spec import read_spec
+
+
+def spec_text(optimizer: str, modifiers: Sequence[str], name: str | None) -> str:
+    """Return the text of the spec, formatted if there is a formatter.
+
+    Raises:
+        typer.BadParameter: a name or an argument is wrong, or the parts do not go together.
+        SpecError: a part has a mistake, or the composed rule is not in the language.
+    """
+    chosen = tuple(map(_modifier, modifiers))
+    try:
+        spec = composed(spec_of(spec_path(optimizer)), chosen, name)
+    except (CompositionError, TypeError) as error:
+        raise typer.BadParameter(str(error)) from None
+    read_spec(spec)
+    ruff = find_ruff()
+    return format_python(spec.source, ruff) if ruff else spec.source
+
+
+def _modifier(text: str) -> Modifier | StateDtype:
+    """Return the modifier that `ema`, `ema(0.99)` or `my_noise.py(0.1)` names."""
+    name, bracket, rest = text.partition("(")
+    found = _named(name)
+    args, options = _arguments(bracket + rest) if bracket else ([], {})
+    try:
+        chosen: Modifier | StateDtype = found(*args, **options)
+    except TypeError as error:
+        raise typer.BadParameter(str(error)) from None
+    return chosen
+
+
+def _named(name: str) -> Any:
+    if name == "state_dtype":
+        return state_dtype
+    if name.endswith(".py"):
+        return load(spec_path(name))
+    if name in list_modifiers():
+        return modifier(name)
+    hint = did_you_mean(name, list_modifiers(), f"there are {', '.join(list_modifiers())}")
+    raise typer.BadParameter(f"no modifier is called {name}; {hint}")
+
+
+def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the literals of a call's arguments: the positional ones, and those with names."""
+    try:
+        call = ast.parse(f"call{text}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        args = [ast.literal_eval(arg) for arg in call.args]
+        return args, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        message = f"{text} holds no arguments: write ema(0.99) or clip_norm(max_norm=2)"
+        raise typer.BadParameter(message) from None

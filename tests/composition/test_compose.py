@@ -1,0 +1,195 @@
+"""Test `optgen.compose`: what it takes, the spec it writes, and the class it makes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli.commands import run
+from conftest import Golden
+from torch import Tensor
+
+import optgen
+from optgen import compose, explain, modifiers
+from optgen.optim import SGD, Adam, AdamW
+from optgen.spec import Spec, hyper, modifier, optimizer, state
+
+SPECS = Path(__file__).parents[1] / "specs"
+
+
+@modifier(stage="noise")
+def halved(g, /, *, share=hyper(0.5, gt=0)):
+    """Take a share of the gradient."""
+    g = g * share
+
+
+@optimizer(paper="https://example.org")
+def Plain(p, g, /, m=state("m"), *, lr=hyper(0.1, ge=0)):
+    """Gradient descent with a sum of gradients."""
+    m = m + g
+    p = p - lr * m
+
+
+def trained(cls: Any, steps: int = 4, **options: Any) -> tuple[Any, list[Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    params = [torch.randn(s, generator=generator).double() for s in ((3, 4), (5,), (2, 3))]
+    made = cls([{"params": params[:2]}, {"params": params[2:]}], **options)
+    for _ in range(steps):
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator).double()
+        made.step()
+    return made, params
+
+
+@pytest.mark.parametrize(
+    "given",
+    [AdamW, "adamw", "AdamW", optgen.load("adamw"), Path("specs/adamw.py").resolve()],
+    ids=["class", "name", "class name", "loaded", "path"],
+)
+def test_what_it_takes(given: Any) -> None:
+    _, params = trained(compose(given, modifiers.clip_value(0.3), modifiers.ema))
+    _, same = trained(compose(AdamW, modifiers.clip_value(0.3), modifiers.ema))
+    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+
+
+def test_decorated_functions() -> None:
+    _, params = trained(compose(Plain, halved(0.25)))
+    _, same = trained(optgen.load(Plain), lr=0.025)
+    assert all(torch.allclose(a, b, rtol=1e-13) for a, b in zip(params, same, strict=True))
+
+
+def test_no_modifier_gives_the_optimizer() -> None:
+    _, params = trained(compose(Adam))
+    _, same = trained(Adam)
+    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+
+
+def test_a_composition_of_a_composition_is_one() -> None:
+    first = compose(AdamW, modifiers.ema(0.9))
+    both = compose(first, modifiers.clip_norm(0.5), name="Both")
+    assert both is compose(AdamW, modifiers.ema(0.9), modifiers.clip_norm(0.5), name="Both")
+    assert both.__name__ == "Both"
+    assert first.__name__ == "AdamWEma"
+
+
+def test_the_order_of_stages_is_not_that_of_the_list() -> None:
+    one = compose(SGD, modifiers.trust_ratio, modifiers.clip_value, modifiers.centralize, name="C")
+    other = compose(
+        SGD, modifiers.centralize, modifiers.clip_value, modifiers.trust_ratio, name="C"
+    )
+    assert one is other
+
+
+@pytest.mark.parametrize(
+    ("base", "names"),
+    [
+        ("adamw", ["ema", "cautious", "clip_norm"]),
+        ("sgd", ["accumulate", "kahan"]),
+        ("adam", ["skip_nonfinite", "cautious", "master"]),
+        ("muon", ["schedule_free", "centralize", "cautious_decay"]),
+    ],
+    ids=str,
+)
+def test_the_text(base: str, names: list[str], golden: Golden) -> None:
+    chosen = [getattr(modifiers, name) for name in names]
+    golden.check(compose(base, *chosen, name="Composed").spec.source)
+
+
+def test_arguments_and_groups() -> None:
+    cls: Any = compose(AdamW, modifiers.clip_norm(2.0), modifiers.ema)
+    made, _ = trained(cls, ema_decay=0.5)
+    first = made.param_groups[0]
+    assert (first["max_norm"], first["ema_decay"]) == (2.0, 0.5)
+    assert first["grad_norm"].item() > 0
+    assert set(made.state[first["params"][0]]) == {"step", "exp_avg", "exp_avg_sq", "ema"}
+    with pytest.raises(ValueError, match="max_norm"):
+        trained(cls, max_norm=-1)
+    assert "clip_norm: Scale all gradients" in (cls.__doc__ or "")
+    assert "fused C++" in str(explain(made))
+
+
+def test_pickles_and_checkpoints() -> None:
+    cls: Any = compose(SGD, modifiers.lookahead(2), modifiers.clip_norm(0.5))
+    assert pickle.loads(pickle.dumps(cls)) is cls
+    made, params = trained(cls, lr=0.1, momentum=0.9)
+    buffer = io.BytesIO()
+    torch.save(made.state_dict(), buffer)
+    buffer.seek(0)
+    copies = [param.detach().clone() for param in params]
+    loaded = cls([{"params": copies[:2]}, {"params": copies[2:]}], lr=0.5, momentum=0.1)
+    loaded.load_state_dict(torch.load(buffer))
+    for one, its in ((made, params), (loaded, copies)):
+        for param in its:
+            param.grad = torch.ones_like(param)
+        one.step()
+    assert all(torch.equal(a, b) for a, b in zip(params, copies, strict=True))
+
+
+def test_a_modifier_joins_a_run() -> None:
+    """A checkpoint without the modifier's state is loaded, and that state begins anew."""
+    plain, params = trained(AdamW)
+    joined: Any = compose(AdamW, modifiers.ema(0.5))(params)
+    plain_dict = AdamW(params).state_dict()
+    plain_dict["state"] = plain.state_dict()["state"]
+    joined.load_state_dict(plain_dict)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    joined.step()
+    state = joined.state[params[0]]
+    assert state["step"].item() == 5
+    assert torch.equal(state["ema"], params[0])
+    assert joined.param_groups[0]["ema_decay"] == 0.5
+
+
+def test_the_norm_can_be_read() -> None:
+    made, params = trained(compose(SGD, modifiers.clip_norm(1e9)), lr=0.1)
+    wanted = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+    for group in made.param_groups:
+        torch.testing.assert_close(group["grad_norm"], wanted)
+
+
+def test_state_dtypes() -> None:
+    cls = compose(AdamW, modifiers.state_dtype("bfloat16", exp_avg_sq=None), modifiers.ema)
+    made, params = trained(cls)
+    dtypes = {key: value.dtype for key, value in made.state[params[0]].items()}
+    assert dtypes.pop("step") == torch.float32
+    assert dtypes == {
+        "exp_avg": torch.bfloat16,
+        "exp_avg_sq": torch.float64,
+        "ema": torch.float64,
+    }
+
+
+def test_the_command_writes_a_spec_that_builds(tmp_path: Path) -> None:
+    printed = run("compose", "sgd", "clip_value(0.5)", "ema", "--name", "ClippedSGD")
+    assert printed.exit_code == 0, printed.output
+    path = tmp_path / "clipped_sgd.py"
+    path.write_text(printed.output)
+    built = run("build", str(path), "--out", str(tmp_path / "package"))
+    assert built.exit_code == 0, built.output
+    assert (tmp_path / "package" / "clipped_sgd" / "fused_cpu.cpp").is_file()
+    _, params = trained(optgen.load(path), lr=0.1)
+    _, same = trained(compose("sgd", modifiers.clip_value(0.5), modifiers.ema), lr=0.1)
+    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+
+
+def test_a_modifier_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "halved.py"
+    text = halved.spec.source
+    path.write_text(f"from optgen.spec import hyper, modifier\n\n\n{text}")
+    _, params = trained(compose("adam", modifiers.load(path)(0.25)))
+    _, same = trained(compose("adam", halved(0.25)))
+    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+    checked = run("check", str(path))
+    assert checked.output == "halved: ok (a modifier; hyperparameters: share)\n"
+
+
+def test_every_modifier_has_a_page_and_is_listed() -> None:
+    names = [path.stem for path in sorted(Path("specs/modifiers").resolve().glob("[!_]*.py"))]
+    assert set(names) <= set(dir(modifiers))
+    for name in names:
+        assert isinstance(getattr(modifiers, name).spec, Spec)
