@@ -88,10 +88,13 @@ def composed(
     base: Spec, modifiers: tuple[Modifier | StateDtype, ...], name: str | None = None
 ) -> Composition:
     """Return the spec of an optimizer with modifiers; see `compose`."""
+    from optgen.ir.nodes import Place
     from optgen.spec.composition.complete import with_values
+    from optgen.spec.composition.names import fit
     from optgen.spec.composition.parts import modifier_part
     from optgen.spec.composition.state_dtypes import with_state_dtypes
     from optgen.spec.composition.write_spec import write_spec
+    from optgen.spec.errors import located_errors
 
     listed = [each for each in modifiers if isinstance(each, Modifier)]
     parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in listed]
@@ -100,7 +103,9 @@ def composed(
         if isinstance(each, StateDtype):
             parts = with_state_dtypes(parts, each.default, dict(each.by_key))
     name = name or parts[0].name + "".join(_camel(each.name) for each in modifiers)
-    text = write_spec(name, parts[0], parts[1:])
+    named = fit(parts[0], parts[1:])
+    with located_errors(Place(base.file, base.line, 1), base.source):
+        text = write_spec(name, named)
     return Composition(name, text, f"<{name}>", 1, base, modifiers)
 
 

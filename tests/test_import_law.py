@@ -20,7 +20,7 @@ LAW: dict[str, set[str]] = {
     "lowerings": {"passes", "ir"},
     "emit": {"lowerings", "passes", "ir", "templates"},
     "jit": {"spec", "emit", "runtime", "ir", "templates", "specs"},
-    "compose": {"jit", "spec", "runtime", "specs"},
+    "compose": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compose", "spec"},
     "bench": TRAINING,
     "cli": {

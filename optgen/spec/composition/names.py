@@ -48,6 +48,11 @@ class Named:
 def fit(base: Part, modifiers: Sequence[Part]) -> Named:
     """Return parts whose names fit together.
 
+    Args:
+        base: the optimizer; its decorator has no `base=`.
+        modifiers: in the order in which the user lists them. They take effect in the order of their
+            stages.
+
     Raises:
         CompositionError: two parts declare one name or one checkpoint key, two modifiers store the
             parameter, or a part lacks what another one needs.

@@ -35,7 +35,7 @@ class UpdateForm:
     def _statement(self, stmt: ast.stmt) -> list[ast.stmt]:
         match stmt:
             case ast.Assign(targets=[ast.Name(id=self.param)], value=value):
-                return [self._moving(value)]
+                return self._moving(value)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
                 names = [target.id for target in targets if isinstance(target, ast.Name)]
                 if self.param in names:
@@ -44,9 +44,14 @@ class UpdateForm:
                 return self._branch(stmt)
         return [_with(stmt, self.param, self._moved()) if self.moved else stmt]
 
-    def _moving(self, value: ast.expr) -> ast.stmt:
-        """Return the assignment of the update for a new value of the parameter."""
+    def _moving(self, value: ast.expr) -> list[ast.stmt]:
+        """Return the assignment of the update for a new value of the parameter.
+
+        There is none if the parameter keeps its value.
+        """
         rest = _without(value, self.param)
+        if rest == []:
+            return []
         if rest is None:
             made: ast.expr = ast.BinOp(self._reading(value), ast.Sub(), _read(self.param))
         else:
@@ -54,7 +59,7 @@ class UpdateForm:
             before: list[tuple[int, ast.expr]] = [(1, _read(self.update))] if self.moved else []
             made = _added([*before, *read])
         self.moved = True
-        return ast.Assign([ast.Name(self.update, ast.Store())], made)
+        return [ast.Assign([ast.Name(self.update, ast.Store())], made)]
 
     def _one_by_one(self, names: Sequence[str], values: Sequence[ast.expr]) -> list[ast.stmt]:
         """Return the assignments of a tuple: values for the other names are computed first."""
@@ -62,7 +67,7 @@ class UpdateForm:
         pairs = dict(zip(names, values, strict=True))
         early = [_assignment(kept, self._reading(pairs[name])) for name, kept in others]
         late = [_assignment(name, _read(kept)) for name, kept in others]
-        return [*early, self._moving(pairs[self.param]), *late]
+        return [*early, *self._moving(pairs[self.param]), *late]
 
     def _branch(self, stmt: ast.If) -> list[ast.stmt]:
         """Rewrite both arms. If one of them moves the parameter, the other has an update of 0."""

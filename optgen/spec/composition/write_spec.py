@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from textwrap import indent
 
 from optgen.ir.ops import CALLABLE
-from optgen.spec.composition.names import Named, fit
+from optgen.spec.composition.names import Named
 from optgen.spec.composition.parts import Part
 from optgen.spec.composition.write_rule import write_rule
 from optgen.spec.reserved_names import DECLARATIONS
 
 
-def write_spec(name: str, base: Part, modifiers: Sequence[Part]) -> str:
-    """Return the text of the spec of an optimizer with modifiers.
-
-    Args:
-        name: the name of the class.
-        base: the optimizer; its decorator has no `base=`.
-        modifiers: in the order in which the user lists them. They take effect in the order of their
-            stages.
-
-    Raises:
-        CompositionError: the parts do not go together.
-    """
-    named = fit(base, modifiers)
+def write_spec(name: str, named: Named) -> str:
+    """Return the text of the spec of an optimizer with modifiers; `name` is that of the class."""
     definitions = [ast.unparse(node) for part in named.parts for node in part.definitions]
     programs = [_program(name, node) for part in named.parts for node in part.programs]
     written = "\n\n\n".join([*definitions, _optimizer(name, named), *programs])
