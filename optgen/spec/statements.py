@@ -69,6 +69,8 @@ class Statements(OpCalls):
         kind = self.scope.kind(value)
         self._check_type(statement, value)
         name = self._target(node)
+        if value == Ref(name):  # `x = +x`, or a helper that returns its argument
+            return
         self._note(name, value, kind, node)
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)

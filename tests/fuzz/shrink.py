@@ -268,11 +268,11 @@ def _drop_unread(tree: ast.Module, rule: ast.FunctionDef) -> None:
     ]
     rule.args.kwonlyargs = [a for a, _ in kept]
     rule.args.kw_defaults = [d for _, d in kept]
-    first = len(rule.args.args) - len(rule.args.defaults)
-    pairs = list(zip(rule.args.args[first:], rule.args.defaults, strict=True))
-    pairs = [(a, d) for a, d in pairs if a.arg in spoken]
+    inputs = len(rule.args.defaults) - len(rule.args.args)  # extra inputs have defaults too
+    extra, declared = rule.args.defaults[:inputs], rule.args.defaults[inputs:]
+    pairs = [(a, d) for a, d in zip(rule.args.args, declared, strict=True) if a.arg in spoken]
     rule.args.args = [a for a, _ in pairs]
-    rule.args.defaults = [d for _, d in pairs]
+    rule.args.defaults = [*extra, *(d for _, d in pairs)]
     given = {a.arg for a in (*rule.args.args, *rule.args.posonlyargs)}
     for name in names:
         if name.id not in read and name.id not in given and not name.id.startswith("_"):
