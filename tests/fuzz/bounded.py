@@ -16,7 +16,9 @@ from torch import Tensor
 
 DOUBLE = torch.finfo(torch.float64).eps
 _ZERO, _TRUE = torch.zeros((), dtype=torch.float64), torch.tensor(True)
-_DTYPES = {torch.finfo(d).eps: d for d in (torch.float64, torch.float32, torch.bfloat16)}
+_DTYPES = {
+    torch.finfo(d).eps: d for d in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+}
 _SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30}
 _LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30}
 

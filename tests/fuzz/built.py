@@ -39,7 +39,7 @@ _FLAGS = (
     *("-O0", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"),
     "-Werror=shadow=local",  # a loop's variable once hid the place that random numbers go by
 )
-TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16))
+TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16, torch.float16))
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -86,7 +87,9 @@ def right_values(
     param_, grad = tensors[program.param], tensors.get(program.grad, param)  # or a copy
     assert param_ is not None
     assert grad is not None
-    step = step_by_rule(program, Taker(given, param_, grad, others))
+    dtypes = {s.symbol: s.dtype for s in optimizer.states}
+    stored = tuple(replace(s, dtype=dtypes.get(s.symbol)) for s in program.states)
+    step = step_by_rule(replace(program, states=stored), Taker(given, param_, grad, others))
     written = {s.symbol: s.key for s in program.states if s.written}
     found = {keys[symbol]: step.values[key] for symbol, key in written.items()}
     return {keys[program.param]: step.values[PARAM], **found}, step.sure
