@@ -133,7 +133,7 @@ def _reads(plan: Plan) -> Iterator[str]:
     for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"
         if plan.algorithm.widens:
-            value = f"wider({value})"
+            value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:
             value += ".clone()"
         yield from when(stream, f"{stream.name} = {value}")

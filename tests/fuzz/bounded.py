@@ -19,8 +19,8 @@ _ZERO, _TRUE = torch.zeros((), dtype=torch.float64), torch.tensor(True)
 _DTYPES = {
     torch.finfo(d).eps: d for d in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 }
-_SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30}
-_LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30}
+_SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30, torch.float16: 1e-4}
+_LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30, torch.float16: 6e4}
 
 _unsure: list[bool] = []
 _plain_tensors: list[tuple[float, bool]] = [(DOUBLE, False)]  # arguments of `tensors_in`

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.generated_names import RUNTIME
+from optgen.ir.generated_names import RUNTIME, plural
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
@@ -77,9 +77,9 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
 
 
 def widened(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
-    """Return the text of the rows of a loop, in a wider dtype if the rule rounds by itself."""
-    columns = tuple(stored)
-    return f"in_wider_dtype({rows}, {columns})" if plan.algorithm.widens else rows
+    """Return the text of the rows of a loop, in a wider dtype if the rule computes in one."""
+    columns, params = tuple(stored), plural(plan.algorithm.param)
+    return f"in_wider_dtype({rows}, {columns}, {params})" if plan.algorithm.widens else rows
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:

@@ -54,16 +54,20 @@ def rounded_up(x: T, eps: float) -> T:
     return torch.neg(rounded_down(torch.neg(x), eps))  # type: ignore[arg-type,return-value]
 
 
-def in_wider_dtype(rows: Iterable[Sequence[Any]], stored: Sequence[bool]) -> Iterator[list[Any]]:
+def in_wider_dtype(
+    rows: Iterable[Sequence[Any]], stored: Sequence[bool], params: Sequence[Tensor]
+) -> Iterator[list[Any]]:
     """Yield rows of tensors in one dtype, float32 or wider; then write back those `stored`.
 
     Args:
         rows: Rows of tensors, or of lists of tensors; None and [] stand for absent states.
         stored: Which columns the caller changes in place. Values that follow them, such as
             results of reductions, stay as they are.
+        params: The parameters of the bucket. The dtype is not narrower than theirs.
     """
+    least = torch.promote_types(params[0].dtype, torch.float32)
     for row in rows:
-        dtype = _common_dtype(row[: len(stored)])
+        dtype = _common_dtype(row[: len(stored)], least)
         wide = [_in_dtype(dtype, value) for value in row[: len(stored)]]
         yield [*wide, *row[len(stored) :]]
         for value, computed, is_stored in zip(row, wide, stored, strict=False):
@@ -71,11 +75,13 @@ def in_wider_dtype(rows: Iterable[Sequence[Any]], stored: Sequence[bool]) -> Ite
                 _write(value, computed)
 
 
-def wider(x: T) -> T:
-    """Return a copy of a tensor in float32, or in its own dtype if that is wider."""
+def wider(x: Any, param: Any) -> Any:
+    """Return a copy of a tensor in the widest of float32, its own and its parameter's dtype."""
     if isinstance(x, TensorList):
-        return TensorList([wider(tensor) for tensor in x.tensors])
-    return x.to(torch.promote_types(x.dtype, torch.float32), copy=True)
+        pairs = zip(x.tensors, param.tensors, strict=True)
+        return TensorList([wider(tensor, like) for tensor, like in pairs])
+    least = torch.promote_types(param.dtype, torch.float32)
+    return x.to(torch.promote_types(x.dtype, least), copy=True)
 
 
 def _narrow(x: Tensor, eps: float) -> Tensor | None:
@@ -91,9 +97,9 @@ def _previous(x: Tensor) -> Tensor:
     return torch.where(code < 0, code + 1, code - 1).view(x.dtype)
 
 
-def _common_dtype(row: Sequence[Any]) -> torch.dtype:
+def _common_dtype(row: Sequence[Any], least: torch.dtype) -> torch.dtype:
     tensors = [value[0] if isinstance(value, list) else value for value in row if _exists(value)]
-    return reduce(torch.promote_types, [tensor.dtype for tensor in tensors], torch.float32)
+    return reduce(torch.promote_types, [tensor.dtype for tensor in tensors], least)
 
 
 def _exists(value: Any) -> bool:
