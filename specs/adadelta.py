@@ -30,7 +30,7 @@ def Adadelta(
     g,
     t,
     /,
-    v=state("square_avg"),
+    v=state("square_avg", role="second_moment"),
     u=state("acc_delta"),
     *,
     lr=hyper(1.0, ge=0, tensor="always"),

@@ -38,7 +38,7 @@ def Adam(
     t,
     /,
     m=state("exp_avg"),
-    v=state("exp_avg_sq"),
+    v=state("exp_avg_sq", role="second_moment"),
     v_max=state("max_exp_avg_sq", when="amsgrad"),
     *,
     lr=hyper(1e-3, ge=0, tensor="capturable"),

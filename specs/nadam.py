@@ -36,7 +36,7 @@ def NAdam(
     /,
     mu_product=state("mu_product", shape="scalar", dtype="torch", init=1.0),
     m=state("exp_avg"),
-    v=state("exp_avg_sq"),
+    v=state("exp_avg_sq", role="second_moment"),
     *,
     lr=hyper(2e-3, ge=0, tensor="always"),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

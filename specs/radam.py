@@ -33,7 +33,7 @@ def RAdam(
     t,
     /,
     m=state("exp_avg"),
-    v=state("exp_avg_sq"),
+    v=state("exp_avg_sq", role="second_moment"),
     *,
     lr=hyper(1e-3, ge=0, tensor="number"),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

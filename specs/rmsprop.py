@@ -33,7 +33,7 @@ def RMSprop(
     g,
     t,
     /,
-    v=state("square_avg"),
+    v=state("square_avg", role="second_moment"),
     b=state("momentum_buffer", when="momentum"),
     a=state("grad_avg", when="centered"),
     *,

@@ -116,6 +116,7 @@ class State:
       device, and no step copies it to the host.
     * `of_group`: such a "scalar" that all parameters of a group share; it is kept in the group.
     * `given`: for an extra input, the argument of `step` that hands it over; it is not kept.
+    * `role`: "second_moment" for a mean of squared gradients, which modifiers may change; else "".
 
     The states of a function are lists that the caller passes.
     """
@@ -132,6 +133,7 @@ class State:
     on_device: bool = False
     of_group: bool = False
     given: str = ""
+    role: str = ""
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -172,6 +174,7 @@ class Algorithm:
       the rule writes, `grad` the first that it only reads, and all others are `states`.
     * `programs`: the functions that an optimizer's `train()` and `eval()` run; () if it has no
       such methods.
+    * `zero_grad`: whether a step leaves the gradients at zero.
     """
 
     name: str
@@ -194,6 +197,7 @@ class Algorithm:
     scalar_device: ScalarDevice = "cpu"
     lists: tuple[str, ...] = ()
     programs: tuple[ModeProgram, ...] = ()
+    zero_grad: bool = False
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 

@@ -23,4 +23,5 @@ def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
         grad=base.grad,
         step=base.step,
         counter=base.counter,
+        zero_grad=algorithm.zero_grad or base.zero_grad,
     )

@@ -120,6 +120,7 @@ class Rule:
     why_not_in_triton: str = ""  # why a rule that is cut has no lowering to Triton
     ranked: bool = False  # it has matrices of the rank, which is a group value
     wide: bool = False  # it has numbers of several parameters, which take each step together
+    zero_grad: bool = False  # a step leaves the gradients at zero
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults

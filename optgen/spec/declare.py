@@ -85,6 +85,7 @@ def optimizer(
     sparse_hint: str = "",
     step: str = "tensor",
     scalar_device: str = "cpu",
+    zero_grad: bool = False,
 ) -> Callable[[Callable[..., None]], Spec]:
     """Mark a function as the spec of an optimizer.
 
@@ -100,6 +101,7 @@ def optimizer(
         step: the type of the step count in a checkpoint, a 0-dim "tensor" or an "int".
         scalar_device: the device of the step count and of scalar states in a group that is neither
             `fused` nor `capturable`: "cpu", or "param" for the parameter's device.
+        zero_grad: whether a step leaves the gradients at zero.
 
     Returns:
         A decorator that turns the function into an inert `Spec`.
@@ -178,7 +180,7 @@ def hypers_of(spec: Spec) -> list[tuple[str, str]]:
 
 
 def modifier(
-    *, stage: str, weights: str = "", step: str = "", guard: str = ""
+    *, stage: str, weights: str = "", step: str = "", guard: str = "", zero_grad: bool = False
 ) -> Callable[[Callable[..., None]], Modifier]:
     """Mark a function as a modifier of optimizers, for `optgen.compose`.
 
@@ -192,6 +194,7 @@ def modifier(
             parameter.
         step: a variable or a state that all later parts read instead of the step count.
         guard: a variable. Unless it is true, the parameter and all states keep their values.
+        zero_grad: whether the step leaves the gradients at zero.
 
     Returns:
         A decorator that turns the function into an inert `Modifier`.
@@ -244,6 +247,7 @@ def state(
     shape: str | tuple[str, str] = "like",
     dtype: str | None = None,
     when: str | None = None,
+    role: str = "",
     eager: bool = False,
     rows: bool = True,
 ) -> Any:
@@ -265,12 +269,13 @@ def state(
         when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
             "factored", "tall" or their negations. A parameter with rows and columns is factored; it
             is tall if it has no fewer rows than columns.
+        role: "second_moment" for a mean of squared gradients. Modifiers find the state by its role.
         eager: created by the constructor instead of the first step.
         rows: False if every row changes in every step, even where a sparse gradient holds few rows.
             While such a state exists, a sparse gradient is used as a dense one.
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}
-    return Declared("state", (key,), (*options.items(), ("rows", rows)))
+    return Declared("state", (key,), (*options.items(), ("role", role), ("rows", rows)))
 
 
 def given(name: Any) -> Any:

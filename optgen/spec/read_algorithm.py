@@ -18,7 +18,7 @@ from optgen.spec.elementwise_functions import (
     roles,
 )
 from optgen.spec.extra_inputs import check_inputs
-from optgen.spec.literals import STRINGS, TEXT, Option, one_of, options
+from optgen.spec.literals import BOOLEAN, STRINGS, TEXT, Option, one_of, options
 from optgen.spec.random_calls import check_random, number_calls
 from optgen.spec.rank import check_rank
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
@@ -47,6 +47,7 @@ _OPTIONS = {
     "sparse_hint": TEXT,
     "step": one_of("tensor", "int"),
     "scalar_device": one_of("cpu", "param"),
+    "zero_grad": BOOLEAN,
 }
 
 

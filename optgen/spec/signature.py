@@ -24,6 +24,7 @@ _STATE_OPTIONS = {
     "shape": one_of("like", "row", "col", "scalar", "group", *MATRIX_SHAPES),
     "dtype": one_of(None, "float32", *NARROW, "float64", "torch"),
     "when": TEXT,
+    "role": one_of("second_moment"),
     "eager": BOOLEAN,
     "rows": BOOLEAN,
 }

@@ -108,6 +108,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "why_not_in_triton": _unless(why_uncut(algorithm), why_not_in_triton(algorithm)),
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
+        "zero_grad": "True" if algorithm.zero_grad else "",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm) | _unset_flags(algorithm)),

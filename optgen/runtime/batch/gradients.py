@@ -40,6 +40,18 @@ def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) ->
     return list(compress(params, [grad is not None for grad in all_grads])), grads
 
 
+def zero_gradients(groups: Sequence[Group]) -> None:
+    """Write zeros into the gradients of all parameters."""
+    grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+    dense = [grad for grad in grads if not grad.is_sparse]
+    with torch.no_grad():
+        if dense:
+            torch._foreach_zero_(dense)
+        for grad in grads:
+            if grad.is_sparse:
+                grad.zero_()
+
+
 def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradients:
     """Check gradients, and return them as lowerings see them.
 

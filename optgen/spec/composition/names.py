@@ -23,6 +23,8 @@ class Named:
     * `param`, `grad`, `step`: the optimizer's names; "" if no part counts steps.
     * `update`: the variable that holds the update of the parameter.
     * `seen_grad`: the gradient as the rule finds it. Modifiers of the update read it.
+    * `moment`: the state whose role is "second_moment". `used_moment`: the variable that the rule
+      reads instead, after the modifiers of the moment.
     * `taken`: all names that are in use.
     """
 
@@ -33,6 +35,8 @@ class Named:
     step: str
     update: str
     seen_grad: str
+    moment: str
+    used_moment: str
     taken: set[str]
 
     @property
@@ -67,13 +71,16 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
     update = unused("update", taken)
     reads = any("g" in part.inputs for part in ordered if part.changes != "gradient")
     seen_grad = unused("gradient", taken) if reads and grad in base.assigned else grad
-    inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr"}
+    moment = base.with_role("second_moment")
+    used_moment = unused("second_moment", taken)
+    inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": used_moment}
     placed = []
     for part in ordered:
         seen = inputs if part.changes == "gradient" else {**inputs, "g": seen_grad}
         placed.append(_in_names(part, seen, taken))
         taken |= all_names(placed[-1])
-    return Named(base, tuple(placed), param, grad, step, update, seen_grad, taken)
+    found = (param, grad, step, update, seen_grad, moment, used_moment)
+    return Named(base, tuple(placed), *found, taken)
 
 
 def _in_names(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
@@ -117,6 +124,10 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
         raise CompositionError(f"{message}: leave one out")
     if base.option("gradient") == "sparse_only":
         raise CompositionError(f"{base.name} takes sparse gradients only, and modifiers dense ones")
+    for part in modifiers:
+        if part.changes == "moment" and not base.with_role(part.stage):
+            message = f"{part.name} needs a state with the role {part.stage!r}"
+            raise CompositionError(f"{message}, which {base.name} does not declare")
     has_rate = any(argument.arg == "lr" for argument, _ in base.hypers)
     for part in modifiers:
         if "lr" in part.inputs and not has_rate:

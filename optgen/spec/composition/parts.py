@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from optgen.spec.declare import Spec
 from optgen.spec.files import module_name, read_file
-from optgen.spec.literals import TEXT, literal, one_of, options
+from optgen.spec.literals import BOOLEAN, TEXT, literal, one_of, options
 from optgen.spec.source import Source
 
 STAGES = {
@@ -23,6 +23,7 @@ STAGES = {
     "clip_tensors": "gradient",
     "clip_all": "gradient",
     "coupled_decay": "gradient",
+    "second_moment": "moment",
     "mask": "update",
     "trust_ratio": "update",
     "decay": "update",
@@ -33,23 +34,25 @@ STAGES = {
 }
 """The stages of a step in their order, each with what its modifiers change.
 
-Modifiers of the gradient run before the rule, and those of the update after it. One modifier can
-store the parameter. Those that observe read the stored parameter.
+Modifiers of the gradient run before the rule, and those of the update after it. Those of a moment
+run inside of the rule, after it has assigned the state with that role. One modifier can store the
+parameter. Those that observe read the stored parameter.
 """
 
 INPUTS = {
     "gradient": ("p", "g", "t", "lr"),
+    "moment": ("v", "t"),
     "update": ("p", "g", "u", "t", "lr"),
     "store": ("p", "g", "u", "t", "lr"),
     "observe": ("p", "t", "lr"),
 }
 """The names that a modifier may take before `/`, by what its stage changes.
 
-The parameter, the gradient as the rule reads it, the update that will be added to the parameter,
-the step count, and the learning rate.
+The parameter, the gradient as the rule reads it, the second moment, the update that will be added
+to the parameter, the step count, and the learning rate.
 """
 
-RESULT = {"gradient": "g", "update": "u", "store": "p", "observe": ""}
+RESULT = {"gradient": "g", "moment": "v", "update": "u", "store": "p", "observe": ""}
 """The input that a modifier may assign, by what its stage changes."""
 
 WRAPPING = "accumulate"
@@ -58,6 +61,7 @@ WRAPPING = "accumulate"
 _OPTIONS = {
     "stage": one_of(*STAGES),
     **dict.fromkeys(("weights", "step", "guard"), TEXT),
+    "zero_grad": BOOLEAN,
 }
 
 
@@ -70,6 +74,7 @@ class Part:
     * `weights`: the rule and the modifiers of the update read and move it instead of the parameter.
     * `step`: all later parts read it instead of the step count.
     * `guard`: unless it is true, the parameter and all states keep their values.
+    * `zero_grad`: whether the step leaves the gradients at zero.
     """
 
     source: Source
@@ -80,6 +85,7 @@ class Part:
     weights: str = ""
     step: str = ""
     guard: str = ""
+    zero_grad: bool = False
 
     @property
     def name(self) -> str:
@@ -105,6 +111,15 @@ class Part:
         arguments = self.node.args.args
         defaults = self.node.args.defaults
         return list(zip(arguments, defaults[len(defaults) - len(arguments) :], strict=True))
+
+    def with_role(self, role: str) -> str:
+        """Return the name of the state with a role, or ""."""
+        for argument, declaration in self.states:
+            for keyword in declaration.keywords if isinstance(declaration, ast.Call) else ():
+                match keyword:
+                    case ast.keyword(arg="role", value=ast.Constant(value=found)) if found == role:
+                        return argument.arg
+        return ""
 
     @property
     def hypers(self) -> list[tuple[ast.arg, ast.expr | None]]:
@@ -240,7 +255,7 @@ def _check(part: Part) -> None:
     if part.stage == WRAPPING and not isinstance(part.body[-1], ast.If):
         hint = "if t % every == 0:"
         _refuse(part, part.node, f"a modifier of stage {part.stage!r} ends in an `if`", hint)
-    for name in (set("pgu") | {"t", "lr"}) & part.assigned - {result}:
+    for name in (set(part.inputs) & part.assigned) - {result}:
         hint = f"a modifier of stage {part.stage!r} changes {f'`{result}`' if result else 'states'}"
         _refuse(part, part.node, f"this modifier may not change `{name}`", hint)
     if not part.doc:

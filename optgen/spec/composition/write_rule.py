@@ -57,19 +57,35 @@ class _Rule:
         if named.seen_grad != named.grad:
             yield f"{named.seen_grad} = {named.grad}"
         updating = named.of("update", "store")
+        body = self._with_moments(named.base.body)
         if updating:
             names = (unused(f"{named.param}_next", named.taken) for _ in range(1000))
             form = UpdateForm(named.param, named.update, names)
-            yield from self._of_part(named.base, form.block(named.base.body))
+            yield from self._of_part(named.base, form.block(body))
             for part in updating:
                 yield from self._of_part(part, part.body)
             if updating[-1].changes != "store":
                 value = ast.parse(f"{named.param} = {named.param} + {named.update}").body[0]
                 yield from _printed([self._guarded(value)])
         else:
-            yield from self._of_part(named.base, named.base.body)
+            yield from self._of_part(named.base, body)
         for part in named.of("observe"):
             yield from self._of_part(part, part.body)
+
+    def _with_moments(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """Return the rule with the modifiers of its second moment, after the last assignment of it.
+
+        Later statements read the modified moment. The state itself stays as it is.
+        """
+        named = self.named
+        modifying = [stmt for part in named.of("moment") for stmt in part.body]
+        if not modifying:
+            return list(body)
+        stored = [k for k, stmt in enumerate(body) if _stores(stmt, named.moment)]
+        first, rest = body[: stored[-1] + 1], body[stored[-1] + 1 :]
+        begins = ast.parse(f"{named.used_moment} = {named.moment}").body
+        later = [replace_name(stmt, named.moment, named.used_moment) for stmt in rest]
+        return [*first, *begins, *modifying, *later]
 
     def _of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[str]:
         """Yield the lines of a part, after a comment with its name."""
@@ -105,6 +121,12 @@ def _assigns(stmt: ast.stmt, name: str) -> bool:
         case ast.Assign(targets=[ast.Name(id=assigned)]):
             return assigned == name
     return False
+
+
+def _stores(stmt: ast.stmt, name: str) -> bool:
+    """Tell whether a statement or one inside of it assigns a name."""
+    names = (node for node in ast.walk(stmt) if isinstance(node, ast.Name))
+    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in names)
 
 
 def _printed(statements: Sequence[ast.stmt]) -> list[str]:

@@ -51,6 +51,8 @@ def _decorator(named: Named) -> str:
             value = ast.Tuple([*value.elts, *added], ast.Load())
         if keyword.arg not in ("gradient", "sparse_hint"):
             options.append(f"{keyword.arg}={ast.unparse(value)}")
+    if any(part.zero_grad for part in named.modifiers) and not named.base.option("zero_grad"):
+        options.append("zero_grad=True")
     return f"@optimizer({', '.join(options)})"
 
 
