@@ -163,7 +163,7 @@ def fresh_states(
     for state in algorithm.states:
         if state.given or not exists(state, {**hypers, **facts_of(param)}):
             continue
-        start = {"p": param}.get(str(state.init))
+        start = {"p": param, "index": torch.zeros(())}.get(str(state.init))
         if start is None:
             start = hypers[state.init] if isinstance(state.init, str) else state.init
         shape = _shape(param, state.shape, hypers)

@@ -43,12 +43,12 @@ def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) ->
 def zero_gradients(groups: Sequence[Group]) -> None:
     """Write zeros into the gradients of all parameters."""
     grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-    dense = [grad for grad in grads if not grad.is_sparse]
+    plain = [grad for grad in grads if type(grad) is Tensor and not grad.is_sparse]
     with torch.no_grad():
-        if dense:
-            torch._foreach_zero_(dense)
-        for grad in grads:
-            if grad.is_sparse:
+        if plain:
+            torch._foreach_zero_(plain)
+        if len(plain) < len(grads):
+            for grad in grads:
                 grad.zero_()
 
 

@@ -1,0 +1,57 @@
+"""Test compositions on shards: equal to one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from distributed.cases import SHARED, difference, share
+from torch import Tensor, distributed, nn
+
+from optgen import compose, modifiers, use_lowering
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+COMPOSITIONS = {
+    "adamw": ("clip_norm", "cautious", "ema", "zero_grad"),
+    "adafactor": ("clip_tensor_norm", "hyperball"),
+    "sgd": ("accumulate", "adaptive_clip", "trust_ratio"),
+    "adam": ("skip_nonfinite", "centralize", "trust_ratio"),
+    "radam": ("centralize", "lookahead", "schedule_free"),
+}
+
+
+def _listed(tensors: list[Tensor]) -> list[dict[str, Any]]:
+    return [{"params": tensors[:4]}, {"params": tensors[4:], "lr": 0.05}]
+
+
+def _train(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
+    """Return the difference between shards and the for-loop in one process after five steps."""
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    torch.manual_seed(3)
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARED]
+    alone = [nn.Parameter(value.clone()) for value in drawn]
+    shared = [nn.Parameter(share(v, how, mesh)) for v, (_, how) in zip(drawn, SHARED, strict=True)]
+    cls: Any = compose(base, *(getattr(modifiers, name) for name in names))
+    ours, reference = cls(_listed(shared), lr=0.1), cls(_listed(alone), lr=0.1)
+    for step in range(5):
+        for own, whole, (_, how) in zip(shared, alone, SHARED, strict=True):
+            whole.grad = torch.cos(whole.detach() * (step + 1))
+            own.grad = share(whole.grad, how, mesh)
+        with use_lowering(lowering):
+            ours.step()
+        with use_lowering("forloop"):
+            reference.step()
+    for group, whole_group in zip(ours.param_groups, reference.param_groups, strict=True):
+        for state in cls.rule.group_states:
+            torch.testing.assert_close(group[state.key], whole_group[state.key])
+    return max(difference(a.detach(), b.detach()) for a, b in zip(shared, alone, strict=True))
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("base", COMPOSITIONS)
+def test_shards_follow_one_process(base: str, lowering: str) -> None:
+    assert max(pair.run(_train, base, COMPOSITIONS[base], lowering)) < 1e-12
