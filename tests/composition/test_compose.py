@@ -112,6 +112,36 @@ def test_arguments_and_groups() -> None:
     assert "fused C++" in str(explain(made))
 
 
+HIDING = """from optgen.spec import *
+
+def total(x):
+    return 2 * x
+
+
+@optimizer(paper="https://example.org")
+def Hiding(param, grad, /, average=state("own"), *, lr=hyper(0.1, ge=0)):
+    \"\"\"A rule whose names are those of modifiers.\"\"\"
+    max_norm, kept, update = grad, total(grad), param
+    ema_decay = max_norm + kept
+    average = average + ema_decay
+    param = param - lr * average + 0 * update
+"""
+
+
+def test_names_of_the_rule_and_of_modifiers_do_not_mix() -> None:
+    spec = Spec("Hiding", HIDING, "hiding.py", 1)
+    chosen = (modifiers.cautious, modifiers.clip_norm(0.5), modifiers.ema(0.5))
+    made, params = trained(compose(spec, *chosen))
+    plain = HIDING.replace("total", "twice").replace("average", "b").replace("Hiding", "Plain")
+    plain = plain.replace("max_norm", "x1").replace("kept", "x2").replace("update", "x3")
+    other, same = trained(
+        compose(Spec("Plain", plain.replace("ema_decay", "x4"), "plain.py", 1), *chosen)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+    for ours, theirs in zip(made.state.values(), other.state.values(), strict=True):
+        assert torch.equal(ours["ema"], theirs["ema"])
+
+
 def test_pickles_and_checkpoints() -> None:
     cls: Any = compose(SGD, modifiers.lookahead(2), modifiers.clip_norm(0.5))
     assert pickle.loads(pickle.dumps(cls)) is cls

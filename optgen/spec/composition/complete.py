@@ -28,7 +28,9 @@ def derived(part: Part, base: Part) -> Part:
     kept = {name: value for name, value in mine.items() if name not in ("base", *_OF_BASE)}
     kept |= {name: theirs[name] for name in _OF_BASE if name in theirs}
     kept |= {name: theirs[name] for name in _INHERITED if name in theirs and name not in mine}
-    decorator = ast.Call(ast.Name("optimizer"), [], [ast.keyword(*each) for each in kept.items()])
+    decorator = ast.Call(
+        ast.Name("optimizer", ast.Load()), [], [ast.keyword(*each) for each in kept.items()]
+    )
     result.node.decorator_list = [decorator]
     return result
 

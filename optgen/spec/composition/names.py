@@ -62,10 +62,14 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
             parameter, or a part lacks what another one needs.
     """
     ordered = sorted(modifiers, key=lambda part: _ORDER.index(part.stage))
+    _check_listed_once(ordered)
     _check_declared(base, ordered)
     _check_needs(base, ordered)
+    arguments = {argument.arg for part in ordered for argument, _ in part.hypers}
+    taken = all_names(base) | arguments
+    hidden = sorted(own_names(base) & arguments)  # the modifiers' arguments keep their names
+    base = renamed(base, {name: unused(name, taken) for name in hidden})
     param, grad, *steps = base.inputs
-    taken = all_names(base) | {argument.arg for part in ordered for argument, _ in part.hypers}
     counts = any("t" in part.inputs for part in ordered)
     step = steps[0] if steps else unused("t", taken) if counts else ""
     update = unused("update", taken)
@@ -90,30 +94,27 @@ def _in_names(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
     return renamed(part, names | {name: unused(f"{name}_{part.name}", taken) for name in clashes})
 
 
-def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
-    hypers: dict[str, str] = {}
-    keys: dict[str, str] = {}
-    for part in (base, *modifiers):
-        for argument, _ in part.hypers:
-            _declare(hypers, argument.arg, part.name, "hyperparameter")
-        for _, declaration in part.states:
-            _declare(keys, declared_key(declaration), part.name, "state")
-
-
-def _declare(known: dict[str, str], name: str, part: str, what: str) -> None:
-    """Note a name that a part declares; refuse it if another part has it."""
-    if known.get(name) == part:
-        raise CompositionError(f"{part} is listed twice: leave one out")
-    if name in known:
-        raise CompositionError(f"{part} adds the {what} `{name}`, which {known[name]} has already")
-    known[name] = part
-
-
-def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
+def _check_listed_once(modifiers: Sequence[Part]) -> None:
     names = [part.name for part in modifiers]
     for name in names:
         if names.count(name) > 1:
             raise CompositionError(f"{name} is listed twice: leave one out")
+
+
+def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
+    known: dict[str, tuple[str, str]] = {}
+    for part in (base, *modifiers):
+        hypers = [("hyperparameter", argument.arg) for argument, _ in part.hypers]
+        keys = [("state", declared_key(declaration)) for _, declaration in part.states]
+        for what, name in (*hypers, *keys):
+            if name in known:
+                its, other = known[name]
+                message = f"{part.name} adds the {what} `{name}`, but {other} has a {its} `{name}`"
+                raise CompositionError(f"{message}: leave one out")
+            known[name] = what, part.name
+
+
+def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
     storing = [part.name for part in modifiers if part.changes == "store"]
     if len(storing) > 1:
         message = f"{storing[0]} and {storing[1]} both store the parameter: leave one out"
