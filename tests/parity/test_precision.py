@@ -103,6 +103,8 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shape_of(case: Case) -> tuple[int, ...]:
     """Return the shape of a parameter with enough elements."""
+    if case.name == "Muon":
+        return 71, 67
     if isinstance(case, Matrix):
         return (71, 67) if INTERPRETED else (331, 307)
     return (20_003,) if INTERPRETED and case.name not in NEED_MANY_ELEMENTS else (100_003,)
@@ -110,7 +112,9 @@ def shape_of(case: Case) -> tuple[int, ...]:
 
 @functools.cache
 def gradients(dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
-    return [values([shape], dtype, 100 + step)[0] for step in range(STEPS)]
+    few = INTERPRETED and dtype is torch.float32  # in 16 bits errors after few steps are chance
+    steps = STEPS // 2 if few else STEPS
+    return [values([shape], dtype, 100 + step)[0] for step in range(steps)]
 
 
 def ended(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Ended:
