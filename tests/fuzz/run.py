@@ -63,7 +63,8 @@ class Run:
 
     def run(self) -> int:
         """Start jobs until time is up, and wait for those that run."""
-        built.load_shared_libraries()  # for all jobs
+        if "fused_cpu" in self.lowerings:
+            built.load_shared_libraries()  # for all jobs
         try:
             while self.jobs or self.goes_on():
                 while self.goes_on() and len(self.jobs) < self.options.processes:
