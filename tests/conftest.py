@@ -19,6 +19,7 @@ import pytest
 import wide_libraries
 
 wide_libraries.install()
+os.fsync = lambda descriptor: None  # thousands of small files; a loss of power ends the tests too
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("OPTGEN_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "cache"))
 

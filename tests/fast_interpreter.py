@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
 
+import numpy as np
 from triton.language import core, semantic
 from triton.runtime import interpreter
 
@@ -27,6 +28,7 @@ def install() -> None:
     _remember_shapes()
     _pass_equal_types()
     _skip_unread_checks()
+    _reduce_by_pairs()
 
 
 def _patch_once_a_launch() -> None:
@@ -202,3 +204,33 @@ def _skip_unread_checks() -> None:
             check(self, *args)
 
     kind.binary_op_sanitize_overflow_impl = checked
+
+
+def _reduce_by_pairs() -> None:
+    """Combine all neighbours of an axis at once, until one is left; Triton combines numbers.
+
+    Reductions are associative, and the order stays the same.
+    """
+    kind = interpreter.ReduceOps
+    by_numbers = kind.generic_reduce
+
+    @wraps(by_numbers)
+    def reduced(self: Any, input: Any) -> Any:
+        (one, *others), axis = self.unravel(input, self.axis)
+        data, scalar = one.handle.data, one.dtype
+        length = data.shape[axis]
+        if others or length & (length - 1):
+            return by_numbers(self, input)
+        while data.shape[axis] > 1:
+            halves = np.moveaxis(data, axis, 0)
+            left, right = (np.moveaxis(halves[at::2], 0, axis) for at in (0, 1))
+            pair = self.to_tensor(left, scalar), self.to_tensor(right, scalar)
+            combined = self.combine_fn.fn(*pair)
+            if combined.dtype != scalar:
+                return by_numbers(self, input)
+            data = combined.handle.data
+        if not self.keep_dims:
+            data = data.item() if self.axis is None else data.squeeze(axis)
+        return [self.to_tensor(data, scalar)]
+
+    kind.generic_reduce = reduced

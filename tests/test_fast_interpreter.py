@@ -101,3 +101,30 @@ def test_tensors_are_broadcast_and_converted_as_triton_does(
     for one, kind in product(tensors, TYPES):
         found = outcome(cast, semantic, one, kind)
         assert found == outcome(cast.__wrapped__, semantic, one, kind), (one, kind)
+
+
+@triton.jit
+def larger(x, y):  # type: ignore[no-untyped-def]
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def last(x, y):  # type: ignore[no-untyped-def]
+    """Return the second of two values, so that the order of a reduction matters."""
+    return y + 0
+
+
+@inside_interpreter
+@pytest.mark.usefixtures("semantic")
+@pytest.mark.parametrize("combine", [larger, last], ids=["larger", "last"])
+def test_blocks_are_reduced_as_triton_does(combine: Any) -> None:
+    numbers = np.random.default_rng(0).integers(-100, 100, 64)
+    for kind, axis, keep in product(TYPES[2:], (None, 0, 1, 2), (False, True)):
+        block = made(kind, (4, 1, 16))
+        block.handle.data[:] = numbers.reshape(4, 1, 16)
+        if kind.is_floating():
+            block.handle.data[1, 0, 7] = np.nan
+        fast = interpreter.ReduceOps.generic_reduce
+        reduction = interpreter.ReduceOps(axis, combine, keep)
+        found, wanted = (f(reduction, (block,)) for f in (fast, fast.__wrapped__))
+        assert repr(outcome(tuple, found)) == repr(outcome(tuple, wanted)), (kind, axis, keep)

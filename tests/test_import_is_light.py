@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 BUILDING = ("sympy", "jinja2", "typer", "ruff", "triton", "numpy", "torch._dynamo")
 HEAVY = (*BUILDING, "torch.distributed.tensor", "torch.distributed._shard")
 
@@ -13,10 +11,14 @@ import sys
 import torch
 
 before = set(sys.modules)  # torch itself imports numpy where there is one
-{body}
-loaded = set(sys.modules) - before
 heavy = {heavy!r}
-print(*sorted(m for m in loaded if m in heavy or m.startswith(tuple(h + "." for h in heavy))))
+
+def tell(part):
+    loaded = set(sys.modules) - before
+    found = [m for m in loaded if m in heavy or m.startswith(tuple(h + "." for h in heavy))]
+    print(part, *sorted(found))
+
+{body}
 """
 
 IMPORT = """
@@ -54,26 +56,27 @@ optimizer.zero_grad()
 """
 
 
-def loaded(body: str) -> str:
+INDENTED = STEP.strip().replace("\n", "\n    ")
+PARTS = {
+    "import": IMPORT,
+    "step": STEP,
+    "keyed": KEYED,
+    "forloop": f"with use_lowering('forloop'):\n    {INDENTED}",
+    "foreach": f"with use_lowering('foreach'):\n    {INDENTED}",
+}
+
+
+def told(parts: dict[str, str]) -> list[str]:
+    """Run parts of a script in one new process; return the heavy modules after each."""
+    body = "\n".join(f"{text}\ntell({part!r})" for part, text in parts.items())
     script = SCRIPT.format(body=body, heavy=HEAVY)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return run.stdout.strip()
+    return run.stdout.splitlines()
 
 
 def test_the_check_sees_a_heavy_module():
-    assert "jinja2" in loaded("import jinja2").split()
+    assert "jinja2" in told({"heavy": "import jinja2"})[0].split()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        IMPORT,
-        IMPORT + STEP,
-        IMPORT + KEYED,
-        IMPORT + "with use_lowering('forloop'):\n    " + STEP.strip().replace("\n", "\n    "),
-        IMPORT + "with use_lowering('foreach'):\n    " + STEP.strip().replace("\n", "\n    "),
-    ],
-    ids=["import", "step", "keyed", "forloop", "foreach"],
-)
-def test_nothing_heavy_is_loaded(body):
-    assert loaded(body) == ""
+def test_nothing_heavy_is_loaded():
+    assert told(PARTS) == [*PARTS]

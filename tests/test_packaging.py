@@ -194,7 +194,7 @@ def test_editable(source: Path, tmp_path: Path) -> None:
     assert str(source) in run(python, "-c", TRAIN, cwd=tmp_path)
     run(python, "-c", "import specs", cwd=tmp_path, status=1)
     run(python.parent / "optgen", "new", "my_rule", cwd=source)
-    run(python.parent / "optgen", "build", cwd=source)
+    run(python.parent / "optgen", "build", "specs/my_rule.py", cwd=source)
     run(python, "-c", "from optgen.generated.my_rule import MyRule", cwd=tmp_path)
 
 

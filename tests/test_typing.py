@@ -45,6 +45,7 @@ def test_a_users_file(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(wrong)
     cache = ROOT / ".mypy_cache"
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache)]
+    command.append("--follow-imports=silent")  # without the bodies of functions
     run = subprocess.run(
         [*command, "user.py", "wrong.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,15 @@ from distributed import pair
 from torch import Tensor, distributed
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def apart() -> Iterator[None]:
+    """End processes of these tests only: those of other tests have imported much."""
+    kept, pair._pair = pair._pair, None
+    yield
+    pair.close()
+    pair._pair = kept
 
 
 def _sum_of_ranks(rank: int, number: float) -> dict[str, Any]:

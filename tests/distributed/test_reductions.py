@@ -154,12 +154,13 @@ def _places(name: str) -> Any:
 
 
 def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> dict[str, float]:
-    """Return the errors for both dtypes and on a mesh with a dimension of one.
+    """Return the errors for both dtypes, and for Adafactor on a mesh with a dimension of one.
 
     One kernel serves both dtypes. Only Adafactor's is first built for one, and then for both.
     """
     found = {}
-    for dtype, mesh in [(torch.float64, ()), (torch.float32, ()), (torch.float64, (1, 2))]:
+    ways: list[Any] = [(torch.float64, ()), (torch.float32, ())]
+    for dtype, mesh in [*ways, (torch.float64, (1, 2))] if kind is Adafactor else ways:
         run = _Run(kind, options, places, dtype, *mesh)
         if lowering == "fused_cpu" and kind is not Adafactor:
             for is_sharded in (False, True):

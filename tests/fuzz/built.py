@@ -27,16 +27,20 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import excess
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
+from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
+# Headers ask for optimizations, whatever the flags are: they take two thirds of the time.
+_OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)
 # names that every rule's C++ defines
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
 _FLAGS = (
     *("-O0", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"),
+    "-fno-exceptions",  # as for a user
     "-Werror=shadow=local",  # a loop's variable once hid the place that random numbers go by
 )
 TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16, torch.float16))
@@ -132,7 +136,8 @@ def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ..
     while rules:
         source, library = folder / "batch.cpp", folder / f"{len(rules)}.so"
         parts = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
-        source.write_text("".join([define, inline_includes(include), *parts]))
+        headers = _OPTIMIZE.sub("", inline_includes(include))
+        source.write_text("".join([define, headers, *parts]))
         done = subprocess.run(
             [*command, *_FLAGS, *flags, str(source), "-o", str(library)],
             capture_output=True,
@@ -213,6 +218,12 @@ def _kernel(rule: Built, owner: Any) -> Any:
     source = rule.source
     swept_by = _sweeps() if "phased_kernel.h" in source else None
     return kind(owner, path, dtype_variants.ALL, source, swept_by)
+
+
+def load_shared_libraries() -> None:
+    """Load the libraries that all rules share, for processes that are forked from this one."""
+    _sweeps()
+    tensor_reader.reader()
 
 
 @functools.cache

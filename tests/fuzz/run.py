@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fuzz import kept
+from fuzz import built, kept
 from fuzz.finding import CLASSES, Finding
 from fuzz.hunt import BATCH, Tally, hunt
 from fuzz.shrink import shrunk
@@ -63,6 +63,8 @@ class Run:
 
     def run(self) -> int:
         """Start jobs until time is up, and wait for those that run."""
+        if "fused_cpu" in self.lowerings:
+            built.load_shared_libraries()  # for all jobs
         try:
             while self.jobs or self.goes_on():
                 while self.goes_on() and len(self.jobs) < self.options.processes:
@@ -100,7 +102,6 @@ class Run:
     def work(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
         """Hunt in the forked process, shrink new findings, and send them."""
         os.environ["OPTGEN_CACHE_DIR"] = str(folder)
-        _share_libraries(folder)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         try:
             self.send_findings(seeds, pipe, folder)
@@ -188,11 +189,3 @@ class Run:
 def _silent(job: _Job) -> bool:
     at = job.rule.stat().st_mtime if job.rule.exists() else time.time()
     return time.time() - at > _SILENT
-
-
-def _share_libraries(folder: Path) -> None:
-    """Link the libraries that every rule needs; the job's other files are removed with the job."""
-    shared = Path(__file__).parents[2] / "build" / "fuzz-cache"
-    for path in shared.glob("*.so*") if shared.is_dir() else ():
-        if path.name.startswith(("sweeps", "tensor")):
-            (folder / path.name).symlink_to(path)

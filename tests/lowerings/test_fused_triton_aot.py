@@ -33,6 +33,12 @@ from benchmarks.triton_aot_compile import (
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 WITH_REDUCTIONS = ("Adafactor", "RowWiseAdagrad")
 IN_TRAINING = ("float32", "bfloat16", "mixed")
+LARGE = {
+    "sm_80": ("mixed",),
+    "sm_90": ("float32", "bfloat16", "float16", "float64"),
+    "gfx942": ("float32",),
+}
+"""The dtypes for each target of kernels that take long to compile."""
 IN_FEW = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
 
 
@@ -57,9 +63,7 @@ def chosen(name: str, target: str) -> Iterator[Case]:
             if (target, case.types, case.scaled) == ("sm_90", "float32", True):
                 yield case
         elif name in WITH_REDUCTIONS:
-            if (target == "sm_90" or case.types in ("float32", "bfloat16")) and (
-                case.scaled == (case.types == "float32")
-            ):
+            if case.types in LARGE[target] and case.scaled == (case.types == "float32"):
                 yield case
         elif (target, case.types) == ("sm_90", "float32") or case.scaled == (
             case.flags or not flags_of(kind)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from interpreter import inside_interpreter, outside_interpreter, run_inside
+from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
 from lowerings.papers import PAPERS, Own, drawn
 
 import optgen
@@ -14,6 +14,7 @@ from optgen import use_lowering
 
 SPECS = Path(__file__).parent.parent / "specs"
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
+STEPS = 10 if INTERPRETED else 30
 KEYS = {
     "novograd": {"exp_avg": "m", "exp_avg_sq": "v"},
     "stablespam": {"exp_avg": "m", "m_norm_t": "a", "v_norm_t": "b", "m_max_t": "top"},
@@ -48,13 +49,13 @@ def test_in_the_interpreter() -> None:
 
 
 def follow_the_paper(name: str, lowering: str) -> None:
-    """Check 30 steps of a lowering, and the states that they leave."""
+    """Check the steps of a lowering, and the states that they leave."""
     step_of, options = PAPERS[name]
     right = drawn(100)
     params = [p.clone() for p in right]
     optimizer = optgen.load(SPECS / f"{name}.py")(params, **options)
     own: list[Own] = [{} for _ in params]
-    for step in range(30):
+    for step in range(STEPS):
         grads = drawn(step)
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.clone()

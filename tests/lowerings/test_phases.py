@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     if in_blocks:
         monkeypatch.setattr(block_size, "CPU_ELEMENTS", 4)
     algorithm = WITH_PHASES[name]
-    module = imported(algorithm, FORMS[form][0])
+    module = imported(name, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES
     # the functional form has no empty tensors
     shapes = shapes[:-1] if form == "functional" else shapes
@@ -72,10 +73,12 @@ def is_cut(algorithm: Algorithm, shape: tuple[int, ...]) -> bool:
     return any(p.is_cut for p in plans(algorithm) if p.facts.items() <= known.items())
 
 
-def imported(algorithm: Algorithm, lowering: Lowering) -> dict[str, Any]:
+@cache
+def imported(name: str, lowering: Lowering) -> dict[str, Any]:
     """Return the functions of a generated file; matrix ops keep the precision of their tensors."""
     module: dict[str, Any] = {}
-    exec(compile(emit.render(algorithm, lowering, None), lowering.filename, "exec"), module)
+    text = emit.render(WITH_PHASES[name], lowering, None)
+    exec(compile(text, lowering.filename, "exec"), module)
     if "orthogonalize" in module:
         module["orthogonalize"] = in_full_precision
     return module

@@ -216,4 +216,4 @@ def steps(case: Case) -> int:
     """Return how many steps to compare; fewer if they take long."""
     if case.name in CLOSURE:
         return 4  # each has up to 20 iterations
-    return 10 if INTERPRETED and case.options and case is not EVERY[case.name] else 50
+    return 10 if INTERPRETED else 50

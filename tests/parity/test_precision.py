@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -103,6 +104,8 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shape_of(case: Case) -> tuple[int, ...]:
     """Return the shape of a parameter with enough elements."""
+    if case.name == "Muon":
+        return 71, 67
     if isinstance(case, Matrix):
         return (71, 67) if INTERPRETED else (331, 307)
     return (20_003,) if INTERPRETED and case.name not in NEED_MANY_ELEMENTS else (100_003,)
@@ -110,7 +113,9 @@ def shape_of(case: Case) -> tuple[int, ...]:
 
 @functools.cache
 def gradients(dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
-    return [values([shape], dtype, 100 + step)[0] for step in range(STEPS)]
+    few = INTERPRETED and dtype is torch.float32  # in 16 bits errors after few steps are chance
+    steps = STEPS // 2 if few else STEPS
+    return [values([shape], dtype, 100 + step)[0] for step in range(steps)]
 
 
 def ended(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Ended:
@@ -154,9 +159,16 @@ def test_single_precision(case: Case, lowering: str) -> None:
     assert all(ours[key] <= bounds[key] for key in ours), (ours, theirs)
 
 
+def in_16_bits() -> list[tuple[Case, torch.dtype]]:
+    """Return cases with both 16-bit dtypes; in the interpreter, with one of them in turn."""
+    cases = [case for case in CASES if case not in SKIPPED_IN_16_BITS]
+    if INTERPRETED:
+        return [*zip(cases, cycle(HALVES), strict=False)]
+    return [*product(cases, HALVES)]
+
+
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("case", [c for c in CASES if c not in SKIPPED_IN_16_BITS], ids=str)
+@pytest.mark.parametrize(("case", "dtype"), in_16_bits(), ids=str)
 def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
     fused = lowering.startswith("fused")
     by_mean = BY_MEAN_SQUARE.get((str(case), dtype), []) if fused else []

@@ -1,4 +1,7 @@
-"""Test random specs: every lowering computes what the rule says."""
+"""Test random specs: every lowering computes what the rule says, and NaN where the others do.
+
+`tests/fuzz/test_drawn.py` draws many more rules; its gradients have no NaN.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def wide_scalars() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(text=specs(), flags=FLAGS, maximize=st.booleans(), seed=st.integers(0, 999))
 def test_every_lowering_is_the_rule(
     text: str, flags: dict[str, Any], maximize: bool, seed: int

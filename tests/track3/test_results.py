@@ -26,7 +26,7 @@ def test_equal_to_the_script(number: int, lowering: str) -> None:
 @pytest.mark.parametrize("lowering", EAGER)
 @pytest.mark.parametrize("number", IN_BASES)
 def test_equal_to_the_script_in_bases(number: int, lowering: str) -> None:
-    if number not in AT_ONCE:
+    if number not in AT_ONCE and lowering == "foreach":  # both call the same decompositions
         assert largest_difference(RESULTS[number], lowering, only_square=True) <= 1e-10
     with steady_decompositions():
         assert largest_difference(RESULTS[number], lowering) <= 1e-10

@@ -196,12 +196,12 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     """Several threads are used from 16 MB on; some tensors are divided, some are not."""
-    shapes = [*SMALL, *LONG, *LARGE, *LARGE, (3000, 1000), (2, 1003, 2111), *VECTORS, (2_000_000,)]
+    shapes = [*SMALL, *LONG, *LARGE, (3000, 1000), (2, 1003, 2111), *VECTORS, (2_000_000,)]
     ended = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
-        params = stepped(optimizer, 3)
+        params = stepped(optimizer, 2)
         states = [s for p in params for s in optimizer.state[p].values()]
         ended.append([*params, *states])
     for others in ended[1:]:
