@@ -34,14 +34,17 @@ class ByHand:
             self.after(param, lr, old)
 
 
-class Centralize(ByHand):
-    """Gradient centralization, over all axes but the first."""
+def centralize(param: Tensor) -> None:
+    """Subtract the mean over all axes but the first from a gradient."""
+    assert param.grad is not None
+    if param.ndim > 1:
+        axes = tuple(range(1, param.ndim))
+        param.grad.sub_(param.grad.mean(dim=axes, keepdim=True))
 
+
+class Centralize(ByHand):
     def before(self, param: Tensor, lr: float) -> None:
-        assert param.grad is not None
-        if param.ndim > 1:
-            axes = tuple(range(1, param.ndim))
-            param.grad.sub_(param.grad.mean(dim=axes, keepdim=True))
+        centralize(param)
 
 
 class ClipValue(ByHand):
@@ -117,14 +120,17 @@ class ProximalDecay(ByHand):
         param.div_(1 + lr * 0.1)
 
 
-class Cautious(ByHand):
-    """The mask of C-Optim, which divides it by its mean."""
+def mask_step(param: Tensor, old: Tensor) -> None:
+    """Mask a step as C-Optim does, which divides the mask by its mean."""
+    assert param.grad is not None
+    mask = ((old - param) * param.grad > 0).to(param.dtype)
+    mask.div_(mask.mean().clamp_(min=1e-3))
+    param.copy_(old - (old - param) * mask)
 
+
+class Cautious(ByHand):
     def after(self, param: Tensor, lr: float, old: Tensor) -> None:
-        assert param.grad is not None
-        mask = ((old - param) * param.grad > 0).to(param.dtype)
-        mask.div_(mask.mean().clamp_(min=1e-3))
-        param.copy_(old - (old - param) * mask)
+        mask_step(param, old)
 
 
 class Grams(ByHand):
@@ -135,13 +141,16 @@ class Grams(ByHand):
         param.copy_(old - (old - param).abs().copysign(param.grad))
 
 
-class TrustRatio(ByHand):
-    """The ratio of LAMB and LARS: a step is as long as the learning rate's share of the weights."""
+def scale_step(param: Tensor, lr: float, old: Tensor) -> None:
+    """Make a step as long as the learning rate's share of the weights, as LAMB and LARS do."""
+    direction = (old - param) / lr
+    ratio = (torch.linalg.norm(old) / torch.linalg.norm(direction)).item()
+    param.copy_(old - lr * ratio * direction)
 
+
+class TrustRatio(ByHand):
     def after(self, param: Tensor, lr: float, old: Tensor) -> None:
-        direction = (old - param) / lr
-        ratio = (torch.linalg.norm(old) / torch.linalg.norm(direction)).item()
-        param.copy_(old - lr * ratio * direction)
+        scale_step(param, lr, old)
 
 
 class Hyperball(ByHand):
@@ -203,6 +212,9 @@ class Ema(ByHand):
         average = get_ema_multi_avg_fn(0.9)
         self.averaged: Any = AveragedModel(self.model, multi_avg_fn=average)
 
+    def averages(self) -> list[Tensor]:
+        return [param.detach() for param in self.averaged.module]
+
     def step(self) -> None:
         super().step()
         self.averaged.update_parameters(self.model)
@@ -237,3 +249,31 @@ class ScheduleFree:
             x = (1 - share) * self.averages[index] + share * z
             self.averages[index] = x
             self.params[index].copy_((1 - self.momentum) * z + self.momentum * x)
+
+
+class Everything(Lookahead):
+    """Modifiers of many stages, one after another."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+        self.ema = Ema(optimizer)
+
+    def averages(self) -> list[Tensor]:
+        return self.ema.averages()
+
+    def step(self) -> None:
+        for param in self.params:
+            centralize(param)
+        clip_grad_value_(self.params, 0.3)
+        clip_grad_norm_(self.params, 1.0)
+        super().step()
+        self.ema.averaged.update_parameters(self.ema.model)
+
+    def before(self, param: Tensor, lr: float) -> None:
+        assert param.grad is not None
+        param.grad.add_(param, alpha=0.1)
+
+    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+        mask_step(param, old)
+        scale_step(param, lr, old)
+        param.sub_(lr * 0.1 * old)

@@ -6,17 +6,23 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from composition import authors
 from composition import by_hand as hand
 from composition.training import (
+    BOUND,
     LOWERINGS,
     SHAPES,
+    STEPS,
     check_same_path,
+    difference,
+    give_gradients,
     in_groups,
+    members,
     parameters,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 
-from optgen import optim
+from optgen import optim, use_lowering
 from optgen.compose import compose, list_modifiers, modifier
 
 MATRICES = ((3, 4), (5,), (3, 4), (4, 3))
@@ -89,3 +95,199 @@ def test_every_modifier_has_a_case() -> None:
 def test_by_hand(name: str, base: str, lowering: str) -> None:
     optimizer, by_hand = both(name, base)
     check_same_path(optimizer, by_hand, lowering)
+
+
+PUBLISHED = {
+    "lamb": (compose(optim.AdamW, modifier("trust_ratio")), authors.lamb, {"weight_decay": 0.1}),
+    "adam_h": (compose(optim.Adam, modifier("hyperball")), authors.adam_h, {}),
+    "c_adamw": (
+        compose(optim.Adam, modifier("cautious"), modifier("decoupled_decay")(0.1)),
+        authors.cautious_adamw,
+        {},
+    ),
+    "ranger": (
+        compose(optim.RAdam, modifier("lookahead"), modifier("centralize")),
+        authors.ranger,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_by_hand(name: str, lowering: str) -> None:
+    cls, rule, options = PUBLISHED[name]
+    optimizer = cls(in_groups(parameters(MATRICES)), **options)
+    by_hand = authors.Published(in_groups(parameters(MATRICES)), rule)
+    check_same_path(optimizer, by_hand, lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(
+    ("theirs", "changed"),
+    [
+        (torch.optim.AdamW, ("Adam", "decoupled_decay")),
+        (torch.optim.Adam, ("Adam", "coupled_decay")),
+        (torch.optim.SGD, ("SGD", "coupled_decay")),
+    ],
+)
+def test_decays_of_torch(theirs: Any, changed: tuple[str, str], lowering: str) -> None:
+    base, name = changed
+    optimizer: Any = compose(base, modifier(name)(0.1))(in_groups(parameters()))
+    torchs = theirs(in_groups(parameters()), weight_decay=0.1)
+    check_same_path(optimizer, hand.ByHand(torchs), lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_every_stage_in_the_order_of_the_stages(lowering: str) -> None:
+    """The parts are listed in another order."""
+    parts: dict[str, dict[str, Any]] = {
+        "ema": CASES["ema"].arguments,
+        "lookahead": CASES["lookahead"].arguments,
+        "decoupled_decay": {"decay": 0.1},
+        "coupled_decay": {"l2": 0.1},
+        "clip_norm": {"max_norm": 1.0},
+        "cautious": {},
+        "trust_ratio": {},
+        "clip_value": {"max_value": 0.3},
+        "centralize": {},
+    }
+    listed = [modifier(name)(**arguments) for name, arguments in parts.items()]
+    optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters(MATRICES)), weight_decay=0)
+    by_hand = hand.Everything(torch.optim.AdamW(in_groups(parameters(MATRICES)), weight_decay=0))
+    check_same_path(optimizer, by_hand, lowering)
+    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    assert difference(averages, by_hand.averages()) < BOUND
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_maximize(lowering: str) -> None:
+    """Modifiers see the negative gradient, as torch's decay does."""
+    listed = [modifier("clip_value")(0.3), modifier("coupled_decay")(0.1)]
+    optimizer: Any = compose(optim.SGD, *listed)(in_groups(parameters()), maximize=True)
+    torchs = torch.optim.SGD(in_groups(parameters()), maximize=True, weight_decay=0.1)
+    check_same_path(optimizer, hand.ClipValue(torchs), lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", ["centralize", "adaptive_clip"])
+def test_convolutions_as_matrices(name: str, lowering: str) -> None:
+    """With the view (outputs, -1), a row holds an output's weights, as in the authors' code."""
+    case, shapes = CASES[name], ((2, 3, 2), (2, 2, 3))
+    cls: Any = compose(optim.AdamW, modifier(name)(**case.arguments))
+    groups = [{"params": parameters(shapes), "view": (2, -1)}]
+    optimizer = cls(groups, weight_decay=0)
+    by_hand = case.by_hand(torch.optim.AdamW(parameters(shapes), weight_decay=0))
+    check_same_path(optimizer, by_hand, lowering)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a row is the last axis, and the authors take all axes but the first (timm, Ranger)",
+)
+@pytest.mark.parametrize("name", ["centralize", "adaptive_clip"])
+def test_convolutions(name: str) -> None:
+    case, shapes = CASES[name], ((2, 2, 3),)
+    cls: Any = compose(optim.AdamW, modifier(name)(**case.arguments))
+    optimizer = cls(parameters(shapes), weight_decay=0)
+    by_hand = case.by_hand(torch.optim.AdamW(parameters(shapes), weight_decay=0))
+    check_same_path(optimizer, by_hand, "forloop")
+
+
+def spoil(params: list[torch.Tensor], index: int, value: float) -> None:
+    grad = params[index].grad
+    assert grad is not None
+    grad.view(-1)[1] = value
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", ["AdamW", "RMSprop", "Adamax"])
+def test_gradients_that_are_not_finite(base: str, lowering: str) -> None:
+    """The first step is skipped too: no state and no count may change."""
+    spoiled = {0: (2, float("nan")), 3: (0, float("inf")), 4: (3, -float("inf"))}
+    optimizer, by_hand = both("skip_nonfinite", base)
+    params = [param for param, _ in members(optimizer)]
+    for seed in range(STEPS):
+        for each in (params, by_hand.params):
+            give_gradients(each, seed)
+            if seed in spoiled:
+                spoil(each, *spoiled[seed])
+        with use_lowering(lowering):
+            optimizer.step()
+        by_hand.step()
+        assert difference(params, by_hand.params) < BOUND
+    assert {optimizer.state[param]["steps"].item() for param in params} == {STEPS - 3}
+
+
+@pytest.mark.xfail(strict=True, reason="only rules without `fresh` and such numbers may be skipped")
+@pytest.mark.parametrize("base", ["SGD", "NAdam", "RAdam", "ASGD"])
+def test_every_optimizer_may_skip_steps(base: str) -> None:
+    compose(base.lower(), modifier("skip_nonfinite"))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="parts that are often used together do not go together: see the messages"
+)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("accumulate", "clip_norm"),
+        ("accumulate", "skip_nonfinite"),
+        ("skip_nonfinite", "ema"),
+        ("skip_nonfinite", "lookahead"),
+        ("clip_norm", "stochastic_rounding"),
+        ("trust_ratio", "stochastic_rounding"),
+        ("ema", "schedule_free"),
+    ],
+)
+def test_modifiers_that_should_go_together(names: tuple[str, ...]) -> None:
+    compose("adamw", *map(modifier, names))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the square of a large finite gradient is infinite, so the step is skipped"
+)
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 1e25), (torch.float64, 1e200)])
+def test_large_gradients_are_not_skipped(dtype: torch.dtype, large: float) -> None:
+    cls: Any = compose(optim.Adamax, modifier("skip_nonfinite"))
+    param = torch.ones(3, dtype=dtype, requires_grad=True)
+    param.grad = torch.full_like(param, large)
+    cls([param]).step()
+    assert (param < 1).all()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_eval_swaps_the_weights_and_their_average(lowering: str) -> None:
+    optimizer, by_hand = both("ema", "AdamW")
+    check_same_path(optimizer, by_hand, lowering)
+    params = [param for param, _ in members(optimizer)]
+    weights = [param.detach().clone() for param in params]
+    for _ in range(2):
+        optimizer.eval()
+        assert difference(params, by_hand.averages()) < BOUND
+        assert difference((optimizer.state[p]["ema"] for p in params), weights) == 0
+    for _ in range(2):
+        optimizer.train()
+        assert difference(params, weights) == 0
+    check_same_path(optimizer, by_hand, lowering, steps=2)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_eval_takes_the_average_of_schedule_free(lowering: str) -> None:
+    optimizer, by_hand = both("schedule_free", "AdamW")
+    check_same_path(optimizer, by_hand, lowering)
+    params = [param for param, _ in members(optimizer)]
+    optimizer.eval()
+    assert difference(params, by_hand.averages) < BOUND
+    optimizer.train()
+    assert difference(params, by_hand.params) < BOUND
+    check_same_path(optimizer, by_hand, lowering, steps=2)
+
+
+@pytest.mark.parametrize("name", ["ema", "schedule_free"])
+def test_no_step_in_eval_mode(name: str) -> None:
+    optimizer, by_hand = both(name, "AdamW")
+    check_same_path(optimizer, by_hand, LOWERINGS[0], steps=1)
+    optimizer.eval()
+    with pytest.raises(RuntimeError, match="train"):
+        optimizer.step()
