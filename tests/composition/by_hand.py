@@ -1,4 +1,4 @@
-"""What the modifiers do, done by hand around the steps of an optimizer of torch."""
+"""Modifiers, done by hand around the steps of an optimizer of torch."""
 
 from __future__ import annotations
 

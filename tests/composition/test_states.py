@@ -97,7 +97,7 @@ def test_a_checkpoint_of_eval_mode_goes_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({*list_modifiers()} - {"skip_nonfinite"}))
 def test_a_run_gets_a_modifier(name: str) -> None:
-    """What the checkpoint has is loaded, and the modifier's own states begin anew."""
+    """The checkpoint's states are loaded, and the modifier's own begin anew."""
     plain = made()
     train(plain, 0, 1, 2)
     got = resumed(plain, made(name))
