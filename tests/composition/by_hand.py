@@ -153,6 +153,14 @@ class TrustRatio(ByHand):
         scale_step(param, lr, old)
 
 
+class Lars(ByHand):
+    """The gradient is scaled to the norm of the weights, before the momentum takes it."""
+
+    def before(self, param: Tensor, lr: float) -> None:
+        assert param.grad is not None
+        param.grad.mul_(torch.linalg.norm(param) / torch.linalg.norm(param.grad))
+
+
 class Hyperball(ByHand):
     """A step in the unit direction, as long as the rate's share, and back to the sphere."""
 
@@ -176,7 +184,10 @@ class Accumulate(ByHand):
             for param, grads in zip(self.params, zip(*self.kept, strict=True), strict=True):
                 param.grad = torch.stack(grads).mean(dim=0)
             self.kept = []
-            super().step()
+            self.whole_step()
+
+    def whole_step(self) -> None:
+        super().step()
 
 
 class SkipNonfinite(ByHand):
@@ -277,3 +288,21 @@ class Everything(Lookahead):
         mask_step(param, old)
         scale_step(param, lr, old)
         param.sub_(lr * 0.1 * old)
+
+
+class MaskedLookahead(Lookahead):
+    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+        mask_step(param, old)
+
+
+class AccumulateAndMore(Accumulate):
+    """Modifiers that see only the steps: a mask, slow weights and an average."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+        self.rest = MaskedLookahead(optimizer)
+        self.ema = Ema(optimizer)
+
+    def whole_step(self) -> None:
+        self.rest.step()
+        self.ema.averaged.update_parameters(self.ema.model)

@@ -291,3 +291,75 @@ def test_no_step_in_eval_mode(name: str) -> None:
     optimizer.eval()
     with pytest.raises(RuntimeError, match="train"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", ["SGD", "AdamW", "NAdam"])
+def test_modifiers_of_accumulated_steps(base: str, lowering: str) -> None:
+    """Everything after the accumulation sees the steps only, and counts them."""
+    names = ("lookahead", "ema", "cautious", "accumulate")
+    listed = [modifier(name)(**CASES[name].arguments) for name in names]
+    options = OPTIONS.get(base, {})
+    optimizer: Any = compose(base.lower(), *listed)(in_groups(parameters()), **options)
+    torchs = getattr(torch.optim, base)(in_groups(parameters()), **options)
+    by_hand = hand.AccumulateAndMore(torchs)
+    check_same_path(optimizer, by_hand, lowering, steps=30)
+    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    assert difference(averages, by_hand.ema.averages()) < BOUND
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_modifiers_of_one_stage_keep_their_order(order: tuple[int, int], lowering: str) -> None:
+    listed = [modifier("clip_tensor_norm")(0.5), modifier("adaptive_clip")(0.1)]
+    by_hand = [hand.ClipTensorNorm, hand.AdaptiveClip]
+    cls: Any = compose(optim.SGD, *(listed[place] for place in order))
+
+    class Both(hand.ByHand):
+        def before(self, param: torch.Tensor, lr: float) -> None:
+            for place in order:
+                by_hand[place].before(self, param, lr)  # type: ignore[arg-type]
+
+    torchs = torch.optim.SGD(in_groups(parameters(MATRICES)))
+    check_same_path(cls(in_groups(parameters(MATRICES))), Both(torchs), lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_parameters_without_a_gradient(lowering: str) -> None:
+    """They stay as they are, and count neither for norms nor for steps."""
+    listed = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
+    optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters()), weight_decay=0)
+    params = [param for param, _ in members(optimizer)]
+    torchs = torch.optim.AdamW(in_groups(parameters()), weight_decay=0.1)
+    by_hand = hand.ClipNorm(torchs)
+    for seed in range(STEPS):
+        for each in (params, by_hand.params):
+            give_gradients(each, seed)
+            each[seed % 4].grad = None
+        with use_lowering(lowering):
+            optimizer.step()
+        by_hand.step()
+        assert difference(params, by_hand.params) < BOUND
+
+
+@pytest.mark.xfail(strict=True, reason="the average of a parameter without a gradient stays")
+def test_averages_of_parameters_without_a_gradient() -> None:
+    """AveragedModel moves every average in every step."""
+    optimizer, by_hand = both("ema", "AdamW")
+    check_same_path(optimizer, by_hand, "forloop")
+    for params in ([param for param, _ in members(optimizer)], by_hand.params):
+        give_gradients(params, 0)
+        params[0].grad = None
+    optimizer.step()
+    by_hand.step()
+    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    assert difference(averages, by_hand.averages()) < BOUND
+
+
+@pytest.mark.xfail(strict=True, reason="the ratio comes after the momentum, and LARS has it before")
+def test_lars_is_sgd_with_a_trust_ratio() -> None:
+    """LARS (You et al., 2017) scales the gradient, and then adds it to the momentum."""
+    options = OPTIONS["SGD"]
+    cls: Any = compose(optim.SGD, modifier("trust_ratio"))
+    torchs = torch.optim.SGD(in_groups(parameters()), **options)
+    check_same_path(cls(in_groups(parameters()), **options), hand.Lars(torchs), "forloop")
