@@ -74,12 +74,12 @@ def test_composed_parts(case: str, golden: Golden) -> None:
 
 
 TYPES: dict[str, Callable[[], Any]] = {
-    "a name of a modifier": lambda: compose("adamw", "cautious"),  # type: ignore[arg-type]
-    "nothing for a modifier": lambda: compose("adamw", None),  # type: ignore[arg-type]
-    "an optimizer after an optimizer": lambda: compose("adamw", optim.SGD),  # type: ignore[arg-type]
-    "a number for an optimizer": lambda: compose(3, modifier("ema")),  # type: ignore[arg-type]
-    "an optimizer of torch": lambda: compose(torch.optim.AdamW),  # type: ignore[arg-type]
-    "an optimizer without a spec": lambda: compose(optim.LBFGS),  # type: ignore[arg-type]
+    "a name of a modifier": lambda: compose("adamw", "cautious"),
+    "nothing for a modifier": lambda: compose("adamw", None),
+    "an optimizer after an optimizer": lambda: compose("adamw", optim.SGD),
+    "a number for an optimizer": lambda: compose(3, modifier("ema")),
+    "an optimizer of torch": lambda: compose(torch.optim.AdamW),
+    "an optimizer without a spec": lambda: compose(optim.LBFGS),
     "too many arguments": lambda: modifier("clip_norm")(1.0, 2.0),
     "an argument of none": lambda: modifier("cautious")(1.0),
     "unknown argument": lambda: modifier("clip_norm")(norm=1.0),

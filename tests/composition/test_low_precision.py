@@ -19,7 +19,7 @@ from composition.training import (
     members,
     parameters,
 )
-from interpreter import outside_interpreter, run_inside
+from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
 
 from optgen import optim, use_lowering
@@ -43,7 +43,9 @@ def states(optimizer: Any, key: str) -> list[Tensor]:
     return [optimizer.state[param][key] for param, _ in members(optimizer)]
 
 
-BASES = {"SGD": {"momentum": 0.9}, "AdamW": {"weight_decay": 0}, "RMSprop": {}}
+BASES: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
+if not INTERPRETED:
+    BASES |= {"AdamW": {"weight_decay": 0}, "RMSprop": {}}
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -118,17 +120,17 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
     ends = {}
     for name in ("plain", "kahan", "master", "stochastic_rounding"):
         listed = [] if name == "plain" else [modifier(name)]
-        param = torch.ones(3000, dtype=torch.bfloat16, requires_grad=True)
+        param = torch.ones(4000, dtype=torch.bfloat16, requires_grad=True)
         optimizer: Any = compose(optim.SGD, *listed)([param], lr=1e-4)
-        for _ in range(500):
+        for _ in range(250):
             param.grad = torch.ones_like(param)
             with use_lowering(lowering):
                 optimizer.step()
         ends[name] = param.detach().double().mean().item()
     assert ends["plain"] == 1
-    assert ends["kahan"] == pytest.approx(0.95, abs=0.002)
-    assert ends["master"] == pytest.approx(0.95, abs=0.002)
-    assert ends["stochastic_rounding"] == pytest.approx(0.95, abs=0.002)
+    assert ends["kahan"] == pytest.approx(0.975, abs=0.002)
+    assert ends["master"] == pytest.approx(0.975, abs=0.002)
+    assert ends["stochastic_rounding"] == pytest.approx(0.975, abs=0.002)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

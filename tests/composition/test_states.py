@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -77,10 +79,10 @@ def test_keys(name: str) -> None:
 def test_a_checkpoint_goes_on(name: str) -> None:
     optimizer = made(name)
     train(optimizer, 0, 1, 2)
-    copy = resumed(optimizer, made(name))
+    restored = resumed(optimizer, made(name))
     train(optimizer, 3, 4, 5, 6)
-    train(copy, 3, 4, 5, 6)
-    assert all(map(torch.equal, values(optimizer), values(copy)))
+    train(restored, 3, 4, 5, 6)
+    assert all(map(torch.equal, values(optimizer), values(restored)))
 
 
 @pytest.mark.parametrize("name", ["ema", "schedule_free"])
@@ -88,11 +90,11 @@ def test_a_checkpoint_of_eval_mode_goes_on(name: str) -> None:
     optimizer = made(name)
     train(optimizer, 0, 1, 2)
     optimizer.eval()
-    copy = resumed(optimizer, made(name))
-    for each in (optimizer, copy):
+    restored = resumed(optimizer, made(name))
+    for each in (optimizer, restored):
         each.train()
         train(each, 3, 4)
-    assert all(map(torch.equal, values(optimizer), values(copy)))
+    assert all(map(torch.equal, values(optimizer), values(restored)))
 
 
 @pytest.mark.parametrize("name", sorted({*list_modifiers()} - {"skip_nonfinite"}))
@@ -128,9 +130,9 @@ def test_a_run_loses_a_modifier(name: str) -> None:
     changed = made(name)
     train(changed, 0, 1, 2)
     plain, by_hand = resumed(changed, made()), torch.optim.AdamW(in_groups(parameters()))
-    for (param, _), (copy, _) in zip(members(changed), members(by_hand), strict=True):
-        copy.data.copy_(param)
-        by_hand.state[copy] = {key: changed.state[param][key].clone() for key in ADAM}
+    for (param, _), (own, _) in zip(members(changed), members(by_hand), strict=True):
+        own.data.copy_(param)
+        by_hand.state[own] = {key: changed.state[param][key].clone() for key in ADAM}
     train(plain, 3, 4)
     train(by_hand, 3, 4)
     assert difference(values(plain), values(by_hand)) < BOUND
@@ -200,3 +202,19 @@ def test_compose_is_a_function_after_the_modifiers_are_imported() -> None:
 @pytest.mark.parametrize("name", ["Muon", "Adafactor"])
 def test_every_class_of_the_catalogue_can_be_composed(name: str) -> None:
     compose(getattr(optim, name), modifier("clip_norm"))
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "ema", "schedule_free"])
+def test_copies_go_on(name: str) -> None:
+    optimizer = made(name)
+    train(optimizer, 0, 1)
+    copies = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    for each in (optimizer, *copies):
+        train(each, 2, 3)
+    for each in copies:
+        assert all(map(torch.equal, values(optimizer), values(each)))
+
+
+def test_the_same_parts_make_the_same_class() -> None:
+    parts = (modifier("clip_norm")(0.5), modifier("ema"))
+    assert compose(optim.AdamW, *parts) is compose("adamw", *parts)
