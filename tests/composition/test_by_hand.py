@@ -32,7 +32,7 @@ ELSEWHERE = ("kahan", "low_precision_copy", "master", "stochastic_rounding")
 
 
 def chosen(*bases: str) -> tuple[str, ...]:
-    """Return the optimizers of a test: only the first one in Triton's interpreter, which is slow."""
+    """Return the optimizers of a test: only the first one in the interpreter, which is slow."""
     return bases[:1] if INTERPRETED else bases
 
 
