@@ -218,3 +218,40 @@ def test_copies_go_on(name: str) -> None:
 def test_the_same_parts_make_the_same_class() -> None:
     parts = (modifier("clip_norm")(0.5), modifier("ema"))
     assert compose(optim.AdamW, *parts) is compose("adamw", *parts)
+
+
+@pytest.mark.xfail(strict=True, reason="the sum of two gradients is divided by four")
+def test_a_run_gets_accumulation() -> None:
+    """The first step takes the mean of the gradients that it has summed."""
+    param = torch.zeros(3, requires_grad=True)
+    plain: Any = optim.Adam([param], betas=(0.0, 0.9))
+    for _ in range(6):
+        param.grad = torch.ones_like(param)
+        plain.step()
+    changed: Any = compose("adam", modifier("accumulate")(4))([param])
+    changed.load_state_dict(plain.state_dict())
+    before = param.detach().clone()
+    while torch.equal(param, before):
+        param.grad = torch.ones_like(param)
+        changed.step()
+    assert changed.state[param]["exp_avg"].tolist() == [1.0] * 3
+
+
+@pytest.mark.xfail(strict=True, reason="the sum of four gradients is divided by two")
+def test_another_number_of_accumulated_steps() -> None:
+    param = torch.zeros(3, requires_grad=True)
+    optimizer: Any = compose("sgd", modifier("accumulate")(4))([param], lr=1.0)
+    for call in range(4):
+        optimizer.param_groups[0]["accumulated_steps"] = 4 if call < 3 else 2
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    torch.testing.assert_close(param.detach(), -torch.ones(3))
+
+
+@pytest.mark.xfail(strict=True, reason="AdamW goes on from the averages, and without an error")
+def test_a_run_that_loses_its_average_in_eval_mode() -> None:
+    changed = made("ema")
+    train(changed, 0, 1, 2)
+    changed.eval()
+    with pytest.raises((RuntimeError, ValueError)):
+        train(resumed(changed, made()), 3)
