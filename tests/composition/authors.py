@@ -1,0 +1,83 @@
+"""Plain implementations of published optimizers, written from their papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+class Published:
+    """An optimizer of groups whose rule is a function of a parameter's own memory."""
+
+    def __init__(self, groups: Sequence[dict[str, Any]], rule: Callable[..., Tensor]) -> None:
+        self.groups, self.rule = groups, rule
+        self.params: list[Tensor] = [param for group in groups for param in group["params"]]
+        self.memory: list[dict[str, Tensor]] = [{} for _ in self.params]
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.steps += 1
+        rates = [group["lr"] for group in self.groups for _ in group["params"]]
+        for param, memory, lr in zip(self.params, self.memory, rates, strict=True):
+            param.copy_(self.rule(param.clone(), param.grad, memory, self.steps, lr))
+
+
+def moments(gradient: Tensor, memory: dict[str, Tensor], step: int) -> tuple[Tensor, Tensor]:
+    """Return the mean of gradients and that of their squares, both without bias."""
+    for key, value, beta in (("m", gradient, BETA1), ("v", gradient**2, BETA2)):
+        memory[key] = beta * memory.get(key, 0) + (1 - beta) * value
+    return memory["m"] / (1 - BETA1**step), memory["v"] / (1 - BETA2**step)
+
+
+def lamb(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -> Tensor:
+    """LAMB (You et al., 2019, algorithm 2) with a decay of 0.1."""
+    m, v = moments(gradient, memory, step)
+    direction = m / (v.sqrt() + EPS) + 0.1 * param
+    return param - lr * (param.norm() / direction.norm()) * direction
+
+
+def adam_h(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -> Tensor:
+    """AdamH (Wen et al., 2025): Adam's unit direction on the sphere of the weights' norm."""
+    m, v = moments(gradient, memory, step)
+    direction = m / (v.sqrt() + EPS)
+    moved = param - lr * param.norm() * direction / direction.norm()
+    return param.norm() * moved / moved.norm()
+
+
+def cautious_adamw(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -> Tensor:
+    """C-AdamW (Liang et al., 2024): the decay of 0.1 is not masked."""
+    m, v = moments(gradient, memory, step)
+    mask = (m * gradient > 0).double()
+    return param - lr * 0.1 * param - lr * m / (v.sqrt() + EPS) * mask / max(mask.mean(), 1e-3)
+
+
+def ranger(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -> Tensor:
+    """Ranger (Wright & Demeure, 2021, without the parts of Ranger21).
+
+    RAdam with central gradients of matrices, and Lookahead: half a step every fifth step. The
+    slow weights begin where training begins.
+    """
+    slow = memory.setdefault("slow", param.clone())
+    if param.ndim > 1:
+        gradient = gradient - gradient.mean(dim=1, keepdim=True)
+    m = moments(gradient, memory, step)[0]
+    longest = 2 / (1 - BETA2) - 1
+    length = longest - 2 * step * BETA2**step / (1 - BETA2**step)
+    if length > 5:
+        above = (length - 4) * (length - 2) * longest
+        below = (longest - 4) * (longest - 2) * length
+        root = (memory["v"].sqrt() + EPS) / math.sqrt(1 - BETA2**step)
+        fast = param - lr * math.sqrt(above / below) * m / root
+    else:
+        fast = param - lr * m
+    if step % 5 == 0:
+        memory["slow"] = slow + 0.5 * (fast - slow)
+        return memory["slow"]
+    return fast

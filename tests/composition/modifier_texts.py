@@ -1,0 +1,35 @@
+"""Build short texts of modifiers; everything that a test does not care about has a default."""
+
+from __future__ import annotations
+
+from optgen.spec.declare import Modifier, Spec
+
+DOUBLE = "g = 2 * g"
+
+
+def text(
+    *body: str,
+    takes: str = "g, /",
+    stage: str = "clip_all",
+    options: str = "",
+    decorator: str = "",
+    doc: str = '"""Made up."""',
+    name: str = "made",
+    before: str = "",
+    after: str = "",
+) -> str:
+    """Return a file with one modifier; `body` holds the lines of it."""
+    lines = "\n".join(f"    {line}" for line in (doc, *(body or (DOUBLE,))) if line)
+    decorator = decorator or f"@modifier(stage={stage!r}{options})"
+    function = f"{decorator}\ndef {name}({takes}):\n{lines}"
+    parts = ("from optgen.spec import *", before, function, after)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def modifier_of(written: str, name: str = "made") -> Modifier:
+    return Modifier(Spec(name, written, f"{name}.py", 1))
+
+
+def made(*body: str, **options: str) -> Modifier:
+    """Return the modifier of a text that `text` makes."""
+    return modifier_of(text(*body, **options), options.get("name", "made"))

@@ -1,0 +1,400 @@
+"""Every modifier computes what is done by hand around an optimizer of torch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from composition import authors
+from composition import by_hand as hand
+from composition.training import (
+    BOUND,
+    LOWERINGS,
+    SHAPES,
+    STEPS,
+    check_same_path,
+    difference,
+    give_gradients,
+    in_groups,
+    members,
+    parameters,
+)
+from interpreter import INTERPRETED, outside_interpreter, run_inside
+
+from optgen import optim, use_lowering
+from optgen.compose import compose, list_modifiers, modifier
+
+MATRICES = ((3, 4), (5,), (3, 4), (4, 3))
+OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "AdamW": {"weight_decay": 0}}
+ELSEWHERE = ("kahan", "low_precision_copy", "master", "stochastic_rounding")
+"""Modifiers that change nothing, or too much, in float64: see test_low_precision.py."""
+
+
+def chosen(*bases: str) -> tuple[str, ...]:
+    """Return the optimizers of a test: only the first one in the interpreter, which is slow."""
+    return bases[:1] if INTERPRETED else bases
+
+
+class Case(NamedTuple):
+    """A modifier by hand, the arguments that it has there, and a third optimizer."""
+
+    by_hand: type[Any]
+    arguments: dict[str, Any]
+    third: str
+    shapes: tuple[tuple[int, ...], ...] = SHAPES
+    first: str = "SGD"
+
+
+CASES = {
+    "accumulate": Case(hand.Accumulate, {"accumulated_steps": 3}, "NAdam"),
+    "adaptive_clip": Case(hand.AdaptiveClip, {"clip_factor": 0.1}, "RMSprop", MATRICES),
+    "cautious": Case(hand.Cautious, {}, "RAdam"),
+    "cautious_decay": Case(hand.CautiousDecay, {"decay": 0.1}, "Adamax"),
+    "centralize": Case(hand.Centralize, {}, "Adagrad", MATRICES),
+    "clip_norm": Case(hand.ClipNorm, {"max_norm": 1.0}, "Adadelta"),
+    "clip_tensor_norm": Case(hand.ClipTensorNorm, {"max_tensor_norm": 0.5}, "RMSprop"),
+    "clip_value": Case(hand.ClipValue, {"max_value": 0.3}, "NAdam"),
+    "corrected_decay": Case(hand.CorrectedDecay, {"decay": 0.2, "max_lr": 0.1}, "Adagrad"),
+    "coupled_decay": Case(hand.CoupledDecay, {"l2": 0.1}, "Rprop"),
+    "decay_after": Case(hand.DecayAfter, {"decay": 0.1}, "RAdam"),
+    "decoupled_decay": Case(hand.DecoupledDecay, {"decay": 0.1}, "NAdam"),
+    "ema": Case(hand.Ema, {"ema_decay": 0.9}, "Adagrad"),
+    "fixed_decay": Case(hand.FixedDecay, {"decay": 0.01}, "RMSprop"),
+    "grams": Case(hand.Grams, {}, "Adamax"),
+    "hyperball": Case(hand.Hyperball, {}, "Adadelta"),
+    "lookahead": Case(hand.Lookahead, {"sync_period": 3, "slow_step": 0.4}, "RAdam"),
+    "proximal_decay": Case(hand.ProximalDecay, {"decay": 0.1}, "Adam"),
+    "schedule_free": Case(hand.ScheduleFree, {"average_momentum": 0.8}, "RMSprop"),
+    "skip_nonfinite": Case(hand.SkipNonfinite, {}, "RMSprop", first="Adagrad"),
+    "trust_ratio": Case(hand.TrustRatio, {}, "Adagrad"),
+}
+PAIRS = [
+    (name, base) for name, case in CASES.items() for base in chosen("AdamW", case.first, case.third)
+]
+
+
+@outside_interpreter
+def test_fused_triton_in_its_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__, "test_by_hand and fused_triton")
+
+
+def both(name: str, base: str) -> tuple[Any, Any]:
+    """Return the composition, and what is done by hand."""
+    case, options = CASES[name], OPTIONS.get(base, {})
+    cls: Any = compose(getattr(optim, base), modifier(name)(**case.arguments))
+    ours = cls(in_groups(parameters(case.shapes)), **options)
+    theirs = getattr(torch.optim, base)(in_groups(parameters(case.shapes)), **options)
+    return ours, case.by_hand(theirs)
+
+
+def test_every_modifier_has_a_case() -> None:
+    assert sorted([*CASES, *ELSEWHERE]) == list_modifiers()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(("name", "base"), PAIRS)
+def test_by_hand(name: str, base: str, lowering: str) -> None:
+    optimizer, by_hand = both(name, base)
+    check_same_path(optimizer, by_hand, lowering)
+
+
+PUBLISHED = {
+    "lamb": (compose(optim.AdamW, modifier("trust_ratio")), authors.lamb, {"weight_decay": 0.1}),
+    "adam_h": (compose(optim.Adam, modifier("hyperball")), authors.adam_h, {}),
+    "c_adamw": (
+        compose(optim.Adam, modifier("cautious"), modifier("decoupled_decay")(0.1)),
+        authors.cautious_adamw,
+        {},
+    ),
+    "ranger": (
+        compose(optim.RAdam, modifier("lookahead"), modifier("centralize")),
+        authors.ranger,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_by_hand(name: str, lowering: str) -> None:
+    cls, rule, options = PUBLISHED[name]
+    optimizer = cls(in_groups(parameters(MATRICES)), **options)
+    by_hand = authors.Published(in_groups(parameters(MATRICES)), rule)
+    check_same_path(optimizer, by_hand, lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(
+    ("theirs", "changed"),
+    [
+        (torch.optim.AdamW, ("Adam", "decoupled_decay")),
+        (torch.optim.Adam, ("Adam", "coupled_decay")),
+        (torch.optim.SGD, ("SGD", "coupled_decay")),
+    ],
+)
+def test_decays_of_torch(theirs: Any, changed: tuple[str, str], lowering: str) -> None:
+    base, name = changed
+    optimizer: Any = compose(base, modifier(name)(0.1))(in_groups(parameters()))
+    torchs = theirs(in_groups(parameters()), weight_decay=0.1)
+    check_same_path(optimizer, hand.ByHand(torchs), lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_every_stage_in_the_order_of_the_stages(lowering: str) -> None:
+    """The parts are listed in another order."""
+    parts: dict[str, dict[str, Any]] = {
+        "ema": CASES["ema"].arguments,
+        "lookahead": CASES["lookahead"].arguments,
+        "decoupled_decay": {"decay": 0.1},
+        "coupled_decay": {"l2": 0.1},
+        "clip_norm": {"max_norm": 1.0},
+        "cautious": {},
+        "trust_ratio": {},
+        "clip_value": {"max_value": 0.3},
+        "centralize": {},
+    }
+    listed = [modifier(name)(**arguments) for name, arguments in parts.items()]
+    optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters(MATRICES)), weight_decay=0)
+    by_hand = hand.Everything(torch.optim.AdamW(in_groups(parameters(MATRICES)), weight_decay=0))
+    check_same_path(optimizer, by_hand, lowering)
+    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    assert difference(averages, by_hand.averages()) < BOUND
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_maximize(lowering: str) -> None:
+    """Modifiers see the negative gradient, as torch's decay does."""
+    listed = [modifier("clip_value")(0.3), modifier("coupled_decay")(0.1)]
+    optimizer: Any = compose(optim.SGD, *listed)(in_groups(parameters()), maximize=True)
+    torchs = torch.optim.SGD(in_groups(parameters()), maximize=True, weight_decay=0.1)
+    check_same_path(optimizer, hand.ClipValue(torchs), lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", ["centralize", "adaptive_clip"])
+def test_convolutions_as_matrices(name: str, lowering: str) -> None:
+    """With the view (outputs, -1), a row holds an output's weights, as in the authors' code."""
+    case, shapes = CASES[name], ((2, 3, 2), (2, 2, 3))
+    cls: Any = compose(optim.AdamW, modifier(name)(**case.arguments))
+    groups = [{"params": parameters(shapes), "view": (2, -1)}]
+    optimizer = cls(groups, weight_decay=0)
+    by_hand = case.by_hand(torch.optim.AdamW(parameters(shapes), weight_decay=0))
+    check_same_path(optimizer, by_hand, lowering)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a row is the last axis, and the authors take all axes but the first (timm, Ranger)",
+)
+@pytest.mark.parametrize("name", ["centralize", "adaptive_clip"])
+def test_convolutions(name: str) -> None:
+    case, shapes = CASES[name], ((2, 2, 3),)
+    cls: Any = compose(optim.AdamW, modifier(name)(**case.arguments))
+    optimizer = cls(parameters(shapes), weight_decay=0)
+    by_hand = case.by_hand(torch.optim.AdamW(parameters(shapes), weight_decay=0))
+    check_same_path(optimizer, by_hand, "forloop")
+
+
+def spoil(params: list[torch.Tensor], index: int, value: float) -> None:
+    grad = params[index].grad
+    assert grad is not None
+    grad.view(-1)[1] = value
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", chosen("AdamW", "RMSprop", "Adamax"))
+def test_gradients_that_are_not_finite(base: str, lowering: str) -> None:
+    """The first step is skipped too: no state and no count may change."""
+    spoiled = {0: (2, float("nan")), 3: (0, float("inf")), 4: (3, -float("inf"))}
+    optimizer, by_hand = both("skip_nonfinite", base)
+    params = [param for param, _ in members(optimizer)]
+    for seed in range(STEPS):
+        for each in (params, by_hand.params):
+            give_gradients(each, seed)
+            if seed in spoiled:
+                spoil(each, *spoiled[seed])
+        with use_lowering(lowering):
+            optimizer.step()
+        by_hand.step()
+        assert difference(params, by_hand.params) < BOUND
+    assert {optimizer.state[param]["steps"].item() for param in params} == {STEPS - 3}
+
+
+@pytest.mark.xfail(strict=True, reason="only rules without `fresh` and such numbers may be skipped")
+@pytest.mark.parametrize("base", ["SGD", "NAdam", "RAdam", "ASGD"])
+def test_every_optimizer_may_skip_steps(base: str) -> None:
+    compose(base.lower(), modifier("skip_nonfinite"))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="parts that are often used together do not go together: see the messages"
+)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("accumulate", "clip_norm"),
+        ("accumulate", "skip_nonfinite"),
+        ("skip_nonfinite", "ema"),
+        ("skip_nonfinite", "lookahead"),
+        ("clip_norm", "stochastic_rounding"),
+        ("trust_ratio", "stochastic_rounding"),
+        ("ema", "schedule_free"),
+    ],
+)
+def test_modifiers_that_should_go_together(names: tuple[str, ...]) -> None:
+    compose("adamw", *map(modifier, names))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the square of a large finite gradient is infinite, so the step is skipped"
+)
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 1e25), (torch.float64, 1e200)])
+def test_large_gradients_are_not_skipped(dtype: torch.dtype, large: float) -> None:
+    cls: Any = compose(optim.Adamax, modifier("skip_nonfinite"))
+    param = torch.ones(3, dtype=dtype, requires_grad=True)
+    param.grad = torch.full_like(param, large)
+    cls([param]).step()
+    assert (param < 1).all()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_eval_swaps_the_weights_and_their_average(lowering: str) -> None:
+    optimizer, by_hand = both("ema", "AdamW")
+    check_same_path(optimizer, by_hand, lowering)
+    params = [param for param, _ in members(optimizer)]
+    weights = [param.detach().clone() for param in params]
+    for _ in range(2):
+        optimizer.eval()
+        assert difference(params, by_hand.averages()) < BOUND
+        assert difference((optimizer.state[p]["ema"] for p in params), weights) == 0
+    for _ in range(2):
+        optimizer.train()
+        assert difference(params, weights) == 0
+    check_same_path(optimizer, by_hand, lowering, steps=2)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_eval_takes_the_average_of_schedule_free(lowering: str) -> None:
+    optimizer, by_hand = both("schedule_free", "AdamW")
+    check_same_path(optimizer, by_hand, lowering)
+    params = [param for param, _ in members(optimizer)]
+    optimizer.eval()
+    assert difference(params, by_hand.averages) < BOUND
+    optimizer.train()
+    assert difference(params, by_hand.params) < BOUND
+    check_same_path(optimizer, by_hand, lowering, steps=2)
+
+
+@pytest.mark.parametrize("name", ["ema", "schedule_free"])
+def test_no_step_in_eval_mode(name: str) -> None:
+    optimizer, by_hand = both(name, "AdamW")
+    check_same_path(optimizer, by_hand, LOWERINGS[0], steps=1)
+    optimizer.eval()
+    with pytest.raises(RuntimeError, match="train"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", chosen("AdamW", "SGD", "NAdam"))
+def test_modifiers_of_accumulated_steps(base: str, lowering: str) -> None:
+    """Everything after the accumulation sees the steps only, and counts them."""
+    names = ("lookahead", "ema", "cautious", "accumulate")
+    listed = [modifier(name)(**CASES[name].arguments) for name in names]
+    options = OPTIONS.get(base, {})
+    optimizer: Any = compose(base.lower(), *listed)(in_groups(parameters()), **options)
+    torchs = getattr(torch.optim, base)(in_groups(parameters()), **options)
+    by_hand = hand.AccumulateAndMore(torchs)
+    check_same_path(optimizer, by_hand, lowering, steps=30)
+    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    assert difference(averages, by_hand.ema.averages()) < BOUND
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_modifiers_of_one_stage_keep_their_order(order: tuple[int, int], lowering: str) -> None:
+    listed = [modifier("clip_tensor_norm")(0.5), modifier("adaptive_clip")(0.1)]
+    by_hand = [hand.ClipTensorNorm, hand.AdaptiveClip]
+    cls: Any = compose(optim.SGD, *(listed[place] for place in order))
+
+    class Both(hand.ByHand):
+        def before(self, param: torch.Tensor, lr: float) -> None:
+            for place in order:
+                by_hand[place].before(self, param, lr)
+
+    torchs = torch.optim.SGD(in_groups(parameters(MATRICES)))
+    check_same_path(cls(in_groups(parameters(MATRICES))), Both(torchs), lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_parameters_without_a_gradient(lowering: str) -> None:
+    """They stay as they are, and count neither for norms nor for steps."""
+    listed = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
+    optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters()), weight_decay=0)
+    params = [param for param, _ in members(optimizer)]
+    torchs = torch.optim.AdamW(in_groups(parameters()), weight_decay=0.1)
+    by_hand = hand.ClipNorm(torchs)
+    for seed in range(STEPS):
+        for each in (params, by_hand.params):
+            give_gradients(each, seed)
+            each[seed % 4].grad = None
+        with use_lowering(lowering):
+            optimizer.step()
+        by_hand.step()
+        assert difference(params, by_hand.params) < BOUND
+
+
+@pytest.mark.xfail(strict=True, reason="the average of a parameter without a gradient stays")
+def test_averages_of_parameters_without_a_gradient() -> None:
+    """AveragedModel moves every average in every step."""
+    optimizer, by_hand = both("ema", "AdamW")
+    check_same_path(optimizer, by_hand, "forloop")
+    for params in ([param for param, _ in members(optimizer)], by_hand.params):
+        give_gradients(params, 0)
+        params[0].grad = None
+    optimizer.step()
+    by_hand.step()
+    averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
+    assert difference(averages, by_hand.averages()) < BOUND
+
+
+@pytest.mark.xfail(strict=True, reason="the ratio comes after the momentum, and LARS has it before")
+def test_lars_is_sgd_with_a_trust_ratio() -> None:
+    """LARS (You et al., 2017) scales the gradient, and then adds it to the momentum."""
+    options = OPTIONS["SGD"]
+    cls: Any = compose(optim.SGD, modifier("trust_ratio"))
+    torchs = torch.optim.SGD(in_groups(parameters()), **options)
+    check_same_path(cls(in_groups(parameters()), **options), hand.Lars(torchs), "forloop")
+
+
+@pytest.mark.xfail(strict=True, reason="0 / 0: the bound below the update's norm is 0 as well")
+def test_hyperball_with_a_learning_rate_of_zero() -> None:
+    """A warm-up may begin with 0."""
+    optimizer: Any = compose(optim.Adam, modifier("hyperball"))(parameters(), lr=0.0)
+    give_gradients((param for param, _ in members(optimizer)), 0)
+    optimizer.step()
+    assert difference((param for param, _ in members(optimizer)), parameters()) < BOUND
+
+
+@pytest.mark.parametrize("name", sorted({*CASES} - {"hyperball", "fixed_decay"}))
+def test_a_learning_rate_of_zero_moves_nothing(name: str) -> None:
+    optimizer: Any = compose(optim.AdamW, modifier(name))(parameters(), lr=0.0)
+    for seed in range(6):
+        give_gradients((param for param, _ in members(optimizer)), seed)
+        optimizer.step()
+    assert difference((param for param, _ in members(optimizer)), parameters()) < BOUND
+
+
+@pytest.mark.parametrize("name", sorted({*CASES} - {name for name in CASES if "decay" in name}))
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_zeros_and_scalars_stay_finite(name: str, lowering: str) -> None:
+    """Parameters and gradients of zeros, without elements, and of one element."""
+    params = [torch.zeros(shape, requires_grad=True) for shape in ((3, 4), (), (0, 3), (1,), (5,))]
+    optimizer: Any = compose(optim.AdamW, modifier(name))(params)
+    for size in (0, 1, 0):
+        for param in params:
+            param.grad = size * torch.ones_like(param)
+        with use_lowering(lowering):
+            optimizer.step()
+        assert all(bool(param.isfinite().all()) for param in params)

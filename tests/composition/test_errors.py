@@ -1,0 +1,263 @@
+"""Test every error of compositions: parts that do not go together, and wrong modifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from composition.modifier_texts import DOUBLE, made, modifier_of, text
+from conftest import Golden
+from spec_texts import spec
+
+import optgen.modifiers
+from optgen import optim
+from optgen.compose import compose, modifier, state_dtype
+from optgen.spec import Spec
+from optgen.spec.composition.names import CompositionError
+from optgen.spec.errors import SpecError
+
+SPECS = Path(__file__).parents[1] / "specs"
+FRESH = Spec(
+    "Made", spec("if fresh(m):", "    m = g", "p = p - lr * m", states='m=state("m")'), "made.py", 1
+)
+RATE = Spec("Made", spec("p = p - rate * g", hypers="rate=hyper(0.1)"), "made.py", 1)
+KEPT = Spec("Made", spec("m = m + g", "p = p - lr * m", states='m=state("ema")'), "made.py", 1)
+TAKEN = Spec(
+    "Made", spec("p = p - lr * decay * g", hypers="lr=hyper(0.1), decay=hyper(1)"), "made.py", 1
+)
+
+PARTS: dict[str, tuple[Any, ...]] = {
+    "one modifier twice": ("adamw", modifier("cautious"), modifier("cautious")),
+    "one modifier twice, with arguments": ("adamw", modifier("ema")(0.9), modifier("ema")(0.99)),
+    "one modifier twice, also of a composition": (
+        compose(optim.AdamW, modifier("ema")),
+        modifier("ema"),
+    ),
+    "one hyperparameter of two modifiers": (
+        "adamw",
+        modifier("decoupled_decay"),
+        modifier("cautious_decay"),
+    ),
+    "a hyperparameter of the optimizer": (TAKEN, modifier("decoupled_decay")),
+    "a state of the optimizer": (KEPT, modifier("ema")),
+    "a state of two modifiers": (
+        "adamw",
+        modifier("ema"),
+        made("s = s + g", "g = s", takes='g, /, s=state("ema")'),
+    ),
+    "two that store": ("adamw", modifier("kahan"), modifier("master")),
+    "two that move for evaluation": ("adamw", modifier("ema"), modifier("schedule_free")),
+    "an optimizer that moves for evaluation": (
+        SPECS / "schedule_free_adamw.py",
+        modifier("ema"),
+    ),
+    "sparse gradients": ("sparse_adam", modifier("clip_norm")),
+    "no learning rate": (RATE, modifier("decoupled_decay")),
+    "skips of a fresh optimizer": (FRESH, modifier("skip_nonfinite")),
+    "skips of a fresh modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
+    "unknown dtype of states": ("adamw", state_dtype("int8")),
+    "unknown dtype of one state": ("adamw", state_dtype(exp_avg="float64")),
+    "unknown state": ("adamw", state_dtype(exp_avg_sqr="bfloat16")),
+    "unknown state, far": ("adamw", state_dtype(memory="bfloat16")),
+    "dtype of one number": ("adamw", modifier("schedule_free"), state_dtype(lr_max="bfloat16")),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_composed_parts(case: str, golden: Golden) -> None:
+    with pytest.raises(CompositionError) as raised:
+        compose(*PARTS[case])
+    golden.check(str(raised.value))
+
+
+TYPES: dict[str, Callable[[], Any]] = {
+    "a name of a modifier": lambda: compose("adamw", "cautious"),
+    "nothing for a modifier": lambda: compose("adamw", None),
+    "an optimizer after an optimizer": lambda: compose("adamw", optim.SGD),
+    "a number for an optimizer": lambda: compose(3, modifier("ema")),
+    "an optimizer of torch": lambda: compose(torch.optim.AdamW),
+    "an optimizer without a spec": lambda: compose(optim.LBFGS),
+    "too many arguments": lambda: modifier("clip_norm")(1.0, 2.0),
+    "an argument of none": lambda: modifier("cautious")(1.0),
+    "unknown argument": lambda: modifier("clip_norm")(norm=1.0),
+    "unknown argument of none": lambda: modifier("cautious")(norm=1.0),
+    "argument given twice": lambda: modifier("clip_norm")(1.0, max_norm=1.0),
+    "a list as a default": lambda: compose("adamw", modifier("clip_norm")([1.0])),
+    "a tensor as a default": lambda: compose("adamw", modifier("ema")(torch.tensor(0.5))),
+    "tensors in a default": lambda: compose("adamw", modifier("ema")((torch.tensor(0.5),))),
+}
+
+
+@pytest.mark.parametrize("case", TYPES)
+def test_composed_types(case: str, golden: Golden) -> None:
+    with pytest.raises(TypeError) as raised:
+        TYPES[case]()
+    golden.check(str(raised.value))
+
+
+WRONG = {
+    "no decorator": text().replace("@modifier(stage='clip_all')\n", ""),
+    "an optimizer": spec(),
+    "two modifiers": text(after=text(name="other").partition("\n\n")[2]),
+    "no Python": text("g = = g"),
+    "no stage": text(decorator="@modifier()"),
+    "no brackets": text(decorator="@modifier"),
+    "unknown stage": text(stage="clip"),
+    "stage that is no text": text(decorator="@modifier(stage=3)"),
+    "unknown option": text(options=", when='later'"),
+    "repeated option": text(decorator="@modifier(stage='mask', stage='mask')"),
+    "unknown input": text("g = h * g", takes="g, h, /"),
+    "update before the rule": text("g = g + u", takes="g, u, /"),
+    "gradient after the step": text("s = g", takes='p, g, /, s=state("s")', stage="observe"),
+    "extra input": text("g = g * h", takes='g, h=given("hessian"), /'),
+    "result not assigned": text("s = g", takes='g, /, s=state("s")'),
+    "update not assigned": text("s = u", takes='u, /, s=state("s")', stage="mask"),
+    "parameter not stored": text("s = u", takes='u, /, s=state("s")', stage="store"),
+    "parameter changed before the rule": text(DOUBLE, "p = 0 * p", takes="p, g, /"),
+    "parameter changed by the update": text(
+        "u = 2 * u", "p = p + u", takes="p, u, /", stage="mask"
+    ),
+    "gradient changed after the rule": text("u = 2 * u", DOUBLE, takes="g, u, /", stage="mask"),
+    "learning rate changed": text("lr = 2 * lr", "g = lr * g", takes="g, lr, /"),
+    "step count changed": text("t = t + 1", "g = t * g", takes="g, t, /"),
+    "observer that changes": text("p = 2 * p", takes="p, /", stage="observe"),
+    "unknown weights": text("p = p + u", takes="p, u, /", stage="store", options=", weights='x'"),
+    "unknown step": text(options=", step='count'"),
+    "unknown guard": text(options=", guard='finite'"),
+    "accumulation without an if": text(stage="accumulate"),
+    "accumulation that goes on after its if": text(
+        "if t % 2 == 0:", f"    {DOUBLE}", "g = g + 1", takes="g, t, /", stage="accumulate"
+    ),
+    "no docstring": text(doc=""),
+    "name in camel case": text(name="MadeUp"),
+    "unknown name in the body": text("g = factor * g"),
+    "unknown function in the body": text("g = halve(g)"),
+    "loop in the body": text("for i in range(3):", f"    {DOUBLE}"),
+    "state without a key": text("s = s + g", "g = s", takes="g, /, s=state()"),
+    "reserved key": text("s = s + g", "g = s", takes='g, /, s=state("step")'),
+    "program with an unknown state": text(
+        "s = p",
+        takes='p, /, s=state("s")',
+        stage="observe",
+        after='@made.eval\ndef swap(p, q, /):\n    """Swap."""\n    p = q',
+    ),
+    "unknown program": text(
+        "s = p",
+        takes='p, /, s=state("s")',
+        stage="observe",
+        after='@made.test\ndef swap(p, s, /):\n    """Swap."""\n    p = s',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_modifier(case: str, golden: Golden) -> None:
+    with pytest.raises(SpecError) as raised:
+        compose("adamw", modifier_of(WRONG[case]))
+    assert raised.value.hint
+    golden.check(str(raised.value))
+
+
+CRASHES = {
+    "state that is no declaration": text("s = s + g", "g = s", takes="g, /, s=0"),
+    "hyperparameter without a default": text("g = a * g", takes="g, /, *, a"),
+    "hyperparameter that is no declaration": text("g = a * g", takes="g, /, *, a=1"),
+    "inputs without a slash": text(takes="g"),
+    "empty accumulation": text(
+        "", takes='g, /, s=state("s")', stage="accumulate", options=", guard='s'"
+    ),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="AssertionError, ValueError or IndexError, and no place")
+@pytest.mark.parametrize("case", CRASHES)
+def test_modifiers_that_crash(case: str) -> None:
+    with pytest.raises(SpecError):
+        compose("adamw", modifier_of(CRASHES[case]))
+
+
+ACCEPTED = {
+    "any number of inputs": text(takes="g, /, *args"),
+    "any hyperparameters": text(takes="g, /, **options"),
+    "two decorators": text(decorator="@modifier(stage='clip_all')\n@cache"),
+    "an else in an accumulation": text(
+        "if t % 2 == 0:",
+        f"    {DOUBLE}",
+        "else:",
+        "    g = 3 * g",
+        takes="g, t, /",
+        stage="accumulate",
+    ),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="it is accepted; after an else, the rule stands in the else")
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_wrong_modifiers_that_are_accepted(case: str) -> None:
+    with pytest.raises(SpecError):
+        compose("adamw", modifier_of(ACCEPTED[case]))
+
+
+DEFAULTS = {
+    "text": "1.0",
+    "none": None,
+    "flag": True,
+    "out of bounds": -1.0,
+    "nan": float("nan"),
+    "infinity": float("inf"),
+}
+
+
+@pytest.mark.parametrize("case", DEFAULTS)
+def test_wrong_default(case: str, golden: Golden) -> None:
+    with pytest.raises(SpecError) as raised:
+        compose("adamw", modifier("clip_norm")(DEFAULTS[case]))
+    golden.check(str(raised.value))
+
+
+def test_arguments_are_checked_by_the_class() -> None:
+    cls: Any = compose("adamw", modifier("clip_norm"))
+    with pytest.raises(ValueError, match="max_norm"):
+        cls([torch.ones(1)], max_norm=0)
+    with pytest.raises(TypeError, match="norm"):
+        cls([torch.ones(1)], norm=1.0)
+
+
+@pytest.mark.xfail(strict=True, reason="SyntaxError of a text that the user has not written")
+@pytest.mark.parametrize("name", ["My AdamW", "class"])
+def test_wrong_name(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        compose("adamw", modifier("clip_norm"), name=name)
+
+
+def test_a_name_with_another_meaning(golden: Golden) -> None:
+    with pytest.raises(SpecError) as raised:
+        compose("adamw", modifier("clip_norm"), name="Tensor")
+    golden.check(str(raised.value))
+
+
+def test_unknown_modifiers() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'clip'"):
+        optgen.modifiers.clip  # noqa: B018
+    with pytest.raises(FileNotFoundError, match="clip"):
+        modifier("clip")
+
+
+@pytest.mark.xfail(strict=True, reason="the last guard takes the place of the others")
+def test_two_guards_both_hold() -> None:
+    """A step that one of two modifiers skips is skipped."""
+    small = made(
+        "small = norm(g) < 1",
+        takes="g, /",
+        stage="skip",
+        options=", guard='small'",
+        name="skip_large",
+    )
+    cls: Any = compose("adamw", small, modifier("skip_nonfinite"))
+    param = torch.ones(3, requires_grad=True)
+    param.grad = torch.full_like(param, 10.0)
+    cls([param]).step()
+    assert torch.equal(param, torch.ones(3))

@@ -1,0 +1,224 @@
+"""Modifiers that store parameters and copies of them: with 16 bits, and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from composition.by_hand import ByHand
+from composition.training import (
+    BOUND,
+    LOWERINGS,
+    STEPS,
+    check_same_path,
+    difference,
+    give_gradients,
+    in_groups,
+    members,
+    parameters,
+)
+from interpreter import INTERPRETED, outside_interpreter, run_inside
+from torch import Tensor
+
+from optgen import optim, use_lowering
+from optgen.compose import compose, modifier, state_dtype
+
+WIDE = 2e-6
+"""Bound on the differences of numbers that are computed in float32."""
+
+
+@outside_interpreter
+def test_fused_triton_in_its_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__, "fused_triton")
+
+
+def plain(base: str, params: Sequence[Tensor], **options: Any) -> Any:
+    return getattr(torch.optim, base)(in_groups(params), **options)
+
+
+def states(optimizer: Any, key: str) -> list[Tensor]:
+    return [optimizer.state[param][key] for param, _ in members(optimizer)]
+
+
+BASES: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
+if not INTERPRETED:
+    BASES |= {"AdamW": {"weight_decay": 0}, "RMSprop": {}}
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("base", BASES)
+def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) -> None:
+    """An optimizer of torch moves float32 copies, and every parameter is its copy, rounded."""
+    cls: Any = compose(base.lower(), modifier("master"), state_dtype("float32"))
+    params = parameters(dtype=dtype)
+    optimizer = cls(in_groups(params), **BASES[base])
+    copies = [param.detach().float() for param in params]
+    by_hand = plain(base, copies, **BASES[base])
+    for seed in range(STEPS):
+        give_gradients(params, seed)
+        for copy, param in zip(copies, params, strict=True):
+            assert param.grad is not None
+            copy.grad = param.grad.float()
+        with use_lowering(lowering):
+            optimizer.step()
+        by_hand.step()
+        masters = states(optimizer, "master")
+        assert difference(masters, copies) < WIDE
+        assert all(map(torch.equal, params, [master.to(dtype) for master in masters]))
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_kahan_by_hand(lowering: str) -> None:
+    """The compensation takes the step, the parameter takes it, and what it lost goes back."""
+    params = parameters(dtype=torch.bfloat16)
+    theirs = [param.detach().clone() for param in params]
+    optimizer: Any = compose(optim.SGD, modifier("kahan"))(in_groups(params))
+    lost = [torch.zeros_like(param) for param in theirs]
+    for seed in range(STEPS):
+        give_gradients(params, seed)
+        with use_lowering(lowering):
+            optimizer.step()
+        for index, (param, lr) in enumerate(members(optimizer)):
+            assert param.grad is not None
+            old, wide = theirs[index].float(), lost[index].float() - lr * param.grad.float()
+            theirs[index] = (old + wide).bfloat16()
+            lost[index] = (wide - (theirs[index].float() - old)).bfloat16()
+        assert difference(params, theirs) < WIDE
+        assert difference(states(optimizer, "compensation"), lost) < 0.01
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", BASES)
+def test_kahan_keeps_what_bfloat16_loses(base: str, lowering: str) -> None:
+    """The parameter and its compensation are together much closer to a run in float64."""
+    params = parameters(dtype=torch.bfloat16)
+    cls: Any = compose(base.lower(), modifier("kahan"), state_dtype("float32"))
+    optimizer = cls(in_groups(params), **BASES[base])
+    wide = [param.detach().double() for param in params]
+    by_hand = plain(base, wide, **BASES[base])
+    for seed in range(100):
+        give_gradients(params, seed)
+        for param, copy in zip(params, wide, strict=True):
+            assert param.grad is not None
+            copy.grad = param.grad.double()
+        with use_lowering(lowering):
+            optimizer.step()
+        by_hand.step()
+    lost = states(optimizer, "compensation")
+    together = [p.detach().double() + c.double() for p, c in zip(params, lost, strict=True)]
+    assert difference(params, wide) < 2**-8
+    assert difference(together, wide) < 2**-13
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_small_steps_are_not_lost(lowering: str) -> None:
+    """A plain bfloat16 weight of 1 does not move by steps of 1e-4."""
+    ends = {}
+    for name in ("plain", "kahan", "master", "stochastic_rounding"):
+        listed = [] if name == "plain" else [modifier(name)]
+        param = torch.ones(4000, dtype=torch.bfloat16, requires_grad=True)
+        optimizer: Any = compose(optim.SGD, *listed)([param], lr=1e-4)
+        for _ in range(250):
+            param.grad = torch.ones_like(param)
+            with use_lowering(lowering):
+                optimizer.step()
+        ends[name] = param.detach().double().mean().item()
+    assert ends["plain"] == 1
+    assert ends["kahan"] == pytest.approx(0.975, abs=0.002)
+    assert ends["master"] == pytest.approx(0.975, abs=0.002)
+    assert ends["stochastic_rounding"] == pytest.approx(0.975, abs=0.002)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])
+def test_the_path_of_wide_parameters(name: str, base: str, lowering: str) -> None:
+    """In float64, these modifiers change nothing that matters."""
+    optimizer: Any = compose(base.lower(), modifier(name))(in_groups(parameters()), **BASES[base])
+    by_hand = ByHand(plain(base, parameters(), **BASES[base]))
+    check_same_path(optimizer, by_hand, lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_low_precision_copy_by_hand(lowering: str) -> None:
+    params = parameters(dtype=torch.float32)
+    cls: Any = compose(optim.AdamW, modifier("low_precision_copy"))
+    optimizer = cls(in_groups(params))
+    for seed in range(STEPS):
+        give_gradients(params, seed)
+        with use_lowering(lowering):
+            optimizer.step()
+        copies = states(optimizer, "low_precision")
+        assert all(map(torch.equal, copies, [param.detach().bfloat16() for param in params]))
+
+
+@pytest.mark.xfail(strict=True, reason="a float64 parameter is rounded to a master in float32")
+def test_master_weights_are_no_narrower_than_the_parameter() -> None:
+    param = torch.full((3,), 1 / 3, dtype=torch.float64, requires_grad=True)
+    optimizer: Any = compose(optim.SGD, modifier("master"))([param], lr=0.0)
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert difference([param], [torch.full((3,), 1 / 3, dtype=torch.float64)]) < BOUND
+
+
+def draw(seed: int, lowering: str, start: Tensor, gradients: Tensor) -> list[Tensor]:
+    """Return two parameters with equal values after a step with stochastic rounding."""
+    params = [start.clone().requires_grad_() for _ in range(2)]
+    cls: Any = compose(optim.SGD, modifier("stochastic_rounding"))
+    optimizer = cls(params, lr=0.01, seed=seed)
+    for param in params:
+        param.grad = gradients.clone()
+    with use_lowering(lowering):
+        optimizer.step()
+    return [param.detach() for param in params]
+
+
+@pytest.fixture
+def start() -> Tensor:
+    return torch.randn(40, generator=torch.Generator().manual_seed(5)).bfloat16()
+
+
+@pytest.fixture
+def gradients() -> Tensor:
+    return torch.randn(40, generator=torch.Generator().manual_seed(6)).bfloat16()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_stochastic_rounding_has_an_exact_mean(
+    lowering: str, start: Tensor, gradients: Tensor
+) -> None:
+    """Each result is a neighbour of the exact value, and their mean is close to it."""
+    exact = start.float() - 0.01 * gradients.float()
+    nearest = exact.bfloat16()
+    far = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
+    other = torch.nextafter(nearest, far)
+    draws = torch.stack(
+        [each for seed in range(150) for each in draw(seed, lowering, start, gradients)]
+    )
+    assert ((draws == nearest) | (draws == other)).all()
+    gap = (other.float() - nearest.float()).abs()
+    error = (draws.float().mean(dim=0) - exact).abs() / gap
+    assert error.max() < 4.5 * 0.5 / len(draws) ** 0.5
+    assert (draws != nearest).any()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_stochastic_rounding_follows_its_seed(
+    lowering: str, start: Tensor, gradients: Tensor
+) -> None:
+    first, again = draw(1, lowering, start, gradients), draw(1, lowering, start, gradients)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(*first), "the parameters have streams of their own"
+    other = draw(2, lowering, start, gradients)
+    assert not any(map(torch.equal, first, other))
+
+
+@outside_interpreter
+def test_stochastic_rounding_has_the_same_bits_everywhere(start: Tensor, gradients: Tensor) -> None:
+    found = [draw(3, lowering, start, gradients) for lowering in LOWERINGS]
+    for each in found[1:]:
+        assert all(map(torch.equal, each, found[0]))
