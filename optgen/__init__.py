@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from optgen import keyed, modifiers, optim, spec
-    from optgen.compose import compose
+    from optgen.compositions import compose
     from optgen.jit import load
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.explain import explain
@@ -32,7 +32,7 @@ __all__ = [
 
 _HOME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
-    "compose": "optgen.compose",
+    "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
     "load": "optgen.jit",
     "use_lowering": "optgen.runtime.use_lowering",

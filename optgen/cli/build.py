@@ -18,7 +18,7 @@ from optgen.cli.locate_specs import (
     spec_path,
     specs_folder,
 )
-from optgen.compose import composed, spec_of
+from optgen.compositions import composed, spec_of
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns
 from optgen.spec.base_spec import read_base

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from optgen.cli.locate_specs import spec_path
-from optgen.compose import StateDtype, composed, list_modifiers, modifier, spec_of, state_dtype
+from optgen.compositions import StateDtype, composed, list_modifiers, modifier, spec_of, state_dtype
 from optgen.emit import find_ruff, format_python
 from optgen.modifiers import load
 from optgen.spec.composition.names import CompositionError

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optgen.compose import list_modifiers, modifier, modifier_of, state_dtype
+from optgen.compositions import list_modifiers, modifier, modifier_of, state_dtype
 
 if TYPE_CHECKING:
     from optgen.spec.declare import Modifier

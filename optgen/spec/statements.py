@@ -75,11 +75,18 @@ class Statements(OpCalls):
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)
         self.scope.out.append(Assign(Ref(name, 0, place), value, quote, place))
-        self.scope.kinds[name] = kind
+        self.scope.kinds[name] = self._kept_kind(name, kind)
         self.scope.written.add(name)
         self.scope.items.pop(name, None)
         if isinstance(value, Call) and value.op == "item":
             self.scope.items[name] = value
+
+    def _kept_kind(self, name: str, kind: Kind) -> Kind:
+        """Return the kind of an assigned name: a device scalar is on the device, whatever it gets."""
+        state = self.scope.algorithm.state(name)
+        if state is not None and state.on_device:
+            return declared_kinds(self.scope.algorithm)[name]
+        return kind
 
     def _check_type(self, statement: ast.stmt, value: Expr) -> None:
         """Check that an assigned value is a number, a tensor or a truth value."""

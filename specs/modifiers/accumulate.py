@@ -2,10 +2,23 @@ from optgen.spec import hyper, modifier, state
 
 
 @modifier(stage="accumulate", step="count")
-def accumulate(g, t, /, total=state("grad_sum"), *, accumulated_steps=hyper(1, ge=1)):
+def accumulate(
+    g,
+    t,
+    /,
+    total=state("grad_sum"),
+    summed=state("summed_gradients", shape="scalar"),
+    between=state("calls_between_steps", shape="scalar"),
+    *,
+    accumulated_steps=hyper(1, ge=1),
+):
     """Step only every few calls, with the mean of the gradients since the last step."""
     total = total + g
-    count = t / accumulated_steps
-    if t % accumulated_steps == 0:
-        g = total / accumulated_steps
+    summed = summed + 1
+    between = between + 1
+    if summed >= accumulated_steps:
+        between = between - 1
+        count = t - between
+        g = total / summed
         total = 0 * total
+        summed = 0

@@ -1,4 +1,4 @@
-from optgen.spec import factored, hyper, maximum, modifier, norm, row_norm, where
+from optgen.spec import factored, hyper, maximum, modifier, ndim, norm, require, row_norm, where
 
 
 @modifier(stage="clip_tensors")
@@ -11,6 +11,7 @@ def adaptive_clip(
     clip_eps=hyper(1e-3, gt=0),
 ):
     """Clip each row's gradient to a share of the row's weights (AGC; Brock et al., 2021)."""
+    require(ndim(p) <= 2, "adaptive_clip takes rows: give the shape {shape} a view of two axes")
     if factored(p):
         largest = clip_factor * maximum(row_norm(p), clip_eps)
         g = where(row_norm(g) < largest, g, g * (largest / maximum(row_norm(g), 1e-6)))

@@ -23,7 +23,7 @@ from composition.training import (
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 
 from optgen import optim, use_lowering
-from optgen.compose import compose, list_modifiers, modifier
+from optgen.compositions import compose, list_modifiers, modifier
 
 MATRICES = ((3, 4), (5,), (3, 4), (4, 3))
 OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "AdamW": {"weight_decay": 0}}

@@ -14,7 +14,7 @@ from spec_texts import spec
 
 import optgen.modifiers
 from optgen import optim
-from optgen.compose import compose, modifier, state_dtype
+from optgen.compositions import compose, modifier, state_dtype
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError

@@ -23,7 +23,7 @@ from interpreter import INTERPRETED, outside_interpreter, run_inside
 from torch import Tensor
 
 from optgen import optim, use_lowering
-from optgen.compose import compose, modifier, state_dtype
+from optgen.compositions import compose, modifier, state_dtype
 
 WIDE = 2e-6
 """Bound on the differences of numbers that are computed in float32."""

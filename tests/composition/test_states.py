@@ -15,7 +15,7 @@ from composition.training import BOUND, difference, give_gradients, in_groups, m
 
 import optgen
 from optgen import optim
-from optgen.compose import compose, list_modifiers, modifier
+from optgen.compositions import compose, list_modifiers, modifier
 from optgen.spec.declare import hypers_of
 
 ADAM = ("step", "exp_avg", "exp_avg_sq")

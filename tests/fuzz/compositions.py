@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from optgen.compose import StateDtype, composed, list_modifiers, modifier
+from optgen.compositions import StateDtype, composed, list_modifiers, modifier
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.declare import Modifier

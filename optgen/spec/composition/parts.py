@@ -7,10 +7,10 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from optgen.spec.declare import Spec
-from optgen.spec.files import module_name, read_file
+from optgen.spec.files import read_file
 from optgen.spec.literals import BOOLEAN, TEXT, literal, one_of, options
 from optgen.spec.source import Source
 
@@ -112,6 +112,11 @@ class Part:
         defaults = self.node.args.defaults
         return list(zip(arguments, defaults[len(defaults) - len(arguments) :], strict=True))
 
+    @property
+    def group_states(self) -> set[str]:
+        """The names of the states that a group keeps."""
+        return {a.arg for a, declared in self.states if "shape='group'" in ast.unparse(declared)}
+
     def with_role(self, role: str) -> str:
         """Return the name of the state with a role, or ""."""
         for argument, declaration in self.states:
@@ -188,11 +193,11 @@ def optimizer_part(spec: Spec) -> Part:
     return _part(spec, "optimizer")
 
 
-def modifier_part(spec: Spec) -> Part:
-    """Return the modifier of a spec, after checking what only a modifier has.
+def declared_modifier(spec: Spec) -> Part:
+    """Return the modifier of a spec, with the options of its decorator.
 
     Raises:
-        SpecError: the text holds no modifier, or its stage, its inputs or what it assigns is wrong.
+        SpecError: the text holds no modifier, or an option of the decorator is wrong.
     """
     part = _part(spec, "modifier")
     decorator = part.node.decorator_list[0]
@@ -203,9 +208,7 @@ def modifier_part(spec: Spec) -> Part:
     if "stage" not in found:
         hint = f"@modifier(stage={next(iter(STAGES))!r}); stages: {', '.join(STAGES)}"
         part.source.error(decorator, "a modifier names its stage", hint)
-    whole = replace(part, **found)
-    _check(whole)
-    return whole
+    return replace(part, **found)
 
 
 def declared_key(declaration: ast.expr) -> str:
@@ -235,38 +238,6 @@ def _part(spec: Spec, decorator: str) -> Part:
         or (isinstance(each, ast.FunctionDef) and not each.decorator_list)
     ]
     return Part(source, node, tuple(definitions), tuple(programs))
-
-
-def _check(part: Part) -> None:
-    allowed, result = INPUTS[part.changes], RESULT[part.changes]
-    for argument in part.node.args.posonlyargs:
-        if argument.arg not in allowed:
-            hint = f"a modifier of stage {part.stage!r} takes {', '.join(allowed)}, by these names"
-            _refuse(part, argument, f"`{argument.arg}` is no input of this modifier", hint)
-    if result and result not in part.assigned and not part.guard:
-        hint = f"assign it: {result} = …"
-        _refuse(part, part.node, f"a modifier of stage {part.stage!r} changes `{result}`", hint)
-    known = {argument.arg for argument, _ in part.states} | part.assigned
-    for option in ("weights", "step", "guard"):
-        name = getattr(part, option)
-        if name and name not in known:
-            hint = f"{option}= names a state or a variable of the modifier"
-            _refuse(part, part.node, f"`{part.name}` has no `{name}`", hint)
-    if part.stage == WRAPPING and not isinstance(part.body[-1], ast.If):
-        hint = "if t % every == 0:"
-        _refuse(part, part.node, f"a modifier of stage {part.stage!r} ends in an `if`", hint)
-    for name in (set(part.inputs) & part.assigned) - {result}:
-        hint = f"a modifier of stage {part.stage!r} changes {f'`{result}`' if result else 'states'}"
-        _refuse(part, part.node, f"this modifier may not change `{name}`", hint)
-    if not part.doc:
-        _refuse(part, part.node, f"`{part.name}` has no docstring", "describe it in one line")
-    if part.name != module_name(part.name):
-        hint = f"def {module_name(part.name)}(…)"
-        _refuse(part, part.node, "a modifier's name is in snake_case", hint)
-
-
-def _refuse(part: Part, node: ast.AST, message: str, hint: str) -> NoReturn:
-    part.source.error(node, message, hint)
 
 
 def _constants(part: Part) -> Iterator[tuple[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import indent
@@ -24,12 +25,13 @@ def write_rule(named: Named) -> list[str]:
 class _Rule:
     """Writer of the rest of a step, after some modifiers of the gradient.
 
-    `clock` is the name of the step count, and `guard` the condition under which names change.
+    `clock` is the name of the step count. `guards` are conditions, each with the names that change
+    only if it is true.
     """
 
     named: Named
     clock: str
-    guard: str = ""
+    guards: tuple[tuple[str, frozenset[str]], ...] = ()
 
     def lines(self, modifiers: Sequence[Part]) -> list[str]:
         """Return the lines of these modifiers and of everything after them."""
@@ -37,17 +39,46 @@ class _Rule:
             return list(self._rule_and_rest())
         part, *others = modifiers
         body = part.body
-        if part.step and not self._counts(others):
-            body = [stmt for stmt in body if not _assigns(stmt, part.step) or _is_state(part)]
-        clock = part.step if part.step and self._counts(others) else self.clock
-        later = replace(self, clock=clock, guard=part.guard or self.guard).lines(others)
+        counts = bool(part.step) and self._counts(others)
+        if part.step and not counts:
+            body = _without_variable(part, body, part.step)
+        guards = ((part.guard, self._changing()),) if part.guard else ()
+        later = replace(self, clock=part.step if counts else self.clock)
         if part.stage == WRAPPING:
-            later = [indent(line, "    ") if line else "" for line in later]
-        return [*self._of_part(part, body), *later]
+            return self._wrapped(part, body, later, others)
+        later = replace(later, guards=(*self.guards, *guards))
+        return [*self._of_part(part, body), *later.lines(others)]
+
+    def _wrapped(
+        self, part: Part, body: Sequence[ast.stmt], later: _Rule, others: Sequence[Part]
+    ) -> list[str]:
+        """Return the lines of a modifier that runs the rest of the step only now and then.
+
+        A reduction over all parameters cannot stand in a branch, and no host knows a guard.
+        If there is one of them, the rest runs in every step, and changes nothing when it should not
+        run.
+        """
+        *before, last = body
+        assert isinstance(last, ast.If)
+        parts = (*others, *self._after_gradients())
+        if not self.guards and not any(map(_reduces_over_parameters, parts)):
+            rest = [indent(line, "    ") if line else "" for line in later.lines(others)]
+            return [*self._of_part(part, body), *rest]
+        ready = unused(f"{part.name}_now", self.named.taken)
+        asks = ast.Assign([ast.Name(ready, ast.Store())], last.test)
+        kept = {argument.arg for argument, _ in part.states}
+        inside = [Guarded(kept, ready).visit(copy.deepcopy(stmt)) for stmt in last.body]
+        shared = {n for each in others for n in each.group_states}  # they tell, and are not told
+        guard = ready, self._changing() - shared
+        rest = replace(later, guards=(*self.guards, guard)).lines(others)
+        return [*self._of_part(part, [*before, asks, *inside]), *rest]
+
+    def _after_gradients(self) -> tuple[Part, ...]:
+        return (self.named.base, *self.named.of("moment", "update", "store", "observe"))
 
     def _counts(self, gradients: Sequence[Part]) -> bool:
         """Tell whether the rest of the step reads the step count, or asks if it is the first."""
-        later = (*gradients, self.named.base, *self.named.of("update", "store", "observe"))
+        later = (*gradients, *self._after_gradients())
         nodes = (node for part in later for stmt in part.body for node in ast.walk(stmt))
         return any(isinstance(n, ast.Name) and n.id in (self.named.step, "fresh") for n in nodes)
 
@@ -104,16 +135,35 @@ class _Rule:
         return node
 
     def _guarded(self, stmt: ast.stmt) -> ast.stmt:
-        if not self.guard:
-            return stmt
-        states = {argument.arg for part in self.named.parts for argument, _ in part.states}
-        guarded: ast.stmt = Guarded({self.named.param, *states}, self.guard).visit(stmt)
-        return guarded
+        for guard, names in reversed(self.guards):
+            stmt = Guarded(names, guard).visit(stmt)
+        return stmt
+
+    def _changing(self) -> frozenset[str]:
+        """Return the names of the parameter and of all states."""
+        parts = self.named.parts
+        states = {argument.arg for part in parts for argument, _ in part.states}
+        return frozenset({self.named.param, *states})
 
 
-def _is_state(part: Part) -> bool:
-    """Tell whether the step count of a modifier is one of its states."""
-    return part.step in {argument.arg for argument, _ in part.states}
+def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
+    """Return statements without the assignments of a variable; a state stays."""
+    if name in {argument.arg for argument, _ in part.states}:
+        return list(body)
+    kept = []
+    for stmt in body:
+        if isinstance(stmt, ast.If):
+            arms = (_without_variable(part, arm, name) for arm in (stmt.body, stmt.orelse))
+            stmt = ast.If(stmt.test, *arms)
+        if not _assigns(stmt, name):
+            kept.append(stmt)
+    return kept
+
+
+def _reduces_over_parameters(part: Part) -> bool:
+    """Tell whether a part reduces over all parameters."""
+    keywords = (n for stmt in part.body for n in ast.walk(stmt) if isinstance(n, ast.keyword))
+    return any(keyword.arg == "over" for keyword in keywords)
 
 
 def _assigns(stmt: ast.stmt, name: str) -> bool:

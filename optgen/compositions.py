@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import keyword
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -89,9 +91,9 @@ def composed(
 ) -> Composition:
     """Return the spec of an optimizer with modifiers; see `compose`."""
     from optgen.ir.nodes import Place
+    from optgen.spec.composition.check_modifier import modifier_part
     from optgen.spec.composition.complete import with_values
-    from optgen.spec.composition.names import fit
-    from optgen.spec.composition.parts import modifier_part
+    from optgen.spec.composition.names import CompositionError, fit
     from optgen.spec.composition.state_dtypes import with_state_dtypes
     from optgen.spec.composition.write_spec import write_spec
     from optgen.spec.errors import located_errors
@@ -103,6 +105,8 @@ def composed(
         if isinstance(each, StateDtype):
             parts = with_state_dtypes(parts, each.default, dict(each.by_key))
     name = name or parts[0].name + "".join(_camel(each.name) for each in modifiers)
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise CompositionError(f"the name {name!r} of a class is a word of letters: MyAdamW")
     named = fit(parts[0], parts[1:])
     with located_errors(Place(base.file, base.line, 1), base.source):
         text = write_spec(name, named)
@@ -132,10 +136,9 @@ def spec_of(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec)
             return named_spec(optimizer)
         case LoadedType() if isinstance(spec := vars(optimizer).get("spec"), Spec):
             return spec
-        case type() if issubclass(optimizer, GeneratedOptimizer):
-            found = resource("specs") / f"{optimizer.__module__.rpartition('.')[2]}.py"
-            if found.is_file():
-                return named_spec(found)
+        case type() if f"{optimizer.__module__}.".startswith("optgen.optim."):
+            with contextlib.suppress(FileNotFoundError):  # LBFGS has no spec
+                return named_spec(optimizer.__name__)
     raise TypeError(
         f"compose takes a class of optgen.optim or of optgen.load, the name or the path of a spec, "
         f"or a function decorated with @optimizer(…), not {optimizer!r}"
@@ -154,7 +157,7 @@ def modifier(name: str) -> Modifier:
 
 def modifier_of(path: Path) -> Modifier:
     """Return the modifier of a spec file, after checking it."""
-    from optgen.spec.composition.parts import modifier_part
+    from optgen.spec.composition.check_modifier import modifier_part
 
     found = Modifier(named_spec(path))
     modifier_part(found.spec)

@@ -1,0 +1,97 @@
+"""Check what only a modifier has: its signature, its stage, and the names that it assigns."""
+
+from __future__ import annotations
+
+import ast
+from typing import NoReturn
+
+from optgen.spec.composition.parts import INPUTS, RESULT, WRAPPING, Part, declared_modifier
+from optgen.spec.declare import Spec
+from optgen.spec.files import module_name
+
+
+def modifier_part(spec: Spec) -> Part:
+    """Return the modifier of a spec, after all checks.
+
+    Raises:
+        SpecError: the text holds no modifier, or its stage, its inputs or what it assigns is wrong.
+    """
+    part = declared_modifier(spec)
+    _check_signature(part)
+    _check_names(part)
+    _check_stage(part)
+    return part
+
+
+def _check_signature(part: Part) -> None:
+    """Check the form of a modifier's signature, and that it has one decorator."""
+    arguments, example = part.node.args, "def clip(g, /, *, limit=hyper(1.0)):"
+    if len(part.node.decorator_list) > 1:
+        message = "a second decorator beside that of a modifier"
+        part.source.error(part.node.decorator_list[1], message, "leave it out")
+    for extra in (arguments.vararg, arguments.kwarg):
+        if extra is not None:
+            part.source.error(extra, "a modifier has no *args and no **options", example)
+    plain = [*arguments.posonlyargs, *arguments.args]
+    undeclared = plain[: len(plain) - len(arguments.defaults)]
+    for argument in arguments.args:
+        if argument in undeclared:
+            message = f"`{argument.arg}` is an input, but stands after the `/`, or there is none"
+            part.source.error(argument, message, example)
+    for argument in arguments.posonlyargs:
+        if argument not in undeclared:
+            part.source.error(argument, f"`{argument.arg}` is an input, so it has no default", "")
+    for argument, declared in part.states:
+        if not _declares(declared, "state"):
+            hint = f'{argument.arg}=state("checkpoint_key")'
+            part.source.error(argument, f"`{argument.arg}` is no state", hint)
+    for argument, default in part.hypers:
+        if not _declares(default, "hyper", "flag", "choice"):
+            hint = f"{argument.arg}=hyper(1.0)"
+            part.source.error(argument, f"`{argument.arg}` is no hyperparameter", hint)
+
+
+def _declares(declared: ast.expr | None, *names: str) -> bool:
+    """Tell whether a default is a call of one of these declarations."""
+    match declared:
+        case ast.Call(func=ast.Name(id=name)):
+            return name in names
+    return False
+
+
+def _check_names(part: Part) -> None:
+    """Check the modifier's inputs and its own name."""
+    allowed = INPUTS[part.changes]
+    for argument in part.node.args.posonlyargs:
+        if argument.arg not in allowed:
+            hint = f"a modifier of stage {part.stage!r} takes {', '.join(allowed)}, by these names"
+            part.source.error(argument, f"`{argument.arg}` is no input of this modifier", hint)
+    if not part.doc:
+        _refuse(part, f"`{part.name}` has no docstring", "describe it in one line")
+    if part.name != module_name(part.name):
+        _refuse(part, "a modifier's name is in snake_case", f"def {module_name(part.name)}(…)")
+    known = {argument.arg for argument, _ in part.states} | part.assigned
+    for option in ("weights", "step", "guard"):
+        name = getattr(part, option)
+        if name and name not in known:
+            hint = f"{option}= names a state or a variable of the modifier"
+            _refuse(part, f"`{part.name}` has no `{name}`", hint)
+
+
+def _check_stage(part: Part) -> None:
+    """Check that the modifier assigns what its stage changes, and no other input."""
+    stage, result = f"a modifier of stage {part.stage!r}", RESULT[part.changes]
+    if result and result not in part.assigned and not part.guard:
+        _refuse(part, f"{stage} changes `{result}`", f"assign it: {result} = …")
+    for name in sorted(set(part.inputs) & part.assigned - {result}):
+        hint = f"{stage} changes {f'`{result}`' if result else 'states'}"
+        _refuse(part, f"this modifier may not change `{name}`", hint)
+    if part.stage == WRAPPING:
+        last = part.body[-1] if part.body else None
+        if not isinstance(last, ast.If) or last.orelse:
+            message = f"{stage} ends in an `if` without an `else`"
+            _refuse(part, message, "if t % every == 0:")
+
+
+def _refuse(part: Part, message: str, hint: str) -> NoReturn:
+    part.source.error(part.node, message, hint)
