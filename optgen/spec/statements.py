@@ -82,7 +82,7 @@ class Statements(OpCalls):
             self.scope.items[name] = value
 
     def _kept_kind(self, name: str, kind: Kind) -> Kind:
-        """Return the kind of an assigned name: a device scalar is on the device, whatever it gets."""
+        """Return the kind of an assigned name: a device scalar stays on the device."""
         state = self.scope.algorithm.state(name)
         if state is not None and state.on_device:
             return declared_kinds(self.scope.algorithm)[name]

@@ -9,7 +9,6 @@ import pytest
 import torch
 from composition.by_hand import ByHand
 from composition.training import (
-    BOUND,
     LOWERINGS,
     STEPS,
     check_same_path,
@@ -154,15 +153,6 @@ def test_low_precision_copy_by_hand(lowering: str) -> None:
             optimizer.step()
         copies = states(optimizer, "low_precision")
         assert all(map(torch.equal, copies, [param.detach().bfloat16() for param in params]))
-
-
-@pytest.mark.xfail(strict=True, reason="a float64 parameter is rounded to a master in float32")
-def test_master_weights_are_no_narrower_than_the_parameter() -> None:
-    param = torch.full((3,), 1 / 3, dtype=torch.float64, requires_grad=True)
-    optimizer: Any = compose(optim.SGD, modifier("master"))([param], lr=0.0)
-    param.grad = torch.ones_like(param)
-    optimizer.step()
-    assert difference([param], [torch.full((3,), 1 / 3, dtype=torch.float64)]) < BOUND
 
 
 def draw(seed: int, lowering: str, start: Tensor, gradients: Tensor) -> list[Tensor]:

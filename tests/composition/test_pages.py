@@ -77,9 +77,9 @@ def test_page(name: str) -> None:
 def test_example(name: str) -> None:
     """The line of the page makes a class, and its arguments are taken."""
     (line,) = re.findall(
-        r"^```python\noptimizer = (.*)\n```$",
+        r"^```python\noptimizer = (.*?)\n```$",
         (FOLDER / f"{name}.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
+        re.MULTILINE | re.DOTALL,
     )
     model = torch.nn.Linear(2, 2)
     namespace: dict[str, Any] = {
@@ -87,7 +87,7 @@ def test_example(name: str) -> None:
         "modifiers": optgen.modifiers,
         "model": model,
     }
-    namespace |= {cls: getattr(optim, cls) for cls in ("Adam", "AdamW", "SGD")}
+    namespace |= {cls: getattr(optim, cls) for cls in ("Adam", "AdamW", "RMSprop", "SGD")}
     optimizer = eval(line, namespace)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()

@@ -20,6 +20,8 @@ _VALUES = {
     "lookahead": {"sync_period": (1, 2, 3), "slow_step": (0.5, 0.75)},
 }
 """Values of hyperparameters that a few steps tell apart."""
+_MATRICES = ("adaptive_clip", "centralize")
+"""Modifiers that refuse parameters of more than two axes."""
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -28,7 +30,9 @@ def drawn(seed: str | int, text: str) -> str:
     lot = Random(f"modifiers {seed}")
     if lot.random() > 0.2:
         return text
-    names = lot.sample(list_modifiers(), lot.choice((1, 1, 2, 2, 3, 4)))
+    refused = () if "require(" in text else _MATRICES
+    known = [name for name in list_modifiers() if name not in refused]
+    names = lot.sample(known, lot.choice((1, 1, 2, 2, 3, 4)))
     chosen: list[Modifier | StateDtype] = [_with_values(lot, name) for name in names]
     if lot.random() < 0.15:
         chosen.append(StateDtype(lot.choice(_DTYPES), ()))
