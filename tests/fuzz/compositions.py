@@ -21,7 +21,7 @@ _VALUES = {
 }
 """Values of hyperparameters that a few steps tell apart."""
 _MATRICES = ("adaptive_clip", "centralize")
-"""Modifiers that refuse parameters of more than two axes."""
+"""Modifiers that refuse parameters of more than two axes, which most rules take."""
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -30,8 +30,7 @@ def drawn(seed: str | int, text: str) -> str:
     lot = Random(f"modifiers {seed}")
     if lot.random() > 0.2:
         return text
-    refused = () if "require(" in text else _MATRICES
-    known = [name for name in list_modifiers() if name not in refused]
+    known = [name for name in list_modifiers() if name not in _MATRICES]
     names = lot.sample(known, lot.choice((1, 1, 2, 2, 3, 4)))
     chosen: list[Modifier | StateDtype] = [_with_values(lot, name) for name in names]
     if lot.random() < 0.15:

@@ -40,7 +40,8 @@ def _check_signature(part: Part) -> None:
             part.source.error(argument, message, example)
     for argument in arguments.posonlyargs:
         if argument not in undeclared:
-            part.source.error(argument, f"`{argument.arg}` is an input, so it has no default", "")
+            message = f"`{argument.arg}` is an input, so it has no default"
+            part.source.error(argument, message, example)
     for argument, declared in part.states:
         if not _declares(declared, "state"):
             hint = f'{argument.arg}=state("checkpoint_key")'
