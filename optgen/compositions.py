@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optgen.jit import LoadedType, load, named_spec, resource
 from optgen.runtime.optimizer import GeneratedOptimizer
@@ -17,6 +17,7 @@ from optgen.spec.declare import Modifier, Spec
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import LoadedOptimizer
+    from optgen.spec.composition.parts import Part
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,17 @@ def composed(
     return Composition(name, text, f"<{name}>", 1, base, modifiers)
 
 
-def _optimizer(spec: Spec) -> Any:
+def _optimizer(spec: Spec) -> Part:
     """Return the part of an optimizer's spec, complete if the spec derives from another one."""
-    from optgen.spec.composition.complete import base_name, derived
+    from optgen.spec.base_spec import read_base
+    from optgen.spec.composition.complete import derived
     from optgen.spec.composition.parts import optimizer_part
     from optgen.spec.read_spec import read_spec
 
-    read_spec(spec)  # a spec with a mistake is refused at its place
-    part = optimizer_part(spec)
-    base = base_name(part)
-    return derived(part, optimizer_part(named_spec(base))) if base else part
+    (algorithm, *_) = read_spec(spec)  # a spec with a mistake is refused at its place
+    part, specs = optimizer_part(spec), resource("specs")
+    base = read_base(algorithm, specs)
+    return derived(part, optimizer_part(named_spec(specs / f"{base.module}.py"))) if base else part
 
 
 def spec_of(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec) -> Spec:

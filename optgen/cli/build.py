@@ -18,14 +18,28 @@ from optgen.cli.locate_specs import (
     spec_path,
     specs_folder,
 )
-from optgen.compositions import composed, spec_of
+from optgen.compositions import composed
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import assigns
+from optgen.ir.nodes import Place, assigns
 from optgen.spec.base_spec import read_base
+from optgen.spec.composition.names import CompositionError
 from optgen.spec.composition.parts import is_modifier
-from optgen.spec.declare import hypers_of
+from optgen.spec.declare import Spec, hypers_of
 from optgen.spec.errors import InternalError, SpecError, spec_errors
 from optgen.spec.read_spec import read_spec, read_specs
+
+_PLAIN = '''from optgen.spec import optimizer, sqrt, state, hyper
+
+
+@optimizer(paper="https://example.org")
+def Checked(
+    own_p, own_g, own_t, /, own_v=state("own_v", role="second_moment"), *, lr=hyper(1e-3, ge=0)
+):
+    """A rule that any modifier can join."""
+    own_v = own_v + own_g**2
+    own_p = own_p - lr * own_g / (own_t + sqrt(own_v))
+'''
+"""The rule that a modifier is checked with."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +138,13 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
 
 
 def _checked_modifier(path: Path) -> str:
-    """Generate Adam with the modifier of a file in memory; return a line about the modifier."""
+    """Generate a plain rule with the modifier of a file; return a line about the modifier."""
     modifier = modifiers.load(path)
-    (algorithm,) = read_spec(composed(spec_of(spec_path("adam")), (modifier,), "Checked"))
+    try:
+        spec = composed(Spec("Checked", _PLAIN, "checked.py", 1), (modifier,), "Checked")
+    except CompositionError as error:
+        raise SpecError(Place(str(path), 1, 1), str(error), "choose other names") from None
+    (algorithm,) = read_spec(spec)
     _render(algorithm, emit.find_ruff())
     hypers = ", ".join(name for name, _ in hypers_of(modifier.spec)) or "none"
     return f"{modifier.name}: ok (a modifier; hyperparameters: {hypers})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import filterfalse
 
 import torch
 
@@ -16,6 +17,7 @@ from optgen.runtime.fused_cpu.kernel import suspending_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.spec.composition.parts import is_modifier
 from optgen.spec.read_spec import read_spec
 
 (_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
@@ -27,7 +29,8 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
     Raises:
         ToolchainError: there is no compiler, or it failed; the message says why.
     """
-    for path in dict.fromkeys(spec_path(name) for name in names):
+    paths = dict.fromkeys(spec_path(name) for name in names)
+    for path in filterfalse(is_modifier, paths):
         functions = (each for a in read_spec(path) for each in a.with_functions)
         for algorithm in filter(_CPP.applies, functions):
             try:

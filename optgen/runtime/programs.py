@@ -19,15 +19,15 @@ from optgen.runtime.rule import number
 from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
 
 MODE = "train_mode"
-COPY = "copy of param"
-"""Key of a list of copies: a program reads the parameters there while it writes all its lists."""
+COPY = "copy of "
+"""Beginning of the key of a list of copies, which a program reads while it writes the original."""
 
 
 class Program(NamedTuple):
     """A generated function, and the lists that it takes of an optimizer."""
 
     name: str  # of the function, and of its package beside the optimizer's lowerings
-    keys: tuple[str, ...]  # of the states in its lists; "param" and COPY for the parameters
+    keys: tuple[str, ...]  # of the states in its lists; "param" for the parameters
 
     def function(self, lowerings: str) -> Elementwise:
         """Import the function."""
@@ -101,9 +101,9 @@ class ModeOptimizer(GeneratedOptimizer):
         params = {id(param): param for param in group["params"]}  # one may stand there twice
         rows = [self._tensors(param, program.keys) for param in params.values()]
         columns = [list(column) for column in zip(*filter(None, rows), strict=True)]
-        if columns and COPY in program.keys:
-            copied = program.keys.index(COPY)
-            columns[copied] = [param.detach().clone() for param in columns[copied]]
+        for place, key in enumerate(program.keys if columns else ()):
+            if key.startswith(COPY):
+                columns[place] = [tensor.detach().clone() for tensor in columns[place]]
         hypers = {key: number(group[key]) for key in function.rule.hypers}
         fused, foreach = group.get("fused"), group.get("foreach")
         may_fuse = fused or (fused is None and foreach is None)
@@ -111,8 +111,8 @@ class ModeOptimizer(GeneratedOptimizer):
 
     def _tensors(self, param: Tensor, keys: tuple[str, ...]) -> tuple[Tensor, ...]:
         """Return the tensors of a parameter that a program takes; () if one does not exist."""
-        values = {**self.state.get(param, {}), "param": param, COPY: param}
-        found: tuple[Any, ...] = tuple(map(values.get, keys))
+        values = {**self.state.get(param, {}), "param": param}
+        found: tuple[Any, ...] = tuple(values.get(key.removeprefix(COPY)) for key in keys)
         return () if any(tensor is None for tensor in found) else found
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard, get_args
 
 from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
+from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
 from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, roles
 from optgen.spec.errors import did_you_mean
@@ -145,7 +146,8 @@ class _Reader:
         hypers = tuple(map(self._hyper, self.node.args.kwonlyargs))
         self._check_body()
         written = {n.id for n in ast.walk(self.node) if _is_stored(n)}
-        copied = () if set(lists) - written else (f"{lists[0]}_before",)
+        names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
+        copied = () if set(lists) - written else (free_name(f"{lists[0]}_before", names),)
         param, grad, others = (
             (lists[0], copied[0], dict.fromkeys(lists[1:], True))
             if copied
@@ -229,8 +231,9 @@ class _Reader:
 
     def _state(self, symbol: str, written: bool) -> State:
         state = self.optimizer.state(symbol)
-        key = state.key if state is not None else symbol
-        return State(symbol, key, written=written)
+        if state is None:
+            return State(symbol, symbol, written=written)
+        return State(symbol, state.key, dtype=state.dtype, written=written)
 
     def _check_body(self) -> None:
         """Refuse words that mean nothing between steps, or need a whole parameter."""

@@ -1,4 +1,4 @@
-from optgen.spec import hyper, modifier, state
+from optgen.spec import hyper, modifier, state, where
 
 
 @modifier(stage="accumulate", step="count")
@@ -13,12 +13,11 @@ def accumulate(
     accumulated_steps=hyper(1, ge=1),
 ):
     """Step only every few calls, with the mean of the gradients since the last step."""
-    total = total + g
+    total = where(summed == 0, g, total + g)
     summed = summed + 1
     between = between + 1
     if summed >= accumulated_steps:
         between = between - 1
         count = t - between
         g = total / summed
-        total = 0 * total
         summed = 0

@@ -71,8 +71,12 @@ CASES = {
     "skip_nonfinite": Case(hand.SkipNonfinite, {}, "RMSprop", first="Adagrad"),
     "trust_ratio": Case(hand.TrustRatio, {}, "Adagrad"),
 }
-PAIRS = [
-    (name, base) for name, case in CASES.items() for base in chosen("AdamW", case.first, case.third)
+WAYS = [
+    (name, base, lowering)
+    for name, case in CASES.items()
+    for base in chosen("AdamW", case.first, case.third)
+    for lowering in LOWERINGS
+    if lowering != "fused_cpu" or base == "AdamW"  # a kernel takes a second to build
 ]
 
 
@@ -92,11 +96,41 @@ def both(name: str, base: str) -> tuple[Any, Any]:
 
 
 def test_every_modifier_has_a_case() -> None:
-    assert sorted([*CASES, *ELSEWHERE]) == list_modifiers()
+    assert sorted([*CASES, *ELSEWHERE, "amsgrad", "zero_grad"]) == list_modifiers()
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize(("name", "base"), PAIRS)
+@pytest.mark.parametrize("base", chosen("Adam", "AdamW"))
+def test_amsgrad_is_torchs(base: str, lowering: str) -> None:
+    ours = compose(getattr(optim, base), modifier("amsgrad"))(in_groups(parameters()))
+    theirs = getattr(torch.optim, base)(in_groups(parameters()), amsgrad=True)
+    params, wanted = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
+    for seed in range(STEPS):
+        for each in (params, wanted):
+            give_gradients(each, seed)
+        with use_lowering(lowering):
+            ours.step()
+        theirs.step()
+        assert difference(params, wanted) < BOUND
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_gradients_are_left_at_zero(lowering: str) -> None:
+    ours = compose(optim.AdamW, modifier("zero_grad"))(in_groups(parameters()))
+    theirs = optim.AdamW(in_groups(parameters()))
+    params, wanted = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
+    for seed in range(STEPS):
+        for each in (params, wanted):
+            give_gradients(each, seed)
+        params[seed % 4].grad = wanted[seed % 4].grad = None
+        with use_lowering(lowering):
+            ours.step()
+            theirs.step()
+        assert difference(params, wanted) < BOUND
+        assert all(p.grad is None or not p.grad.any() for p in params)
+
+
+@pytest.mark.parametrize(("name", "base", "lowering"), WAYS)
 def test_by_hand(name: str, base: str, lowering: str) -> None:
     optimizer, by_hand = both(name, base)
     check_same_path(optimizer, by_hand, lowering)

@@ -14,11 +14,12 @@ from conftest import Golden
 from torch import Tensor
 
 import optgen
-from optgen import compose, explain, modifiers
+from optgen import compose, explain, modifiers, use_lowering
 from optgen.optim import SGD, Adam, AdamW
 from optgen.spec import Spec, hyper, modifier, optimizer, state
+from optgen.spec.declare import Modifier
 
-SPECS = Path(__file__).parents[1] / "specs"
+CATALOGUE = Path(__file__).parents[2] / "specs"
 
 
 @modifier(stage="noise")
@@ -47,7 +48,7 @@ def trained(cls: Any, steps: int = 4, **options: Any) -> tuple[Any, list[Tensor]
 
 @pytest.mark.parametrize(
     "given",
-    [AdamW, "adamw", "AdamW", optgen.load("adamw"), Path("specs/adamw.py").resolve()],
+    [AdamW, "adamw", "AdamW", optgen.load("adamw"), CATALOGUE / "adamw.py"],
     ids=["class", "name", "class name", "loaded", "path"],
 )
 def test_what_it_takes(given: Any) -> None:
@@ -218,8 +219,81 @@ def test_a_modifier_of_a_file(tmp_path: Path) -> None:
     assert checked.output == "halved: ok (a modifier; hyperparameters: share)\n"
 
 
-def test_every_modifier_has_a_page_and_is_listed() -> None:
-    names = [path.stem for path in sorted(Path("specs/modifiers").resolve().glob("[!_]*.py"))]
-    assert set(names) <= set(dir(modifiers))
-    for name in names:
-        assert isinstance(getattr(modifiers, name).spec, Spec)
+SWAPS = """from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Swaps(p, g, /, m=state("m"), *, lr=hyper(0.1, ge=0)):
+    \"\"\"A rule whose programs write all lists.\"\"\"
+    m = m + 1
+    p = p - lr * g
+
+
+@Swaps.eval
+def to_m(m, p, /):
+    \"\"\"Swap.\"\"\"
+    p, m = m, p
+
+
+@Swaps.train
+def to_p(m, p, /):
+    \"\"\"Swap back.\"\"\"
+    p, m = m, p
+"""
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_programs_that_write_every_list(lowering: Any) -> None:
+    """The first list is a state here, and its old values are kept."""
+    made, params = trained(optgen.load(Spec("Swaps", SWAPS, "swaps.py", 1)), lr=0.1)
+    before = [param.detach().clone() for param in params]
+    with use_lowering(lowering):
+        made.eval()
+        assert all(torch.equal(p, torch.full_like(p, 4.0)) for p in params)
+        assert all(torch.equal(made.state[p]["m"], b) for p, b in zip(params, before, strict=True))
+        made.train()
+    assert all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
+
+
+def test_a_helper_keeps_the_names_of_its_arguments() -> None:
+    text = """from optgen.spec import *
+
+
+def both(g, x):
+    return g + 2 * x
+
+
+@modifier(stage="noise")
+def doubled(p, g, /):
+    \"\"\"Add twice the weights.\"\"\"
+    g = both(g, p)
+"""
+    base = HIDING.replace("param", "g0").replace("grad", "x").replace("Hiding", "Other")
+    spec = Spec("doubled", text, "doubled.py", 1)
+    made = compose(Spec("Other", base, "other.py", 1), Modifier(spec), name="Doubled")
+    by_hand = base.replace("    max_norm, kept", "    x = x + 2 * g0\n    max_norm, kept")
+    _, params = trained(made)
+    _, same = trained(optgen.load(Spec("Other", by_hand, "other.py", 1)))
+    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+
+
+def test_an_infinite_gradient_is_forgotten() -> None:
+    param = torch.zeros(3, dtype=torch.float64)
+    made: Any = compose("sgd", modifiers.accumulate, modifiers.clip_value(1.0))([param], lr=1.0)
+    for value in (1.0, torch.inf, 1.0):
+        param.grad = torch.full_like(param, value)
+        made.step()
+    assert param.tolist() == [-3.0] * 3
+
+
+def test_accumulation_and_an_average_join_a_run() -> None:
+    plain, params = trained(AdamW)
+    joined: Any = compose(AdamW, modifiers.accumulate(2), modifiers.ema(0.5))(params)
+    saved = AdamW(params).state_dict()
+    saved["state"] = plain.state_dict()["state"]
+    joined.load_state_dict(saved)
+    for _ in range(2):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        joined.step()
+    assert all(torch.equal(joined.state[param]["ema"], param) for param in params)

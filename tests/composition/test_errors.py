@@ -162,6 +162,13 @@ def test_wrong_modifier(case: str, golden: Golden) -> None:
 
 
 FORMS = {
+    "a name of the optimizer": text("g = g * beta1"),
+    "a helper that reads a constant of others": text("g = half(g)").replace(
+        "@modifier", "def half(x):\n    return x / SCALE\n\n\n@modifier"
+    ),
+    "weights of a modifier that stores nothing": text(
+        "w = 2 * g", "g = w", options=", weights='w'"
+    ),
     "any number of inputs": text(takes="g, /, *args"),
     "any hyperparameters": text(takes="g, /, **options"),
     "two decorators": text(decorator="@modifier(stage='clip_all')\n@cache"),

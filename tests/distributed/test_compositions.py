@@ -35,16 +35,22 @@ def _train(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
     drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
     shared = [nn.Parameter(share(v, how, mesh)) for v, (_, how) in zip(drawn, SHARED, strict=True)]
-    cls: Any = compose(base, *(getattr(modifiers, name) for name in names))
+    values = {"accumulate": (2,), "lookahead": (2,)}
+    chosen = [getattr(modifiers, name)(*values.get(name, ())) for name in names]
+    cls: Any = compose(base, *chosen)
     ours, reference = cls(_listed(shared), lr=0.1), cls(_listed(alone), lr=0.1)
     for step in range(5):
         for own, whole, (_, how) in zip(shared, alone, SHARED, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
+            if "skip_nonfinite" in names and step == 2 and whole is alone[1]:
+                whole.grad.view(-1)[0] = torch.nan  # on one rank only
             own.grad = share(whole.grad, how, mesh)
         with use_lowering(lowering):
             ours.step()
         with use_lowering("forloop"):
             reference.step()
+    if "zero_grad" in names:
+        assert not any(param.grad.any() for param in alone if param.grad is not None)
     for group, whole_group in zip(ours.param_groups, reference.param_groups, strict=True):
         for state in cls.rule.group_states:
             torch.testing.assert_close(group[state.key], whole_group[state.key])

@@ -84,11 +84,11 @@ def right_values(
     tensors = {name: param if key == PARAM else state.get(key) for name, key in keys.items()}
     others = {s.key: tensors[s.symbol] for s in program.states}
     given = {h.name: hypers[h.name] for h in program.hypers}
-    param_, grad = tensors[program.param], tensors.get(program.grad, param)  # or a copy
+    param_, grad = tensors[program.param], tensors.get(program.grad, tensors[program.lists[0]])
     assert param_ is not None
     assert grad is not None
-    dtypes = {s.symbol: s.dtype for s in optimizer.states}
-    stored = tuple(replace(s, dtype=dtypes.get(s.symbol)) for s in program.states)
+    held = {key: str(x.dtype).removeprefix("torch.") for key, x in others.items() if x is not None}
+    stored = tuple(replace(s, dtype=held.get(s.key)) for s in program.states)
     step = step_by_rule(replace(program, states=stored), Taker(given, param_, grad, others))
     written = {s.symbol: s.key for s in program.states if s.written}
     found = {keys[symbol]: step.values[key] for symbol, key in written.items()}

@@ -64,7 +64,6 @@ ERRORS = {
     "only the parameter": with_eval("p = b * p", "p, /, *, b"),
     "star": with_eval(BODY, "p, m, /, *rest, b"),
     "writes nothing": with_eval("n = p + b * m"),
-    "writes all": with_eval("p, m = m, b * p"),
     "whole parameter": with_eval("p = p + b * mean(m)"),
     "transposed matrix": with_eval("p = p + b * transpose(m)"),
     "product of matrices": with_eval("p = p + b * (m @ m)"),

@@ -55,21 +55,18 @@ def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
     return ", ".join(modes + inputs) or "GeneratedOptimizer"
 
 
-COPY = "copy of param"
-"""Key of a program's list that is a copy of the parameter, as in optgen/runtime/programs.py."""
-
-
 def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]:
     """Return a program's mode and name, and the keys of its lists as Python text.
 
-    A list that is no state and not the parameter is a copy of the parameter.
+    A list that is no state and not the parameter is a copy of the first list.
     """
     keys = {algorithm.param: "param", **{s.symbol: s.key for s in algorithm.states}}
     function = program.function
+    copied = f"copy of {keys[function.lists[0]]}"
     return (
         program.mode,
         function.name,
-        literal(tuple(keys.get(name, COPY) for name in function.tensors)),
+        literal(tuple(keys.get(name, copied) for name in function.tensors)),
     )
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from optgen.spec.composition.parts import INPUTS, RESULT, WRAPPING, Part, declared_modifier
+from optgen.spec.composition.parts import (
+    INPUTS,
+    OPTIONS_OF,
+    RESULT,
+    STAGES,
+    WRAPPING,
+    Part,
+    declared_modifier,
+)
+from optgen.spec.composition.renaming import free_names
 from optgen.spec.declare import Spec
 from optgen.spec.files import module_name
 
@@ -71,6 +80,9 @@ def _check_names(part: Part) -> None:
         _refuse(part, f"`{part.name}` has no docstring", "describe it in one line")
     if part.name != module_name(part.name):
         _refuse(part, "a modifier's name is in snake_case", f"def {module_name(part.name)}(…)")
+    for name, node in free_names(part).items():
+        hint = "a modifier reads its inputs, states, hyperparameters and variables"
+        part.source.error(node, f"`{name}` is no name of this modifier", hint)
     known = {argument.arg for argument, _ in part.states} | part.assigned
     for option in ("weights", "step", "guard"):
         name = getattr(part, option)
@@ -82,6 +94,12 @@ def _check_names(part: Part) -> None:
 def _check_stage(part: Part) -> None:
     """Check that the modifier assigns what its stage changes, and no other input."""
     stage, result = f"a modifier of stage {part.stage!r}", RESULT[part.changes]
+    for option, changes in OPTIONS_OF.items():
+        if getattr(part, option) and part.changes != changes:
+            others = " ".join(repr(name) for name, what in STAGES.items() if what == changes)
+            _refuse(part, f"{stage} has no {option}=", f"stages that have it: {others}")
+    if part.guard and part.stage == WRAPPING:
+        _refuse(part, f"{stage} has no guard=", "its `if` is the condition")
     if result and result not in part.assigned and not part.guard:
         _refuse(part, f"{stage} changes `{result}`", f"assign it: {result} = …")
     for name in sorted(set(part.inputs) & part.assigned - {result}):

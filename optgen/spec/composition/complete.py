@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from optgen.spec.composition.parts import Part
@@ -32,15 +34,7 @@ def derived(part: Part, base: Part) -> Part:
         ast.Name("optimizer", ast.Load()), [], [ast.keyword(*each) for each in kept.items()]
     )
     result.node.decorator_list = [decorator]
-    return result
-
-
-def base_name(part: Part) -> str | None:
-    """Return the name of the optimizer that an optimizer derives from, or None."""
-    match _options(part).get("base"):
-        case ast.Constant(value=str() as name):
-            return name
-    return None
+    return replace(result, definitions=(*result.definitions, *own.definitions))
 
 
 def with_values(part: Part, values: Mapping[str, Any]) -> Part:
@@ -50,7 +44,10 @@ def with_values(part: Part, values: Mapping[str, Any]) -> Part:
         if argument.arg in values and isinstance(declaration, ast.Call):
             value = _constant(part, argument.arg, values[argument.arg])
             declared = [ast.unparse(each) for each in declaration.args]
-            is_choice = _declares(declaration, "choice") and ast.unparse(value) in declared
+            is_choice = _declares(declaration, "choice")
+            if is_choice and ast.unparse(value) not in declared:
+                known = f"`{argument.arg}` is one of {', '.join(declared)}"
+                raise TypeError(f"{part.name}: {known}, not {ast.unparse(value)}")
             kept = [a for a in declaration.args if ast.unparse(a) != ast.unparse(value)]
             declaration.args = [value, *(kept if is_choice else declaration.args[1:])]
     return part
@@ -63,6 +60,8 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
         TypeError: it is no number, text or tuple, which a spec can hold.
     """
     plain = (bool, int, float, str, type(None))
+    if type(value) not in (*plain, tuple) and isinstance(value, Real):
+        value = float(value)  # of NumPy
     if isinstance(value, tuple) and all(isinstance(each, plain) for each in value):
         return ast.Tuple([ast.Constant(each) for each in value], ast.Load())
     if not isinstance(value, plain):

@@ -17,11 +17,10 @@ class Guarded(ast.NodeTransformer):
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 node.value = self._guarded(name, value)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-                pairs = zip(targets, values, strict=True)
-                node.value = ast.Tuple(
-                    [self._guarded(t.id, v) for t, v in pairs if isinstance(t, ast.Name)],
-                    ast.Load(),
-                )
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                if len(names) == len(targets) == len(values):  # else the reader refuses it
+                    kept = map(self._guarded, names, values)
+                    node.value = ast.Tuple([*kept], ast.Load())
         return node
 
     def _guarded(self, name: str, value: ast.expr) -> ast.expr:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optgen.spec.composition.parts import STAGES, Part, declared_key
+from optgen.ir.ops import CALLABLE
+from optgen.spec.composition.moments import reads, rest_after
+from optgen.spec.composition.parts import STAGES, WRAPPING, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused
+from optgen.spec.reserved_names import DECLARATIONS
 
 _ORDER = list(STAGES)
 
@@ -25,6 +27,8 @@ class Named:
     * `seen_grad`: the gradient as the rule finds it. Modifiers of the update read it.
     * `moment`: the state whose role is "second_moment". `used_moment`: the variable that the rule
       reads instead, after the modifiers of the moment.
+    * `waiting`: for each state that a part asks `fresh` for, if the rest of a step does not always
+      run: a state that tells whether the first one is still to be written.
     * `taken`: all names that are in use.
     """
 
@@ -37,6 +41,7 @@ class Named:
     seen_grad: str
     moment: str
     used_moment: str
+    waiting: dict[str, str]
     taken: set[str]
 
     @property
@@ -75,7 +80,7 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
     update = unused("update", taken)
     reads = any("g" in part.inputs for part in ordered if part.changes != "gradient")
     seen_grad = unused("gradient", taken) if reads and grad in base.assigned else grad
-    moment = base.with_role("second_moment")
+    moment = next(iter(base.with_role("second_moment")), "")
     used_moment = unused("second_moment", taken)
     inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": used_moment}
     placed = []
@@ -83,14 +88,28 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
         seen = inputs if part.changes == "gradient" else {**inputs, "g": seen_grad}
         placed.append(_in_names(part, seen, taken))
         taken |= all_names(placed[-1])
-    found = (param, grad, step, update, seen_grad, moment, used_moment)
-    return Named(base, tuple(placed), *found, taken)
+    wraps = any(part.stage == WRAPPING for part in ordered)
+    asked = {name: None for part in (base, *placed) for name in part.asked_fresh} if wraps else {}
+    return Named(
+        base,
+        tuple(placed),
+        param=param,
+        grad=grad,
+        step=step,
+        update=update,
+        seen_grad=seen_grad,
+        moment=moment,
+        used_moment=used_moment,
+        waiting={name: unused(f"{name}_waits", taken) for name in asked},
+        taken=taken,
+    )
 
 
 def _in_names(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
     """Return a modifier with the optimizer's names for its inputs, and free names of its own."""
     names = {name: inputs[name] for name in part.inputs}
-    clashes = sorted(own_names(part) & taken)
+    clashes = sorted(own_names(part) & (taken | {*DECLARATIONS, *CALLABLE}))
+    taken |= all_names(part)
     return renamed(part, names | {name: unused(f"{name}_{part.name}", taken) for name in clashes})
 
 
@@ -102,12 +121,12 @@ def _check_listed_once(modifiers: Sequence[Part]) -> None:
 
 
 def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
-    known: dict[str, tuple[str, str]] = {}
+    known = dict.fromkeys(base.inputs, ("input", base.name))
     for part in (base, *modifiers):
         hypers = [("hyperparameter", argument.arg) for argument, _ in part.hypers]
         keys = [("state", declared_key(declaration)) for _, declaration in part.states]
         for what, name in (*hypers, *keys):
-            if name in known:
+            if name in known and known[name][1] != part.name:  # the reader knows one part
                 its, other = known[name]
                 message = f"{part.name} adds the {what} `{name}`, but {other} has a {its} `{name}`"
                 raise CompositionError(f"{message}: leave one out")
@@ -126,20 +145,28 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
     if base.option("gradient") == "sparse_only":
         raise CompositionError(f"{base.name} takes sparse gradients only, and modifiers dense ones")
     for part in modifiers:
-        if part.changes == "moment" and not base.with_role(part.stage):
-            message = f"{part.name} needs a state with the role {part.stage!r}"
-            raise CompositionError(f"{message}, which {base.name} does not declare")
+        if part.changes == "moment":
+            _check_moment(base, part)
     has_rate = any(argument.arg == "lr" for argument, _ in base.hypers)
     for part in modifiers:
         if "lr" in part.inputs and not has_rate:
             message = f"{part.name} needs a learning rate called `lr`"
             raise CompositionError(f"{message}, which {base.name} does not have")
-        if part.guard and any(map(_calls_fresh, (base, *modifiers))):
-            named = next(each.name for each in (base, *modifiers) if _calls_fresh(each))
-            message = f"{part.name} may skip the first step, which {named} asks for with `fresh`"
+        asking = [each.name for each in (base, *modifiers) if each.asked_fresh]
+        if part.guard and asking:
+            message = f"{part.name} may skip the first step, and {asking[0]} asks `fresh` for it"
             raise CompositionError(f"{message}: leave one out")
 
 
-def _calls_fresh(part: Part) -> bool:
-    calls = (n for stmt in part.body for n in ast.walk(stmt) if isinstance(n, ast.Call))
-    return any(isinstance(call.func, ast.Name) and call.func.id == "fresh" for call in calls)
+def _check_moment(base: Part, part: Part) -> None:
+    """Check that an optimizer has one second moment, and reads it after it has assigned it."""
+    moments = base.with_role(part.stage)
+    if len(moments) != 1:
+        count = "declares several" if moments else "does not declare"
+        message = f"{part.name} needs one state with the role {part.stage!r}"
+        raise CompositionError(f"{message}, and {base.name} {count}")
+    after = rest_after(base.body, moments[0])
+    if after is None or not any(reads(stmt, moments[0]) for stmt in after):
+        message = f"{part.name} changes `{moments[0]}` between its assignment and its use"
+        why = "has no statement for it outside of branches, or does not read it afterwards"
+        raise CompositionError(f"{message}: {base.name} {why}")

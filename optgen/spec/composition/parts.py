@@ -55,6 +55,9 @@ to the parameter, the step count, and the learning rate.
 RESULT = {"gradient": "g", "moment": "v", "update": "u", "store": "p", "observe": ""}
 """The input that a modifier may assign, by what its stage changes."""
 
+OPTIONS_OF = {"weights": "store", "step": "gradient", "guard": "gradient"}
+"""The options of a decorator that only some modifiers have, by what their stage changes."""
+
 WRAPPING = "accumulate"
 """The stage whose modifiers end in an `if`: the rest of the step stands inside of it."""
 
@@ -117,13 +120,29 @@ class Part:
         """The names of the states that a group keeps."""
         return {a.arg for a, declared in self.states if "shape='group'" in ast.unparse(declared)}
 
-    def with_role(self, role: str) -> str:
-        """Return the name of the state with a role, or ""."""
-        for argument, declaration in self.states:
-            for keyword in declaration.keywords if isinstance(declaration, ast.Call) else ():
-                match keyword:
-                    case ast.keyword(arg="role", value=ast.Constant(value=found)) if found == role:
-                        return argument.arg
+    def with_role(self, role: str) -> list[str]:
+        """Return the names of the states with a role."""
+        text = f"role={role!r}"
+        return [argument.arg for argument, declared in self.states if text in ast.unparse(declared)]
+
+    @property
+    def asked_fresh(self) -> dict[str, None]:
+        """The states that the rule asks `fresh` for."""
+        calls = (n for stmt in self.body for n in ast.walk(stmt) if isinstance(n, ast.Call))
+        found: dict[str, None] = {}
+        for call in calls:
+            match call:
+                case ast.Call(func=ast.Name(id="fresh"), args=[ast.Name(id=name)]):
+                    found[name] = None
+        return found
+
+    def condition(self, state: str) -> str:
+        """Return the text of an `if` under which a state exists, or ""."""
+        for argument, declared in self.states:
+            keywords = declared.keywords if isinstance(declared, ast.Call) else ()
+            for keyword in keywords if argument.arg == state else ():
+                if keyword.arg == "when" and isinstance(keyword.value, ast.Constant):
+                    return str(keyword.value.value)
         return ""
 
     @property

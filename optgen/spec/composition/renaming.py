@@ -6,7 +6,9 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 
+from optgen.ir.ops import CALLABLE
 from optgen.spec.composition.parts import Part
+from optgen.spec.reserved_names import DECLARATIONS
 
 
 class _Rename(ast.NodeTransformer):
@@ -25,26 +27,55 @@ class _Rename(ast.NodeTransformer):
 
 
 def renamed(part: Part, names: Mapping[str, str]) -> Part:
-    """Return a part with other names; the text of its declarations stays."""
+    """Return a part with other names; the text of its declarations stays.
+
+    The arguments and variables of a helper are its own, and keep their names.
+    """
     part = part.copy()
-    rename = _Rename(names)
-    for node in (*part.definitions, *part.programs):
-        rename.visit(node)
+    for node in part.definitions:
+        inside = _bound(node) if isinstance(node, ast.FunctionDef) else set()
+        _Rename({name: new for name, new in names.items() if name not in inside}).visit(node)
+    for node in part.programs:
+        _Rename(names).visit(node)
     own_name = part.node.name
-    rename.visit(part.node)
+    _Rename(names).visit(part.node)
     part.node.name = own_name
     weights, step, guard = (names.get(n, n) for n in (part.weights, part.step, part.guard))
     return replace(part, weights=weights, step=step, guard=guard)
 
 
+def _bound(function: ast.FunctionDef) -> set[str]:
+    """Return the names of a function's arguments and variables."""
+    nodes = list(ast.walk(function))
+    names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return names | {n.id for n in nodes if isinstance(n, ast.Name) and _is_store(n)}
+
+
 def own_names(part: Part) -> set[str]:
-    """Return the names that a part defines: states, variables, constants and helpers."""
+    """Return the names that a part defines: states, variables, constants, helpers and programs."""
     names = {argument.arg for argument, _ in part.states}
     for node in part.definitions:
-        names |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _is_store(n)}
-        if isinstance(node, ast.FunctionDef):
-            names.add(node.name)
+        match node:
+            case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+    for program in part.programs:
+        arguments = {n.arg for n in ast.walk(program) if isinstance(n, ast.arg)}
+        names |= {program.name, *(_bound(program) - arguments)}
     return names | part.assigned - set(part.inputs)
+
+
+def free_names(part: Part) -> dict[str, ast.Name]:
+    """Return the names that a part reads and nothing in it defines, each with a place."""
+    defined = own_names(part) | {*DECLARATIONS, *CALLABLE}
+    found: dict[str, ast.Name] = {}
+    helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
+    for function in (part.node, *helpers, *part.programs):
+        known = defined | _bound(function)
+        nodes = (node for stmt in function.body for node in ast.walk(stmt))
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id not in known:
+                found.setdefault(node.id, node)
+    return found
 
 
 def all_names(part: Part) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from optgen.ir.ops import PROPERTIES
@@ -113,19 +113,21 @@ def replace_name(stmt: ast.stmt, name: str, other: str) -> ast.stmt:
     return _with(stmt, name, _read(other))
 
 
-class _FirstSteps(ast.NodeTransformer):
-    def __init__(self, count: str) -> None:
-        self.count = count
+class _FirstWrites(ast.NodeTransformer):
+    def __init__(self, waiting: Mapping[str, str]) -> None:
+        self.waiting = waiting
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Name) and node.func.id == "fresh":
-            return ast.Compare(_read(self.count), [ast.Eq()], [ast.Constant(1)])
+        match node:
+            case ast.Call(func=ast.Name(id="fresh"), args=[ast.Name(id=state)]):
+                waits = _read(self.waiting[state])
+                return ast.Compare(waits, [ast.Eq()], [ast.Constant(1)])
         return self.generic_visit(node)
 
 
-def first_steps(stmt: ast.stmt, count: str) -> ast.stmt:
-    """Return a statement that compares a count with 1 where it asks `fresh(m)`."""
-    found: ast.stmt = _FirstSteps(count).visit(copy.deepcopy(stmt))
+def first_writes(stmt: ast.stmt, waiting: Mapping[str, str]) -> ast.stmt:
+    """Return a statement that asks whether a state still waits where it asks `fresh(m)`."""
+    found: ast.stmt = _FirstWrites(waiting).visit(copy.deepcopy(stmt))
     return found
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import indent
 
+from optgen.ir.ops import FACTS
 from optgen.spec.composition.guard import Guarded
+from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.names import Named
 from optgen.spec.composition.parts import WRAPPING, Part
 from optgen.spec.composition.renaming import unused
-from optgen.spec.composition.update_form import UpdateForm, first_steps, replace_name
+from optgen.spec.composition.update_form import UpdateForm, first_writes, replace_name
 
 
 def write_rule(named: Named) -> list[str]:
@@ -60,27 +62,40 @@ class _Rule:
         """
         *before, last = body
         assert isinstance(last, ast.If)
+        named = self.named
+        ends = [f"{name} = 0" for name in named.waiting.values()]
         parts = (*others, *self._after_gradients())
         if not self.guards and not any(map(_reduces_over_parameters, parts)):
-            rest = [indent(line, "    ") if line else "" for line in later.lines(others)]
-            return [*self._of_part(part, body), *rest]
-        ready = unused(f"{part.name}_now", self.named.taken)
+            inside = [*later.lines(others), *ends]
+            rest = [indent(line, "    ") if line else "" for line in inside]
+            return [*self._begun(), *self._of_part(part, body), *rest]
+        ready = unused(f"{part.name}_now", named.taken)
         asks = ast.Assign([ast.Name(ready, ast.Store())], last.test)
         kept = {argument.arg for argument, _ in part.states}
-        inside = [Guarded(kept, ready).visit(copy.deepcopy(stmt)) for stmt in last.body]
+        held = [Guarded(kept, ready).visit(copy.deepcopy(stmt)) for stmt in last.body]
         shared = {n for each in others for n in each.group_states}  # they tell, and are not told
         guard = ready, self._changing() - shared
         rest = replace(later, guards=(*self.guards, guard)).lines(others)
-        return [*self._of_part(part, [*before, asks, *inside]), *rest]
+        ends = [f"{name} = where({ready}, 0, {name})" for name in named.waiting.values()]
+        return [*self._begun(), *self._of_part(part, [*before, asks, *held]), *rest, *ends]
+
+    def _begun(self) -> Iterator[str]:
+        """Yield the lines that note which states this call has created."""
+        for state, waits in self.named.waiting.items():
+            text = f"if fresh({state}):\n    {waits} = 1"
+            when = next(filter(None, (part.condition(state) for part in self.named.parts)), "")
+            if when.removeprefix("not ") in FACTS:
+                when += f"({self.named.param})"
+            yield f"if {when}:\n{indent(text, '    ')}" if when else text
 
     def _after_gradients(self) -> tuple[Part, ...]:
         return (self.named.base, *self.named.of("moment", "update", "store", "observe"))
 
     def _counts(self, gradients: Sequence[Part]) -> bool:
-        """Tell whether the rest of the step reads the step count, or asks if it is the first."""
+        """Tell whether the rest of the step reads the step count."""
         later = (*gradients, *self._after_gradients())
         nodes = (node for part in later for stmt in part.body for node in ast.walk(stmt))
-        return any(isinstance(n, ast.Name) and n.id in (self.named.step, "fresh") for n in nodes)
+        return any(isinstance(n, ast.Name) and n.id == self.named.step for n in nodes)
 
     def _rule_and_rest(self) -> Iterator[str]:
         """Yield the lines of the rule, and of the modifiers after it."""
@@ -104,19 +119,18 @@ class _Rule:
             yield from self._of_part(part, part.body)
 
     def _with_moments(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """Return the rule with the modifiers of its second moment, after the last assignment of it.
+        """Return the rule with the modifiers of its second moment, after its last assignment.
 
         Later statements read the modified moment. The state itself stays as it is.
         """
         named = self.named
         modifying = [stmt for part in named.of("moment") for stmt in part.body]
-        if not modifying:
+        rest = rest_after(body, named.moment) if modifying else None
+        if rest is None:
             return list(body)
-        stored = [k for k, stmt in enumerate(body) if _stores(stmt, named.moment)]
-        first, rest = body[: stored[-1] + 1], body[stored[-1] + 1 :]
         begins = ast.parse(f"{named.used_moment} = {named.moment}").body
         later = [replace_name(stmt, named.moment, named.used_moment) for stmt in rest]
-        return [*first, *begins, *modifying, *later]
+        return [*body[: len(body) - len(rest)], *begins, *modifying, *later]
 
     def _of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[str]:
         """Yield the lines of a part, after a comment with its name."""
@@ -128,7 +142,9 @@ class _Rule:
         """Return a statement that reads what stands for the step count and the parameter."""
         named, node = self.named, stmt
         if self.clock != named.step:
-            node = first_steps(replace_name(node, named.step, self.clock), self.clock)
+            node = replace_name(node, named.step, self.clock)
+        if named.waiting:
+            node = first_writes(node, named.waiting)
         weights = next((each.weights for each in named.modifiers if each.weights), "")
         if weights and (part is named.base or part.changes == "update"):
             node = replace_name(node, named.param, weights)
@@ -147,8 +163,9 @@ class _Rule:
 
 
 def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
-    """Return statements without the assignments of a variable; a state stays."""
-    if name in {argument.arg for argument, _ in part.states}:
+    """Return statements without the assignments of a variable that they do not read."""
+    is_state = name in {argument.arg for argument, _ in part.states}
+    if is_state or any(reads(stmt, name) for stmt in body):
         return list(body)
     kept = []
     for stmt in body:
@@ -162,7 +179,8 @@ def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[a
 
 def _reduces_over_parameters(part: Part) -> bool:
     """Tell whether a part reduces over all parameters."""
-    keywords = (n for stmt in part.body for n in ast.walk(stmt) if isinstance(n, ast.keyword))
+    stmts = (*part.body, *part.definitions)
+    keywords = (n for stmt in stmts for n in ast.walk(stmt) if isinstance(n, ast.keyword))
     return any(keyword.arg == "over" for keyword in keywords)
 
 
@@ -171,12 +189,6 @@ def _assigns(stmt: ast.stmt, name: str) -> bool:
         case ast.Assign(targets=[ast.Name(id=assigned)]):
             return assigned == name
     return False
-
-
-def _stores(stmt: ast.stmt, name: str) -> bool:
-    """Tell whether a statement or one inside of it assigns a name."""
-    names = (node for node in ast.walk(stmt) if isinstance(node, ast.Name))
-    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in names)
 
 
 def _printed(statements: Sequence[ast.stmt]) -> list[str]:

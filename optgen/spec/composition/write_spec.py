@@ -8,7 +8,7 @@ from textwrap import indent
 
 from optgen.ir.ops import CALLABLE
 from optgen.spec.composition.names import Named
-from optgen.spec.composition.parts import Part
+from optgen.spec.composition.parts import Part, declared_key
 from optgen.spec.composition.write_rule import write_rule
 from optgen.spec.reserved_names import DECLARATIONS
 
@@ -49,9 +49,9 @@ def _decorator(named: Named) -> str:
         value = keyword.value
         if keyword.arg in ("keywords", "group") and isinstance(value, ast.Tuple):
             value = ast.Tuple([*value.elts, *added], ast.Load())
-        if keyword.arg not in ("gradient", "sparse_hint"):
+        if keyword.arg not in ("gradient", "sparse_hint", "zero_grad"):
             options.append(f"{keyword.arg}={ast.unparse(value)}")
-    if any(part.zero_grad for part in named.modifiers) and not named.base.option("zero_grad"):
+    if named.base.option("zero_grad") or any(part.zero_grad for part in named.modifiers):
         options.append("zero_grad=True")
     return f"@optimizer({', '.join(options)})"
 
@@ -66,6 +66,11 @@ def _signature(named: Named) -> Iterator[str]:
     yield f"{', '.join(inputs)}, /,"
     for argument, declaration in (each for part in named.parts for each in part.states):
         yield f"{argument.arg}={_for_dense_gradients(declaration)},"
+    for state, waits in named.waiting.items():
+        keys = {
+            a.arg: declared_key(declared) for part in named.parts for a, declared in part.states
+        }
+        yield f'{waits}=state("{keys[state]}_waits", shape="scalar"),'
     hypers = [each for part in named.parts for each in part.hypers]
     if hypers:
         yield "*,"
