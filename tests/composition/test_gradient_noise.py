@@ -1,0 +1,113 @@
+"""Gradient noise is Gaussian, decays as the paper says, and is a function of the seed."""
+
+import copy
+
+import pytest
+import torch
+
+import optgen
+from optgen import compose, modifiers
+from optgen.optim import AdamW
+
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
+NOISY = compose("sgd", modifiers.gradient_noise)
+
+
+def noises(steps, lowering="fused_cpu", shapes=((200, 200),), dtype=torch.float64, **options):
+    """The noise of each step and parameter: SGD with lr=1 subtracts it from zeros."""
+    params = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+    optimizer = NOISY(params, lr=1.0, **options)
+    found = []
+    with optgen.use_lowering(lowering):
+        for _ in range(steps):
+            for param in params:
+                param.detach().zero_()
+                param.grad = torch.zeros_like(param)
+            optimizer.step()
+            found.append([-param.detach().clone() for param in params])
+    return found
+
+
+def test_the_variance_is_that_of_the_paper():
+    found = noises(10, noise_eta=0.3, noise_gamma=0.7)
+    for t in (1, 10):
+        noise = found[t - 1][0]
+        variance = 0.3 / (1 + t) ** 0.7
+        assert noise.var().item() == pytest.approx(variance, rel=0.03)
+        assert abs(noise.mean().item()) < 4 * (variance / noise.numel()) ** 0.5
+
+
+def test_the_defaults_are_those_of_the_paper():
+    group = NOISY([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
+    assert (group["noise_eta"], group["noise_gamma"], group["noise_seed"]) == (0.01, 0.55, 0)
+
+
+def test_the_noise_is_gaussian():
+    noise = noises(1, noise_eta=1.0, noise_gamma=0.0)[0][0].flatten()
+    for bound in (-2.0, -1.0, 0.0, 0.5, 1.5):
+        part = torch.special.ndtr(torch.tensor(bound)).item()
+        assert (noise < bound).double().mean().item() == pytest.approx(part, abs=0.012)
+
+
+def test_a_seed_repeats_and_another_seed_parameter_or_step_differs():
+    shapes = ((50, 40), (50, 40))
+    first, again, other = (noises(2, shapes=shapes, noise_seed=s) for s in (5, 5, 6))
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(first, again, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
+    drawn = [*first[0], *first[1], *other[0], *other[1]]
+    correlations = torch.corrcoef(torch.stack([noise.flatten() for noise in drawn]))
+    assert (correlations - torch.eye(len(drawn))).abs().max() < 0.12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_it_is_the_optimizer_on_noisy_gradients(lowering):
+    torch.manual_seed(0)
+    mine = [torch.nn.Parameter(torch.randn(7, 5)), torch.nn.Parameter(torch.randn(3))]
+    theirs = copy.deepcopy(mine)
+    options = {"noise_eta": 0.5, "noise_gamma": 0.3, "noise_seed": 9}
+    drawn = noises(5, lowering, shapes=((7, 5), (3,)), dtype=torch.float32, **options)
+    composed = compose(AdamW, modifiers.gradient_noise)(mine, lr=0.1, **options)
+    plain = torch.optim.AdamW(theirs, lr=0.1)
+    with optgen.use_lowering(lowering):
+        for noise in drawn:
+            for a, b, n in zip(mine, theirs, noise, strict=True):
+                a.grad = torch.randn_like(a)
+                b.grad = a.grad + n
+            composed.step()
+            plain.step()
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lowerings_agree_within_rounding(dtype):
+    """The uniform numbers have the same bits; their logarithms and cosines are libraries'."""
+    first, *others = (noises(3, lowering, dtype=dtype, noise_eta=1.0) for lowering in LOWERINGS)
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            assert (a[0] - b[0]).abs().max() <= 8 * torch.finfo(dtype).eps
+
+
+def test_a_checkpoint_goes_on_with_the_same_noise():
+    def run(param, optimizer, steps):
+        for _ in range(steps):
+            param.grad = torch.ones_like(param)
+            optimizer.step()
+
+    whole = torch.nn.Parameter(torch.zeros(9))
+    run(whole, NOISY([whole], lr=0.1, noise_seed=2), 6)
+
+    begun = torch.nn.Parameter(torch.zeros(9))
+    optimizer = NOISY([begun], lr=0.1, noise_seed=2)
+    run(begun, optimizer, 3)
+    resumed = torch.nn.Parameter(begun.detach().clone())
+    other = NOISY([resumed], lr=0.1)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    run(resumed, other, 3)
+    assert torch.equal(whole, resumed)
+
+
+def test_a_step_without_variance_is_the_optimizers():
+    assert noises(1, noise_eta=0.0)[0][0].count_nonzero() == 0
