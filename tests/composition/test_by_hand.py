@@ -29,7 +29,7 @@ from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 
 OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "AdamW": {"weight_decay": 0}}
-ELSEWHERE = ("kahan", "low_precision_copy", "master", "stochastic_rounding")
+ELSEWHERE = ("gradient_noise", "kahan", "low_precision_copy", "master", "stochastic_rounding")
 """Modifiers that change nothing, or too much, in float64: see test_low_precision.py."""
 
 

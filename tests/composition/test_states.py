@@ -32,6 +32,7 @@ OWN = {
     "accumulate": ("grad_sum", "summed_gradients", "calls_between_steps"),
     "amsgrad": ("largest_second_moment",),
     "ema": ("ema",),
+    "gradient_noise": ("noise_stream",),
     "kahan": ("compensation",),
     "lookahead": ("slow",),
     "low_precision_copy": ("low_precision",),

@@ -97,7 +97,7 @@ class Part:
 
     @property
     def changes(self) -> str:
-        """What a modifier changes: a value of `STAGES`."""
+        """The thing that a modifier changes: a value of `STAGES`."""
         return STAGES[self.stage]
 
     @property
