@@ -6,7 +6,7 @@ import contextlib
 import functools
 import keyword
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,10 +81,13 @@ def compose(
     base, listed = spec_of(optimizer), tuple(modifiers)
     for each in listed:
         if not isinstance(each, Modifier | StateDtype):
-            raise TypeError(f"compose takes modifiers after the optimizer, not {each!r}")
+            hint = "write modifiers.ema, or modifiers.ema(0.99)"
+            raise TypeError(f"compose takes modifiers after the optimizer, not {each!r}: {hint}")
     if isinstance(base, Composition):
-        return load(composed(base.base, (*base.modifiers, *listed), name))
-    return load(composed(base, listed, name))
+        base, listed = base.base, (*base.modifiers, *listed)
+    spec = composed(base, listed, name)
+    with _errors_of_parts(spec):
+        return load(spec)
 
 
 def composed(
@@ -112,6 +115,22 @@ def composed(
     with located_errors(Place(base.file, base.line, 1), base.source):
         text = write_spec(name, named)
     return Composition(name, text, f"<{name}>", 1, base, modifiers)
+
+
+@contextlib.contextmanager
+def _errors_of_parts(spec: Composition) -> Iterator[None]:
+    """Name the part in an error of a composed text: a comment stands above its lines."""
+    from optgen.spec.errors import SpecError
+
+    try:
+        yield
+    except SpecError as error:
+        above = spec.source.split("\n")[: error.place.line]
+        parts = [line.strip().removeprefix("# ") for line in above if line.startswith("    # ")]
+        if not parts or error.place.file != spec.file:
+            raise
+        message = f"{error.message} (in {parts[-1]}, a part of the composition)"
+        raise SpecError(error.place, message, error.hint, error.source) from None
 
 
 def _optimizer(spec: Spec) -> Part:

@@ -61,10 +61,12 @@ def _named(name: str) -> Any:
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the literals of a call's arguments: the positional ones, and those with names."""
     try:
-        call = ast.parse(f"call{text}", mode="eval").body
-        assert isinstance(call, ast.Call)
-        args = [ast.literal_eval(arg) for arg in call.args]
-        return args, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
-        message = f"{text} holds no arguments: write ema(0.99) or clip_norm(max_norm=2)"
-        raise typer.BadParameter(message) from None
+        match ast.parse(f"call{text}", mode="eval").body:
+            case ast.Call(func=ast.Name(), args=args, keywords=keywords):
+                values = {k.arg: ast.literal_eval(k.value) for k in keywords if k.arg}
+                if len(values) == len(keywords):
+                    return [ast.literal_eval(arg) for arg in args], values
+    except (SyntaxError, ValueError):
+        pass
+    message = f"{text} holds no arguments: write ema(0.99) or clip_norm(max_norm=2)"
+    raise typer.BadParameter(message)

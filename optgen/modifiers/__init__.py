@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optgen.compositions import list_modifiers, modifier, modifier_of, state_dtype
+from optgen.spec.errors import did_you_mean
 
 if TYPE_CHECKING:
     from optgen.spec.declare import Modifier
@@ -26,7 +27,8 @@ def load(path: str | os.PathLike[str]) -> Modifier:
 
 def __getattr__(name: str) -> Modifier:
     if name not in list_modifiers():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = did_you_mean(name, list_modifiers(), f"there are {', '.join(list_modifiers())}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}")
     return modifier(name)
 
 

@@ -85,6 +85,7 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
                 _check_new(source, node, name, (constants, helpers))
                 helpers[name] = node
             case ast.FunctionDef():
+                _check_no_modifier(source, node)
                 specs.append(node)
             case _:
                 source.error(
@@ -114,6 +115,15 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
         if node not in programs
     ]
     return with_programs(source, algorithms, programs, constants, helpers)
+
+
+def _check_no_modifier(source: Source, node: ast.FunctionDef) -> None:
+    """Refuse a modifier, which is read as a part of a composition only."""
+    for decorator in node.decorator_list:
+        match decorator:
+            case ast.Name(id="modifier") | ast.Call(func=ast.Name(id="modifier")):
+                hint = f"optgen compose adamw {source.file} prints an optimizer with it"
+                source.error(node, f"`{node.name}` is a modifier, and no optimizer", hint)
 
 
 def _check_imports(source: Source, names: list[ast.alias]) -> None:
