@@ -79,13 +79,14 @@ def compose(
         TypeError: an argument is neither an optimizer nor a modifier.
     """
     base, listed = spec_of(optimizer), tuple(modifiers)
-    for each in listed:
-        if not isinstance(each, Modifier | StateDtype):
-            hint = "write modifiers.ema, or modifiers.ema(0.99)"
-            raise TypeError(f"compose takes modifiers after the optimizer, not {each!r}: {hint}")
+    wrong: list[object] = [each for each in listed if not isinstance(each, Modifier | StateDtype)]
+    if wrong:
+        hint = "write modifiers.ema, or modifiers.ema(0.99)"
+        raise TypeError(f"compose takes modifiers after the optimizer, not {wrong[0]!r}: {hint}")
     if isinstance(base, Composition):
-        base, listed = base.base, (*base.modifiers, *listed)
-    spec = composed(base, listed, name)
+        spec = composed(base.base, (*base.modifiers, *listed), name)
+    else:
+        spec = composed(base, listed, name)
     with _errors_of_parts(spec):
         return load(spec)
 
