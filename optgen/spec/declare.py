@@ -184,9 +184,9 @@ def modifier(
 ) -> Callable[[Callable[..., None]], Modifier]:
     """Mark a function as a modifier of optimizers, for `optgen.compose`.
 
-    It takes some of the names p, g, u, t and lr before `/`: the parameter, its gradient, the update
-    that will be added to the parameter, the step count, and the learning rate. States stand between
-    `/` and `*`, hyperparameters after `*`.
+    It takes some of the names p, g, v, u, t and lr before `/`: the parameter, its gradient, the
+    second moment, the update that will be added to the parameter, the step count, and the learning
+    rate. States stand between `/` and `*`, hyperparameters after `*`.
 
     Args:
         stage: when it runs; the stage says too what it changes.
