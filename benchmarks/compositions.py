@@ -1,0 +1,83 @@
+"""Time a step with its tail: clipping, the step, the average and the zeros, composed or by hand.
+
+    python benchmarks/compositions.py            # 25 million parameters in float32
+
+The variants take turns in one process, after a warm-up. Each line gives the least and the median
+time, and the ratio of the least to that of the plain step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from optgen import compose, modifiers, optim
+
+SHAPES = ((5000, 500),) * 10
+_DECAY = 0.999
+
+
+def parameters() -> list[Tensor]:
+    """Return parameters with gradients, the same ones in every call."""
+    generator = torch.Generator().manual_seed(1)
+    params = [torch.randn(shape, generator=generator) for shape in SHAPES]
+    for param in params:
+        param.grad = 1e-3 * torch.randn(param.shape, generator=generator)
+    return params
+
+
+def by_torch() -> Callable[[], None]:
+    """Return the step with torch's fused AdamW and its helpers."""
+    params = parameters()
+    grads = [param.grad for param in params if param.grad is not None]
+    optimizer = torch.optim.AdamW(params, fused=True)
+    averages = [param.clone() for param in params]
+
+    def step() -> None:
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        torch._foreach_lerp_(averages, params, 1 - _DECAY)
+        torch._foreach_zero_(grads)
+
+    return step
+
+
+def variants() -> dict[str, Callable[[], object]]:
+    """Return the steps to time, the plain one first."""
+    clip, average = modifiers.clip_norm(1.0), modifiers.ema(_DECAY)
+    everything = compose(optim.AdamW, clip, average, modifiers.zero_grad)
+    return {
+        "AdamW": optim.AdamW(parameters()).step,
+        "AdamW + clip": compose(optim.AdamW, clip)(parameters()).step,
+        "AdamW + clip + ema": compose(optim.AdamW, clip, average)(parameters()).step,
+        "AdamW + clip + ema + zero": everything(parameters()).step,
+        "torch's fused AdamW": torch.optim.AdamW(parameters(), fused=True).step,
+        "torch's, with clip, ema, zero": by_torch(),
+    }
+
+
+def main() -> None:
+    """Time the variants and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    steps = variants()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(options.rounds + 2):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - started)
+    plain = min(times["AdamW"][2:])
+    for name, taken in times.items():
+        least, median = min(taken[2:]), statistics.median(taken[2:])
+        print(f"{name:30} {1e3 * least:7.1f} ms {1e3 * median:7.1f} ms  x{least / plain:.2f}")
+
+
+if __name__ == "__main__":
+    main()
