@@ -213,6 +213,8 @@ def _spread(chosen: Scalar, other: Scalar) -> Scalar:
 def in_type_of(like: Tensor | TensorList, number: Scalar) -> Tensor:
     """Return a number in the dtype of a tensor, so that torch's `where` keeps that dtype."""
     tensor = like.tensors[0] if isinstance(like, TensorList) else like
+    if isinstance(number, TensorList):
+        return cast(Tensor, each_of(lambda one: in_type_of(tensor, one), number))
     if isinstance(number, Tensor):
         return number.to(tensor.dtype)
     return tensor.new_full((), number)
