@@ -19,12 +19,12 @@ def test_format_sorts_and_drops_imports() -> None:
     text = "import torch\nfrom math import (log,\n sqrt)\nx = sqrt( torch.pi )\n"
 
     expected = "from math import sqrt\n\nimport torch\n\nx = sqrt(torch.pi)\n"
-    assert emit._format(text, emit.require_ruff()) == expected
+    assert emit.format_python(text, emit.require_ruff()) == expected
 
 
 def test_format_says_what_a_template_broke() -> None:
     with pytest.raises(RuntimeError, match="not Python"):
-        emit._format("x = = 1\n", emit.require_ruff())
+        emit.format_python("x = = 1\n", emit.require_ruff())
 
 
 def test_changes(tmp_path: Path) -> None:

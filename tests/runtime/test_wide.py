@@ -281,10 +281,19 @@ WHOLE = """from optgen.spec import *
 
 
 @optimizer(paper="https://example.org")
-def Whole(p, g, t, /, m=state("m"), *, lr=hyper(0.1, ge=0)):
-    \"\"\"Products of matrices beside numbers of several parameters.\"\"\"
+def Whole(
+    p, g, t, /,
+    m=state("m"),
+    s=state("mu", shape="scalar"),
+    k=state("total", shape="group"),
+    *,
+    lr=hyper(0.1, ge=0),
+):
+    \"\"\"Products of matrices beside numbers of one and of several parameters.\"\"\"
     require(ndim(p) == 2, "{shape}")
-    m = 0.9 * m + g / rms(g, over="all")
+    k = 0.5 * k + norm(g, over="all")
+    s = 0.5 * s + rms(g @ transpose(g))
+    m = 0.9 * m + s * g / (rms(g, over="all") + where(k > 1, mean(m), 2))
     u = m @ transpose(m) @ m
     p = p - lr * u * mean(abs(m), over="group") / max_abs(u, over="group")
 """

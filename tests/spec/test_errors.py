@@ -120,7 +120,7 @@ RULES = {
         "if t > 3:", "    u = lr", "else:", "    u = g", "p = p - u"
     ),
     "answer becomes a number": spec("u = t > 3", "u = 3", UPDATE),
-    "unused state": spec("m = g", UPDATE, states=M),
+    "unused state": spec(UPDATE, states=M),
     "state never written": spec("p = p - lr * m", states=M),
     "parameter never written": spec("u = lr * g"),
     "unused hyperparameter": spec(UPDATE, hypers=f"{LR}, eps=hyper(1e-8)"),

@@ -54,13 +54,6 @@ CASES = {
         "p = p - lr * s * g",
         states='s=state("mu", shape="scalar", dtype="torch")',
     ),
-    "a scalar that a reduction feeds beside a matrix op": spec(
-        MATRIX,
-        "s = s + rms(g)",
-        "p = p - lr * s * orthogonalize(g, abc, k, eps)",
-        states='s=state("mu", shape="scalar")',
-        hypers=NS,
-    ),
     "a row becomes a tensor": spec(MATRIX, "u = row_mean(g)", "u = u * g", "p = p - lr * u"),
     "a row state becomes a column": spec(
         "if factored(p):", "    r = r + col_mean(g)", "    p = p - lr * r * g", states=R

@@ -70,9 +70,6 @@ ERRORS = {
     "gaussian and random": thin("Q = gaussian(Q, 1, 2)", "p = p - lr * random(1, 2) * g"),
     "randn": thin("Q = randn(Q, 1, 2)", UPDATE),
     "a rounded thin matrix": thin("Q = rounded(Q)", UPDATE),
-    "a number that a thin matrix feeds": thin(
-        *USED, "s = s + norm(Q)", states=f'{Q}, s=state("s", shape="scalar")'
-    ),
     "a state of tall parameters": spec(
         *USED, states='Q=state("Q", shape=("cols", "rank"), when="tall")', hypers=RANK
     ),

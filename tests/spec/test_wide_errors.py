@@ -98,9 +98,6 @@ CASES = {
         states='d=state("d", shape="group", init="d0")',
         hypers="lr=hyper(0.1, ge=0), d0=hyper(None, optional=True)",
     ),
-    "a group's state beside matrices": spec(
-        MATRIX, "d = 2 * d", "p = p - lr * d * (g @ transpose(g) @ g)", states=GROUP
-    ),
     "a group's state that the constructor makes": spec(
         "d = 2 * d", "p = p - lr * d * g", states='d=state("d", shape="group", eager=True)'
     ),
