@@ -163,7 +163,8 @@ def test_wheel_generates(inventor: Path, tmp_path: Path) -> None:
     run(optgen, "build", "my_rule.py", "--out", "mine", cwd=tmp_path)
     code = """
 import torch, optgen, mine.my_rule
-for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py")):
+composed = optgen.compose("my_rule.py", optgen.modifiers.clip_value(9.0))
+for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py"), composed):
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
     cls([parameter], lr=0.5).step()
@@ -171,7 +172,7 @@ for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py")):
 """
 
     printed = run(inventor, "-c", code, cwd=tmp_path).split("\n")
-    assert printed[:2] == ["[0.5, 0.5, 0.5]"] * 2
+    assert printed[:3] == ["[0.5, 0.5, 0.5]"] * 3
 
 
 def test_wheel_runs_the_demo(inventor: Path, tmp_path: Path) -> None:
