@@ -58,6 +58,7 @@ PARTS: dict[str, tuple[Any, ...]] = {
     "no learning rate": (RATE, modifier("decoupled_decay")),
     "skips of a fresh optimizer": (FRESH, modifier("skip_nonfinite")),
     "skips of a fresh modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
+    "an update that the rule has rounded": (SPECS / "kahan_adamw.py", modifier("cautious")),
     "unknown dtype of states": ("adamw", state_dtype("int8")),
     "unknown dtype of one state": ("adamw", state_dtype(exp_avg="float64")),
     "unknown state": ("adamw", state_dtype(exp_avg_sqr="bfloat16")),

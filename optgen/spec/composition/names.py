@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.ops import CALLABLE
+from optgen.ir.ops import CALLABLE, STORAGE_OPS
 from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.parts import STAGES, WRAPPING, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused
@@ -147,6 +148,7 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
     for part in modifiers:
         if part.changes == "moment":
             _check_moment(base, part)
+    _check_rounding(base, modifiers)
     has_rate = any(argument.arg == "lr" for argument, _ in base.hypers)
     for part in modifiers:
         if "lr" in part.inputs and not has_rate:
@@ -156,6 +158,16 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
         if part.guard and asking:
             message = f"{part.name} may skip the first step, and {asking[0]} asks `fresh` for it"
             raise CompositionError(f"{message}: leave one out")
+
+
+def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
+    """Refuse to change the update of a rule that has rounded its parameter already."""
+    called = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
+    rounds = any(name.id in STORAGE_OPS for name in called)
+    changing = [part.name for part in modifiers if part.changes in ("update", "store")]
+    if rounds and changing:
+        message = f"{changing[0]} changes the update, and {base.name} rounds the parameter itself"
+        raise CompositionError(f"{message}: leave one out")
 
 
 def _check_moment(base: Part, part: Part) -> None:
