@@ -196,7 +196,11 @@ class Splitter:
             if target.name in self.stored or None in forms or len(scales) != 1:
                 continue
             scale = scales.pop()
-            if is_number(scale, 1) or self._is_bound(target, stmt):
+            if (
+                is_number(scale, 1)
+                or self._is_bound(target, stmt)
+                or self._is_outside(target, stmt)
+            ):
                 continue
             bare = replace(target, name=f"{target.name}_unscaled")
             self.kinds[bare] = self.kinds[target]
@@ -208,6 +212,11 @@ class Splitter:
                 orelse=_unscaled(stmt.orelse, target, bare),
             )
         return stmt
+
+    def _is_outside(self, target: Ref, stmt: If) -> bool:
+        """Tell whether a target is also assigned outside of a branch, in an arm around it."""
+        everywhere = [a for a in assigns(self.algorithm.rule) if a.target == target]
+        return len(everywhere) > sum(a.target == target for a in assigns((stmt,)))
 
     def _is_bound(self, target: Ref, stmt: If) -> bool:
         """Tell whether an arm reads the scaled target, or its source is overwritten too early."""

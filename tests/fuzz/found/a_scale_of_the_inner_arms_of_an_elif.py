@@ -1,0 +1,28 @@
+# lowering: 'forloop'
+# kind: 'crashed'
+# message: "UnboundLocalError: cannot access local variable 'update_unscaled' where it is not associated with a value (forloop.py)"
+# hypers: {'opt': 0.5}
+# shapes: ((5,),)
+# dtype: 'float64'
+# seed: 432
+# viewed: False
+from optgen.spec import abs, col_mean, factored, fresh, given, hyper, maximum, optimizer, row_mean, sign, sqrt, state, where
+
+@optimizer(paper='https://example.org')
+def Random(p, g, t, hz=given('extra'), /, s=state('key_s', shape='scalar'), m=state('key_m'), *, opt=hyper(None, optional=True)):
+    """Drawn by lot.
+
+    Modifiers:
+
+    * grams: Give the update the signs of the negative gradient (Cao et al., 2024).
+    """
+    g = hz
+    if opt:
+        s = 2
+        update = p
+    elif s:
+        update = 0 * p
+        m = g
+    else:
+        update = 0 * p
+    p = update
