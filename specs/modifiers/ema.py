@@ -8,9 +8,10 @@ def ema(p, /, average=state("ema"), *, ema_decay=hyper(0.999, ge=0, le=1)):
     `optimizer.eval()` puts the average into the weights, and `optimizer.train()` takes it out.
     """
     if fresh(average):
-        average = p
+        share = 1
     else:
-        average = lerp(average, p, 1 - ema_decay)
+        share = 1 - ema_decay
+    average = lerp(average, p, share)
 
 
 @ema.eval
