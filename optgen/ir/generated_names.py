@@ -38,7 +38,8 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("singular_vectors", "trace", "transpose"),
     ),
     "eager.working_copies": (
-        *("equal_lists", "working_copy", "working_value", "write_back", "write_number"),
+        *("equal_lists", "working_copy", "working_number", "working_value", "write_back"),
+        "write_number",
     ),
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),

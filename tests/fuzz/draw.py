@@ -129,7 +129,8 @@ def _states(draft: Draft) -> list[State]:
     lot, found = draft.lot, []
     for symbol in ("m", "v", "w")[: lot.choice((0, 1, 1, 2, 2, 3))]:
         init = lot.choice((*INITS, '"p"', '"eps"'))
-        dtype = ', dtype="float32"' if lot.random() < 0.06 else ""
+        own = lot.choice(("float32", "bfloat16", "float16")) if lot.random() < 0.08 else ""
+        dtype = f', dtype="{own}"' if own else ""
         holds = lot.choice(("", "", "", "fa", "not fb", "c")) if symbol == "w" else ""
         if draft.family == "axes" and not draft.required and lot.random() < 0.15:
             holds = "factored(p)"
@@ -139,7 +140,7 @@ def _states(draft: Draft) -> list[State]:
         own = lot.choice(("", "", "", "float32", "float64", "torch"))
         dtype = f', dtype="{own}"' if own else ""
         found.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
-    if draft.family != "elements" and not draft.squares and lot.random() < 0.4:
+    if draft.family != "elements" and lot.random() < 0.4:
         for symbol in ("f", "f2")[: lot.choice((1, 1, 2))]:
             init = lot.choice((*INITS, '"lr"'))
             found.append(State(symbol, "lates", f'init={init}, shape="scalar"'))

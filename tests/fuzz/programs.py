@@ -47,7 +47,7 @@ def _program(lot: Random, mode: str, text: str, states: list[str]) -> str:
 
 
 def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
-    """Return a body that leaves at least one list as it is, and uses all; "" never."""
+    """Return a body that uses all lists, and mostly leaves at least one as it is; "" never."""
     numbers = [n for n in ("lr", "c", "eps") if n in declared] or ["0.5"]
     if "betas" in declared:
         numbers.append("betas[1]")
@@ -60,6 +60,8 @@ def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
     )
     while True:
         kept, *written = lot.sample(lists, lot.randint(2, len(lists)))
+        if len(written) + 1 == len(lists) and lot.random() < 0.4:
+            written.append(kept)  # the program writes every list
         lines = [f"x = {draw.tensor(2)}"] if lot.random() < 0.4 else []
         lines += [f"{name} = {draw.tensor(2)}" for name in written]
         unread = [n for n in lists if not re.search(rf"[=(].*\b{n}\b", "\n".join(lines))]

@@ -43,7 +43,7 @@ def drawn(seed: str | int, text: str) -> str:
     if lot.random() > 0.2 or "random(" in text:
         return text
     text = _with_scopes(lot, text)
-    if _MATRICES.search(text):  # such a rule keeps no state of the group
+    if _MATRICES.search(text) and lot.random() < 0.5:
         word, scope = lot.choice(WORDS), lot.choice(("group", "all"))
         scaled = f'    g = g / (1 + {word}(g, over="{scope}")**2)\n'
         return _FIRST.sub(lambda first: first[0] + scaled, text, count=1)

@@ -100,8 +100,11 @@ def read_lines(
     read, like = names_read(program), _spelt(form.tensor, plan.algorithm.param)
     for stream in streams(plan):
         if stream.stored or stream.name in read:
-            function = "working_copy" if stream.name in copied else "working_value"
             tensor = _spelt(form.tensor, stream.name)
+            if stream.state is not None and stream.state.on_device:
+                yield from when(stream, f"{stream.name} = working_number({tensor})")
+                continue
+            function = "working_copy" if stream.name in copied else "working_value"
             yield from when(stream, f"{stream.name} = {function}({tensor}, {like})")
 
 

@@ -39,6 +39,13 @@ def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> 
     return cast(Tensor, TensorList([tensor.to(dtype) for tensor in value]))
 
 
+def working_number(value: Tensor | list[Tensor]) -> Tensor:
+    """Return copies of 0-dim states, in the dtype of the states."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    return cast(Tensor, TensorList(foreach_clone(value)))
+
+
 def write_back(tensors: list[Tensor], values: Tensor) -> None:
     """Write the values of a `TensorList` into the tensors of a bucket, in their dtype."""
     torch._foreach_copy_(tensors, cast(TensorList, values).tensors)

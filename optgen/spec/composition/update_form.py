@@ -1,7 +1,8 @@
 """Rewrite a rule so that it computes the update of the parameter, instead of the parameter.
 
 `p = p - lr * m` becomes `u = -(lr * m)`, and `p + u` stands where the rule reads `p` afterwards.
-The difference of the new and the old parameter is never computed, so nothing is lost in it.
+So no difference of the new and the old parameter loses digits. It is computed only where the
+parameter is no term of the assigned sum, as in `p = p * c`.
 """
 
 from __future__ import annotations

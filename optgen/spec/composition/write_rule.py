@@ -40,10 +40,8 @@ class _Rule:
         if not modifiers:
             return list(self._rule_and_rest())
         part, *others = modifiers
-        body = part.body
         counts = bool(part.step) and self._counts(others)
-        if part.step and not counts:
-            body = _without_variable(part, body, part.step)
+        body = self._body(part, others)
         guards = ((part.guard, self._changing()),) if part.guard else ()
         later = replace(self, clock=part.step if counts else self.clock)
         if part.stage == WRAPPING:
@@ -91,11 +89,23 @@ class _Rule:
     def _after_gradients(self) -> tuple[Part, ...]:
         return (self.named.base, *self.named.of("moment", "update", "store", "observe"))
 
+    def _body(self, part: Part, others: Sequence[Part]) -> list[ast.stmt]:
+        """Return the statements of a modifier, without a step count that no later part reads."""
+        if part.step and not self._counts(others):
+            return _without_variable(part, part.body, part.step)
+        return part.body
+
     def _counts(self, gradients: Sequence[Part]) -> bool:
-        """Tell whether the rest of the step reads the step count."""
-        later = (*gradients, *self._after_gradients())
-        nodes = (node for part in later for stmt in part.body for node in ast.walk(stmt))
-        return any(isinstance(n, ast.Name) and n.id == self.named.step for n in nodes)
+        """Tell whether these modifiers of the gradient, or what follows them, read the step count.
+
+        Parts after a modifier with a count of its own read that one.
+        """
+        step = self.named.step
+        if not gradients:
+            return any(reads(stmt, step) for part in self._after_gradients() for stmt in part.body)
+        part, *others = gradients
+        own = any(reads(stmt, step) for stmt in self._body(part, others))
+        return own or (not part.step and self._counts(others))
 
     def _rule_and_rest(self) -> Iterator[str]:
         """Yield the lines of the rule, and of the modifiers after it."""
