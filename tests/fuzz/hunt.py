@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fuzz import built, trial
@@ -25,6 +25,7 @@ class Tally:
     refused: int = 0
     compared: int = 0
     incomparable: int = 0  # accepted, but no step was compared
+    kinds: Counter[str] = field(default_factory=Counter)  # of the compared rules, by `kinds_of`
     failures: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
     refusals: Counter[str] = field(default_factory=Counter)
     steps: trial.Count = field(default_factory=trial.Count)
@@ -43,7 +44,7 @@ class Tally:
         """Add the counts of another tally."""
         for name in ("drawn", "refused", "compared", "incomparable"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("failures", "refusals", "spent"):
+        for name in ("kinds", "failures", "refusals", "spent"):
             getattr(self, name).update(getattr(other, name))
         self.steps.compared += other.steps.compared
         self.steps.incomparable += other.steps.incomparable
@@ -118,12 +119,27 @@ def tried(
         found += trial.run(rule, setting, left, count)
     tally.spent.update(count.spent)
     tally.compared += count.compared > 0
+    if count.compared:
+        tally.kinds.update(kinds_of(rule))
     tally.incomparable += count.compared == 0
     tally.steps.compared += count.compared
     tally.steps.incomparable += count.incomparable
     for kind in {f.kind for f in found}:
         tally.failures[kind] += 1
     return found
+
+
+def kinds_of(rule: built.Built) -> Iterator[str]:
+    """Yield the parts of the language by which the compared rules are counted."""
+    algorithm = rule.algorithm
+    if algorithm.has_matrix_ops or any(algorithm.matrix_states()):
+        yield "matrices"
+    if algorithm.is_wide:
+        yield "groups"
+    if rule.programs:
+        yield "programs"
+    if not algorithm.elementwise:
+        yield "not elementwise"
 
 
 def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:

@@ -178,9 +178,11 @@ class Run:
     def report(self) -> str:
         """Return the result of the run, and where time went."""
         spent = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.spent.most_common())
+        kinds = ", ".join(f"{n} {kind}" for kind, n in self.tally.kinds.most_common())
         refusals = "".join(f"\n  {n:4} {text}" for text, n in self.tally.refusals.most_common(15))
         return (
             f"seed {self.options.seed}: {self.tally}\n"
+            f"of the compared rules: {kinds}\n"
             f"{len(self.causes) - self.known} causes written down; "
             f"time: {spent}\nrefused:{refusals}"
         )
