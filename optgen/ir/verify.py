@@ -241,8 +241,9 @@ def _check_streams(plan: Plan, sweep: Sweep) -> None:
     expected = [algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.tensor_states())]
     if names != ([n for n in expected if n in names] if is_cut else expected):
         raise VerifyError(f"the streams are {names}, not {expected}")
-    written = {a.target.name for a in assigns(sweep.body)} - {algorithm.grad}
     stored = {s.name for s in sweep.streams if s.stored}
+    zeroed = stored & {algorithm.grad} if algorithm.zero_grad else set()
+    written = {a.target.name for a in assigns(sweep.body)} - {algorithm.grad} | zeroed
     if not stored <= written if is_cut else stored != written & set(names):
         raise VerifyError(f"stored are {sorted(stored)}, assigned {sorted(written)}")
 

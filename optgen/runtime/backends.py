@@ -53,7 +53,13 @@ class CachedCall(Protocol):
 
 
 class Backend(Protocol):
-    """An object that takes batches through one lowering."""
+    """An object that takes batches through one lowering.
+
+    * `zeroes_gradients`: whether its updates leave dense gradients at zero, if a rule asks for
+      that. `dispatch` does so after the updates of other backends.
+    """
+
+    zeroes_gradients: bool
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Return a short reason why this backend cannot take a batch; "" if it can."""

@@ -1,7 +1,8 @@
 """Take a step: gather its batches, choose a backend for each, prepare all of them, update."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
 from optgen.runtime.batch.grad_scaler import is_scaled, is_skipped
+from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
@@ -19,6 +21,14 @@ from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consen
 from optgen.runtime.sharded.place_gradients import placed_gradients
 from optgen.runtime.tensors.dtensor import advance_versions
 from optgen.runtime.tensors.real_views import all_plain
+
+
+class _Prepared(NamedTuple):
+    """A step that is checked: its batches, and the updates to call."""
+
+    batches: list[Batch]
+    updates: list[PreparedUpdate]
+    zeroed: set[int]  # the identities of the gradients that kernels leave at zero
 
 
 def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
@@ -37,18 +47,20 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
         if grads is None and not handed and _take_fast_path(optimizer):
             context.before = None
             return
-        batches, updates = _prepare(optimizer, grads)
+        prepared = _prepare(optimizer, grads)
     except BaseException:
         roll_back(optimizer)
         raise
     stepped = False
     try:
-        cached = [update() for update in updates]
+        cached = [update() for update in prepared.updates]
         context.cached = cached[0] if len(cached) == 1 and not handed else None
-        for batch in batches:
-            write_back(batch, with_gradients=is_scaled(optimizer))
+        for batch in prepared.batches:
+            write_back(batch, with_gradients=is_scaled(optimizer) or bool(prepared.zeroed))
             store_group_states(optimizer.rule, batch)
             advance_versions(batch.members)
+        if optimizer.rule.zero_grad:
+            _zero_others(optimizer, grads, () if is_skipped(optimizer) else prepared.zeroed)
         # `is_skipped` may wait for a device, so it is called only if the answer matters.
         stepped = not (context.created and is_skipped(optimizer))
     finally:
@@ -64,8 +76,11 @@ def _take_fast_path(optimizer: Stepping) -> bool:
     cached = context.cached
     if cached is not None and cached.forced == forced_lowering:
         context.cached = None  # stays None if a group's value raises an error
-        if is_skipped(optimizer) or cached.run(optimizer):
+        skipped = is_skipped(optimizer)
+        if skipped or cached.run(optimizer):
             context.cached = cached
+            if optimizer.rule.zero_grad and (skipped or not cached.zeroes_gradients):
+                _zero_others(optimizer)
             return True
     if context.batches:
         return False
@@ -85,10 +100,8 @@ def _takes_batch(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
     return lambda batch: choose(optimizer, batch)[0] == lowering
 
 
-def _prepare(
-    optimizer: Stepping, grads: Sequence[Tensor | None] | None
-) -> tuple[list[Batch], list[PreparedUpdate]]:
-    """Gather and check the batches of a step; return them, and the updates to call."""
+def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Prepared:
+    """Gather and check the batches of a step."""
     optimizer._context.cached = None
     with _consensus(optimizer) as consensus:
         batches = gather_batches(optimizer, placed_gradients(optimizer, grads, consensus))
@@ -97,10 +110,13 @@ def _prepare(
             for lowering, listed in by_lowering.items():
                 for batch in listed:
                     note_batch(consensus, optimizer.rule, lowering, batch)
+        zeroed = _zeroed(by_lowering) if optimizer.rule.zero_grad else set()
         if optimizer.rule.wide:  # its parameters wait for one another in the step
-            return batches, [wide_step.prepare(optimizer, by_lowering, consensus)]
+            wide = wide_step.prepare(optimizer, by_lowering, consensus)
+            return _Prepared(batches, [wide], zeroed)
         order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
-        return batches, [backend(n).prepare(optimizer, by_lowering[n], consensus) for n in order]
+        updates = [backend(n).prepare(optimizer, by_lowering[n], consensus) for n in order]
+        return _Prepared(batches, updates, zeroed)
 
 
 def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:
@@ -108,9 +124,32 @@ def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, lis
     by_lowering: dict[str, list[Batch]] = {}
     for batch in (part for whole in batches for part in whole.parts or (whole,)):
         if batch.params:
+            if batch.dispatch_key.occurrence and optimizer.rule.zero_grad:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} leaves gradients at zero, and a parameter is "
+                    "listed twice: list it once"
+                )
             lowering, _ = choose(optimizer, batch)
             by_lowering.setdefault(lowering, []).append(batch)
     return by_lowering
+
+
+def _zeroed(by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:
+    """Return the identities of the gradients that kernels leave at zero."""
+    batches = (b for n, each in by_lowering.items() if backend(n).zeroes_gradients for b in each)
+    dense = (batch for batch in batches if not batch.dispatch_key.sparse_grad)
+    return {id(grad) for batch in dense for grad in batch.grads}
+
+
+def _zero_others(
+    optimizer: Stepping,
+    given: Sequence[Tensor | None] | None = None,
+    zeroed: Collection[int] = (),
+) -> None:
+    """Write zeros into the gradients of a step that are not `zeroed` yet."""
+    own = (p.grad for group in optimizer.param_groups for p in group["params"])
+    grads = own if given is None else given
+    zero_gradients([each for each in grads if each is not None and id(each) not in zeroed])
 
 
 @contextmanager

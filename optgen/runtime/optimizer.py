@@ -11,7 +11,6 @@ from optgen.runtime import dispatch
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
-from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import adopt_group_states
 from optgen.runtime.batch.view_checks import check_added_group, check_views
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
@@ -93,8 +92,6 @@ class GeneratedOptimizer(LightOptimizer):
                 self._context.placeholders = placeholders_of(self.state)
             else:
                 dispatch.step(self)
-                if self.rule.zero_grad:
-                    zero_gradients(self.param_groups)
         finally:
             set_grad_enabled(enabled)
         return loss

@@ -37,6 +37,7 @@ from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan, plans
 from optgen.passes.scatter_add import is_scatter_add
 from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
+from optgen.passes.zero_gradients import zero_gradients
 
 _PASSES = (
     encode_choices,
@@ -46,6 +47,7 @@ _PASSES = (
     fold_denominators,
     factor_out_divisors,
     hoist_scalars,
+    zero_gradients,
 )
 
 
@@ -115,10 +117,13 @@ def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
 
 
 def _only_read(algorithm: Algorithm) -> list[str]:
-    """Declare the read-only streams, if there are any besides the gradient."""
-    others = [state.symbol for state in algorithm.tensor_states() if not state.written]
-    bits = [f"1 << {constant(name)}" for name in (algorithm.grad, *others)]
-    return [f"static constexpr u32 READ_ONLY = {' | '.join(bits)};"] if others else []
+    """Declare the read-only streams, unless the gradient is the only one."""
+    grad = () if algorithm.zero_grad else (algorithm.grad,)
+    names = (*grad, *(state.symbol for state in algorithm.tensor_states() if not state.written))
+    if names == (algorithm.grad,):
+        return []
+    bits = [f"1 << {constant(name)}" for name in names]
+    return [f"static constexpr u32 READ_ONLY = {' | '.join(bits) or '0'};"]
 
 
 def _scatter_adds(algorithm: Algorithm) -> list[str]:

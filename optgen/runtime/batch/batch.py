@@ -101,10 +101,10 @@ class Batch:
         return chain(self.params, self.grads, *self.states, self.steps)
 
     def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
-        """Return the tensors that kernels only read; if `scaled`, they write to gradients."""
+        """Return the tensors that kernels only read; if `scaled`, they unscale gradients."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]
-        return chain(*columns, () if scaled else self.grads)
+        return chain(*columns, () if scaled or rule.zero_grad else self.grads)
 
     def is_like(self, other: "Batch") -> bool:
         """Tell whether another batch has tensors of the same types and dispatch keys."""

@@ -13,7 +13,7 @@ from optgen.runtime.batch.hyperparameters import numbers_of
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
-from optgen.runtime.torch_private import has_overlap, item, numel
+from optgen.runtime.torch_private import has_overlap, is_contiguous, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
@@ -34,7 +34,8 @@ def check_step(optimizer: Optimized, batch: Batch) -> None:
         return
     numbers_of(optimizer).check(optimizer.rule.values(batch.group))
     _check_gradients(batch)
-    _check_memory(batch, is_scaled(optimizer))
+    writes_gradients = is_scaled(optimizer) or optimizer.rule.zero_grad
+    _check_memory(batch, writes_gradients)
     _check_states(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
         _check_counts(batch.steps)
@@ -94,12 +95,17 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
         )
 
 
-def _check_memory(batch: Batch, scaled: bool) -> None:
+def _check_memory(batch: Batch, writes_gradients: bool) -> None:
     """Raise torch's error for a tensor to be written if several of its elements share memory."""
-    written = [each.original for each in batch.view_copies if scaled or not each.is_gradient]
+    written = [
+        each.original for each in batch.view_copies if writes_gradients or not each.is_gradient
+    ]
     for index in batch.noncontiguous:
         columns = (column for column in (batch.params, *batch.states) if column)
         written += (column[index] for column in columns if column[index] is not None)
+    if writes_gradients:
+        dense = (grad for grad in batch.grads if not grad.is_sparse)
+        written += (grad for grad in dense if not is_contiguous(grad))
     if any(map(has_overlap, written)):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers "

@@ -19,6 +19,7 @@ class CachedStep(Protocol):
     """A step that a backend can repeat without gathering, while nothing it depends on changes."""
 
     forced: str | None  # the lowering that `use_lowering` forced when the step was cached
+    zeroes_gradients: bool  # whether the step leaves gradients at zero, if its rule asks for that
 
     def run(self, optimizer: Any) -> bool:
         """Take the step, or change nothing and return False."""

@@ -40,9 +40,8 @@ def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) ->
     return list(compress(params, [grad is not None for grad in all_grads])), grads
 
 
-def zero_gradients(groups: Sequence[Group]) -> None:
-    """Write zeros into the gradients of all parameters."""
-    grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+def zero_gradients(grads: Sequence[Tensor]) -> None:
+    """Write zeros into gradients."""
     plain = [grad for grad in grads if type(grad) is Tensor and not grad.is_sparse]
     with torch.no_grad():
         if plain:

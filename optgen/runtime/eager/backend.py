@@ -19,6 +19,8 @@ from optgen.runtime.sharded.driver import Update
 class EagerBackend:
     """Backend that calls generated functions over tensors or lists of tensors."""
 
+    zeroes_gradients = False
+
     def __init__(self, lowering: str) -> None:
         self._lowering = lowering
 

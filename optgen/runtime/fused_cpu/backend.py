@@ -35,6 +35,8 @@ _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 class FusedCpuBackend:
     """Backend for CPU tensors that calls compiled kernels."""
 
+    zeroes_gradients = True
+
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why no kernel can take this batch; "" if one can."""
         if owner.rule.why_uncut:

@@ -78,6 +78,8 @@ def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
 class CachedDenseStep:
     """Cached plan of the last fused step; valid until groups, lowerings or dtypes change."""
 
+    zeroes_gradients = True
+
     def __init__(
         self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], stepped: set[int]
     ):

@@ -35,6 +35,8 @@ _PLAIN = {Tensor, torch.nn.Parameter}
 class CachedSparseStep:
     """Cached plan of the last step of sparse gradients."""
 
+    zeroes_gradients = False
+
     def __init__(self, kernel: Kernel, update: Any, groups: list[Group]) -> None:
         self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._update = kernel, update

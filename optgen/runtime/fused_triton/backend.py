@@ -33,6 +33,8 @@ _KEPT = 4  # plans kept for a function: four averaged models can take turns with
 class FusedTritonBackend:
     """Backend for CUDA tensors, and for CPU tensors under Triton's interpreter."""
 
+    zeroes_gradients = False
+
     def __init__(self) -> None:
         # One plan for all batches. A rule that reduces over parameters has one for each batch.
         self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()

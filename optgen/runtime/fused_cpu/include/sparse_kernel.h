@@ -83,7 +83,7 @@ struct SparseKernel {
     void store(i64 t, i64 row, i64 at, i64 n, C* const* from, i64 offset) const {
         const i64 first = touched.values[touched.first[row]].row * width(t) + at;
         for (int s = 0; s < STREAMS; ++s)
-            if (is_written<R>(s) && from[s])
+            if (s != 1 && is_written<R>(s) && from[s])
                 write(dtype(t, s), from[s] + offset, kernel.address(s, t), first, n);
     }
 

@@ -30,7 +30,8 @@ def fill_table(
     """Return the table of these tensors, and the copies that must be written back.
 
     With `copies`, a stream is copied if its memory order differs from its parameter's. A copied
-    gradient is written back only if gradients are `scaled`, because the kernel then unscales them.
+    gradient is written back only if the kernel changes it: if gradients are `scaled`, or if the
+    step leaves them at zero.
     """
     table = Table(kernel, sum(len(batch.params) for batch in batches), len(batches))
     table.has_copies = copies

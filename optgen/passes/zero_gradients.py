@@ -1,0 +1,45 @@
+"""Store zeros in the gradients, for an algorithm whose step leaves them at zero.
+
+The last sweep that reads the gradient stores the zeros: the gradient's elements are in the cache
+then. A call of its own would fetch them from memory again, only to overwrite them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.nodes import Assign, Const, Linear, Ref, Term
+from optgen.ir.plan import Plan, Stream, Sweep
+
+_ZERO = Linear((Term(Const(0), (), ()),))
+
+
+def zero_gradients(plan: Plan) -> Plan:
+    """Return the plan with a store of zeros, if its algorithm asks for that."""
+    algorithm = plan.algorithm
+    if not algorithm.zero_grad:
+        return plan
+    grad = algorithm.grad
+    version = max(ref.version for ref in plan.kinds if ref.name == grad) + 1
+    zero = Assign(Ref(grad, version), _ZERO, ("leave the gradient at zero",))
+    place = _last_sweep(plan, grad)
+    sweep = plan.phases[place]
+    assert isinstance(sweep, Sweep)
+    others = [stream for stream in sweep.streams if stream.name != grad]
+    at = 1 if others and others[0].role == "param" else 0  # the gradient follows the parameter
+    streams = (*others[:at], Stream(grad, "grad", True), *others[at:])
+    phases = list(plan.phases)
+    phases[place] = Sweep(streams, (*sweep.body, zero))
+    kinds = {**plan.kinds, zero.target: plan.kinds[Ref(grad)]}
+    return replace(plan, phases=tuple(phases), kinds=kinds)
+
+
+def _last_sweep(plan: Plan, grad: str) -> int:
+    """Return the place of the last sweep that reads the gradient, or else of the last sweep."""
+    places = [i for i, phase in enumerate(plan.phases) if isinstance(phase, Sweep)]
+    reading = [i for i in places if _reads(plan.phases[i], grad)]
+    return (reading or places)[-1]
+
+
+def _reads(phase: object, grad: str) -> bool:
+    return isinstance(phase, Sweep) and any(stream.name == grad for stream in phase.streams)

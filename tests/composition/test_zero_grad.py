@@ -1,0 +1,121 @@
+"""Test `zero_grad`: the fused C++ kernel leaves gradients at zero in its own sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen import compose, modifiers, optim
+from optgen.runtime import dispatch
+from optgen.runtime.batch.gradients import zero_gradients
+
+SHAPES = ((33, 17), (100,), (5, 3), (), (0, 4))
+PARTS: dict[str, tuple[Any, ...]] = {
+    "one sweep": (),
+    "two sweeps": (modifiers.clip_tensor_norm(0.1),),
+    "waits for all parameters": (modifiers.clip_norm(0.5),),
+}
+DTYPES = {
+    "float32": (torch.float32, torch.float32),
+    "bfloat16": (torch.bfloat16, torch.bfloat16),
+    "bfloat16 gradients": (torch.float32, torch.bfloat16),
+}
+
+
+def pair(parts: tuple[Any, ...], **options: Any) -> tuple[Any, Any]:
+    """Return classes with and without `zero_grad`."""
+    plain = compose(optim.AdamW, *parts) if parts else optim.AdamW
+    return compose(optim.AdamW, *parts, modifiers.zero_grad), plain
+
+
+def parameters(dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
+
+
+def strided(grad: Tensor) -> Tensor:
+    return grad.t().contiguous().t() if grad.dim() == 2 else grad
+
+
+@pytest.fixture
+def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of gradients that each call after a kernel zeroes."""
+    counts: list[int] = []
+
+    def counted(grads: list[Tensor]) -> None:
+        counts.append(len(grads))
+        zero_gradients(grads)
+
+    monkeypatch.setattr(dispatch, "zero_gradients", counted)
+    return counts
+
+
+@pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+def test_the_kernel_writes_the_zeros(
+    parts: tuple[Any, ...], dtypes: tuple[torch.dtype, torch.dtype], zeroed_later: list[int]
+) -> None:
+    """First, cached and gathered steps; a gradient of another layout goes through a copy."""
+    dtype, grad_dtype = dtypes
+    zeroing, plain = pair(parts)
+    params, wanted = parameters(dtype), parameters(dtype)
+    ours, theirs = zeroing(params), plain(wanted)
+    for step in range(4):
+        for param, other, grad in zip(params, wanted, parameters(dtype, step + 1), strict=True):
+            param.grad_dtype = other.grad_dtype = grad_dtype
+            other.grad = grad.to(grad_dtype)
+            param.grad = strided(other.grad.clone()) if step == 2 else other.grad.clone()
+        ours.step()
+        theirs.step()
+        assert all(map(torch.equal, params, wanted))
+        assert not any(param.grad.any() for param in params if param.grad is not None)
+    assert not any(zeroed_later)
+
+
+def test_gradients_of_a_skipped_step_are_zero() -> None:
+    """An infinity that stayed would be added to the next gradient."""
+    param = torch.ones(5, requires_grad=True)
+    ours = pair(())[0]([param], fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for factor in (1.0, torch.inf, 1.0, torch.inf):  # before there is a cached step, and after
+        before = param.detach().clone()
+        scaler.scale((param * factor).sum()).backward()
+        scaler.step(ours)
+        scaler.update()
+        assert torch.equal(param, before) is (factor == torch.inf)
+        assert param.grad is not None
+        assert not param.grad.any()
+
+
+def test_the_functional_form_zeroes_the_gradients_it_is_handed() -> None:
+    param, grad = torch.ones(5), torch.ones(5)
+    pair(())[0]([param]).step()  # builds nothing: there is no gradient
+    ours = pair(())[0]([param])
+    dispatch.step(ours, [grad])
+    assert not grad.any()
+    assert not torch.equal(param, torch.ones(5))
+
+
+def test_a_parameter_listed_twice_is_refused() -> None:
+    """Its second update would see the zeros that the first has left."""
+    param = torch.ones(3, requires_grad=True)
+    with pytest.warns(UserWarning, match="duplicate"):
+        ours = pair(())[0]([param, param])
+    param.grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match="listed twice: list it once"):
+        ours.step()
+    assert torch.equal(param, torch.ones(3))
+    assert torch.equal(param.grad, torch.ones(3))
+
+
+def test_an_expanded_gradient_is_refused() -> None:
+    """Its elements share memory, so torch refuses to write to it too."""
+    param = torch.ones(3, 4, requires_grad=True)
+    ours = pair(())[0]([param])
+    param.grad = torch.ones(1).expand(3, 4)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        ours.step()
+    assert torch.equal(param, torch.ones(3, 4))

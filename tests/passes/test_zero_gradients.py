@@ -1,0 +1,52 @@
+"""Test which sweep stores the zeros in the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planning import CATALOGUE
+
+from optgen.ir.nodes import Const, Linear, Term, assigns
+from optgen.ir.plan import Plan, Sweep
+from optgen.ir.verify import verify_plan
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.plan import plans
+from optgen.passes.zero_gradients import zero_gradients
+
+NAMES = ("Adam", "Adafactor", "Muon")
+
+
+def stores(plan: Plan) -> list[bool]:
+    """Tell of each sweep that reads or writes the gradient whether it stores it."""
+    streams = (s for sweep in plan.sweeps for s in sweep.streams)
+    return [stream.stored for stream in streams if stream.role == "grad"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_last_sweep_that_reads_the_gradient_stores_zeros(name: str) -> None:
+    algorithm = replace(CATALOGUE[name], zero_grad=True)
+    for each in map(hoist_scalars, plans(algorithm)):
+        zeroing = zero_gradients(each)
+        verify_plan(zeroing)
+        *others, last = stores(zeroing)
+        assert last
+        assert not any(others)
+        changed = [sweep for sweep in zeroing.sweeps if sweep not in each.sweeps]
+        (sweep,) = changed
+        *_, written = assigns(sweep.body)
+        assert written.target.name == each.algorithm.grad
+        assert written.value == Linear((Term(Const(0), (), ()),))
+
+
+def test_a_sweep_that_does_not_read_the_gradient_gets_it() -> None:
+    """A rule may ignore its gradient; the step still leaves it at zero."""
+    (general,) = plans(replace(CATALOGUE["Adam"], zero_grad=True))
+    (sweep,) = general.sweeps
+    without = Sweep(tuple(s for s in sweep.streams if s.role != "grad"), sweep.body)
+    assert stores(zero_gradients(replace(general, phases=(without,)))) == [True]
+
+
+def test_other_plans_stay_as_they_are() -> None:
+    (general,) = plans(CATALOGUE["Adam"])
+    assert zero_gradients(general) is general
