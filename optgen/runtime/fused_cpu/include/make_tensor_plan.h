@@ -78,11 +78,11 @@ constexpr int COMPLETE_AXES[] = {
     set(TENSOR, ROW, COLUMN, MATRIX), set(TENSOR, ROW), set(TENSOR, COLUMN), set(TENSOR)};
 
 // Plans tiles of one or more whole matrices.
-inline void plan_whole_matrices(TensorPlan& plan) {
+inline void plan_whole_matrices(TensorPlan& plan, i64 short_row_tile) {
     const bool small = plan.size() <= MAX_WHOLE_MATRIX;
     plan.by_rows = plan.columns >= LONG_ROW && 2 * plan.size() >= SHORT_ROW_TILE && small;
-    plan.tile_elements = plan.by_rows ? LONG_ROW_TILE : plan.short_row_tile();
-    plan.tile_height = plan.by_rows ? 1 : max(1, plan.short_row_tile() / max(1, plan.size()));
+    plan.tile_elements = plan.by_rows ? LONG_ROW_TILE : short_row_tile;
+    plan.tile_height = plan.by_rows ? 1 : max(1, short_row_tile / max(1, plan.size()));
     // A matrix value has one number per matrix: tiles begin at a cache line of these numbers.
     if (plan.tile_height > CACHE_LINE)
         plan.tile_height = plan.tile_height / CACHE_LINE * CACHE_LINE;
@@ -159,11 +159,13 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
             ? split_once : columns_once && plan.strategy == TensorPlan::EXACT_COLUMNS;
         if (!plan.whole_matrices)
             plan_bands_and_chunks(plan, program.table.shards, plan.loop_dtype && once);
+        if (plan.whole_matrices) plan_whole_matrices(plan, plan.short_row_tile());
     } else { // each element is a matrix
         plan.batch = program.table.elements[t], plan.rows = plan.columns = 1;
         plan.complete_axes = COMPLETE_AXES[TensorPlan::WHOLE_MATRICES], plan.whole_matrices = true;
+        constexpr bool once = reads_elements_once<R>(TensorPlan::WHOLE_MATRICES);
+        plan_whole_matrices(plan, plan.loop_dtype && once ? IN_PLACE_TILE : plan.short_row_tile());
     }
-    if (plan.whole_matrices) plan_whole_matrices(plan);
     return plan;
 }
 

@@ -197,7 +197,17 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             if (step.axes == TENSOR)
                 return rule.run(false, tensor.inputs, k, tile.rows, tile.columns, at);
         }
+        if (step.axes == TENSOR && n > SHORT_ROW_TILE && !plan.by_rows) return run_parts(k, n, at);
         rule.run(false, tensor.inputs, k, 1, n, at);
+    }
+
+    // Runs a loop over n elements, a part at a time.
+    void run_parts(int k, i64 n, const Pointer* at) const {
+        Pointer pointers[MAX_VALUES];
+        for (i64 first = 0; first < n; first += SHORT_ROW_TILE) {
+            for (int v = 0; v < rule.values; ++v) pointers[v] = at[v].plus(first * rule.bytes(v));
+            rule.run(false, tensor.inputs, k, 1, min(SHORT_ROW_TILE, n - first), pointers);
+        }
     }
 
     // Returns the streams that a loop reads in place.
