@@ -15,6 +15,7 @@ from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.derive import derive
 from optgen.passes.plan import plans
+from optgen.passes.zero_gradients import zero_gradients
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 
@@ -35,7 +36,7 @@ def traffic(name: str) -> tuple[Traffic, ...] | None:
 
 def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
     """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
-    found = plans(algorithm)
+    found = list(map(zero_gradients, plans(algorithm)))
     calls = any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases)
     if calls or why_uncut(algorithm):
         return None

@@ -153,6 +153,13 @@ class TrustRatio(ByHand):
         scale_step(param, lr, old)
 
 
+class UpdateFloor(ByHand):
+    def after(self, param: Tensor, lr: float, old: Tensor) -> None:
+        move = param - old
+        small = 2.0 * lr * torch.linalg.norm(old) / torch.linalg.norm(move)
+        param.copy_(old + move * small.clamp(min=1))
+
+
 class Lars(ByHand):
     """The gradient is scaled to the norm of the weights, before the momentum takes it."""
 
@@ -212,6 +219,23 @@ class Lookahead(ByHand):
             for slow, param in zip(self.slow, self.params, strict=True):
                 slow.add_(param.detach() - slow, alpha=0.4)
                 param.data.copy_(slow)
+
+
+class EmaNesterov(ByHand):
+    """The loop of the track's scripts: each step begins at the point ahead."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+        self.weights = [param.detach().clone() for param in self.params]
+        self.moves = [torch.zeros_like(param) for param in self.params]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.optimizer.step()
+        for param, last, move in zip(self.params, self.weights, self.moves, strict=True):
+            move.mul_(0.9).add_(param - last, alpha=1 - 0.9)
+            last.copy_(param)
+            param.add_(move, alpha=0.4)
 
 
 class Ema(ByHand):

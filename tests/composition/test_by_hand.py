@@ -62,6 +62,7 @@ CASES = {
     "decay_after": Case(hand.DecayAfter, {"decay": 0.1}, "RAdam"),
     "decoupled_decay": Case(hand.DecoupledDecay, {"decay": 0.1}, "NAdam"),
     "ema": Case(hand.Ema, {"ema_decay": 0.9}, "Adagrad"),
+    "ema_nesterov": Case(hand.EmaNesterov, {"look_ahead": 0.4, "move_decay": 0.9}, "NAdam"),
     "fixed_decay": Case(hand.FixedDecay, {"decay": 0.01}, "RMSprop"),
     "grams": Case(hand.Grams, {}, "Adamax"),
     "hyperball": Case(hand.Hyperball, {}, "Adadelta"),
@@ -70,6 +71,7 @@ CASES = {
     "schedule_free": Case(hand.ScheduleFree, {"average_momentum": 0.8}, "RMSprop"),
     "skip_nonfinite": Case(hand.SkipNonfinite, {}, "RMSprop", first="Adagrad"),
     "trust_ratio": Case(hand.TrustRatio, {}, "Adagrad"),
+    "update_floor": Case(hand.UpdateFloor, {"least_ratio": 2.0}, "Adamax"),
 }
 WAYS = [
     (name, base, lowering)

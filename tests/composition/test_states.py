@@ -32,6 +32,7 @@ OWN = {
     "accumulate": ("grad_sum", "summed_gradients", "calls_between_steps"),
     "amsgrad": ("largest_second_moment",),
     "ema": ("ema",),
+    "ema_nesterov": ("last_weights", "mean_move"),
     "gradient_noise": ("noise_stream",),
     "kahan": ("compensation",),
     "lookahead": ("slow",),
@@ -101,7 +102,7 @@ def test_a_checkpoint_goes_on(name: str) -> None:
     assert all(map(torch.equal, values(optimizer), values(restored)))
 
 
-@pytest.mark.parametrize("name", ["ema", "schedule_free"])
+@pytest.mark.parametrize("name", ["ema", "ema_nesterov", "schedule_free"])
 def test_a_checkpoint_of_eval_mode_goes_on(name: str) -> None:
     optimizer = made(name)
     train(optimizer, 0, 1, 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from optgen.ir.algorithm import State
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import (
     Assign,
@@ -80,8 +81,7 @@ class _Printer:
             yield self.form.blocked
         yield from (f"{name} = None" for name in self._may_be_unassigned())
         for state in self.plan.algorithm.finish_states():
-            read = self.form.read_number if state.on_device else self.form.read
-            line = f"{state.symbol} = {self._filled_in(read, state.symbol)}"
+            line = f"{state.symbol} = {self._filled_in(self._read(state), state.symbol)}"
             yield from indented([line], f"if {state.when}:") if state.when else [line]
         for phase in self.plan.phases:
             match phase:
@@ -93,6 +93,12 @@ class _Printer:
                     yield from self._finish(body)
                 case MatrixCall():
                     yield from self._call(phase)
+
+    def _read(self, state: State) -> str:
+        """Return the spelling that reads a row or column state, or a device scalar."""
+        if state.on_device:
+            return self.form.read_number
+        return self.form.read_wider if self.plan.algorithm.widens else self.form.read
 
     @property
     def rereads_lists(self) -> bool:

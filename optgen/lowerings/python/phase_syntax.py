@@ -16,8 +16,9 @@ class PhaseSyntax:
     `loop` is the header of the loop over tensors or sublists. `blocks` loops over a sweep's blocks,
     and `uncut` over its whole tensors; `blocked` is the line that asks whether there are blocks.
     `whole` and `small` are the texts of a whole tensor and of a small value where a sweep loops
-    over them. `read` and `write` are those of a row or column state, `read_number` and
-    `write_number` those of a device scalar. In all six, `{0}` is the name and `{1}` its list.
+    over them. `read` and `write` are those of a row or column state, `read_wider` that of one
+    whose rule computes in a wider dtype, `read_number` and `write_number` those of a device scalar.
+    In all seven, `{0}` is the name and `{1}` its list.
     `count` is a last argument: the number of tensors. `param` is the parameter whose properties are
     read. With `over_ranks`, other ranks must complete every reduction.
     """
@@ -29,6 +30,7 @@ class PhaseSyntax:
     whole: str
     small: str
     read: str
+    read_wider: str
     write: str
     read_number: str
     write_number: str
@@ -48,6 +50,7 @@ ONE_TENSOR = PhaseSyntax(
     whole="{1}[index]",
     small="{0}",
     read="{1}[index]",
+    read_wider="wider({1}[index], params[index])",
     write="{1}[index].copy_({0})",
     read_number="number(params[index], {1}[index])",
     write_number="{1}[index].copy_({0}.view(()))",
@@ -64,6 +67,7 @@ TENSOR_LISTS = PhaseSyntax(
     whole="{1}",
     small="{0}.unbind()",
     read="torch.stack({1})",
+    read_wider="wider(torch.stack({1}), params[0])",
     write="write({1}, {0})",
     read_number="stacked_numbers(params[0], {1})",
     write_number="write({1}, {0}.flatten())",

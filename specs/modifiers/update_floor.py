@@ -1,0 +1,14 @@
+from optgen.spec import factored, flag, hyper, maximum, modifier, norm, row_norm
+
+
+@modifier(stage="trust_ratio")
+def update_floor(p, u, lr, /, *, least_ratio=hyper(0.35, ge=0), by_row=flag(False)):
+    """Let no update be smaller, beside the weights, than a share of the learning rate.
+
+    `by_row` does so for each row of a matrix. An update of zeros stays one.
+    """
+    least = least_ratio * lr
+    if by_row and factored(p):
+        u = u * maximum(least * row_norm(p) / maximum(row_norm(u), 1e-30), 1)
+    else:
+        u = u * maximum(least * norm(p) / maximum(norm(u), 1e-30), 1)

@@ -1,0 +1,17 @@
+# lowering: 'foreach'
+# kind: 'wrong'
+# message: 'the parameter 1.9922388168823912 for 1.990676316882391, which rounding moves by 1.1e-14, at 0 of 4, step 1, parameter 0'
+# hypers: {}
+# shapes: ((1, 4),)
+# dtype: 'float64'
+# seed: 956
+# viewed: False
+from optgen.spec import factored, optimizer, require, state
+
+@optimizer(paper='https://example.org')
+def Random(p, g, /, r=state('key_r', init=1.5, shape='row', dtype='bfloat16')):
+    """Drawn by lot."""
+    require(factored(p), '{shape}')
+    h = r / (1 + r)
+    r = r * 2
+    p = p + h
