@@ -14,4 +14,4 @@ def Random(p, g, /, r=state('key_r', init=1.5, shape='row', dtype='bfloat16')):
     require(factored(p), '{shape}')
     h = r / (1 + r)
     r = r * 2
-    p = p + h
+    p = p + h + 0 * g
