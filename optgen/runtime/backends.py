@@ -91,6 +91,12 @@ class Backend(Protocol):
             The cached step; None if no step was taken.
         """
 
+    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
+        """Return a cached step that may take the next step, after one that updated all batches.
+
+        Return None if the next step must be gathered.
+        """
+
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
         """Update the lists of an elementwise function; return a cached call for the next time."""
 

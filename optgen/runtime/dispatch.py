@@ -42,8 +42,8 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     """
     context = optimizer._context
     try:
-        # The C++ reader finds states of parameters only, and each parameter's update is its own.
-        handed = bool(context.given) or optimizer.rule.needs_inputs or optimizer.rule.wide
+        # The C++ reader finds states of parameters and of groups only.
+        handed = bool(context.given) or optimizer.rule.needs_inputs
         if grads is None and not handed and _take_fast_path(optimizer):
             context.before = None
             return

@@ -4,11 +4,11 @@ Each update is a generator. It waits where it asks for a reduction over several 
 updates have asked, they go on with the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from optgen.runtime.backends import backend
+from optgen.runtime.backends import PreparedUpdate, backend
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.batch.grad_scaler import is_skipped, unscale
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.sharded.consensus import Consensus
@@ -17,7 +17,7 @@ from optgen.runtime.sharded.driver import Update, run
 
 def prepare(
     optimizer: Stepping, by_lowering: Mapping[str, Sequence[Batch]], consensus: Consensus | None
-) -> Callable[[], None]:
+) -> PreparedUpdate:
     """Check the batches of a step, by their lowerings; return a function that updates them."""
     pairs = [(batch, lowering) for lowering in by_lowering for batch in by_lowering[lowering]]
     updates: list[Update] = []
@@ -28,12 +28,16 @@ def prepare(
         updates += of_batch
         groups += [batch.group_id] * len(of_batch)
 
-    def update() -> None:
+    def update() -> CachedStep | None:
         if is_skipped(optimizer):
-            return
+            return None
         for batch, _ in pairs:
             unscale(optimizer, batch)
         run(updates, groups)
+        if len(by_lowering) != 1:
+            return None
+        ((lowering, batches),) = by_lowering.items()
+        return backend(lowering).repeat(optimizer, batches)
 
     return update
 

@@ -60,6 +60,9 @@ class EagerBackend:
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
+    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
+        """Return None: every step is gathered."""
+
     def call(self, function: Lowered, batch: Batch) -> None:
         """Update the lists of an elementwise function."""
         rule = function.rule

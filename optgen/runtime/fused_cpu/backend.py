@@ -16,6 +16,7 @@ from optgen.runtime.fused_cpu.cached_call import CachedCall
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_groups
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.runtime.fused_cpu.chunks import single_chunk
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernels import kernel_or_reason, load_kernel
 from optgen.runtime.fused_cpu.prepare import (
     prepare_chunks,
@@ -82,7 +83,7 @@ class FusedCpuBackend:
                 return None
             in_place = [call() for call in calls]
             cacheable = whole and all(in_place) and not sharded
-            return _cached(optimizer, whole) if cacheable else None
+            return self.repeat(optimizer, whole) if cacheable else None
 
         return update
 
@@ -98,7 +99,23 @@ class FusedCpuBackend:
         If the step turns out to be impossible, the states of the tensors may have been created.
         """
         batches = first_step.batches(optimizer, takes)
-        return first_step.take(load_kernel(optimizer), optimizer, batches) if batches else None
+        return first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
+
+    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
+        """Return the cached step of batches that a step has updated; None if there can be none."""
+        if any(batch.view_copies for batch in batches):
+            return None
+        kernel, stepped = _kernel(optimizer), whole_groups(optimizer, batches)
+        if kernel.suspends and single_chunk(kernel, batches).copies:
+            return None
+        if not any(batch.dispatch_key.sparse_grad for batch in batches):
+            return CachedDenseStep.of(kernel, optimizer, stepped)
+        update = sparse_gradients.kernel_function(kernel)
+        listed = optimizer.param_groups
+        all_sparse = all(batch.dispatch_key.sparse_grad for batch in batches)
+        if not update or not all_sparse or stepped != set(map(id, listed)):
+            return None
+        return CachedSparseStep.of(kernel, update, listed)
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
         """Update the lists of a function; return a cached call, or None if tensors were copied."""
@@ -107,19 +124,9 @@ class FusedCpuBackend:
         return CachedCall.of(kernel, len(batch.params)) if in_place else None
 
 
-def _cached(optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
-    """Return the cached step of batches that were updated in place; None if there can be none."""
-    if any(batch.view_copies for batch in batches):
-        return None
-    kernel, stepped = load_kernel(optimizer), whole_groups(optimizer, batches)
-    if not any(batch.dispatch_key.sparse_grad for batch in batches):
-        return CachedDenseStep.of(kernel, optimizer, stepped)
-    update = sparse_gradients.kernel_function(kernel)
-    listed = optimizer.param_groups
-    all_sparse = all(batch.dispatch_key.sparse_grad for batch in batches)
-    if not update or not all_sparse or stepped != set(map(id, listed)):
-        return None
-    return CachedSparseStep.of(kernel, update, listed)
+def _kernel(optimizer: Lowered) -> Kernel:
+    """Return the kernel for whole parameters."""
+    return load_kernel(optimizer, suspends=optimizer.rule.wide)
 
 
 def backend(lowering: str) -> FusedCpuBackend:

@@ -21,9 +21,10 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
 from optgen.runtime.forced_lowering import forced
+from optgen.runtime.fused_cpu.group_cells import GroupCells
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.table import Table
+from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.fused_cpu.reader.dtensor_specs import first_dtensor, specs_of
 from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
@@ -101,6 +102,10 @@ class CachedDenseStep:
         self._order = array("q")
         self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
         self._table.set_hypers()
+        self._cells = GroupCells(kernel, self._table, groups) if kernel.rule.group_states else None
+        self._unsharded = ShardsStruct()
+        if kernel.suspends:
+            self._table.struct.shards = ctypes.addressof(self._unsharded)
         self._buffers = tensor_reader.request_for(kernel, self._table)
         self._request = self._buffers.request
         self._fill_request()
@@ -120,6 +125,8 @@ class CachedDenseStep:
         if dtensor is not None and not (
             kernel.rule.elementwise and tensor_reader.add_dtensor(dtensor)
         ):
+            return None
+        if not GroupCells.suit(kernel):
             return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
@@ -165,12 +172,19 @@ class CachedDenseStep:
         if len(groups) != len(self._values) or not self._read_groups(groups):
             return False
         self._table.set_scale(optimizer)
+        if self._kernel.rule.wide and self._table.struct.grad_scale:
+            return False  # gradients are unscaled before such a step
+        if self._cells and not self._cells.load(groups):
+            return False
         current = threads.current()
         request, state = self._request, optimizer.state
         request.state, request.threads = id(state), ctypes.addressof(current)
-        if self._run_step(self._buffers.address):
-            return True
-        return self._note_order(groups, state) and bool(self._run_step(self._buffers.address))
+        taken = bool(self._run_step(self._buffers.address)) or (
+            self._note_order(groups, state) and bool(self._run_step(self._buffers.address))
+        )
+        if taken and self._cells:
+            self._cells.store(groups)
+        return taken
 
     def _read_groups(self, groups: list[Group]) -> bool:
         """Read the groups and update the hyperparameters.
@@ -252,7 +266,9 @@ class CachedDenseStep:
         for name, memory in arrays.items():
             setattr(request, name, memory.buffer_info()[0])
         request.groups, request.names = len(self._lists), self._names
-        request.scalars = len(keys) - self._kernel.streams
+        request.scalars = len(keys) - self._kernel.streams - len(self._kernel.rule.group_states)
+        if self._cells:
+            request.group_cells = self._cells.types_of_groups.buffer_info()[0]
         request.counted = self._kernel.rule.step is not None
         request.by_matrix = self._kernel.by_matrix
         request.shape = self._table.struct.shape

@@ -90,6 +90,9 @@ class FusedTritonBackend:
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
+    def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
+        """Return None: every step is gathered."""
+
     def call(self, function: Lowered, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():

@@ -69,6 +69,7 @@
 //   parallel_step.h        the step on several threads
 //   phased_kernel.h        entry: rules with phases
 //   suspending_tensor.h    state machine of one tensor of a step that suspends
+//   wide_reduction.h       sums and maxima of one number of each tensor
 //   suspending_kernel.h    entry: sharded parameters, and rules that reduce over several
 
 // Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than

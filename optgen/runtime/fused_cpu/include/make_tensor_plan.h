@@ -47,7 +47,7 @@ struct GlobalShape {
 
 inline GlobalShape global_shape(const Table& table, i64 t) {
     const i64* const shape = table.shape + SHAPE * t;
-    if (!table.shards) return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
+    if (!table.shards || !table.shards->of) return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
     const Shard& shard = table.shards->of[t];
     const i64 batch = shard.elements / max(1, shard.rows * shard.columns);
     return {batch, shard.rows, shard.columns, shard.sharded_axes};

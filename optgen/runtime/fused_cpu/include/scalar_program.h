@@ -74,7 +74,7 @@ struct Program {
         if (!table.shape) return {};
         const i64* const shape = table.shape + SHAPE * tensor;
         const double ndim = double(shape[DIMENSIONS]), eps = machine_eps(dtype(0, tensor));
-        if (table.shards) {
+        if (table.shards && table.shards->of) {
             const Shard& shard = table.shards->of[tensor];
             const double numel = double(shard.elements), rows = double(shard.rows);
             return {numel, ndim, rows, double(shard.columns), eps, shard.sharded_axes != 0};

@@ -1,12 +1,14 @@
 // Takes a step of sharded tensors, or of a rule that reduces over several. The step suspends when
 // reductions need the other ranks or the other tensors, and exports its own results. The runtime
-// completes them and resumes the step.
-#include "optgen/runtime/fused_cpu/include/suspending_tensor.h"
+// completes them and resumes the step. A step that has all tensors in its table completes reductions
+// over them itself.
+#include "optgen/runtime/fused_cpu/include/wide_reduction.h"
 
 namespace optgen {
 
 // A step of all tensors, and its state.
 struct SuspendingStep {
+    const Table& table;
     Shards& shards;
     const Threads threads;
     StepPlan step_plan;
@@ -19,8 +21,9 @@ struct SuspendingStep {
     void (*end)(SuspendingStep*);
 
     template <class... R>
-    SuspendingStep(const Table& table, const Threads& given_threads, const Program<R>&... programs)
-        : shards(*table.shards), threads(given_threads), step_plan(table, programs...),
+    SuspendingStep(
+        const Table& given_table, const Threads& given_threads, const Program<R>&... programs)
+        : table(given_table), shards(*table.shards), threads(given_threads), step_plan(table, programs...),
           progress(step_plan.count + 1),
           first(step_plan.count + 1), memory(64), numbers(1),
           channels(2 * shards.rank_groups + 4) {
@@ -51,13 +54,76 @@ struct SuspendingStep {
     // Runs until reductions must be completed. Returns false if there are none: the step is done.
     bool advance() {
         import_sums();
+        run_ready();
+        if (!any(TensorProgress::SUSPENDED)) change(TensorProgress::WAITING, TensorProgress::SUSPENDED);
+        export_sums();
+        return any(TensorProgress::SUSPENDED);
+    }
+
+    // Runs to the end. No tensor has shards, and the table has all tensors of the step.
+    void run_alone() {
+        do run_ready();
+        while (complete_wide());
+    }
+
+    void run_ready() {
         do {
             parallel_for(&SuspendingStep::resume, step_plan.count);
             parallel_for(&SuspendingStep::sweep, lay_out_blocks());
         } while (any(TensorProgress::READY));
-        if (!any(TensorProgress::SUSPENDED)) change(TensorProgress::WAITING, TensorProgress::SUSPENDED);
-        export_sums();
-        return any(TensorProgress::SUSPENDED);
+    }
+
+    // A number that a tensor waits with, and its channel: see `counts` in tensor_table.h.
+    struct WaitingNumber {
+        i64 tensor, channel;
+        double* number;
+        int group;
+        bool done;
+    };
+
+    static void note_number(void* at, i64 channel, double* number, i64) {
+        WaitingNumber& noted = *static_cast<WaitingNumber*>(at);
+        noted.channel = channel, noted.number = number;
+    }
+
+    // Completes the reductions over tensors that the tensors wait for: those over groups, or if
+    // there are none, those over all. Returns false if no tensor waits.
+    bool complete_wide() {
+        HeapArray<WaitingNumber> waiting(step_plan.count + 1);
+        i64 count = 0;
+        bool in_groups = false;
+        for (i64 i = 0; i < step_plan.count; ++i) {
+            if (progress[i].state != TensorProgress::WAITING) continue;
+            const int group = table.group[step_plan.plans[i].tensor];
+            waiting[count] = {i, 0, nullptr, group, false};
+            progress[i].methods->visit_incomplete(progress[i], note_number, &waiting[count]);
+            in_groups |= waiting[count++].channel < 2;
+        }
+        HeapArray<double> values(count + 1);
+        for (i64 i = 0; i < count; ++i)
+            if (!waiting[i].done && waiting[i].channel < 2 == in_groups)
+                complete_number(waiting, i, count, in_groups, values.data);
+        return count > 0;
+    }
+
+    // Reduces the number of tensor `first` and all others of its reduction.
+    void complete_number(
+        const HeapArray<WaitingNumber>& waiting, i64 first, i64 count, bool in_groups,
+        double* values) {
+        const WaitingNumber& one = waiting[first];
+        const auto belongs = [&](const WaitingNumber& other) {
+            return other.channel == one.channel && (!in_groups || other.group == one.group);
+        };
+        i64 found = 0;
+        for (i64 i = first; i < count; ++i)
+            if (belongs(waiting[i])) values[found++] = *waiting[i].number;
+        const double result = reduce_numbers(values, found, one.channel % 2);
+        for (i64 i = first; i < count; ++i) {
+            if (!belongs(waiting[i])) continue;
+            *waiting[i].number = result;
+            waiting[i].done = true;
+            progress[waiting[i].tensor].state = TensorProgress::READY;
+        }
     }
 
     bool any(TensorProgress::State state) const {
@@ -187,10 +253,16 @@ struct SuspendingStepOf : Program<R>..., SuspendingStep {
     }
 };
 
-// Begins a step of all tensors of the table.
+// Begins a step of all tensors of the table; takes it, if the table says nothing of shards.
 template <class... R>
 void step(const Table& table, const Threads& threads) {
-    table.shards->step = new SuspendingStepOf<R...>(table, threads);
+    SuspendingStep* const begun = new SuspendingStepOf<R...>(table, threads);
+    if (table.shards->of) {
+        table.shards->step = begun;
+        return;
+    }
+    begun->run_alone();
+    begun->end(begun);
 }
 
 }  // namespace optgen

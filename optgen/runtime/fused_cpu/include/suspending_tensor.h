@@ -101,9 +101,11 @@ struct SuspendingTensor : TensorPasses<R, C> {
     // Returns the number of the group of ranks that complete a reduction: they hold the other
     // shards of its operand. Returns -1 if this rank has the whole operand.
     i64 rank_group(int k) const {
+        const Shard* const shards = program.table.shards->of;
+        if (!shards) return -1;
         const Step& step = R::STEPS[k];
         const int from = step.reads ? R::AXES[__builtin_ctzll(step.reads)] : int(TENSOR);
-        return program.table.shards->of[plan.tensor].rank_groups[from & ~step.axes];
+        return shards[plan.tensor].rank_groups[from & ~step.axes];
     }
 
     // Visits the reductions to complete. The reductions of a channel share one collective: they are

@@ -13,7 +13,7 @@ struct Shard {
 // Step that the runtime resumes until it ends (suspending_kernel.h), and what it waits for.
 struct SuspendingStep;
 struct Shards {
-    const Shard* of;   // [tensor]
+    const Shard* of;   // [tensor]; null if every tensor is whole, and the table has all of them
     i64 rank_groups;   // how many
     i64* counts;       // [rank group][sum, max], then [group sum, group max, all sum, all max]:
                        // how many numbers the ranks, or the tensors of a step, must complete

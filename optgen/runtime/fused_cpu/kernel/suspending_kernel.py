@@ -20,7 +20,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
-from optgen.runtime.fused_cpu.kernel.table import Table
+from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.all_reduce import Partial
 from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
@@ -46,10 +46,6 @@ _WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
 """Scope of each kind of reduction over parameters, and whether it is a maximum, as in `Step`."""
 
 
-class _Shards(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("of", "rank_groups", "counts", "numbers", "step")]
-
-
 class Shards:
     """`Shards` of tensor_table.h: each tensor's whole shape, and the ranks that hold the rest."""
 
@@ -64,7 +60,7 @@ class Shards:
                     row_of_shape[seen.shape] = self._row(seen, sharded_axes)
                 self._rows.extend(row_of_shape[seen.shape])
         self._counts = array("q", bytes(8 * (2 * len(self._rank_groups) + len(_WIDE))))
-        self.struct = _Shards(
+        self.struct = ShardsStruct(
             self._rows.buffer_info()[0], len(self._rank_groups), self._counts.buffer_info()[0]
         )
 

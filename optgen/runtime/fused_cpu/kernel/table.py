@@ -32,6 +32,12 @@ class _Table(ctypes.Structure):
     ]
 
 
+class ShardsStruct(ctypes.Structure):
+    """`Shards` of tensor_table.h. Full of zeros, it says that a table has whole tensors only."""
+
+    _fields_ = [(name, c_void_p) for name in ("of", "rank_groups", "counts", "numbers", "step")]
+
+
 class Columns:
     """Columns of a table: addresses, sizes, dtype codes and groups of tensors."""
 

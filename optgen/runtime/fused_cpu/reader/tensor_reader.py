@@ -55,6 +55,7 @@ class Request(ctypes.Structure):
         ("by_matrix", c_int64),
         ("tensors", c_int64),
         ("specs", c_void_p),
+        ("group_cells", c_void_p),
         ("params", c_void_p),
         ("handles", c_void_p),
         ("address", c_void_p),

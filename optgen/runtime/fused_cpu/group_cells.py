@@ -1,0 +1,67 @@
+"""Hand the states of groups to a cached step: each parameter has a cell with its group's value.
+
+A kernel reads and writes the cells of a parameter. All parameters of a group compute the same value
+(batch/group_states.py), so the cell of one of them is stored in the group after the step.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
+from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.table import Table
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.protocols import Group
+
+_FLOATS = (torch.float32, torch.float64)
+
+
+class GroupCells:
+    """The cells of a table that hold states of groups, in double."""
+
+    def __init__(self, kernel: KernelSignature, table: Table, groups: Sequence[Group]) -> None:
+        self._keys = [state.key for state in kernel.rule.group_states]
+        self._types = table.types
+        bounds = accumulate((len(group["params"]) for group in groups), initial=0)
+        self._places = list(pairwise(bounds))  # the parameters of each group
+        count, first = len(table.elements), len(kernel.keys) - len(self._keys)
+        self._cells = [array("d", bytes(8 * count)) for _ in self._keys]
+        for stream, cells in enumerate(self._cells, first):
+            at = cells.buffer_info()[0]
+            addresses = array("q", range(at, at + 8 * count, 8))
+            table.address[stream * count : (stream + 1) * count] = addresses
+        code = CODES[torch.float64]
+        bits = sum(in_stream(code, stream) for stream in range(first, len(kernel.keys)))
+        self.types_of_groups = array("Q", [bits] * len(groups))
+
+    @staticmethod
+    def suit(kernel: KernelSignature) -> bool:
+        """Tell whether the states of groups are the last cells of a kernel."""
+        keys = [state.key for state in kernel.rule.group_states]
+        return list(kernel.keys[len(kernel.keys) - len(keys) :]) == keys
+
+    def load(self, groups: Sequence[Group]) -> bool:
+        """Fill the cells; return False if a group holds something else than a number's tensor."""
+        for key, cells in zip(self._keys, self._cells, strict=True):
+            for group, (first, last) in zip(groups, self._places, strict=True):
+                value = group.get(key)
+                if type(value) is not Tensor or value.dtype not in _FLOATS or value.dim():
+                    return False
+                if not value.is_cpu:
+                    return False
+                cells[first:last] = array("d", [value.item()]) * (last - first)
+        return True
+
+    def store(self, groups: Sequence[Group]) -> None:
+        """Store in each group the cell of its first parameter that has a gradient."""
+        for group, (first, last) in zip(groups, self._places, strict=True):
+            stepped = next((t for t in range(first, last) if self._types[t]), None)
+            if stepped is not None:
+                for key, cells in zip(self._keys, self._cells, strict=True):
+                    group[key].fill_(cells[stepped])

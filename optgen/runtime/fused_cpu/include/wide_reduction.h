@@ -1,0 +1,38 @@
+// Reduces one number of each of several tensors, the same bits in whatever order they come.
+#include "optgen/runtime/fused_cpu/include/suspending_tensor.h"
+
+namespace optgen {
+
+// Moves the number at `root` down a heap until none below it is larger.
+inline void sift_down(double* heap, i64 root, i64 count) {
+    for (i64 child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count && heap[child] < heap[child + 1]) ++child;
+        if (!(heap[root] < heap[child])) return;
+        const double larger = heap[child];
+        heap[child] = heap[root], heap[root] = larger;
+    }
+}
+
+// Sorts numbers in ascending order; none may be NaN.
+inline void heapsort(double* numbers, i64 count) {
+    for (i64 root = count / 2; root--;) sift_down(numbers, root, count);
+    for (i64 last = count; --last > 0;) {
+        const double largest = numbers[0];
+        numbers[0] = numbers[last], numbers[last] = largest;
+        sift_down(numbers, 0, last);
+    }
+}
+
+// Returns the sum or the largest of some numbers. The sum is that of the sorted numbers, one after
+// another, as in wide_reductions.py. Sorts the numbers.
+inline double reduce_numbers(double* numbers, i64 count, bool largest) {
+    for (i64 i = 0; i < count; ++i)
+        if (numbers[i] != numbers[i]) return numbers[i];
+    heapsort(numbers, count);
+    if (largest) return numbers[count - 1];
+    double sum = 0;
+    for (i64 i = 0; i < count; ++i) sum += numbers[i];
+    return sum;
+}
+
+}  // namespace optgen
