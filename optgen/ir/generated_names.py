@@ -52,7 +52,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
         *("exp", "floor", "holds", "in_type_of", "lerp", "log", "maximum", "minimum", "opposite"),
         *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
-        *("tanh", "where"),
+        *("tanh", "where", "where_number"),
     ),
     "eager.random_numbers": ("gaussian", "random"),
     "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),

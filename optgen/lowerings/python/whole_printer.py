@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
@@ -123,7 +124,10 @@ def when(stream: Stream, line: str) -> list[str]:
 
 
 def with_typed_numbers(plan: Plan) -> Program:
-    """Return the sweep with each `where` of two numbers cast to the sweep's dtype."""
+    """Return the sweep with the dtype of each `where` of two numbers.
+
+    If the mask has elements, it is the sweep's. A number of the whole tensor stays in float64.
+    """
     sweep = plan.sweeps[0]
 
     def typed(expr: Expr) -> Expr:
@@ -131,6 +135,8 @@ def with_typed_numbers(plan: Plan) -> Program:
             case Call("where", (mask, a, b)) if not plan.kind(mask).is_scalar:
                 kinds = [plan.kind(side) for side in (a, b)]
                 of_elements = plan.kind(mask).is_tensor
+                if plan.kind(mask).axes is Axes.NONE and all(k.is_scalar for k in kinds):
+                    return replace(rebuild(expr, typed), op="where_number")
                 if not any(k.is_tensor if of_elements else not k.is_scalar for k in kinds):
                     a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
                     expr = replace(expr, args=(mask, a, b))

@@ -210,6 +210,14 @@ def _spread(chosen: Scalar, other: Scalar) -> Scalar:
     return chosen.to(torch.result_type(chosen, other), copy=True).expand(shape)
 
 
+def where_number(condition: Tensor | TensorList, a: Scalar, b: Scalar) -> Tensor:
+    """Choose one of two numbers by a number of a tensor; return it as a 0-dim tensor of float64."""
+    if isinstance(condition, TensorList):
+        return cast(Tensor, each_of(where_number, condition, a, b))
+    like = torch.zeros((), dtype=torch.float64, device=condition.device)
+    return torch.where(condition.reshape(()), like + a, like + b)
+
+
 def in_type_of(like: Tensor | TensorList, number: Scalar) -> Tensor:
     """Return a number in the dtype of a tensor, so that torch's `where` keeps that dtype."""
     tensor = like.tensors[0] if isinstance(like, TensorList) else like

@@ -19,14 +19,14 @@ from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Group
 
-_FLOATS = (torch.float32, torch.float64)
-
 
 class GroupCells:
     """The cells of a table that hold states of groups, in double."""
 
     def __init__(self, kernel: KernelSignature, table: Table, groups: Sequence[Group]) -> None:
-        self._keys = [state.key for state in kernel.rule.group_states]
+        states = kernel.rule.group_states
+        self._keys = [state.key for state in states]
+        self._dtypes = [getattr(torch, state.dtype or "float64") for state in states]
         self._types = table.types
         bounds = accumulate((len(group["params"]) for group in groups), initial=0)
         self._places = list(pairwise(bounds))  # the parameters of each group
@@ -47,13 +47,13 @@ class GroupCells:
         return list(kernel.keys[len(kernel.keys) - len(keys) :]) == keys
 
     def load(self, groups: Sequence[Group]) -> bool:
-        """Fill the cells; return False if a group holds something else than a number's tensor."""
-        for key, cells in zip(self._keys, self._cells, strict=True):
+        """Fill the cells; return False if a gathered step must convert what a group holds."""
+        for key, dtype, cells in zip(self._keys, self._dtypes, self._cells, strict=True):
             for group, (first, last) in zip(groups, self._places, strict=True):
                 value = group.get(key)
-                if type(value) is not Tensor or value.dtype not in _FLOATS or value.dim():
+                if type(value) is not Tensor or value.dtype != dtype:
                     return False
-                if not value.is_cpu:
+                if value.dim() or not value.is_cpu:
                     return False
                 cells[first:last] = array("d", [value.item()]) * (last - first)
         return True

@@ -1,0 +1,194 @@
+"""Test cached steps of rules that reduce over parameters: they equal gathered steps to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import optgen
+from optgen import compose, modifiers, optim
+from optgen.runtime import dispatch
+
+SPECS = Path(__file__).parents[2] / "specs"
+SHAPES = ((3, 4), (7,), (), (2, 3, 5), (0, 4), (1, 9))
+Ways = tuple[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def odd_wide() -> Any:
+    return optgen.load(SPECS / "odd_wide.py")
+
+
+class Twins:
+    """Two equal optimizers; the steps of the second are always gathered."""
+
+    def __init__(self, cls: Any, dtypes: tuple[torch.dtype, ...], **options: Any) -> None:
+        self.optimizers = tuple(cls(groups(dtypes), **options) for _ in range(2))
+        self.cached = 0  # steps of the first that were not gathered
+
+    def step(self, seed: int, without: tuple[int, ...] = ()) -> None:
+        for optimizer in self.optimizers:
+            generator = torch.Generator().manual_seed(seed)
+            for index, param in enumerate(members(optimizer)):
+                grad = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+                param.grad = None if index in without else grad.to(param.dtype)
+            optimizer.step()
+
+    def both(self, change: Callable[[Any], object]) -> None:
+        for optimizer in self.optimizers:
+            change(optimizer)
+
+    def check(self) -> None:
+        """Check that parameters, their states and the states of groups are equal."""
+        ours, theirs = map(values, self.optimizers)
+        assert ours.keys() == theirs.keys()
+        for key, value in ours.items():
+            assert torch.equal(value, theirs[key]), key
+
+
+def groups(dtypes: tuple[torch.dtype, ...]) -> list[dict[str, Any]]:
+    """Return two groups of parameters of these dtypes in turn."""
+    generator = torch.Generator().manual_seed(0)
+    params = [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtypes[i % len(dtypes)])
+        for i, shape in enumerate(SHAPES * 2)
+    ]
+    return [{"params": params[:5]}, {"params": params[5:], "lr": 0.05}]
+
+
+def members(optimizer: Any) -> Iterator[Tensor]:
+    return (param for group in optimizer.param_groups for param in group["params"])
+
+
+def values(optimizer: Any) -> dict[str, Tensor]:
+    found = {}
+    for place, group in enumerate(optimizer.param_groups):
+        found |= {f"{k} of group {place}": v for k, v in group.items() if isinstance(v, Tensor)}
+    for place, param in enumerate(members(optimizer)):
+        found[f"parameter {place}"] = param
+        found |= {f"{k} of {place}": v for k, v in optimizer.state[param].items()}
+    return found
+
+
+@pytest.fixture
+def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
+    """Return a maker of twins, which counts the cached steps."""
+
+    def make(*arguments: Any, **options: Any) -> Twins:
+        made = Twins(*arguments, **options)
+        fast = dispatch._take_fast_path
+
+        def watched(optimizer: Any) -> bool:
+            if optimizer is made.optimizers[1]:
+                return False
+            taken = fast(optimizer)
+            made.cached += taken
+            return taken
+
+        monkeypatch.setattr(dispatch, "_take_fast_path", watched)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float64,), (torch.float32, torch.bfloat16, torch.float64)], ids=["64", "all"]
+)
+def test_every_kind_of_reduction(
+    twins: Callable[..., Twins], odd_wide: Any, dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """Two groups, of which one clips and one has no momentum; some gradients are absent."""
+    pair = twins(odd_wide, dtypes)
+    pair.both(lambda o: o.param_groups[1].update(clip=0.5, heavy=False))
+    for seed, without in enumerate([(), (), (1, 6), (), (0, 1, 2, 3, 4), (), ()]):
+        pair.step(seed, without)
+        pair.check()
+    assert pair.cached >= 2
+
+
+def test_changes_between_steps(twins: Callable[..., Twins], odd_wide: Any) -> None:
+    pair = twins(odd_wide, (torch.float32,))
+
+    def add_group(optimizer: Any) -> None:
+        optimizer.add_param_group({"params": [torch.ones(4, 3), torch.ones(2)]})
+
+    def load(optimizer: Any) -> None:
+        optimizer.load_state_dict(optimizer.state_dict())
+
+    changes: list[Callable[[Any], object]] = [
+        lambda o: o.param_groups[0].update(lr=0.01),
+        lambda o: o.param_groups[0].update(k=torch.tensor(3.0, dtype=torch.float64)),
+        lambda o: o.param_groups[0].update(k=2.5),
+        lambda o: o.param_groups[0].update(size=torch.tensor(0.5)),
+        lambda o: o.param_groups[1]["k"].fill_(1.5),
+        add_group,
+        load,
+    ]
+    for seed, change in enumerate(changes):
+        for each in range(2):
+            pair.step(2 * seed + each)
+            pair.check()
+        pair.both(change)
+    pair.step(100)
+    pair.check()
+    assert pair.cached >= len(changes)
+
+
+def test_infinite_gradients(twins: Callable[..., Twins]) -> None:
+    """The total norm becomes infinite, or NaN, as it does in a gathered step."""
+    pair = twins(compose(optim.SGD, modifiers.clip_norm(1.0)), (torch.float32,), lr=0.1)
+    pair.step(0)
+    for wrong in (torch.inf, torch.nan):
+        pair.step(1)
+
+        def spoil(optimizer: Any, wrong: float = wrong) -> None:
+            first = next(members(optimizer))
+            assert first.grad is not None
+            first.grad[0, 0] = wrong
+            optimizer.step()
+
+        pair.both(spoil)
+        totals = [o.param_groups[0]["grad_norm"].item() for o in pair.optimizers]
+        assert str(totals[0]) == str(totals[1]) == str(wrong)
+    assert pair.cached >= 4
+
+
+def test_a_gradient_scaler(twins: Callable[..., Twins]) -> None:
+    """Gradients are unscaled before the norm is taken; a step with an infinity is left out."""
+    pair = twins(compose(optim.SGD, modifiers.clip_norm(1.0)), (torch.float32,), fused=True, lr=0.1)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=8.0) for _ in pair.optimizers]
+    for factor in (1.0, 1.0, torch.inf, 1.0):
+        for optimizer, scaler in zip(pair.optimizers, scalers, strict=True):
+            params = list(members(optimizer))
+            for param in params:
+                param.requires_grad_()
+            optimizer.zero_grad()
+            scaler.scale(sum((p * factor).sum() for p in params)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        pair.check()
+
+
+def test_any_number_of_threads(odd_wide: Any) -> None:
+    """Large parameters, whose blocks threads share."""
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            generator = torch.Generator().manual_seed(3)
+            params = [torch.randn(shape, generator=generator) for shape in ((700, 900), (9,))]
+            optimizer = odd_wide(params)
+            for _ in range(2):
+                for param in params:
+                    param.grad = torch.randn(param.shape, generator=generator)
+                optimizer.step()
+            found.append(params)
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, *found))
