@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 
 from optgen.cli.locate_specs import catalogue
+from optgen.compositions import list_modifiers, modifier
 from optgen.ir.algorithm import Algorithm, State
+from optgen.spec.composition.check_modifier import modifier_part
 from optgen.spec.read_spec import read_specs
 
 _HEADER = ("name", "class", "state", "paper")
 _FUNCTIONS = ("name", "function", "lists")
+_MODIFIERS = ("modifier", "stage", "hyperparameters")
 
 
 def table() -> str:
-    """Return a table of the optimizers, and below it a table of the functions over lists."""
+    """Return a table of the optimizers, one of the functions over lists, one of the modifiers."""
     algorithms = read_specs(catalogue().values())
     parts = [columns([_HEADER, *(_row(a) for a in algorithms if not a.is_function)])]
     functions = [(a.module, a.name, ", ".join(a.lists)) for a in algorithms if a.is_function]
     parts += [columns([_FUNCTIONS, *functions])] if functions else []
+    parts.append(columns([_MODIFIERS, *map(_modifier_row, list_modifiers())]))
     return "\n\n".join(parts)
+
+
+def _modifier_row(name: str) -> tuple[str, ...]:
+    part = modifier(name)
+    hypers = ", ".join(str(p).replace("=", " = ") for p in signature(part).parameters.values())
+    return (name, modifier_part(part.spec).stage, hypers or "-")
 
 
 def _row(algorithm: Algorithm) -> tuple[str, ...]:

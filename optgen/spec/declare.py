@@ -169,6 +169,29 @@ class Modifier:
                 raise TypeError(f"{self.spec.name}: `{name}` {why}; {known}")
         return replace(self, values=tuple({**dict(self.values), **given, **options}.items()))
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The arguments of a call with their defaults, for `inspect.signature` and editors."""
+        kind, values = inspect.Parameter.POSITIONAL_OR_KEYWORD, dict(self.values)
+        return inspect.Signature(
+            [
+                inspect.Parameter(name, kind, default=values.get(name, _default(declared)))
+                for name, declared in hypers_of(self.spec)
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.name}{inspect.signature(self)}"
+
+
+def _default(declared: str) -> Any:
+    """Return the default of a declaration's text, such as `hyper(0.9, ge=0)`."""
+    call = ast.parse(declared, mode="eval").body
+    try:
+        return ast.literal_eval(call.args[0]) if isinstance(call, ast.Call) else None
+    except (IndexError, ValueError):  # an error in the text, which its check explains
+        return inspect.Parameter.empty
+
 
 def hypers_of(spec: Spec) -> list[tuple[str, str]]:
     """Return the names of a spec's hyperparameters, each with the text of its declaration."""

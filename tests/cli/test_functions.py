@@ -69,7 +69,8 @@ def test_check_tells_which_lists_a_function_writes(folder: Path) -> None:
 
 
 def test_the_list_command_has_a_table_of_functions(folder: Path) -> None:
-    *_, header, _, first, second = run("list").output.splitlines()
+    _, functions, _ = run("list").output.split("\n\n")
+    header, _, first, second = functions.splitlines()
 
     assert header.split() == ["name", "function", "lists"]
     assert [first.split(), second.split()] == [

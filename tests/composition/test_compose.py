@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 from pathlib import Path
@@ -297,3 +298,9 @@ def test_accumulation_and_an_average_join_a_run() -> None:
             param.grad = torch.ones_like(param)
         joined.step()
     assert all(torch.equal(joined.state[param]["ema"], param) for param in params)
+
+
+def test_a_modifier_shows_its_arguments() -> None:
+    assert str(inspect.signature(modifiers.lookahead)) == "(sync_period=5, slow_step=0.5)"
+    assert repr(modifiers.lookahead(3)) == "lookahead(sync_period=3, slow_step=0.5)"
+    assert repr(modifiers.cautious) == "cautious()"
