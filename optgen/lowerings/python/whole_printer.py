@@ -136,7 +136,7 @@ def with_typed_numbers(plan: Plan) -> Program:
                 kinds = [plan.kind(side) for side in (a, b)]
                 of_elements = plan.kind(mask).is_tensor
                 if plan.kind(mask).axes is Axes.NONE and all(k.is_scalar for k in kinds):
-                    return replace(rebuild(expr, typed), op="where_number")
+                    return Call("where_number", tuple(map(typed, expr.args)))
                 if not any(k.is_tensor if of_elements else not k.is_scalar for k in kinds):
                     a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
                     expr = replace(expr, args=(mask, a, b))
