@@ -85,7 +85,7 @@ class InstructionBuilder:
         first, *others = sorted(terms, key=_has_no_tensor)
         source = name if _has_no_tensor(first) else self._leading(first, name)
         if _has_no_tensor(first):
-            self._emit("full_like", name, self.sweep.streams[0].name, (first.coefficient,))
+            self._emit("full_like", name, self._typed_stream(), (first.coefficient,))
         for term in others:
             self._accumulate(name, term, self._operands(term), source)
             source = name
@@ -222,7 +222,7 @@ class InstructionBuilder:
         values = self._tensors_or_scalars((a, b), "value")
         if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where makes float32
             typed = self._temporary("value")
-            self._emit("new_full", typed, self.sweep.streams[0].name, values[:1])
+            self._emit("new_full", typed, self._typed_stream(), values[:1])
             values = (typed, *values[1:])
         self._emit("where", name, condition, values)
 
@@ -263,6 +263,11 @@ class InstructionBuilder:
             ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR
             for ref in tensors
         )
+
+    def _typed_stream(self) -> str:
+        """Return a stream in the parameter's dtype; another value of its name may be wider."""
+        names = [stream.name for stream in self.sweep.streams]
+        return next((name for name in names if name not in self.mixed), names[0])
 
     def _is_tensor(self, expr: Expr) -> bool:
         return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
