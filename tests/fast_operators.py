@@ -114,7 +114,9 @@ def _operator(
         known = kinds.get(key)
         if known is None:
             found = triton(self, other)
-            if scalar.name in names and (kind is not core.tensor or other.dtype.name == scalar.name):
+            if scalar.name in names and (
+                kind is not core.tensor or other.dtype.name == scalar.name
+            ):
                 kinds[key] = found.type, found.handle.dtype, found.handle.data.dtype
             return found
         own = self.handle.data
@@ -142,7 +144,9 @@ def _load(triton: Callable[..., Any]) -> Callable[..., Any]:
             return found
         kind, scalar, dtype = known
         given = np.ones(places.shape, bool) if mask is None else mask.handle.data
-        return _tensor(memory.load(places, given, np.zeros(places.shape, dtype), dtype), scalar, kind)
+        return _tensor(
+            memory.load(places, given, np.zeros(places.shape, dtype), dtype), scalar, kind
+        )
 
     return load
 

@@ -27,7 +27,7 @@ outside_interpreter = pytest.mark.skipif(
 )
 
 _ROOT = Path(__file__).parents[1]
-_HEAVY = ["pytest", "sympy", "torch.testing._internal.common_optimizers", "warm_interpreter"]
+_HEAVY = ["pytest", "sympy", "torch_inputs", "warm_interpreter"]
 
 
 def run_inside(file: str, chosen: str = "") -> str:

@@ -9,7 +9,6 @@ import importlib
 import pkgutil
 
 import fast_interpreter
-import triton.experimental.gluon
 from triton.language import standard
 from triton.runtime.interpreter import InterpretedFunction
 
