@@ -1,4 +1,4 @@
-"""Operators, loads and stores of Triton's interpreter that ask Triton once for each kind of operands.
+"""Operators, loads and stores of Triton's interpreter that ask Triton once for given types.
 
 The types of the operands decide what Triton makes of them: the type of the result, and which
 function of NumPy computes it. The first call with some types is Triton's; later calls take its

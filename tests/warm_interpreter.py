@@ -1,6 +1,6 @@
-"""Import what the processes with Triton's interpreter need, once: they are forked from this state.
+"""Import what processes with Triton's interpreter need, once: they are forked from this state.
 
-Triton's interpreter imports Gluon at its first launch, and rewrites each function at its first call.
+The interpreter imports Gluon at its first launch, and rewrites each function at its first call.
 Objects of this state are never garbage, so no collection looks at them.
 """
 

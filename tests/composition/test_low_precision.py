@@ -169,18 +169,19 @@ def draw(seed: int, lowering: str, start: Tensor, gradients: Tensor) -> list[Ten
     return [param.detach() for param in params]
 
 
+def copies_of_drawn(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(NUMBERS, generator=generator).bfloat16().repeat(COPIES)
+
+
 @pytest.fixture
 def start() -> Tensor:
-    return (
-        torch.randn(NUMBERS, generator=torch.Generator().manual_seed(5)).bfloat16().repeat(COPIES)
-    )
+    return copies_of_drawn(5)
 
 
 @pytest.fixture
 def gradients() -> Tensor:
-    return (
-        torch.randn(NUMBERS, generator=torch.Generator().manual_seed(6)).bfloat16().repeat(COPIES)
-    )
+    return copies_of_drawn(6)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
