@@ -19,6 +19,7 @@ import optgen.optim
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
+WAYS = (("theirs", "ours"), ("ours", "theirs"))
 ALONE = ("Adafactor", "Rprop")
 """Classes for which torch's own class works on one rank only."""
 SPEC = '''
@@ -231,7 +232,11 @@ def test_states_belong_to_names_whatever_their_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kinds"),
-    zip([*TOLERANCE, "Adafactor"], cycle([("theirs", "ours"), ("ours", "theirs")]), strict=False),
+    [
+        *zip(
+            [*TOLERANCE, "Adafactor"], cycle([("theirs", "ours"), ("ours", "theirs")]), strict=False
+        )
+    ],
 )
 def test_torchs_checkpoints_and_ours(name: str, kinds: tuple[str, str], tmp_path: Path) -> None:
     """Every class goes one of two ways; parity/test_checkpoints.py goes both in one process."""
