@@ -38,7 +38,7 @@ LARGE = {
     "gfx942": ("float32",),
 }
 """The dtypes for each target of kernels that take long to compile."""
-IN_OTHERS = {"sm_80": ("mixed",), "gfx942": ("float32", "bfloat16")}
+IN_OTHERS = {"sm_80": ("mixed",), "gfx942": ("float32",)}
 IN_FEW = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
 
 
@@ -49,7 +49,7 @@ def cache() -> str:
 
 
 def chosen(name: str, target: str) -> Iterator[Case]:
-    """Yield the cases with flags and a gradient scaler, or neither; for Hopper's float32 all.
+    """Yield the cases with flags and a gradient scaler, or neither.
 
     Flags and a scaler are lines of their own in a kernel, the same for all dtypes. The text of a
     kernel is the same for all targets, so the others have some dtypes only. If a step has many
@@ -65,9 +65,7 @@ def chosen(name: str, target: str) -> Iterator[Case]:
         elif name in WITH_REDUCTIONS:
             if case.types in LARGE[target] and case.scaled == (case.types == "float32"):
                 yield case
-        elif (target, case.types) == ("sm_90", "float32") or case.scaled == (
-            case.flags or not flags_of(kind)
-        ):
+        elif case.scaled == (case.flags or not flags_of(kind)):
             yield case
 
 
