@@ -131,13 +131,21 @@ def render(
         base: the algorithm that the spec derives from, or None.
         catalogued: whether the spec is in the catalogue, specs/.
     """
+    text = _render(algorithm, lowering, base, catalogued)
+    return format_python(text, ruff) if ruff and lowering.filename.endswith(".py") else text
+
+
+def _render(
+    algorithm: Algorithm, lowering: Lowering, base: Algorithm | None, catalogued: bool
+) -> str:
+    """Return the text of one generated file as its template prints it."""
     algorithms = (algorithm,) if base is None else (derive(algorithm, base), base)
     text = environment().get_template(lowering.template).render(lowering.lower(*algorithms))
     python = lowering.filename.endswith(".py")
     text = _header(algorithm.module, "#" if python else "//", catalogued) + text
     if python:
         ast.parse(text)  # raises SyntaxError for a defect of a template
-    return format_python(text, ruff) if ruff and python else text
+    return text
 
 
 def _header(module: str, comment: str, catalogued: bool) -> str:
@@ -160,22 +168,20 @@ def render_all(
     """Return the text of every file of an algorithm, by path in its spec's generated folder."""
     texts: dict[str, str] = {}
     for each in algorithm.with_functions:
-        texts |= _files(each, ruff, base, catalogued)
+        texts |= _files(each, base, catalogued)
+    if ruff:
+        texts |= format_files({name: x for name, x in texts.items() if name.endswith(".py")}, ruff)
     if algorithm.is_function:
         header = _header(algorithm.module, "#", catalogued)
         texts["__init__.py"] = f'{header}"""Functions over lists of tensors, each in a folder."""\n'
     return texts
 
 
-def _files(
-    algorithm: Algorithm, ruff: str | None, base: Algorithm | None, catalogued: bool
-) -> dict[str, str]:
-    """Return the text of every file of an algorithm without its programs."""
+def _files(algorithm: Algorithm, base: Algorithm | None, catalogued: bool) -> dict[str, str]:
+    """Return the text of every file of an algorithm without its programs, not formatted."""
     subfolder = Path(algorithm.folder).relative_to(algorithm.module)
     return {
-        (subfolder / lowering.filename).as_posix(): render(
-            algorithm, lowering, ruff, base, catalogued=catalogued
-        )
+        (subfolder / lowering.filename).as_posix(): _render(algorithm, lowering, base, catalogued)
         for lowering in LOWERINGS
         if lowering.applies(algorithm)
     }
@@ -183,20 +189,28 @@ def _files(
 
 def format_python(text: str, ruff: str) -> str:
     """Sort imports, drop unused ones, and format."""
+    return format_files({"": text}, ruff)[""]
+
+
+def format_files(texts: Mapping[str, str], ruff: str) -> dict[str, str]:
+    """Format Python texts together: to start the formatter takes longer than to format."""
     check = ("check", "--quiet", "--fix-only", "--select=I,F401", "--config", _FIRST_PARTY)
-    for command in (check, ("format", "--quiet")):
-        run = subprocess.run(
-            [ruff, *command, "--isolated", "--no-cache", "--config", _LINE_LENGTH, "-"],
-            input=text,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=False,
-        )
-        if run.returncode:
-            raise RuntimeError(f"the text of a template is not Python: {run.stderr}{text}")
-        text = run.stdout
-    return text
+    with tempfile.TemporaryDirectory(prefix="optgen-format-") as folder:
+        files = {name: Path(folder, f"{index}.py") for index, name in enumerate(texts)}
+        for name, path in files.items():
+            path.write_text(texts[name], encoding="utf-8", newline="\n")
+        for command in (check, ("format", "--quiet")):
+            run = subprocess.run(
+                [ruff, *command, "--isolated", "--no-cache", "--config", _LINE_LENGTH, folder],
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                check=False,
+            )
+            if run.returncode:
+                given = "\n".join(texts.values())
+                raise RuntimeError(f"the text of a template is not Python: {run.stderr}{given}")
+        return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
 
 
 def changes(folder: Path, texts: Mapping[str, str]) -> Iterable[Change]:

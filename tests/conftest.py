@@ -6,6 +6,7 @@ Two workers with two threads each would wait for one another at every barrier.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden/ instead of comparing"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Freeze torch and the collected tests: else the garbage collector searches them, too."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass

@@ -13,14 +13,16 @@ from functools import cache, wraps
 from typing import Any
 
 import numpy as np
+from fast_operators import faster, takes_type_of
 from triton.language import core, semantic
 from triton.runtime import interpreter
 
 _HALF = ("fp16", "bf16")  # a quotient of two of these is a float32
 
 
+@cache
 def install() -> None:
-    """Put these functions before Triton's, in a process that has chosen the interpreter."""
+    """Put these functions before Triton's, once, in a process that has chosen the interpreter."""
     _patch_once_a_launch()
     _remember_builtins()
     _compare_by_identity()
@@ -72,7 +74,7 @@ def _given_semantic(member: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return inner(*args, **(kwargs | known))
 
-    return call
+    return faster(inner, call)
 
 
 def _compare_by_identity() -> None:
@@ -153,9 +155,9 @@ def _pass_equal_types() -> None:
         left, right = type(lhs) is core.tensor, type(rhs) is core.tensor
         if left and right and _are_one_type(lhs.type, rhs.type, div_or_mod):
             return lhs, rhs
-        if left and arithmetic_check and _takes_type_of(rhs, lhs.dtype):
+        if left and arithmetic_check and takes_type_of(rhs, lhs.dtype):
             return broadcasted(self, lhs, self.scalar_constant(rhs, lhs.dtype))
-        if right and arithmetic_check and _takes_type_of(lhs, rhs.dtype):
+        if right and arithmetic_check and takes_type_of(lhs, rhs.dtype):
             return broadcasted(self, self.scalar_constant(lhs, rhs.dtype), rhs)
         if left and allow_lhs_ptr and lhs.dtype.is_ptr():
             other = self.to_tensor(rhs)
@@ -184,14 +186,6 @@ def _are_one_type(own: Any, other: Any, div_or_mod: bool) -> bool:
         return False
     scalar = own.scalar
     return type(scalar) is core.dtype and not (div_or_mod and scalar.name in _HALF)
-
-
-def _takes_type_of(number: Any, scalar: Any) -> bool:
-    """Tell whether a number becomes a constant of the other operand's type, whatever its value."""
-    if type(number) is float:
-        return scalar.name in ("fp32", "fp64")
-    small = type(number) is int and -(2**31) <= number < 2**31
-    return small and scalar.name in ("int32", "int64", "fp32", "fp64")
 
 
 def _skip_unread_checks() -> None:

@@ -27,7 +27,7 @@ outside_interpreter = pytest.mark.skipif(
 )
 
 _ROOT = Path(__file__).parents[1]
-_HEAVY = ["pytest", "sympy", "triton", "torch.testing._internal.common_optimizers"]
+_HEAVY = ["pytest", "sympy", "torch_inputs", "warm_interpreter"]
 
 
 def run_inside(file: str, chosen: str = "") -> str:
@@ -40,7 +40,8 @@ def run_inside(file: str, chosen: str = "") -> str:
     with TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         process = _server().Process(target=_run, args=(arguments, str(output)))
-        with mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+        paths = os.pathsep.join([str(_ROOT), str(_ROOT / "tests"), *sys.path])
+        with mock.patch.dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=paths):
             process.start()  # the first start also starts the fork server
         process.join()
         printed = output.read_text()

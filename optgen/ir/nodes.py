@@ -103,13 +103,11 @@ Program: TypeAlias = tuple[Stmt, ...]
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the operands of an expression, in order."""
-    match expr:
-        case Call(_, args):
-            return args
-        case Linear(terms):
-            return tuple(e for t in terms for e in (t.coefficient, *t.factors, *t.divisors))
-        case _:
-            return ()
+    if isinstance(expr, Call):
+        return expr.args
+    if isinstance(expr, Linear):
+        return tuple(e for t in expr.terms for e in (t.coefficient, *t.factors, *t.divisors))
+    return ()
 
 
 def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -135,9 +133,11 @@ def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Yield an expression and all its subexpressions, parents first, left to right."""
-    yield expr
-    for child in children(expr):
-        yield from walk(child)
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += children(node)[::-1]
 
 
 def refs(expr: Expr) -> Iterator[Ref]:

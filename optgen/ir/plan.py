@@ -195,14 +195,13 @@ def is_maximum(value: Expr) -> bool:
 
 def reads(expr: Expr) -> Iterator[Ref]:
     """Yield the names whose values an expression reads. `fresh` and properties read no value."""
-    match expr:
-        case Ref():
-            yield expr
-        case Call(op, _) if op == "fresh" or op in PROPERTIES:
-            return
-        case _:
-            for child in children(expr):
-                yield from reads(child)
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Ref):
+            yield node
+        elif not (isinstance(node, Call) and (node.op == "fresh" or node.op in PROPERTIES)):
+            waiting += children(node)[::-1]
 
 
 def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:

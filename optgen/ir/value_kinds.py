@@ -57,7 +57,7 @@ class Kind:
         Raises:
             AxesError: their shapes do not fit.
         """
-        if self == other:
+        if self is other or self == other:
             return self
         return Kind(max(self.stage, other.stage), union(self.axes, other.axes))
 
@@ -76,6 +76,14 @@ _STATE_KINDS = {
     "col": Kind(Stage.DEVICE, Axes.COLUMN),
     "scalar": PARAM,
 }
+_KINDS_OF_OPS = {
+    **dict.fromkeys(WIDE_OPS, DEVICE_NUMBER),
+    **dict.fromkeys(RANDOM_OPS, TENSOR),
+    **dict.fromkeys(PROPERTIES, PARAM),
+    "fresh": PARAM,
+    **dict.fromkeys(FACTS, STATIC),
+}
+"""The kinds of ops that have one whatever their operands are."""
 _KEPT_BY = {"row": Axes.MATRIX | ABOVE, "col": Axes.MATRIX | BESIDE}
 _KEPT_AXES = {name: _KEPT_BY.get(name.partition("_")[0], 0) for name in REDUCTIONS}
 """Mask of the axes that each reduction keeps."""
@@ -111,16 +119,8 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
             return STATIC
         case Ref():
             return kinds(expr)
-        case Call(op, _) if op in FACTS:
-            return STATIC
-        case Call("fresh", _):
-            return PARAM
-        case Call(op, _) if op in PROPERTIES:
-            return PARAM
-        case Call(op, _) if op in RANDOM_OPS:
-            return TENSOR
-        case Call(op, _) if op in WIDE_OPS:
-            return DEVICE_NUMBER
+        case Call(op, _) if op in _KINDS_OF_OPS:
+            return _KINDS_OF_OPS[op]
         case Call(op, (arg,)) if op in _KEPT_AXES:
             return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _KEPT_AXES[op]))
         case Call(op, args) if op in LINEAR_ALGEBRA:

@@ -100,6 +100,6 @@ def test_what_the_machine_lacks_is_no_defect(
     def full(*_: Any) -> NoReturn:
         raise OSError(28, "No space left on device", "ruff")
 
-    monkeypatch.setattr("optgen.emit.format_python", full)
+    monkeypatch.setattr("optgen.emit.format_files", full)
 
     assert run("check", "heavy.py").exit_code == 2

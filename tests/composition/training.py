@@ -14,7 +14,7 @@ from optgen import use_lowering
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 SHAPES = ((3, 4), (5,), (3, 4), (2, 2, 3))
 MATRICES = ((3, 4), (5,), (3, 4), (4, 3))
-STEPS = 12
+STEPS = 6 if INTERPRETED else 12
 BOUND = 1e-12
 
 

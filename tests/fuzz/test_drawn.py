@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RULES = 96
+RULES = 32
 
 
 def test_drawn_rules_are_right(tmp_path: Path) -> None:

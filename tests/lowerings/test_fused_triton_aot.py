@@ -32,13 +32,13 @@ from benchmarks.triton_aot_compile import (
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 WITH_REDUCTIONS = ("Adafactor", "RowWiseAdagrad")
-IN_TRAINING = ("float32", "bfloat16", "mixed")
 LARGE = {
     "sm_80": ("mixed",),
-    "sm_90": ("float32", "bfloat16", "float16", "float64"),
+    "sm_90": ("float32", "bfloat16"),
     "gfx942": ("float32",),
 }
 """The dtypes for each target of kernels that take long to compile."""
+IN_OTHERS = {"sm_80": ("mixed",), "gfx942": ("float32",)}
 IN_FEW = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
 
 
@@ -49,15 +49,15 @@ def cache() -> str:
 
 
 def chosen(name: str, target: str) -> Iterator[Case]:
-    """Yield the cases with flags and a gradient scaler, or neither; for Hopper's float32 all.
+    """Yield the cases with flags and a gradient scaler, or neither.
 
     Flags and a scaler are lines of their own in a kernel, the same for all dtypes. The text of a
-    kernel is the same for all targets, so the others have the dtypes of training only. If a step
-    has many kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
+    kernel is the same for all targets, so the others have some dtypes only. If a step has many
+    kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
     """
     kind = classes()[name]
     for case in cases(kind, target):
-        if target != "sm_90" and case.types not in IN_TRAINING:
+        if target != "sm_90" and case.types not in IN_OTHERS[target]:
             continue
         if name in IN_FEW:
             if (target, case.types, case.scaled) == ("sm_90", "float32", True):
@@ -65,9 +65,7 @@ def chosen(name: str, target: str) -> Iterator[Case]:
         elif name in WITH_REDUCTIONS:
             if case.types in LARGE[target] and case.scaled == (case.types == "float32"):
                 yield case
-        elif (target, case.types) == ("sm_90", "float32") or case.scaled == (
-            case.flags or not flags_of(kind)
-        ):
+        elif case.scaled == (case.flags or not flags_of(kind)):
             yield case
 
 

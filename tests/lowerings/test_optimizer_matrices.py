@@ -10,7 +10,7 @@ import torch
 from conftest import Golden
 from planning import WITH_PHASES
 from torch.nn import Parameter
-from torch.testing._internal.common_optimizers import optim_db
+from torch_inputs import optim_db
 
 from optgen import optim
 from optgen.passes.latex import to_latex

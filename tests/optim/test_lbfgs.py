@@ -15,7 +15,7 @@ from optim.lbfgs_problems import (
     run,
     start,
 )
-from torch.testing._internal.common_optimizers import optim_db
+from torch_inputs import optim_db
 
 import optgen
 from optgen.optim import LBFGS

@@ -12,7 +12,7 @@ import torch
 from newest import HAS_2_14
 from optim.lbfgs_problems import quadratic, run, start
 from torch.nn import Parameter
-from torch.testing._internal.common_optimizers import optim_db
+from torch_inputs import optim_db
 
 from optgen.optim import LBFGS
 

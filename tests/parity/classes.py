@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.testing._internal.common_optimizers import optim_db
+from torch_inputs import optim_db
 
 import optgen.optim
 

@@ -20,7 +20,7 @@ from parity.classes import INFOS, NAMES, PENDING, has
 from parity.form import form
 from parity.resume import in_two_halves
 from parity.trajectories import Run, assert_close, eventful
-from torch.testing._internal.common_optimizers import OptimizerErrorEnum
+from torch_inputs import OptimizerErrorEnum
 
 import optgen.optim
 

@@ -41,8 +41,9 @@ FACTORED = [
     Matrix("Adafactor", {"lr": 0.01}),
 ]
 DEFAULTS = [Case(name, {"lr": 0.01}) for name in PLAIN]
+# The cases of DEFAULTS have the same streams as those of FULL, and compute less.
 CASES = [
-    *DEFAULTS,
+    *([] if INTERPRETED else DEFAULTS),
     *FULL.values(),
     Case("Adam", {"weight_decay": 0.1, "maximize": True, "lr": 0.02}),
     Case("RMSprop", {"momentum": 0.9}),
@@ -52,12 +53,11 @@ CASES = [
     Matrix("Muon", {"lr": 0.02}),
     Matrix("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
 ]
-SKIPPED_IN_16_BITS = [*DEFAULTS, *FACTORED] if INTERPRETED else []
+SKIPPED_IN_16_BITS = FACTORED if INTERPRETED else []
 """Cases that the interpreter skips in 16 bits.
 
-The cases of DEFAULTS have the same streams as those of FULL, and compute less. The matrices of
-FACTORED have few rows in the interpreter; over few rows, even the mean square of the error is
-chance.
+The matrices of FACTORED have few rows in the interpreter; over few rows, even the mean square of
+the error is chance.
 """
 NEED_MANY_ELEMENTS = ("Adafactor",)
 """Classes that need more elements in the interpreter, because 20,000 leave the largest error to

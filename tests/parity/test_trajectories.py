@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 import pytest
-from parity.cases import CASES, Case, forced, steps
+from interpreter import INTERPRETED
+from parity.cases import CASES, INTERPRETED_CASES, Case, forced, steps
 from parity.trajectories import BOUND, Run, assert_close, eventful, through
 
 
@@ -19,7 +20,7 @@ def reference(case: Case) -> Run:
     return eventful(case.theirs, steps(case))
 
 
-@pytest.mark.parametrize(("case", "lowering"), forced(CASES))
+@pytest.mark.parametrize(("case", "lowering"), forced(INTERPRETED_CASES if INTERPRETED else CASES))
 def test_a_lowering_follows_torch(case: Case, lowering: str) -> None:
     with through(lowering):
         run = eventful(case.ours, steps(case))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from interpreter import outside_interpreter, run_inside
-from parity.cases import CASES
+from parity.cases import INTERPRETED_CASES
 from parity.classes import CLOSURE, SPARSE
 
 SINGLE, HALF = "test_single_precision", "test_half_precision"
-CHECKPOINTS = "continues and fused_triton and (float32 or bfloat16)"
-FUSED = [case for case in CASES if case.name not in (*CLOSURE, *SPARSE)]
+CHECKPOINTS = "continues and fused_triton and bfloat16"
+FUSED = [case for case in INTERPRETED_CASES if case.name not in (*CLOSURE, *SPARSE)]
 
 
 @outside_interpreter
@@ -17,9 +17,9 @@ FUSED = [case for case in CASES if case.name not in (*CLOSURE, *SPARSE)]
     ("file", "chosen", "least"),
     [
         ("parity/test_trajectories.py", "test_a_lowering_follows_torch", len(FUSED)),
-        ("parity/test_precision.py", SINGLE, 24),
+        ("parity/test_precision.py", SINGLE, 13),
         ("parity/test_precision.py", HALF, 16),
-        ("parity/test_checkpoints.py", CHECKPOINTS, 4 * len({case.name for case in FUSED})),
+        ("parity/test_checkpoints.py", CHECKPOINTS, 2 * len({case.name for case in FUSED})),
         ("lowerings/test_elementwise_ops.py", "test_an_op_means_what_it_says", 30),
         ("properties/test_lowerings.py", "test_every_lowering_is_the_rule", 1),
     ],

@@ -70,13 +70,13 @@ def follow(text: str, flags: dict[str, Any], seed: int, lowerings: tuple[str, ..
             )
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=matrix_specs(), flags=FLAGS, seed=st.integers(0, 999))
 def test_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
     follow(text, flags, seed, ("forloop", "foreach"))
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=word_specs(), flags=FLAGS, seed=st.integers(0, 999))
 def test_a_matrix_word_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
     follow(text, flags, seed, ("forloop", "foreach"))

@@ -37,7 +37,7 @@ def disturb():
 thread = threading.Thread(target=disturb)
 thread.start()
 try:
-    for _ in range(60):
+    for _ in range(30):
         param.grad = torch.ones(n)
         optimizer.step()
 finally:

@@ -1,4 +1,7 @@
-"""Test Triton's plain interpreter: every rule in every dtype gives what the C++ kernel gives."""
+"""Test Triton's plain interpreter: every rule gives what the C++ kernel gives.
+
+Of four dtypes, every second rule has two, and the others have the other two.
+"""
 
 import threading
 import warnings
@@ -45,8 +48,9 @@ def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
 
 
 @inside_interpreter
-@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(x, y) for i, x in enumerate(RULES) for y in [*BOUNDS][i % 2 :: 2]], ids=str
+)
 def test_a_rule(name: str, dtype: torch.dtype) -> None:
     bound = BOUNDS[dtype] * (SPREAD if name == "muon" else 1)
     for found, expected in zip(

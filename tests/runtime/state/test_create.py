@@ -128,10 +128,12 @@ def gc_events() -> Iterator[list[str]]:
     def note(phase: str, info: dict[str, int]) -> None:
         events.append(f"{phase} {info['generation']}")
 
+    gc.unfreeze()
     gc.collect()
     gc.callbacks.append(note)
     yield events
     gc.callbacks.remove(note)
+    gc.freeze()
 
 
 def many() -> list[Tensor]:
@@ -162,6 +164,7 @@ def test_objects_frozen_for_the_collector_stay_frozen() -> None:
         assert gc.get_freeze_count() == frozen
     finally:
         gc.unfreeze()
+        gc.freeze()
 
 
 def test_each_state_has_memory_of_its_own() -> None:

@@ -10,3 +10,4 @@ from optgen.runtime.fused_cpu.toolchain import dtype_variants
 def exact_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo what `tests/conftest.py` does to builds."""
     monkeypatch.setattr(dtype_variants, "build", wide_libraries.build_exactly)
+    monkeypatch.setattr(dtype_variants, "find_built", wide_libraries.find_exactly)

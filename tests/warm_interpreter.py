@@ -1,0 +1,29 @@
+"""Import what processes with Triton's interpreter need, once: they are forked from this state.
+
+The interpreter imports Gluon at its first launch, and rewrites each function at its first call.
+Objects of this state are never garbage, so no collection looks at them.
+"""
+
+import gc
+import importlib
+import pkgutil
+
+import fast_interpreter
+from triton.language import standard
+from triton.runtime.interpreter import InterpretedFunction
+
+import optgen.optim
+import optgen.runtime.fused_triton
+
+fast_interpreter.install()
+_PACKAGE = optgen.runtime.fused_triton
+_MODULES = [
+    importlib.import_module(f"{_PACKAGE.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(_PACKAGE.__path__)
+]
+for _module in [standard, *_MODULES]:
+    for _function in [*vars(_module).values()]:
+        if isinstance(_function, InterpretedFunction):
+            _function.rewrite()
+gc.collect()
+gc.freeze()
