@@ -16,6 +16,7 @@ from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.group_view import asked_view
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
+_WHOLE = "each whole parameter on one of the ranks that hold its shards"
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
@@ -40,7 +41,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
                 continue
             lowering, reason = choose(optimizer, batch)
             if batch.dispatch_key.sharding is not None:
-                reason = f"{reason}; {_PHASE_BY_PHASE}"
+                reason = f"{reason}; {_WHOLE if rule.why_uncut else _PHASE_BY_PHASE}"
             lines.append(
                 f"group {index}: {BACKENDS[lowering].title}: {reason}"
                 f"{_view_note(batch)}{_sparse_note(rule, batch)}"
