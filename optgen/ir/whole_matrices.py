@@ -14,7 +14,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
 from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
-_OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", "random", "gaussian", *WIDE_OPS}
+_OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", "gaussian", *WIDE_OPS}
 """The ops whose result for one matrix depends on the other matrices of the parameter."""
 
 

@@ -1,7 +1,7 @@
 """Check a batch: raise for tensors that no lowering can take, before anything is written."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain
 from operator import attrgetter, eq
 
 import torch
@@ -129,17 +129,18 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
         for_all = state.shape == "like" and not rule.facts  # every parameter has such a state
         if for_all and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
-        rank = rule.rank(batch.group)
-        for param, values, index in zip(batch.params, column, count(), strict=False):
+        for index, values in enumerate(column):
             if state.shape == "scalar" or values is None:
                 continue
+            like, rank = batch.params[index], rule.rank(batch.group)
             if isinstance(state.shape, str):
-                wanted = state.shape_for(param, rank)
+                wanted = state.shape_for(like)
             else:
-                whole = state.shape_for(batch.seen[index], rank)
+                like = batch.seen[index]  # a shard is no shard of a square
+                whole = state.shape_for(like, rank)
                 wanted = local_matrix_shape(batch.members[index], state, whole)
             if list(values.shape) != wanted:
-                raise _shape_error(state, values, param, wanted, rank, bool(batch.viewed))
+                raise _shape_error(state, values, like, wanted, rank, bool(batch.viewed))
 
 
 def _shape_error(
@@ -150,8 +151,7 @@ def _shape_error(
     if state.is_ranked:
         return RuntimeError(
             f"{state.key} has the shape {found}, but rank={rank} and the shape {shape} of its "
-            f"parameter ask for {tuple(wanted)}"
-            + (_OTHER_VIEW if viewed else _OTHER_RANK)
+            f"parameter ask for {tuple(wanted)}" + (_OTHER_VIEW if viewed else _OTHER_RANK)
         )
     return RuntimeError(
         f"{state.key} has the shape {found}, but its parameter {shape}: a state belongs to a "

@@ -197,7 +197,7 @@ class _Small:
                 shard.copy_(own_shard(whole, self.layout.axes))
 
     def _unknown(self) -> Tensor:
-        """Return room for all whole tensors, on the device of the parameters, as collectives are."""
+        """Return room for all whole tensors, on the device of the collectives."""
         shape = (len(self.shards), *self.layout.shape)
         device = self.lead.shards[0].device
         return torch.full(shape, _UNKNOWN, dtype=torch.float64, device=device)
@@ -233,6 +233,6 @@ def _completed(requests: Update, lead: Gather) -> Update:
         numbers = torch.full((shape,), _UNKNOWN, dtype=torch.float64, device=device)
         if owned := lead.owned:
             numbers[owned] = asked.numbers.to(device)
-        yield Partial(numbers, groups)
+        yield [Partial(numbers, groups)]
         result = yield replace(asked, numbers=numbers, answer=lambda result: result)
         answer = asked.answer(result)
