@@ -13,7 +13,16 @@ import torch
 from distributed import pair
 from distributed.shards import difference, share
 from distributed.test_reductions import counted
-from distributed.whole_matrices import CASES, MESHES, differences, followed, resumed, rule_of, whole
+from distributed.whole_matrices import (
+    CASES,
+    MESHES,
+    differences,
+    followed,
+    resumed,
+    resumed_from_whole_states,
+    rule_of,
+    whole,
+)
 from torch import distributed, nn
 
 from optgen import explain
@@ -41,6 +50,12 @@ def test_checkpoints_of_other_numbers_of_ranks(
     rule: str, tmp_path: Path, four: Callable[..., list[Any]]
 ) -> None:
     for found in four(resumed, rule, str(tmp_path)):
+        assert found == {}
+
+
+@pytest.mark.parametrize("rule", ["shampoo", "dion"])
+def test_whole_states_of_one_rank(rule: str) -> None:
+    for found in pair.run(resumed_from_whole_states, rule):
         assert found == {}
 
 
@@ -84,7 +99,8 @@ def test_matrices_travel_twice() -> None:
 @pytest.mark.parametrize(("shape", "view"), [((2, 4, 3), None), ((8, 3), (2, 4, 3))])
 def test_matrices_of_one_rank_stay_there(shape: Any, view: Any) -> None:
     group = {} if view is None else {"view": view}
-    for calls, sizes, wrong, _ in pair.run(_collectives, shape, group):
+    for calls, sizes, wrong, text in pair.run(_collectives, shape, group):
+        assert "; in lists; matrices of this rank" in text
         assert calls == Counter(all_reduce=1)
         assert sizes == {"gram_left": (1, 4, 4), "gram_right": (1, 3, 3)}
         assert wrong == {}

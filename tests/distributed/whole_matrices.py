@@ -186,6 +186,27 @@ class Engine:
         )
 
 
+def resumed_from_whole_states(rank: int, rule: str) -> dict[str, float]:
+    """Go on from whole states, which rank 0 hands to all."""
+    from torch.distributed.checkpoint import state_dict
+
+    mesh = _mesh("two")
+    first, second = Engine(rule, mesh), Engine(rule, mesh)
+    first.train(0)
+    gets = state_dict.StateDictOptions(full_state_dict=True)
+    states = state_dict.get_optimizer_state_dict(first.network, first.optimizer, options=gets)
+    weights = state_dict.get_model_state_dict(first.network)
+    sets = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    given = {} if rank else states
+    state_dict.set_model_state_dict(second.network, weights)
+    state_dict.set_optimizer_state_dict(second.network, second.optimizer, given, options=sets)
+    alone = Engine(rule, None, True)
+    alone.train(0)
+    for engine in (alone, second):
+        engine.train(3)
+    return differences(second.optimizer, alone.optimizer)
+
+
 def resumed(rank: int, rule: str, folder: str) -> dict[str, float]:
     """Train on two ranks, go on on three, and go on on one."""
     two, three = _mesh("two"), _mesh("three")
