@@ -32,7 +32,7 @@ MATRICES: Places = (
 BATCHES: Places = (((3, 5, 4), 1), ((2, 5, 3), 0), ((3, 4), None))
 OTHERS: Places = (((7,), 0), ((), None))
 SQUARES: Places = (((5, 5), 0), ((5, 5), 0), ((4, 4), 1), ((3, 5, 5), 0), ((3, 5, 5), 1), *OTHERS)
-"""Shapes, and the axis along which ranks cut them. SQUARES have Gram matrices of full rank, so the
+"""Shapes, and the axis along which ranks cut them; with None, all hold the whole. SQUARES have Gram matrices of full rank, so the
 eigenvectors are unique."""
 CASES: dict[str, tuple[dict[str, Any], Places]] = {
     "soap": ({"precondition_frequency": 2}, SQUARES),
@@ -70,8 +70,11 @@ def _shared(value: Tensor, axis: int | None, mesh: Any, name: str) -> nn.Paramet
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    if axis is None:
+    if axis is None and not value.dim():
         return nn.Parameter(value.clone())
+    if axis is None:
+        everywhere = [Replicate()] * mesh.ndim
+        return nn.Parameter(distribute_tensor(value.clone(), mesh, everywhere, src_data_rank=None))
     other = Shard(value.dim() - 1) if name == "rows and columns" else Shard(axis)
     placements = {"HSDP": [Replicate(), other], "rows and columns": [Shard(0), other]}
     if name == "strided":
