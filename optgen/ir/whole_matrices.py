@@ -14,6 +14,9 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
 from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
+_OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", "gaussian", *WIDE_OPS}
+"""The ops whose result for one matrix depends on the other matrices of the parameter."""
+
 
 def why_not_in_triton(algorithm: Algorithm) -> str:
     """Say in a few words why a rule is not lowered to Triton; "" if it is."""
@@ -41,6 +44,11 @@ def why_uncut(algorithm: Algorithm) -> str:
             if op in MATRIX_OPS:
                 return f"the rule has `{op}` beside numbers of several parameters"
     return ""
+
+
+def is_by_matrix(algorithm: Algorithm) -> bool:
+    """Tell whether each matrix of a parameter steps as it would as a parameter of its own."""
+    return _OF_ALL_MATRICES.isdisjoint(_ops(expressions(algorithm.rule)))
 
 
 def is_wide(value: Expr) -> TypeGuard[Call]:

@@ -9,6 +9,7 @@ from optgen.runtime.batch.gradients import checked_gradients, with_gradient
 from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.choice import choose
+from optgen.runtime.eager.owner_layouts import travelling_axes
 from optgen.runtime.light_optimizer import LightOptimizer
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.protocols import Group
@@ -16,6 +17,8 @@ from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.group_view import asked_view
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
+_WHOLE = "each whole parameter on one of the ranks that hold its shards"
+_BY_MATRIX = "matrices of this rank"
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
@@ -40,7 +43,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
                 continue
             lowering, reason = choose(optimizer, batch)
             if batch.dispatch_key.sharding is not None:
-                reason = f"{reason}; {_PHASE_BY_PHASE}"
+                reason = f"{reason}; {_sharded_note(rule, batch)}"
             lines.append(
                 f"group {index}: {BACKENDS[lowering].title}: {reason}"
                 f"{_view_note(batch)}{_sparse_note(rule, batch)}"
@@ -66,6 +69,16 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
     inputs = {key: {id(member): member for member in members} for key in needed}
     batch = make_batch(optimizer, group, members, checked, states, inputs=inputs)
     return batch.parts or [batch]
+
+
+def _sharded_note(rule: Rule, batch: Batch) -> str:
+    """Tell how sharded parameters are stepped."""
+    if not rule.why_uncut:
+        return _PHASE_BY_PHASE
+    sharding = batch.dispatch_key.sharding
+    axes = sharding.sharded_axes() if sharding else ()
+    travel = any(travelling_axes(rule, axes, seen.dim()) for seen in batch.seen)
+    return _WHOLE if travel else _BY_MATRIX
 
 
 def _view_note(batch: Batch) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from distributed.shards import difference as difference
+from distributed.shards import share as share
 from parity.cases import CASES, EVERY, OWN, Case
 from torch import Tensor
-from torch.distributed import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Placement, Replicate, Shard
 
 _ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
 TOLERANCE: dict[str, float] = dict.fromkeys(_ELEMENTWISE.split(), 0.0)
@@ -41,17 +41,6 @@ def _tensors(options: Any) -> bool:
     return any(isinstance(value, Tensor) for value in values)
 
 
-def share(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tensor:
-    """Shard a whole tensor along the mesh's last dimension.
-
-    Without a placement, return a plain copy.
-    """
-    if placement is None:
-        return tensor.clone()
-    placements = [Replicate()] * (mesh.ndim - 1) + [placement]
-    return distribute_tensor(tensor.clone(), mesh, placements, src_data_rank=None)
-
-
 def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
     """Yield a gradient for each shape, which depends on the step only; some are None."""
     generator = torch.Generator().manual_seed(1000 + step)
@@ -60,19 +49,3 @@ def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
         if dtype.is_complex:
             grad = torch.complex(grad, grad.flip(0) if grad.dim() else grad)
         yield None if (step + index) % 5 == 4 else grad.to(dtype)
-
-
-def difference(found: Any, expected: Any) -> float:
-    """Return the largest deviation, in units of the largest element; infinite if one side has NaN.
-
-    For a DTensor, each rank compares its shard with the same shard of the expected tensor.
-    """
-    a, b = torch.as_tensor(found), torch.as_tensor(expected)
-    assert (a.shape, a.dtype) == (b.shape, b.dtype)
-    if isinstance(a, DTensor):
-        b = distribute_tensor(b, a.device_mesh, a.placements, src_data_rank=None).to_local()
-        a = a.to_local()
-    if torch.equal(a, b):
-        return 0.0
-    ratio = ((a - b).abs().max() / b.abs().max()).item()
-    return math.inf if math.isnan(ratio) else ratio

@@ -1,5 +1,7 @@
 """Two gloo processes for tests: `run` calls a function in both and returns their results.
 
+`several` starts more processes, for the tests of one module.
+
 The first call starts them, and later calls reuse them, because starting takes seconds: a test of
 two ranks costs what its function costs. After an error, a death or a time-out both are killed, and
 the next call starts new ones. So no test affects another.
@@ -16,7 +18,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -61,18 +64,37 @@ def close() -> None:
         pair.kill()
 
 
-class _Pair:
-    """Two running processes, and a pipe to each."""
+@contextmanager
+def several(ranks: int) -> Iterator[Callable[..., list[Any]]]:
+    """Start so many processes; yield a function like `run` for them, and end them."""
+    processes = _Pair(ranks)
 
-    def __init__(self) -> None:
+    def run(function: Function, *args: Any, limit: float = 120.0) -> list[Any]:
+        __tracebackhide__ = True
+        return processes.call(function, args, limit)
+
+    try:
+        yield run
+    finally:
+        processes.kill()
+
+
+class _Pair:
+    """Two running processes, or several, and a pipe to each."""
+
+    def __init__(self, ranks: int = RANKS) -> None:
+        self._ranks = ranks
         self._folder = Path(tempfile.mkdtemp(prefix="optgen-pair-"))
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
-        for rank in range(RANKS):
+        for rank in range(ranks):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(rank, theirs, self._folder), daemon=True, name=f"rank {rank}"
+                target=_serve,
+                args=(rank, ranks, theirs, self._folder),
+                daemon=True,
+                name=f"rank {rank}",
             )
             process.start()
             theirs.close()
@@ -105,7 +127,7 @@ class _Pair:
         end = time.monotonic() + seconds
         results: dict[int, Any] = {}
         errors: list[str] = []
-        waiting = dict(zip(self._pipes, range(RANKS), strict=True))
+        waiting = dict(zip(self._pipes, range(self._ranks), strict=True))
         while waiting:
             ready = wait(list(waiting), max(0.0, end - time.monotonic()))
             if not ready:
@@ -123,7 +145,7 @@ class _Pair:
         if waiting:
             late = " and ".join(f"rank {rank}" for rank in waiting.values())
             raise RankError(f"{late} did not come back in time\n{self._stacks()}")
-        return [results[rank] for rank in range(RANKS)]
+        return [results[rank] for rank in range(self._ranks)]
 
     def _answer(self, rank: int) -> tuple[bool, Any]:
         try:
@@ -133,7 +155,7 @@ class _Pair:
             return True, f"died with exit code {self._processes[rank].exitcode}"
 
     def _stacks(self) -> str:
-        texts = [_stacks_of(self._folder, rank).read_text() for rank in range(RANKS)]
+        texts = [_stacks_of(self._folder, rank).read_text() for rank in range(self._ranks)]
         return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(texts))
 
 
@@ -141,12 +163,12 @@ def _stacks_of(folder: Path, rank: int) -> Path:
     return folder / f"stacks-{rank}"
 
 
-def _serve(rank: int, pipe: Connection, folder: Path) -> None:
+def _serve(rank: int, ranks: int, pipe: Connection, folder: Path) -> None:
     """Run in each process: meet the other rank, then answer calls until the parent hangs up."""
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     with _stacks_of(folder, rank).open("w") as stacks:
         try:
-            _meet(rank, folder)
+            _meet(rank, ranks, folder)
             answer = pickle.dumps((False, None))
         except Exception:
             answer = _failure()
@@ -176,7 +198,7 @@ def _end_with_the_parent() -> None:
     os._exit(1)
 
 
-def _meet(rank: int, folder: Path) -> None:
+def _meet(rank: int, ranks: int, folder: Path) -> None:
     import torch
     import wide_libraries
     from torch import distributed
@@ -185,9 +207,9 @@ def _meet(rank: int, folder: Path) -> None:
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's host name is
     torch.set_num_threads(1)
-    store = distributed.FileStore(str(folder / "store"), RANKS)
+    store = distributed.FileStore(str(folder / "store"), ranks)
     limit = timedelta(seconds=10 * _START)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=limit)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
 
 
 def _called(function: Function, rank: int, args: tuple[Any, ...]) -> bytes:

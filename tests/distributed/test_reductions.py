@@ -40,8 +40,25 @@ def Sized(p, g, /, r=state("row", when="factored", shape="row"), *, lr=hyper(1e-
     else:
         p = p - lr * g / sqrt(numel(p))
 '''
+UPRIGHT = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Upright(
+    p, g, /, m=state("m", when="tall"), r=state("row", shape="row", when="tall"),
+    *, lr=hyper(1e-2)
+):
+    """A rule with momentum for tall parameters, whose shards may be wide."""
+    if tall(p):
+        m = 0.5 * m + g
+        r = 0.5 * r + row_mean(g**2)
+        p = p - lr * m / sqrt(r + 1)
+    else:
+        p = p - lr * g
+'''
 OWN = {
     "Ragged": RAGGED,
+    "Upright": UPRIGHT,
     "Sized": SIZED,
     "Alone": SIZED.replace("Sized", "Alone").replace(" / sqrt(numel(p))", ""),
 }
@@ -179,6 +196,12 @@ WAYS = [(name, way) for name in OPTIONS for way in LOWERINGS if way != "forloop"
 def test_two_ranks_are_one_process(name: str, lowering: str) -> None:
     for found in pair.run(_trained, rule(name), OPTIONS[name], _places(name), lowering):
         assert {way: error for way, error in found.items() if error > 1} == {}
+
+
+def test_the_shape_of_the_whole_decides_not_that_of_a_shard() -> None:
+    places = [((6, 4), 0), ((4, 6), 1)]
+    for found in pair.run(_trained, rule("Upright"), {}, places, "foreach"):
+        assert max(found.values()) <= 1
 
 
 def _spoilt(rank: int, kind: Any, places: Any, lowering: str, last: float) -> list[str]:

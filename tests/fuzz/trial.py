@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from owners import step_by_owners
 from parts import step_in_parts
 from torch import Tensor
 
@@ -264,10 +265,16 @@ class _Run:
             param.grad = grad.clone().reshape(param.shape)
         is_sharded = self.name == "sharded"
         with (
-            in_parts(self.rule, self.axis) if is_sharded else contextlib.nullcontext(),
+            self.in_parts() if is_sharded else contextlib.nullcontext(),
             use_lowering(self.forced),
         ):
             self.optimizer.step(**{key: self._in_shape(given) for key, given in inputs.items()})
+
+    def in_parts(self) -> contextlib.AbstractContextManager[None]:
+        """Let two ranks take foreach's steps."""
+        if self.rule.cls.rule.why_uncut:
+            return by_owners(self.rule, self.axis, self.optimizer.param_groups[0])
+        return in_parts(self.rule, self.axis)
 
     def _in_shape(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return extra inputs in the shapes of the parameters, which a group may view."""
@@ -335,6 +342,27 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
             (getattr(lists, function) if whole else step)(*columns, **given)
 
         return unless_0_dim if update else getattr(lists, function)
+
+    with mock.patch.object(call, "load", load):
+        yield
+
+
+@contextlib.contextmanager
+def by_owners(rule: Built, axis: int, group: Mapping[str, Any]) -> Iterator[None]:
+    """Let two ranks with shards take foreach's steps, each rank whole parameters."""
+    known = rule.cls.rule
+
+    def load(package: str, module: str, function: str) -> Any:
+        real = getattr(import_module(f"{package}.{module}"), function)
+
+        def step(*columns: list[Tensor], **given: Any) -> Any:
+            dims = columns[0][0].dim()
+            if not dims:
+                return real(*columns, **given)
+            steps = step_by_owners(known, group, real, axis % dims, columns, given)
+            return steps if known.wide else next(steps, None)
+
+        return step
 
     with mock.patch.object(call, "load", load):
         yield

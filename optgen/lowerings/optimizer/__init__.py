@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram, State
-from optgen.ir.whole_matrices import why_not_in_triton, why_uncut
+from optgen.ir.whole_matrices import is_by_matrix, why_not_in_triton, why_uncut
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
@@ -102,6 +102,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "widens": "True" if algorithm.widens else "",
         "draws": "True" if algorithm.draws else "",
         "why_uncut": _unless("", why_uncut(algorithm)),
+        "by_matrix": "True" if why_uncut(algorithm) and is_by_matrix(algorithm) else "",
         "why_not_in_triton": _unless(why_uncut(algorithm), why_not_in_triton(algorithm)),
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",

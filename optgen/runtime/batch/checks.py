@@ -13,6 +13,7 @@ from optgen.runtime.batch.hyperparameters import numbers_of
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
+from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
 from optgen.runtime.torch_private import has_overlap, is_contiguous, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
@@ -134,24 +135,29 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
         for_all = state.shape == "like" and not rule.facts  # every parameter has such a state
         if for_all and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
-        for param, values in zip(batch.params, column, strict=False):
+        for index, values in enumerate(column):
             if state.shape == "scalar" or values is None:
                 continue
-            rank = rule.rank(batch.group)
-            if list(values.shape) != state.shape_for(param, rank):
-                raise _shape_error(state, values, param, rank, bool(batch.viewed))
+            like, rank = batch.params[index], rule.rank(batch.group)
+            if isinstance(state.shape, str):
+                wanted = state.shape_for(like)
+            else:
+                like = batch.seen[index]  # a shard is no shard of a square
+                whole = state.shape_for(like, rank)
+                wanted = local_matrix_shape(batch.members[index], state, whole)
+            if list(values.shape) != wanted:
+                raise _shape_error(state, values, like, wanted, rank, bool(batch.viewed))
 
 
 def _shape_error(
-    state: State, values: Tensor, param: Tensor, rank: int, viewed: bool
+    state: State, values: Tensor, param: Tensor, wanted: list[int], rank: int, viewed: bool
 ) -> RuntimeError:
     """Return the error about a state whose shape does not fit its parameter."""
     found, shape = tuple(values.shape), tuple(param.shape)
     if state.is_ranked:
         return RuntimeError(
             f"{state.key} has the shape {found}, but rank={rank} and the shape {shape} of its "
-            f"parameter ask for {tuple(state.shape_for(param, rank))}"
-            + (_OTHER_VIEW if viewed else _OTHER_RANK)
+            f"parameter ask for {tuple(wanted)}" + (_OTHER_VIEW if viewed else _OTHER_RANK)
         )
     return RuntimeError(
         f"{state.key} has the shape {found}, but its parameter {shape}: a state belongs to a "
@@ -209,7 +215,14 @@ def _present(column: Sequence[Tensor | None]) -> Iterator[Tensor]:
 def _check_state_sharding(rule: Rule, batch: Batch) -> None:
     """Raise an error for a state that is not sharded as its parameter is."""
     for state in rule.states:
-        if state.shape == "like" and not state.given and state.present(batch.group):
+        is_matrix = not isinstance(state.shape, str)
+        if not (is_matrix or state.shape == "like") or state.given:
+            continue
+        if state.present(batch.group):
             for param, seen, values in zip(batch.members, batch.seen, batch.dicts, strict=True):
-                if state.suits(seen):
+                if not state.suits(seen):
+                    continue
+                if is_matrix:
+                    check_matrix_sharding(param, state, seen.dim(), values[state.key])
+                else:
                     check_state_sharding(state.key, param, values[state.key])

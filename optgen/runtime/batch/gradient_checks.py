@@ -8,7 +8,6 @@ from torch import Tensor
 
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import truth
-from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import asked_view
 from optgen.runtime.tensors.sharding import sharding_of
 from optgen.runtime.torch_private import local_tensor
@@ -74,10 +73,6 @@ def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
     for member in members:
         if member.is_complex():
             raise RuntimeError(f"{name} does not support complex parameters")
-        if optimizer.rule.why_uncut and is_dtensor(type(member)):
-            raise RuntimeError(
-                f"{name} does not support parameters that are DTensors: {optimizer.rule.why_uncut}"
-            )
         sharding = sharding_of(member)
         if sharding is not None and not sharding.is_even(member):
             raise RuntimeError(

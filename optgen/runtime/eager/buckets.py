@@ -38,7 +38,8 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     indices_by_key: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):
         indices_by_key.setdefault(key, []).append(index)
-    example = batch.params[0]  # a shape predicate has one answer for all parameters of a batch
+    # A shape predicate has one answer for all parameters of a batch.
+    example = batch.params[0] if batch.dispatch_key.sharding is None else batch.seen[0]
     lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(example))]
     if rule.step is not None:
         lists.append(batch.steps)

@@ -54,11 +54,14 @@ class OneDtype(NamedTuple):
             torch._foreach_copy_(tensors, copies)
 
 
-def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> OneDtype:
-    """Return the lists of a bucket; a list of another dtype than the common one is converted."""
+def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = None) -> OneDtype:
+    """Return the lists of a bucket; a list of another dtype than the common one is converted.
+
+    Of shards, `seen` is a whole parameter in the shape that the rule sees.
+    """
     if rule.widens:
         return OneDtype(columns, [])
-    param = columns[0][0]
+    param = columns[0][0] if seen is None else seen
     states = [state for state in rule.states if state.suits(param)]
     own = [state.shape != "scalar" and state.dtype is None for state in states]
     counted = [False] * (len(columns) - 2 - len(own))  # the list of step counts, if there is one

@@ -1,6 +1,8 @@
 """Step sharded parameters through the foreach lowering if their rule needs whole parameters.
 
-If the rule reduces over several parameters, whole parameters take this form too.
+A rule with phases has a form for shards. A rule on whole matrices has none: whole parameters travel
+to the ranks that step them. If a rule reduces over several parameters, whole parameters take the
+form for shards too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +14,8 @@ from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.common_dtype import OneDtype, in_one_dtype
 from optgen.runtime.eager.generated_functions import Function, find, load, variant_name
 from optgen.runtime.eager.hyper_arguments import hyper_arguments
+from optgen.runtime.eager.owner_layouts import layouts_of_shards
+from optgen.runtime.eager.owner_step import OwnerStep
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.consensus import Consensus
@@ -58,7 +62,7 @@ def updates(
     local_name = variant_name("update", rule, batch)  # needs no other rank
     update = sharded or load(optimizer.lowerings, "foreach", local_name)
     if consensus and sharding:
-        consensus.note(sharding, name, hypers)
+        consensus.note(sharding, name, hypers, rule.rank(group))
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
         whole = batch.seen[indices[0]]
         count = columns[-1][0].item() if rule.step else None
@@ -66,7 +70,12 @@ def updates(
             consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
         collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
         keywords = {**hypers, **fresh, **collectives}
-        yield update_bucket(update, in_one_dtype(rule, columns), keywords)
+        if rule.why_uncut and sharding:
+            layouts = layouts_of_shards(rule, group, whole, columns[0][0], sharding)
+            if layouts[0].axes:  # else this rank has whole matrices
+                yield from OwnerStep(rule, update, keywords, whole, layouts).updates(columns)
+                continue
+        yield update_bucket(update, in_one_dtype(rule, columns, whole), keywords)
 
 
 def update_bucket(update: Function, lists: OneDtype, keywords: Mapping[str, Any]) -> Update:

@@ -79,8 +79,12 @@ def equal_lists(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[li
     A sublist has few elements in each list, or one tensor.
     """
     columns = (params, *lists)
-    largest = max(column[0].numel() for column in columns if column)
-    limit = block_size.block_elements(params[0], max(4, params[0].itemsize), _ALIVE)
-    count = max(1, limit // max(1, largest))
+    count = equal_count(params[0], max(column[0].numel() for column in columns if column))
     for start in range(0, len(params), count):
         yield tuple(column[start : start + count] for column in columns)
+
+
+def equal_count(like: Tensor, elements: int) -> int:
+    """Return the length of a sublist; the largest tensor of a parameter has so many elements."""
+    limit = block_size.block_elements(like, max(4, like.itemsize), _ALIVE)
+    return max(1, limit // max(1, elements))

@@ -30,15 +30,20 @@ class Gather:
 
     Args:
         shards: this rank's shard of each matrix; all have one shape and dtype.
-        whole: the shape of the whole parameters.
-        sharded_axes: how rows and columns are sharded, outermost sharding first.
+        shape: the shape of a whole matrix.
+        sharded_axes: the sharded axes that are gathered, outermost sharding first.
+        leader: a request of the same step, whose owners this one takes. Its tensors are sharded
+            over the same groups of ranks, along any axes.
     """
 
     def __init__(
-        self, shards: Sequence[Tensor], whole: Shape, sharded_axes: tuple[ShardedAxis, ...]
+        self,
+        shards: Sequence[Tensor],
+        shape: Shape,
+        sharded_axes: tuple[ShardedAxis, ...],
+        leader: Gather | None = None,
     ) -> None:
-        self.shards, self.sharded_axes = shards, sharded_axes
-        shape = (*shards[0].shape[:-2], *whole[-2:])
+        self.shards, self.sharded_axes, self.leader = shards, sharded_axes, leader
         self.shapes = [shape]  # of a whole matrix, then of this rank's data after each sharding
         for axis in sharded_axes:
             shape = _resized(shape, axis.dim, axis.sizes(shape[axis.dim])[axis.rank])
@@ -85,14 +90,24 @@ def _assign_owners(requests: Iterable[Gather]) -> None:
     """Give each matrix to the rank with the least work so far; all ranks find the same owners."""
     loads: dict[tuple[ProcessGroup, ...], list[int]] = {}
     for request in requests:
+        if request.leader:
+            request.owners = _owners_like(request, request.leader)
+            continue
         counts = [axis.shard_count for axis in request.sharded_axes]
         groups = tuple(axis.group for axis in request.sharded_axes)
         load = loads.setdefault(groups, [0] * prod(counts))
-        cost = prod(request.shapes[0]) * min(request.shapes[0][-2:])
+        cost = prod(request.shapes[0]) * min((1, *request.shapes[0])[-2:])
         for _ in request.shards:
             owner = load.index(min(load))
             load[owner] += cost
             request.owners.append(_coordinates(owner, counts))
+
+
+def _owners_like(request: Gather, leader: Gather) -> list[Shape]:
+    """Return the owners of another request, whose sharded axes may have another order."""
+    places = {axis.group: place for place, axis in enumerate(leader.sharded_axes)}
+    order = [places[axis.group] for axis in request.sharded_axes]
+    return [tuple(owner[place] for place in order) for owner in leader.owners]
 
 
 def _coordinates(index: int, counts: Sequence[int]) -> Shape:

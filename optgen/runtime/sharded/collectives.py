@@ -55,7 +55,8 @@ class Collectives:
             tensors: this rank's shards of tensors that have the parameters' shape.
         """
         matrix_axes = tuple(each for each in self.sharded_axes if self._axis_name(each) != "batch")
-        self._gathered = Gather(tensors, self.whole.shape, matrix_axes)
+        whole = (*tensors[0].shape[:-2], *self.whole.shape[-2:])
+        self._gathered = Gather(tensors, whole, matrix_axes)
         return self._gathered
 
     def scatter(self, results: Sequence[Tensor]) -> Scatter:

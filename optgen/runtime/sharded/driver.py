@@ -16,7 +16,7 @@ from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
 from optgen.runtime.sharded.wide_reductions import WideReduction, reduce_wide
 
-Request: TypeAlias = list[Partial] | list[Gather] | list[Scatter] | Gather | Scatter | WideReduction
+Request: TypeAlias = Sequence[Partial | Gather | Scatter] | Gather | Scatter | WideReduction
 Update: TypeAlias = Generator[Request, Any, None]
 """The update of one bucket.
 

@@ -15,6 +15,7 @@ from optgen.runtime.rule import Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
+from optgen.runtime.tensors.matrix_states import zeros_for_matrix
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, numel
@@ -210,11 +211,9 @@ def _reduced_zeros(
     state: State, param: Tensor, seen: Tensor, dtype: torch.dtype, rank: int
 ) -> Tensor:
     """Return zeros of a state of another shape than its parameter; a DTensor for a DTensor."""
+    if not isinstance(state.shape, str):
+        return zeros_for_matrix(param, state, state.shape_for(seen, rank), dtype)
     if is_dtensor(type(param)):
-        if not isinstance(state.shape, str):
-            square = state.shape[0] == state.shape[1]
-            kind = "square" if square else "thin"
-            raise RuntimeError(f"{state.key} is a {kind} matrix, which no DTensor can have")
         return zeros_reduced(param, seen, -1 if state.shape == "row" else -2, dtype)
     return param.new_zeros(state.shape_for(seen, rank), dtype=dtype)
 

@@ -70,10 +70,22 @@ class Sharding(NamedTuple):
 
     def is_even(self, tensor: Tensor) -> bool:
         """Tell whether this rank's shard has the shape that torch's sharding gives it."""
-        shape = list(tensor.shape)
+        return self.local_shape(tensor.shape) == list(local_tensor(tensor).shape)
+
+    def local_shape(self, whole: Sequence[int]) -> list[int]:
+        """Return the shape of this rank's shard of a tensor."""
+        shape = list(whole)
         for axis in self.sharded_axes():
             shape[axis.dim] = axis.sizes(shape[axis.dim])[axis.rank]
-        return shape == list(local_tensor(tensor).shape)
+        return shape
+
+
+def own_shard(whole: Tensor, axes: Sequence[ShardedAxis]) -> Tensor:
+    """Return a view of this rank's shard of a whole tensor; the outermost sharding comes first."""
+    for axis in axes:
+        sizes = axis.sizes(whole.shape[axis.dim])
+        whole = whole.narrow(axis.dim, sum(sizes[: axis.rank]), sizes[axis.rank])
+    return whole
 
 
 def sharded_dim_of(placement: Any) -> int | None:
@@ -141,16 +153,29 @@ def zeros_reduced(tensor: Tensor, seen: Tensor, axis: int, dtype: torch.dtype) -
         axis: the axis of `seen` that is reduced.
         dtype: the dtype of the zeros.
     """
-    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor import Replicate
 
-    assert isinstance(tensor, DTensor)
     axis %= seen.dim()
-    placements = [Replicate() if sharded_dim_of(p) == axis else p for p in tensor.placements]
+    given = dtensor_spec(tensor).placements
+    placements = [Replicate() if sharded_dim_of(p) == axis else p for p in given]
     whole, local = list(seen.shape), shard_sizes(tensor, seen.shape)
     whole[axis] = local[axis] = 1
+    return zeros_on_mesh(tensor, placements, whole, local, dtype)
+
+
+def zeros_on_mesh(
+    tensor: Tensor,
+    placements: Sequence[Any],
+    whole: Sequence[int],
+    local: Sequence[int],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return zeros as a DTensor on the mesh of a DTensor, with other placements and shapes."""
+    from torch.distributed.tensor import DTensor
+
     zeros: Tensor = DTensor.from_local(
         torch.zeros(local, dtype=dtype, device=tensor.device),
-        tensor.device_mesh,
+        dtensor_spec(tensor).mesh,
         placements,
         run_check=False,
         shape=torch.Size(whole),

@@ -16,13 +16,14 @@ from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
 from optgen.runtime.tensors.sharding import ShardedAxis, Sharding
 
 GRID = (2, 3)
+FSDP2 = "rows twice, as FSDP2 and tensor parallel"
 CUTS = {
     "rows": ((0, 0),),  # mesh dimension, tensor axis; in the order of the cuts
     "columns": ((1, 1),),
     "both": ((0, 0), (1, 1)),
     "both, the other way round": ((0, 1), (1, 0)),
     "rows twice": ((0, 0), (1, 0)),
-    "rows twice, as FSDP2 and tensor parallel": ((1, 0), (0, 0)),
+    FSDP2: ((1, 0), (0, 0)),
 }
 SHAPES = ((7, 5), (1, 4), (6, 6), (2, 9))  # the first leaves unequal shards, the second empty ones
 
@@ -129,6 +130,27 @@ def test_matrices_come_whole_and_their_parts_go_back(calls: list[_Member]) -> No
         assert sum(counts[name, shape] for counts in owned) == 5 * copies
     # The first cut and the second, along two dimensions each, there and back.
     assert len(calls) == len(owned) * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("follower", ["both, the other way round", FSDP2])
+def test_a_request_takes_the_owners_of_its_leader(calls: list[_Member], follower: str) -> None:
+    params, states = ([torch.randn(shape) for _ in range(5)] for shape in ((7, 5), (5, 5)))
+
+    def on_rank(place: tuple[int, ...], lanes: list[Any]) -> tuple[list[int], list[int]]:
+        first, other = (_cuts(CUTS[name], place, lanes) for name in ("both", follower))
+        leader = Gather([_part(t, first) for t in params], (7, 5), first)
+        request = Gather([_part(t, other) for t in states], (5, 5), other, leader)
+        whole, found = gather([leader, request])
+        assert all(map(torch.equal, whole, [params[index] for index in leader.owned]))
+        assert all(map(torch.equal, found, [states[index] for index in leader.owned]))
+        (parts,) = scatter([Scatter([-t for t in found], request)])
+        assert all(map(torch.equal, parts, [-_part(t, other) for t in states]))
+        return leader.owned, request.owned
+
+    owned = _on_grid(on_rank)
+
+    assert all(ours == theirs for ours, theirs in owned)
+    assert sorted(index for ours, _ in owned for index in ours) == list(range(5))
 
 
 def test_work_is_shared_out_by_its_size(calls: list[_Member]) -> None:

@@ -1,0 +1,103 @@
+"""Layouts of the lists of a bucket whose parameters travel to their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.rule import Rule, State
+from optgen.runtime.sharded.collectives import AXES, index_in_axes
+from optgen.runtime.tensors.matrix_states import matrix_placements, sharded_matrix_axis
+from optgen.runtime.tensors.sharding import ShardedAxis, Sharding
+
+Axes: TypeAlias = tuple[ShardedAxis, ...]
+
+
+class Layout(NamedTuple):
+    """The layout of the tensors of one list."""
+
+    shape: tuple[int, ...]  # of a whole tensor
+    axes: Axes  # how it is sharded, outermost sharding first
+    is_small: bool = False  # rows, columns or one number
+    written: bool = True
+
+
+def travelling_axes(rule: Rule, axes: Axes, dims: int) -> Axes:
+    """Return those sharded axes of a parameter that its owner needs whole.
+
+    If each matrix steps by itself, a rank steps its own share of the matrices.
+    """
+    if not rule.by_matrix:
+        return axes
+    return tuple(axis for axis in axes if AXES[index_in_axes(axis.dim, dims)] != "batch")
+
+
+def layouts(
+    rule: Rule,
+    group: Mapping[str, Any],
+    whole: Tensor,
+    axes: Axes,
+    matrix_axes: Callable[[int], Axes],
+) -> list[Layout]:
+    """Return the layouts of parameters, gradients and states.
+
+    Args:
+        rule: the rule.
+        group: the parameters' group.
+        whole: a tensor of a parameter's shape, as its owner gets it.
+        axes: how a parameter is sharded.
+        matrix_axes: returns how a matrix state is sharded whose shards are cut along an axis.
+    """
+    found = [Layout(tuple(whole.shape), axes), Layout(tuple(whole.shape), axes, written=False)]
+    for state in rule.states:
+        if state.suits(whole):
+            written = state.written and not state.given
+            found.append(_layout(state, rule.rank(group), whole, axes, matrix_axes, written))
+    return found
+
+
+def _layout(
+    state: State,
+    rank: int,
+    whole: Tensor,
+    axes: Axes,
+    matrix_axes: Callable[[int], Axes],
+    written: bool,
+) -> Layout:
+    if state.shape == "scalar":
+        return Layout((), (), True, written)
+    shape = tuple(state.shape_for(whole, rank))
+    if state.shape in ("row", "col"):
+        reduced = whole.dim() - (1 if state.shape == "row" else 2)
+        kept = tuple(axis for axis in axes if axis.dim != reduced)
+        return Layout(shape, kept, True, written)
+    if state.shape != "like":
+        axes = matrix_axes(sharded_matrix_axis(state))
+    return Layout(shape, axes, written=written)
+
+
+def layouts_of_shards(
+    rule: Rule, group: Mapping[str, Any], seen: Tensor, local: Tensor, sharding: Sharding
+) -> list[Layout]:
+    """Return the layouts of parameters, gradients and states that are DTensors.
+
+    Args:
+        rule: the rule.
+        group: the parameters' group.
+        seen: a whole parameter in the shape that the rule sees.
+        local: this rank's shard of it, in this shape.
+        sharding: how it is sharded.
+    """
+    dims = seen.dim()
+    shape = (*local.shape[:-2], *seen.shape[-2:]) if rule.by_matrix else seen.shape
+
+    def matrix_axes(axis: int) -> Axes:
+        placements = matrix_placements(sharding.placements, dims, axis)
+        return travelling_axes(rule, Sharding(sharding.mesh, placements).sharded_axes(), dims)
+
+    axes = travelling_axes(rule, sharding.sharded_axes(), dims)
+    whole = torch.empty(shape, device="meta")
+    return layouts(rule, group, whole, axes, matrix_axes)

@@ -1,0 +1,238 @@
+"""Step sharded parameters of rules on whole matrices: each parameter whole, on one of its ranks.
+
+Shards of a parameter, its gradient and its states travel to the rank that owns the parameter in
+this step. The owner calls the generated function for whole parameters, and shards of the results
+travel back. Rows, columns and numbers are small: every rank gets all of them, by a sum to which
+only ranks that know an element contribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.eager.common_dtype import in_one_dtype
+from optgen.runtime.eager.owner_layouts import Layout
+from optgen.runtime.eager.scalars import advance
+from optgen.runtime.eager.working_copies import equal_count
+from optgen.runtime.rule import Rule
+from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.driver import Update
+from optgen.runtime.tensors.sharding import own_shard
+
+Columns: TypeAlias = Sequence[list[Tensor]]
+
+HELD_BYTES = 2**28
+"""Bytes of whole tensors of one shape that a rank holds at once, unless one matrix has more."""
+_UNKNOWN = -0.0
+"""A rank's contribution to the sum for an element that it does not know: x + -0.0 is x, for -0.0
+too.
+"""
+
+
+@dataclass(frozen=True)
+class OwnerStep:
+    """A step of sharded parameters of one shape.
+
+    * `function`, `keywords`: the generated function for whole parameters, and its keywords.
+    * `seen`: a whole parameter in the shape that the rule sees.
+    * `layouts`: of the lists of parameters, gradients and states; step counts have none.
+    """
+
+    rule: Rule
+    function: Callable[..., Any]
+    keywords: Mapping[str, Any]
+    seen: Tensor
+    layouts: Sequence[Layout]
+
+    def updates(self, columns: Columns) -> Iterator[Update]:
+        """Yield the updates of a bucket.
+
+        The bucket goes in parts, so that no rank holds too much at once. One part follows the
+        other; if parameters wait for one another, each part is an update of its own.
+        """
+        size = self._part_size(columns)
+        starts = range(0, len(columns[0]), size)
+        parts = ([column[start : start + size] for column in columns] for start in starts)
+        if self.rule.wide:
+            yield from map(self.update, parts)
+        else:
+            yield _one_after_the_other(map(self.update, parts))
+
+    def update(self, columns: Columns) -> Update:
+        """Update parameters, each on its owner; every rank advances all step counts."""
+        lists = in_one_dtype(self.rule, list(columns), self.seen)
+        tensors = lists.columns[: len(self.layouts)]
+        counts = [column for column in lists.columns[len(self.layouts) :] if column]
+        first = _Matrices(tensors[0], self.layouts[0])
+        travels: list[_Travel] = [first]
+        for column, layout in zip(tensors[1:], self.layouts[1:], strict=True):
+            if not column:
+                travels.append(_Absent())
+            elif layout.is_small:
+                travels.append(_Small(column, layout, first.gather))
+            else:
+                travels.append(_Matrices(column, layout, first.gather))
+        answers = yield [travel.arrival() for travel in travels]
+        whole = [each.whole(answer) for each, answer in zip(travels, answers, strict=True)]
+        if first.gather.owned:
+            yield from self._call([*whole, *counts], first.gather)
+        elif self.rule.wide:
+            stand_in = map(_stand_in, tensors, self.layouts)
+            yield from self._call([*stand_in, *counts], first.gather)
+        elif counts:
+            advance(*counts)
+        answers = yield [each.departure(w) for each, w in zip(travels, whole, strict=True)]
+        for travel, answer in zip(travels, answers, strict=True):
+            travel.end(answer)
+        lists.put_back()
+
+    def _call(self, columns: Columns, lead: Gather) -> Update:
+        """Call the function; complete its reductions over several parameters."""
+        requests = self.function(*columns, **self.keywords)
+        if requests is not None:
+            yield from _completed(requests, lead)
+
+    def _part_size(self, columns: Columns) -> int:
+        """Return how many parameters go at once; all ranks find the same number."""
+        pairs = [(column[0], x) for column, x in zip(columns, self.layouts, strict=False) if column]
+        if self.rule.wide:  # the function must not divide its lists: it would ask more than once
+            widest = max((tensor for tensor, _ in pairs), key=lambda tensor: tensor.itemsize)
+            return equal_count(widest, max(prod(layout.shape) for _, layout in pairs))
+        held = sum(tensor.itemsize * prod(layout.shape) for tensor, layout in pairs)
+        ranks = prod(axis.shard_count for axis in self.layouts[0].axes)
+        return max(ranks, ranks * HELD_BYTES // max(1, held))
+
+
+class _Travel(Protocol):
+    """The way of one list to the owners of its tensors, and the way of the results back."""
+
+    def arrival(self) -> Gather | Partial:
+        """Return the request for the whole tensors."""
+
+    def whole(self, answer: list[Tensor]) -> list[Tensor]:
+        """Return the whole tensors that this rank owns."""
+
+    def departure(self, results: list[Tensor]) -> Scatter | Partial:
+        """Return the request for this rank's shards of the updated tensors."""
+
+    def end(self, answer: list[Tensor]) -> None:
+        """Write the updated shards."""
+
+
+class _Absent:
+    """A list without tensors: no parameter of the bucket has the state."""
+
+    def arrival(self) -> Partial:
+        return Partial(torch.empty(0), ())
+
+    def whole(self, answer: list[Tensor]) -> list[Tensor]:
+        return []
+
+    def departure(self, results: list[Tensor]) -> Partial:
+        return self.arrival()
+
+    def end(self, answer: list[Tensor]) -> None:
+        pass
+
+
+class _Matrices:
+    """A list of tensors that travel: shards to the owner, and shards of the results back."""
+
+    def __init__(self, shards: list[Tensor], layout: Layout, lead: Gather | None = None) -> None:
+        self.shards, self.written = shards, layout.written
+        self.gather = Gather(shards, layout.shape, layout.axes, lead)
+
+    def arrival(self) -> Gather:
+        return self.gather
+
+    def whole(self, answer: list[Tensor]) -> list[Tensor]:
+        return answer
+
+    def departure(self, results: list[Tensor]) -> Scatter | Partial:
+        return Scatter(results, self.gather) if self.written else _Absent().arrival()
+
+    def end(self, answer: list[Tensor]) -> None:
+        if self.written:
+            torch._foreach_copy_(self.shards, answer)
+
+
+class _Small:
+    """A list of rows, columns or numbers, of which every rank gets all."""
+
+    def __init__(self, shards: list[Tensor], layout: Layout, lead: Gather) -> None:
+        self.shards, self.layout, self.lead = shards, layout, lead
+        self.all = torch.empty(0)
+
+    def arrival(self) -> Partial:
+        if not self.layout.axes:  # this rank has all
+            return _Absent().arrival()
+        self.all = self._unknown()
+        for whole, shard in zip(self.all, self.shards, strict=True):
+            own_shard(whole, self.layout.axes).copy_(shard)
+        return Partial(self.all, tuple(axis.group for axis in self.layout.axes))
+
+    def whole(self, answer: list[Tensor]) -> list[Tensor]:
+        known = self.all if self.layout.axes else self.shards
+        dtype = self.shards[0].dtype
+        return [known[index].to(dtype, copy=True) for index in self.lead.owned]
+
+    def departure(self, results: list[Tensor]) -> Partial:
+        if not self.layout.written:
+            return _Absent().arrival()
+        self.all = self._unknown()
+        for index, result in zip(self.lead.owned, results, strict=True):
+            self.all[index].copy_(result.reshape(self.layout.shape))
+        return Partial(self.all, tuple(axis.group for axis in self.lead.sharded_axes))
+
+    def end(self, answer: list[Tensor]) -> None:
+        if self.layout.written:
+            for shard, whole in zip(self.shards, self.all, strict=True):
+                shard.copy_(own_shard(whole, self.layout.axes))
+
+    def _unknown(self) -> Tensor:
+        """Return room for all whole tensors, on the device of the collectives."""
+        shape = (len(self.shards), *self.layout.shape)
+        device = self.lead.shards[0].device
+        return torch.full(shape, _UNKNOWN, dtype=torch.float64, device=device)
+
+
+def _one_after_the_other(updates: Iterator[Update]) -> Update:
+    for update in updates:
+        yield from update
+
+
+def _stand_in(column: list[Tensor], layout: Layout) -> list[Tensor]:
+    """Return a list of one tensor of one element, to call a function that must be called.
+
+    A rank without parameters of its own asks for the same reductions as the others. Its numbers
+    count for nothing, and it drops its results.
+    """
+    return [column[0].new_zeros([1] * len(layout.shape))] if column else []
+
+
+def _completed(requests: Update, lead: Gather) -> Update:
+    """Yield the requests of owners for reductions over several parameters, with all numbers.
+
+    An owner knows the numbers of its own parameters. So the ranks first complete the numbers.
+    """
+    groups = tuple(axis.group for axis in lead.sharded_axes)
+    answer: Any = None
+    while True:
+        try:
+            asked: Any = requests.send(answer)
+        except StopIteration:
+            return
+        shape, device = len(lead.shards), lead.shards[0].device
+        numbers = torch.full((shape,), _UNKNOWN, dtype=torch.float64, device=device)
+        if owned := lead.owned:
+            numbers[owned] = asked.numbers.to(device)
+        yield [Partial(numbers, groups)]
+        result = yield replace(asked, numbers=numbers, answer=lambda result: result)
+        answer = asked.answer(result)

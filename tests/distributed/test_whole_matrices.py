@@ -1,0 +1,170 @@
+"""Test rules on whole matrices on shards: each parameter steps whole, on one of its ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from distributed import pair
+from distributed.shards import difference, share
+from distributed.test_reductions import counted
+from distributed.whole_matrices import (
+    CASES,
+    differences,
+    followed,
+    resumed,
+    resumed_from_whole_states,
+    rule_of,
+    whole,
+)
+from torch import distributed, nn
+
+from optgen import explain
+from optgen.runtime.eager import tensor_lists
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Callable[..., list[Any]]]:
+    for name in CASES:
+        rule_of(name)  # one process writes the texts, and four find them
+    with pair.several(4) as run:
+        yield run
+
+
+def test_ranks_follow_one_process(four: Callable[..., list[Any]]) -> None:
+    for found in four(followed, limit=600):
+        assert found == {}
+
+
+def test_checkpoints_of_other_numbers_of_ranks(
+    tmp_path: Path, four: Callable[..., list[Any]]
+) -> None:
+    for rule in ("shampoo", "dion"):
+        for found in four(resumed, rule, str(tmp_path / rule)):
+            assert found == {}
+
+
+@pytest.mark.parametrize("rule", ["shampoo", "dion"])
+def test_whole_states_of_one_rank(rule: str) -> None:
+    for found in pair.run(resumed_from_whole_states, rule):
+        assert found == {}
+
+
+def _pair_of(rule: str, shape: tuple[int, ...], **group: Any) -> tuple[Any, Any]:
+    """Return an optimizer of two parameters that two ranks share, and one in this process."""
+    from torch.distributed.tensor import Shard
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    drawn = [torch.randn(shape, dtype=torch.float64) for _ in range(2)]
+    shared = [nn.Parameter(share(value, Shard(0), mesh)) for value in drawn]
+    alone = [nn.Parameter(value) for value in drawn]
+    return tuple(rule_of(rule)([{"params": each, **group}]) for each in (shared, alone))  # type: ignore[return-value]
+
+
+def _step(*optimizers: Any) -> None:
+    with mock.patch.object(tensor_lists, "BATCHED_ELEMENTS", 0):
+        for optimizer in optimizers:
+            for param in optimizer.param_groups[0]["params"]:
+                param.grad = torch.cos(param.detach())
+            optimizer.step()
+
+
+def _collectives(rank: int, shape: tuple[int, ...], group: dict[str, Any]) -> Any:
+    ours, reference = _pair_of("shampoo", shape, **group)
+    _step(ours, reference)
+    with counted() as calls:
+        _step(ours, reference)
+    states = ours.state[ours.param_groups[0]["params"][0]]
+    sizes = {key: tuple(states[key].to_local().shape) for key in ("gram_left", "gram_right")}
+    return calls, sizes, differences(ours, reference), explain(ours)
+
+
+def test_matrices_travel_twice() -> None:
+    for calls, sizes, wrong, text in pair.run(_collectives, (8, 4), {}):
+        assert calls == Counter(all_reduce=1, all_to_all_single=2)  # and the ranks agree
+        assert sizes == {"gram_left": (4, 8), "gram_right": (2, 4)}
+        assert wrong == {}
+        assert "each whole parameter on one of the ranks that hold its shards" in text
+
+
+@pytest.mark.parametrize(("shape", "view"), [((2, 4, 3), None), ((8, 3), (2, 4, 3))])
+def test_matrices_of_one_rank_stay_there(shape: Any, view: Any) -> None:
+    group = {} if view is None else {"view": view}
+    for calls, sizes, wrong, text in pair.run(_collectives, shape, group):
+        assert "; in lists; matrices of this rank" in text
+        assert calls == Counter(all_reduce=1)
+        assert sizes == {"gram_left": (1, 4, 4), "gram_right": (1, 3, 3)}
+        assert wrong == {}
+
+
+def test_a_view_of_rows() -> None:
+    for _, sizes, wrong, _ in pair.run(_collectives, (4, 2, 3), {"view": (4, 6)}):
+        assert sizes == {"gram_left": (2, 4), "gram_right": (3, 6)}
+        assert wrong == {}
+
+
+def _in_other_dtypes(rank: int) -> list[float]:
+    """Return errors of bfloat16 parameters, and of float32 parameters with bfloat16 gradients."""
+    from torch.distributed.tensor import Shard
+
+    mesh, found = distributed.init_device_mesh("cpu", (2,)), []
+    for dtype, grad_dtype in [(torch.bfloat16, None), (torch.float32, torch.bfloat16)]:
+        value = torch.randn(5, 4).to(dtype)
+        shared, alone = nn.Parameter(share(value, Shard(0), mesh)), nn.Parameter(value)
+        optimizers = [rule_of("one_sided_shampoo")([param]) for param in (shared, alone)]
+        for param, optimizer in zip((shared, alone), optimizers, strict=True):
+            param.grad_dtype = grad_dtype
+            for step in range(3):
+                param.grad = torch.cos(param.detach() * step).to(grad_dtype or dtype)
+                optimizer.step()
+        found.append(difference(whole(shared.detach()), alone.detach()))
+    return found
+
+
+def test_other_dtypes() -> None:
+    for found in pair.run(_in_other_dtypes):
+        assert max(found) < 1e-6
+
+
+def _spoilt(rank: int, case: str) -> str:
+    """Spoil the second step on rank 1; return the error, after which nothing has changed."""
+    ours, _ = _pair_of("dion", (5, 4), rank=2)
+    (group,) = ours.param_groups
+    _step(ours)
+    first = group["params"][0]
+    states = ours.state[first]
+    if rank == 1:
+        if case == "plain":
+            states["Q"] = states["Q"].to_local()
+        elif case == "rank":
+            group["rank"] = 3
+        elif case == "seed":
+            group["seed"] = 1
+    if case == "differentiable":
+        group["differentiable"] = True
+    before = first.detach().to_local().clone()
+    with pytest.raises(RuntimeError) as refused:
+        ours.step()
+    assert torch.equal(first.detach().to_local(), before)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("case", "first", "second"),
+    [
+        ("plain", "another rank could not", "Q is a plain tensor, but beside its parameter"),
+        ("rank", "another rank could not", "rank=3 and the shape (5, 4) of its parameter"),
+        ("seed", "different steps", "different steps"),
+        ("differentiable", "needs whole parameters", "needs whole parameters"),
+    ],
+)
+def test_all_ranks_step_or_none(case: str, first: str, second: str) -> None:
+    for said, expected in zip(pair.run(_spoilt, case), (first, second), strict=True):
+        assert expected in said

@@ -1,0 +1,243 @@
+"""Rules on whole matrices on four ranks, or on some of them: followed, saved and resumed.
+
+The processes import this module, which imports little.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from distributed.shards import difference
+from torch import Tensor, distributed, nn
+
+import optgen
+from optgen.runtime.eager import owner_step, tensor_lists
+
+SPECS = Path(__file__).parent.parent / "specs"
+BOUND = 1e-12
+STEPS = 4
+Places = tuple[tuple[tuple[int, ...], int | None], ...]
+MATRICES: Places = (
+    ((8, 4), 0),
+    ((8, 4), 0),
+    ((4, 6), 0),
+    ((5, 3), 0),  # unevenly
+    ((1, 6), 0),  # one rank has all
+    ((3, 5), 1),
+    ((8, 4), 0),
+)
+BATCHES: Places = (((3, 5, 4), 1), ((2, 5, 3), 0), ((3, 4), None))
+OTHERS: Places = (((7,), 0), ((), None))
+SQUARES: Places = (((5, 5), 0), ((5, 5), 0), ((4, 4), 1), ((3, 5, 5), 0), ((3, 5, 5), 1), *OTHERS)
+"""Shapes, and the axis along which ranks cut them; with None, all hold the whole.
+
+SQUARES have Gram matrices of full rank, so the eigenvectors are unique.
+"""
+CASES: dict[str, tuple[dict[str, Any], Places]] = {
+    "soap": ({"precondition_frequency": 2}, SQUARES),
+    "shampoo": ({"update_freq": 2}, (*MATRICES, *BATCHES, *OTHERS)),
+    "kl_soap": ({"precondition_frequency": 2}, MATRICES),
+    "dion": ({"rank": 2}, (*MATRICES, *BATCHES)),
+    "galore": ({"rank": 2, "update_proj_gap": 2}, (*MATRICES, *BATCHES)),
+    "apollo": ({"rank": 2, "mini": True}, (*MATRICES, *BATCHES)),
+    "clipped_shampoo": ({}, (*MATRICES, *BATCHES, *OTHERS)),
+}
+"""Options and parameters of rules: with numbers of rows and columns, of groups, and at random."""
+MESHES = ("two", "three", "HSDP", "rows and columns", "strided")
+ON_TWO_DIMENSIONS = ("shampoo", "kl_soap", "dion", "clipped_shampoo")
+"""Rules for meshes of two dimensions; the others run on two and three ranks."""
+
+
+def rule_of(name: str) -> Any:
+    return optgen.load(SPECS / f"{name}.py")
+
+
+def _groups(params: list[Any]) -> list[dict[str, Any]]:
+    return [{"params": params[:3]}, {"params": params[3:], "lr": 0.05}]
+
+
+def _mesh(name: str) -> Any:
+    from torch.distributed import DeviceMesh
+
+    ranks = {"two": [0, 1], "three": [0, 1, 2]}.get(name, [[0, 1], [2, 3]])
+    names = ("outer", "inner") if name not in ("two", "three") else ("only",)
+    return DeviceMesh("cpu", ranks, mesh_dim_names=names)
+
+
+def _shared(value: Tensor, axis: int | None, mesh: Any, name: str) -> nn.Parameter:
+    """Return a whole tensor as a parameter that the ranks of a mesh share."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    if axis is None and not value.dim():
+        return nn.Parameter(value.clone())
+    if axis is None:
+        everywhere = [Replicate()] * mesh.ndim
+        return nn.Parameter(distribute_tensor(value.clone(), mesh, everywhere, src_data_rank=None))
+    other = Shard(value.dim() - 1) if name == "rows and columns" else Shard(axis)
+    placements = {"HSDP": [Replicate(), other], "rows and columns": [Shard(0), other]}
+    if name == "strided":
+        holder = nn.Module()
+        inner = distribute_tensor(value, mesh["inner"], [Shard(axis)], src_data_rank=None)
+        holder.weight = nn.Parameter(inner)
+        fully_shard(holder, mesh=mesh["outer"])
+        return holder.weight
+    chosen = placements.get(name, [other] * mesh.ndim)
+    return nn.Parameter(distribute_tensor(value.clone(), mesh, chosen, src_data_rank=None))
+
+
+def whole(tensor: Any) -> Any:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def differences(ours: Any, alone: Any) -> dict[str, float]:
+    """Return the differences of parameters, states and group states that exceed the bound."""
+    found: dict[str, float] = {}
+    for group, expected in zip(ours.param_groups, alone.param_groups, strict=True):
+        for state in ours.rule.group_states:
+            found[state.key] = difference(group[state.key], expected[state.key])
+        pairs = zip(group["params"], expected["params"], strict=True)
+        for index, (param, one) in enumerate(pairs):
+            found[f"{index} {tuple(one.shape)}"] = difference(whole(param.detach()), one.detach())
+            assert list(ours.state.get(param, {})) == list(alone.state.get(one, {}))
+            for key, value in alone.state.get(one, {}).items():
+                what = f"{key} of {index} {tuple(one.shape)}"
+                found[what] = difference(whole(ours.state[param][key]), value)
+    return {name: each for name, each in found.items() if not each <= BOUND}
+
+
+def followed(rank: int) -> dict[str, float]:
+    """Step shards on meshes and the same parameters in one process; return the differences."""
+    found = {}
+    for name in MESHES:
+        found |= {f"{name}: {key}": each for key, each in _followed_on(name).items()}
+        distributed.barrier()  # the ranks outside a mesh wait here
+    return found
+
+
+def _followed_on(name: str) -> dict[str, float]:
+    mesh, found = _mesh(name), {}
+    if mesh.get_coordinate() is None:
+        return {}
+    for rule in CASES if mesh.ndim == 1 else ON_TWO_DIMENSIONS:
+        options, places = CASES[rule]
+        torch.manual_seed(3)
+        drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in places]
+        alone = [nn.Parameter(value.clone()) for value in drawn]
+        pairs = zip(drawn, places, strict=True)
+        shared = [_shared(value, axis, mesh, name) for value, (_, axis) in pairs]
+        ours, reference = (rule_of(rule)(_groups(each), **options) for each in (shared, alone))
+        starts = [param.detach().clone() for param in (*shared, *alone)]
+        with (
+            mock.patch.object(owner_step, "HELD_BYTES", 1 if name == "three" else 2**28),
+            mock.patch.object(tensor_lists, "BATCHED_ELEMENTS", 0),  # batches round in other ways
+        ):
+            for step in range(STEPS):
+                for index, (param, start) in enumerate(zip((*shared, *alone), starts, strict=True)):
+                    missing = (index % len(alone) + step) % 5 == 4
+                    param.grad = None if missing else torch.cos(start * (step + 1))
+                ours.step()
+                reference.step()
+        found |= {f"{rule}: {key}": each for key, each in differences(ours, reference).items()}
+    return found
+
+
+class Engine:
+    """A network of matrices on some ranks, or in one process, and its optimizer."""
+
+    def __init__(self, rule: str, mesh: Any, is_alone: bool = False) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        torch.manual_seed(1)
+        sizes = [(6, 8), (8, 5), (5, 1)]
+        layers = [nn.Linear(*each, bias=False).double() for each in sizes]
+        self.network = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+        self.mesh, self.is_alone = mesh, is_alone
+        self.acts = is_alone or mesh.get_coordinate() is not None
+        if not is_alone and self.acts:
+            for layer in layers:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(self.network, mesh=mesh)
+        options = {
+            key: CASES[rule][0][key] for key in ("rank", "update_freq") if key in CASES[rule][0]
+        }
+        if self.acts:
+            self.optimizer = rule_of(rule)(self.network.parameters(), lr=0.05, **options)
+
+    def train(self, start: int) -> None:
+        """Take steps with the same data on all ranks."""
+        for step in range(start, start + 3):
+            generator = torch.Generator().manual_seed(step)
+            data = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+            self.network(data).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        network, optimizer = get_state_dict(self.network, self.optimizer)
+        return {"model": network, "optimizer": optimizer}
+
+    def save(self, folder: str) -> None:
+        from torch.distributed import checkpoint
+
+        checkpoint.save(self.state(), checkpoint_id=folder, process_group=self.mesh.get_group())
+
+    def load(self, folder: str) -> None:
+        from torch.distributed import checkpoint
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        state, group = self.state(), None if self.is_alone else self.mesh.get_group()
+        checkpoint.load(state, checkpoint_id=folder, process_group=group, no_dist=self.is_alone)
+        weights, states = state["model"], state["optimizer"]
+        set_state_dict(
+            self.network, self.optimizer, model_state_dict=weights, optim_state_dict=states
+        )
+
+
+def resumed_from_whole_states(rank: int, rule: str) -> dict[str, float]:
+    """Go on from whole states, which rank 0 hands to all."""
+    from torch.distributed.checkpoint import state_dict
+
+    mesh = _mesh("two")
+    first, second = Engine(rule, mesh), Engine(rule, mesh)
+    first.train(0)
+    gets = state_dict.StateDictOptions(full_state_dict=True)
+    states = state_dict.get_optimizer_state_dict(first.network, first.optimizer, options=gets)
+    weights = state_dict.get_model_state_dict(first.network)
+    sets = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    given = {} if rank else states
+    state_dict.set_model_state_dict(second.network, weights)
+    state_dict.set_optimizer_state_dict(second.network, second.optimizer, given, options=sets)
+    alone = Engine(rule, None, True)
+    alone.train(0)
+    for engine in (alone, second):
+        engine.train(3)
+    return differences(second.optimizer, alone.optimizer)
+
+
+def resumed(rank: int, rule: str, folder: str) -> dict[str, float]:
+    """Train on two ranks, go on on three, and go on on one."""
+    two, three = _mesh("two"), _mesh("three")
+    first, second = Engine(rule, two), Engine(rule, three)
+    if first.acts:
+        first.train(0)
+        first.save(f"{folder}/first")
+    distributed.barrier()
+    if second.acts:
+        second.load(f"{folder}/first")
+        second.train(3)
+        second.save(f"{folder}/second")
+    distributed.barrier()
+    if rank:
+        return {}
+    third, steady = Engine(rule, None, True), Engine(rule, None, True)
+    third.load(f"{folder}/second")
+    third.train(6)
+    for start in (0, 3, 6):
+        steady.train(start)
+    return differences(third.optimizer, steady.optimizer)

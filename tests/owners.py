@@ -1,0 +1,128 @@
+"""Run a step of a rule on whole matrices on two ranks in one process: parameters travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from parts import RANKS
+from torch import Tensor
+
+from optgen.runtime.eager.owner_layouts import Axes, Layout, layouts, travelling_axes
+from optgen.runtime.eager.owner_step import OwnerStep
+from optgen.runtime.rule import Rule
+from optgen.runtime.sharded import all_to_all
+from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.wide_reductions import WideReduction
+from optgen.runtime.tensors.sharding import ShardedAxis, own_shard
+
+
+def step_by_owners(
+    rule: Rule,
+    group: Mapping[str, Any],
+    function: Callable[..., Any],
+    axis: int,
+    columns: Sequence[list[Tensor]],
+    keywords: Mapping[str, Any],
+) -> Iterator[Any]:
+    """Step lists of tensors on two ranks; yield the reductions over several parameters.
+
+    Args:
+        rule: the rule.
+        group: the group of the parameters.
+        function: the generated function for whole parameters.
+        axis: the axis along which the parameters are cut.
+        columns: the lists, parameters first, step counts last. They receive the results.
+        keywords: of the function.
+    """
+    whole = columns[0][0]
+    held, updates, cuts = [], [], []
+    for rank in range(RANKS):
+        own = ShardedAxis("group", axis, RANKS, rank)  # type: ignore[arg-type]
+        uncut = replace(rule, by_matrix=False)
+        cuts.append([*_layouts(uncut, group, whole, own), *[Layout((), ())] * bool(rule.step)])
+        held.append(
+            [
+                [own_shard(tensor, layout.axes).clone() for tensor in column]
+                for column, layout in zip(columns, cuts[-1], strict=True)
+            ]
+        )
+        local = held[-1][0][0]
+        shape = (*local.shape[:-2], *whole.shape[-2:]) if rule.by_matrix else whole.shape
+        found = _layouts(rule, group, torch.empty(shape, device="meta"), own)
+        if not found[0].axes:
+            function(*held[-1], **keywords)
+            continue
+        (update,) = OwnerStep(rule, function, keywords, whole, found).updates(held[-1])
+        updates.append(update)
+    yield from _run_together(updates)
+    for column, layout, *parts in zip(columns, cuts[0], *held, strict=True):
+        for tensor, *ranks in zip(column, *parts, strict=True):
+            if not layout.axes:
+                torch.testing.assert_close(ranks[1:], ranks[:1], rtol=0, atol=0, equal_nan=True)
+            for rank, part in enumerate(ranks):
+                axes = tuple(each._replace(rank=rank) for each in layout.axes)
+                own_shard(tensor, axes).copy_(part)
+
+
+def _layouts(rule: Rule, group: Mapping[str, Any], whole: Tensor, own: ShardedAxis) -> list[Layout]:
+    dims = whole.dim()
+
+    def matrix_axes(axis: int) -> Axes:
+        moved = own if own.dim < dims - 2 else own._replace(dim=dims + axis)
+        return travelling_axes(rule, (moved,), dims)
+
+    return layouts(rule, group, whole, travelling_axes(rule, (own,), dims), matrix_axes)
+
+
+def _run_together(updates: list[Any]) -> Iterator[Any]:
+    answers: list[Any] = [None] * len(updates)
+    while updates:
+        asked = [_resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
+        if asked[0] is None:
+            assert asked == [None] * len(asked)
+            return
+        if isinstance(asked[0], WideReduction):
+            for each in asked:
+                torch.testing.assert_close(each.numbers, asked[0].numbers, equal_nan=True)
+            answers = [(yield asked[0])] * len(asked)
+        else:
+            answers = _answers(asked)
+
+
+def _resumed(update: Any, answer: Any) -> Any:
+    try:
+        return update.send(answer)
+    except StopIteration:
+        return None
+
+
+def _answers(asked: list[list[Any]]) -> list[Any]:
+    """Answer the lists of requests of all ranks."""
+    for listed in asked:
+        all_to_all._assign_owners(each for each in listed if isinstance(each, Gather))
+    columns = [_answer(list(together)) for together in zip(*asked, strict=True)]
+    return [list(answers) for answers in zip(*columns, strict=True)]
+
+
+def _answer(together: list[Any]) -> list[list[Tensor]]:
+    """Answer one request of every rank."""
+    first = together[0]
+    if isinstance(first, Gather):
+        (axis,) = first.sharded_axes
+        pieces = zip(*(each.shards for each in together), strict=True)
+        whole = [torch.cat(each, axis.dim) for each in pieces]
+        return [[whole[index] for index in each.owned] for each in together]
+    if isinstance(first, Scatter):
+        results: dict[int, Tensor] = {}
+        for each in together:
+            results |= dict(zip(each.gathered.owned, each.results, strict=True))
+        axes = [each.gathered.sharded_axes for each in together]
+        return [[own_shard(results[i], own) for i in sorted(results)] for own in axes]
+    if first.groups:
+        total = sum(each.tensor for each in together)
+        for each in together:
+            each.tensor.copy_(total)
+    return [[] for _ in together]
