@@ -16,6 +16,7 @@ from optgen.ir.ops import OPS
 
 _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")
 _NEW_OPS = ("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy")
+_NEW_OPS += ("empty_like",)
 
 
 @dataclass(frozen=True)

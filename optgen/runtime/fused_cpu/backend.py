@@ -11,7 +11,7 @@ from operator import attrgetter
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.batch.grad_scaler import is_skipped
-from optgen.runtime.fused_cpu import first_step, sparse_gradients
+from optgen.runtime.fused_cpu import first_step, outlined_sweeps, sparse_gradients
 from optgen.runtime.fused_cpu.cached_call import CachedCall
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_groups
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
@@ -38,7 +38,7 @@ class FusedCpuBackend:
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why no kernel can take this batch; "" if one can."""
         if owner.rule.why_uncut:
-            return owner.rule.why_uncut
+            return outlined_sweeps.obstacle(owner, batch)
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":
@@ -62,6 +62,8 @@ class FusedCpuBackend:
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], CachedStep | None]:
         """Check batches and fill their tables; return a function that updates them."""
+        if optimizer.rule.why_uncut:
+            return outlined_sweeps.prepare(optimizer, batches, consensus)
         sharded = [batch for batch in batches if batch.dispatch_key.sharding]
         whole = [batch for batch in batches if not batch.dispatch_key.sharding]
         calls = []
@@ -95,6 +97,8 @@ class FusedCpuBackend:
 
         If the step turns out to be impossible, the states of the tensors may have been created.
         """
+        if optimizer.rule.why_uncut:
+            return None
         batches = first_step.batches(optimizer, takes)
         return first_step.take(load_kernel(optimizer), optimizer, batches) if batches else None
 
