@@ -156,7 +156,9 @@ def as_plain_arithmetic(expr: Expr) -> Expr:
     total: Expr = Const(0)
     for term in expr.terms:
         parts = ((term.coefficient, True), *_parts(term))
-        total = add(total, _product((as_plain_arithmetic(e), multiplies) for e, multiplies in parts))
+        total = add(
+            total, _product((as_plain_arithmetic(e), multiplies) for e, multiplies in parts)
+        )
     return total
 
 

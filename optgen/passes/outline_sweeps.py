@@ -1,9 +1,9 @@
 """Outline the elementwise parts of a rule on whole matrices as functions over lists of tensors.
 
-The rule's statements stay in the author's branches, and torch computes its matrix words. Elementwise
-statements between two words become one call of a function, which every lowering computes in one
-sweep. A statement waits for others: it is computed when a matrix word, or the end of its branch,
-needs it. The function overwrites the parameter and the states; other results are new tensors.
+The rule's statements stay in the author's branches, and torch computes its matrix words. The
+elementwise statements between two words become one call of a function, which is one sweep. Such a
+statement waits for others: it is computed when a matrix word needs it, or the end of its branch.
+A function overwrites the parameter and states; its other results are new tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import Kind, Stage
+from optgen.ir.value_kinds import Kind
 from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.hoist_scalars import hoist_scalars
@@ -156,7 +156,8 @@ class _Outliner:
         read = {r.name for s in others for r in refs(s.value)} | _read_by_conditions(self.body)
         dead = {s.target.name for s in others} - read - self.stored - self.shared
         names = {function.name for function in self.functions}
-        name = free_name(f"sweep{len(names) + 1}", self.taken | names)
+        names |= {program.function.name for program in self.whole.algorithm.programs}
+        name = free_name(f"sweep{len(self.functions) + 1}", self.taken | names)
         builder = SweepBuilder(self.whole.algorithm, self.in_place, self.kinds)
         built = builder.build(group, made & (read | self.stored), dead, name)
         if built is None or (self.in_place.isdisjoint(made) and _is_one_op(group)):
