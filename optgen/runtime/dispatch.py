@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from optgen.runtime import wide_step
-from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend
+from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend, backend_of
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
@@ -100,7 +100,8 @@ def _prepare(
         if optimizer.rule.wide:  # its parameters wait for one another in the step
             return batches, [wide_step.prepare(optimizer, by_lowering, consensus)]
         order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
-        return batches, [backend(n).prepare(optimizer, by_lowering[n], consensus) for n in order]
+        calls = [(backend_of(optimizer.rule, n), by_lowering[n]) for n in order]
+        return batches, [one.prepare(optimizer, listed, consensus) for one, listed in calls]
 
 
 def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:

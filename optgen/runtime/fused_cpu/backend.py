@@ -62,8 +62,6 @@ class FusedCpuBackend:
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], CachedStep | None]:
         """Check batches and fill their tables; return a function that updates them."""
-        if optimizer.rule.why_uncut:
-            return outlined_sweeps.prepare(optimizer, batches, consensus)
         sharded = [batch for batch in batches if batch.dispatch_key.sharding]
         whole = [batch for batch in batches if not batch.dispatch_key.sharding]
         calls = []

@@ -1,24 +1,17 @@
-"""Update batches of rules on whole matrices: torch's matrix words, and sweeps between them.
+"""Build the kernels of a rule on whole matrices, one for each sweep between its matrix words.
 
-The generated module `outlined` has the step. It calls elementwise functions, each of which has a
-compiled kernel of its own.
+The generated module `outlined` has the step, which is eager code. It calls the sweeps.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import Stepping
-from optgen.runtime.eager.backend import EagerBackend
 from optgen.runtime.fused_cpu.kernels import kernel_or_reason
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import Lowered
-from optgen.runtime.sharded.consensus import Consensus
-
-_EAGER = EagerBackend("outlined")
 
 
 def obstacle(owner: Lowered, batch: Batch) -> str:
@@ -39,10 +32,3 @@ def obstacle(owner: Lowered, batch: Batch) -> str:
         if isinstance(kernel, str):
             return kernel
     return ""
-
-
-def prepare(
-    optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
-) -> Callable[[], None]:
-    """Check batches; return a function that updates them."""
-    return _EAGER.prepare(optimizer, batches, consensus)
