@@ -1,6 +1,6 @@
 """Tell which rules are computed statement by statement on whole tensors, and which are not fused.
 
-A rule on whole matrices is not cut into sweeps over elements, so it has no fused lowering. A rule
+A rule on whole matrices is not cut into sweeps over elements, so no kernel has all of it. A rule
 with numbers of several parameters is cut: a C++ step suspends until all parameters have theirs, and
 a Triton step has one more launch.
 """
