@@ -175,7 +175,8 @@ class _Outliner:
             yield Assign(Ref(name), Ref(dead), quote)
         called = self._shared_function(built.function)
         self.taken.add(called.name)
-        numbers = (self._scalar(hyper.name) for hyper in called.hypers)
+        scalars = {r.name: r for s in group for r in refs(s.value) if self.kinds[r].is_scalar}
+        numbers = (scalars[hyper.name] for hyper in called.hypers)
         lists = (Ref(name) for name in built.arguments)
         for name in built.arguments:
             self._add(name, kind)
@@ -188,9 +189,6 @@ class _Outliner:
     def _add(self, name: str, kind: Kind) -> None:
         self.taken.add(name)
         self.kinds.setdefault(Ref(name), kind)
-
-    def _scalar(self, name: str) -> Ref:
-        return next(ref for ref, kind in self.kinds.items() if ref.name == name and kind.is_scalar)
 
     def _shared_function(self, function: Algorithm) -> Algorithm:
         """Return the function; or an equal one that exists."""
