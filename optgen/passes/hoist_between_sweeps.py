@@ -142,7 +142,7 @@ class _Namer:
         ref = Ref(free_name(wanted, {ref.name for ref in self.kinds}))
         self.kinds[ref] = self._kind(expr)
         self.known[expr, arms] = ref
-        self.made.append(_under(arms, Assign(ref, expr, stmt.quote)))
+        self.made.append(under(arms, Assign(ref, expr, stmt.quote)))
         return ref
 
 
@@ -176,7 +176,7 @@ def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
     return product
 
 
-def _under(arms: Arms, stmt: Assign) -> Stmt:
+def under(arms: Arms, stmt: Assign) -> Stmt:
     """Return a statement inside the branches that lead to it."""
     inside: Stmt = stmt
     for condition, taken in reversed(arms):
