@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.copies import only_factor
+from optgen.ir.copies import copied, only_factor
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
@@ -161,7 +161,7 @@ class _Outliner:
         builder = SweepBuilder(self.whole.algorithm, self.in_place, self.kinds)
         built = builder.build(group, made & (read | self.stored), dead, name)
         if built is None or (self.in_place.isdisjoint(made) and _is_one_op(group)):
-            yield from group
+            yield from map(_as_new_tensor, group)
         else:
             yield from self._statements(group, built)
 
@@ -213,9 +213,15 @@ def _depends(later: Assign, earlier: Assign) -> bool:
     return earlier.target.name in _names(later) or later.target.name in _names(earlier)
 
 
+def _as_new_tensor(stmt: Assign) -> Assign:
+    """Return a statement whose value is no other name of a tensor: a sweep may overwrite that."""
+    source = copied(stmt)
+    return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
+
+
 def _is_one_op(group: Sequence[Assign]) -> bool:
     """Tell whether torch computes a group in one call too."""
-    if len(group) > 1:
+    if len(group) > 1 or copied(group[0]) is not None:
         return False
     value = as_plain_arithmetic(group[0].value)
     return not any(isinstance(child, Call) for child in children(value))
@@ -254,7 +260,7 @@ def _is_answer(value: Expr, known: set[str]) -> bool:
     return False
 
 
-_VIEWS = ("transpose", "diag", "identity", "where", "copy")
+_VIEWS = ("transpose", "diag", "identity", "where")
 
 
 def _makes_new(stmt: Assign) -> bool:
