@@ -42,6 +42,8 @@ from optgen.passes.use_ieee_operators import use_ieee_operators
 
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
+MOST = 16
+"""The most functions of a rule. Each is compiled by itself, which takes half a second."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Outlined:
 def outline_sweeps(algorithm: Algorithm) -> Outlined:
     """Return a rule on whole matrices with its elementwise parts as functions.
 
-    There are none if the rule is cut into sweeps itself, or waits for other parameters.
+    There are none if the rule is cut into sweeps itself, waits for other parameters, or would have
+    more than `MOST` functions.
     """
     if algorithm.is_function or algorithm.base or algorithm.is_wide or not why_uncut(algorithm):
         return Outlined()
@@ -85,7 +88,7 @@ def _outlined(this: _This) -> Outlined:
     for plan in plans(this.algorithm):
         ready = truths_to_bool(use_ieee_operators(hoist_scalars(plan)))
         made.append(_Outliner(ready, functions).plan())
-    return Outlined(tuple(made), tuple(functions)) if functions else Outlined()
+    return Outlined(tuple(made), tuple(functions)) if 0 < len(functions) <= MOST else Outlined()
 
 
 @dataclass
