@@ -101,7 +101,7 @@ FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("reader", "group_cells"),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
     ("cached_sparse_step", "first_step", "kernels"),
-    ("prepare",),
+    ("prepare", "outlined_sweeps"),
     ("backend", "__init__"),
 )
 """The layers of optgen/runtime/fused_cpu."""

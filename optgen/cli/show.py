@@ -13,6 +13,7 @@ from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS, Lowering
 from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
+from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plan
 from optgen.spec.base_spec import read_base
 from optgen.spec.errors import spec_errors
@@ -50,9 +51,10 @@ def generated(name: str, lowering: str) -> str:
         raise typer.BadParameter(message, param_hint="--lowering")
     chosen = files[lowering]
     read = _read(name)
-    algorithms = list(filter(chosen.applies, _functions_too(read)))
+    every = (each for algorithm in read for each in _with_functions(algorithm, chosen))
+    algorithms = list(filter(chosen.applies, every))
     for algorithm in read:
-        if not any(map(chosen.applies, algorithm.with_functions)):
+        if not any(map(chosen.applies, _with_functions(algorithm, chosen))):
             raise typer.BadParameter(_why_no_file(algorithm, chosen))
     ruff = emit.find_ruff()
     texts: list[str] = []
@@ -81,6 +83,13 @@ def _functions_too(algorithms: Iterable[Algorithm]) -> Iterator[Algorithm]:
     """Yield each algorithm, and after it the functions of its programs."""
     for algorithm in algorithms:
         yield from algorithm.with_functions
+
+
+def _with_functions(algorithm: Algorithm, lowering: Lowering) -> Iterator[Algorithm]:
+    """Yield an algorithm, the functions of its programs, and for C++ those of its sweeps."""
+    yield from algorithm.with_functions
+    if lowering.name == "fused_cpu":
+        yield from outline_sweeps(algorithm).functions
 
 
 def _whole(name: str) -> Iterator[Algorithm]:

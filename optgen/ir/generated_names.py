@@ -39,8 +39,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     ),
     "eager.working_copies": (
         *("equal_lists", "working_copy", "working_number", "working_value", "write_back"),
-        "write_number",
+        *("empty_like", "write_number"),
     ),
+    "eager.sweep_functions": ("sweep_function",),
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),
     "eager.reductions": (

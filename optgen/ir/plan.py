@@ -98,8 +98,11 @@ class MatrixCall(HostCall):
 class WideCall(HostCall):
     """A reduction over parameters between two finishes; `args[0]` is a number of each.
 
-    Only Triton's plans have it. Elsewhere it is a statement of a `Finish`.
+    The host calls it under the `condition`, which is about hyperparameters, if there is one. Only
+    Triton's plans have it. Elsewhere it is a statement of a `Finish`.
     """
+
+    condition: Expr | None = None
 
 
 Phase: TypeAlias = Sweep | Finish | MatrixCall | WideCall

@@ -1,17 +1,17 @@
 """Tell which rules are computed statement by statement on whole tensors, and which are not fused.
 
-A rule on whole matrices is not cut into sweeps over elements, so it has no fused lowering. A rule
+A rule on whole matrices is not cut into sweeps over elements, so no kernel has all of it. A rule
 with numbers of several parameters is cut: a C++ step suspends until all parameters have theirs, and
 a Triton step has one more launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeGuard
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
+from optgen.ir.nodes import Call, Expr, If, Program, Ref, expressions, walk
 from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
 _OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", "gaussian", *WIDE_OPS}
@@ -22,10 +22,25 @@ def why_not_in_triton(algorithm: Algorithm) -> str:
     """Say in a few words why a rule is not lowered to Triton; "" if it is."""
     if whole := why_uncut(algorithm):
         return whole
-    for op in _ops(_in_branches(algorithm.rule)):
-        if op in WIDE_OPS:
-            return "the rule reduces over several parameters inside a branch"
+    known = {h.name for h in algorithm.hypers if h.type in ("flag", "number")}
+    known -= {h.name for h in algorithm.hypers if h.tensor != "never"}
+    if not all(_is_known(condition, known) for condition in _around_wide(algorithm.rule)):
+        return "the rule reduces over several parameters in a branch on computed values"
     return ""
+
+
+def _around_wide(program: Program, around: tuple[Expr, ...] = ()) -> Iterator[Expr]:
+    """Yield the conditions of the branches around reductions over several parameters."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            yield from _around_wide((*stmt.then, *stmt.orelse), (*around, stmt.condition))
+        elif any(op in WIDE_OPS for op in _ops(iter((stmt.value,)))):
+            yield from around
+
+
+def _is_known(condition: Expr, hypers: Collection[str]) -> bool:
+    """Tell whether the host knows a condition from these hyperparameters of the group."""
+    return all(not isinstance(e, Ref) or e.name in hypers for e in walk(condition))
 
 
 def why_uncut(algorithm: Algorithm) -> str:

@@ -7,7 +7,10 @@ from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_triton import FUSED_TRITON
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer import OPTIMIZER
+from optgen.lowerings.outlined import OUTLINED
 
-LOWERINGS: tuple[Lowering, ...] = (OPTIMIZER, FUNCTION, FORLOOP, FOREACH, FUSED_CPU, FUSED_TRITON)
+LOWERINGS: tuple[Lowering, ...] = (
+    *(OPTIMIZER, FUNCTION, FORLOOP, FOREACH, OUTLINED, FUSED_CPU, FUSED_TRITON),
+)
 
 __all__ = ["LOWERINGS", "Lowering"]

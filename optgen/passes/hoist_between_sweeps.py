@@ -136,27 +136,29 @@ class _Namer:
         return kind_of(expr, self.kinds.__getitem__)
 
     def _name(self, expr: Expr, wanted: str, stmt: Assign, arms: Arms) -> Ref:
-        expr = _plain(expr)
+        expr = as_plain_arithmetic(expr)
         if (expr, arms) in self.known:
             return self.known[expr, arms]
         ref = Ref(free_name(wanted, {ref.name for ref in self.kinds}))
         self.kinds[ref] = self._kind(expr)
         self.known[expr, arms] = ref
-        self.made.append(_under(arms, Assign(ref, expr, stmt.quote)))
+        self.made.append(under(arms, Assign(ref, expr, stmt.quote)))
         return ref
 
 
 _NAMES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
 
 
-def _plain(expr: Expr) -> Expr:
+def as_plain_arithmetic(expr: Expr) -> Expr:
     """Return an expression with its linear forms written as plain arithmetic."""
     if not isinstance(expr, Linear):
-        return rebuild(expr, _plain)
+        return rebuild(expr, as_plain_arithmetic)
     total: Expr = Const(0)
     for term in expr.terms:
         parts = ((term.coefficient, True), *_parts(term))
-        total = add(total, _product((_plain(e), multiplies) for e, multiplies in parts))
+        total = add(
+            total, _product((as_plain_arithmetic(e), multiplies) for e, multiplies in parts)
+        )
     return total
 
 
@@ -174,7 +176,7 @@ def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
     return product
 
 
-def _under(arms: Arms, stmt: Assign) -> Stmt:
+def under(arms: Arms, stmt: Assign) -> Stmt:
     """Return a statement inside the branches that lead to it."""
     inside: Stmt = stmt
     for condition, taken in reversed(arms):

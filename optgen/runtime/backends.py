@@ -14,6 +14,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.protocols import Lowered
+from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 
@@ -105,4 +106,18 @@ class Backend(Protocol):
 def backend(lowering: str) -> Backend:
     """Return the backend of a lowering; import it on first use."""
     made: Backend = importlib.import_module(BACKENDS[lowering].module).backend(lowering)
+    return made
+
+
+def backend_of(rule: Rule, lowering: str) -> Backend:
+    """Return the backend that takes a rule through a lowering.
+
+    The step of a rule on whole matrices is eager code. In a fused lowering it calls sweeps.
+    """
+    return _outlined() if rule.why_uncut and BACKENDS[lowering].device else backend(lowering)
+
+
+@cache
+def _outlined() -> Backend:
+    made: Backend = importlib.import_module(BACKENDS["foreach"].module).backend("outlined")
     return made

@@ -61,7 +61,8 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     if batch.dispatch_key.sparse_grad and device != "cpu":
         # Triton would upload a new table in every step, for a few rows.
         return _best_unfused(rule, batch, "sparse gradients")
-    return FUSED[device], _describe(batch)
+    matrices = "; torch computes the matrices" if rule.why_uncut else ""
+    return FUSED[device], _describe(batch) + matrices
 
 
 def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from optgen.runtime import wide_step
-from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend
+from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend, backend_of
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
@@ -17,6 +17,7 @@ from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
 from optgen.runtime.forced_lowering import forced
+from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
 from optgen.runtime.sharded.place_gradients import placed_gradients
 from optgen.runtime.tensors.dtensor import advance_versions
@@ -110,12 +111,13 @@ def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Pre
             for lowering, listed in by_lowering.items():
                 for batch in listed:
                     note_batch(consensus, optimizer.rule, lowering, batch)
-        zeroed = _zeroed(by_lowering) if optimizer.rule.zero_grad else set()
+        zeroed = _zeroed(optimizer.rule, by_lowering) if optimizer.rule.zero_grad else set()
         if optimizer.rule.wide:  # its parameters wait for one another in the step
             wide = wide_step.prepare(optimizer, by_lowering, consensus)
             return _Prepared(batches, [wide], zeroed)
         order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
-        updates = [backend(n).prepare(optimizer, by_lowering[n], consensus) for n in order]
+        calls = [(backend_of(optimizer.rule, n), by_lowering[n]) for n in order]
+        updates = [one.prepare(optimizer, listed, consensus) for one, listed in calls]
         return _Prepared(batches, updates, zeroed)
 
 
@@ -134,10 +136,10 @@ def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, lis
     return by_lowering
 
 
-def _zeroed(by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:
+def _zeroed(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:
     """Return the identities of the gradients that kernels leave at zero."""
-    batches = (b for n, each in by_lowering.items() if backend(n).zeroes_gradients for b in each)
-    dense = (batch for batch in batches if not batch.dispatch_key.sparse_grad)
+    lists = (each for n, each in by_lowering.items() if backend_of(rule, n).zeroes_gradients)
+    dense = (batch for each in lists for batch in each if not batch.dispatch_key.sparse_grad)
     return {id(grad) for batch in dense for grad in batch.grads}
 
 

@@ -118,6 +118,7 @@ class Rule:
     draws: bool = False  # it draws random numbers, by the places of elements
     why_uncut: str = ""  # why it works on whole tensors, statement by statement: it is not fused
     by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
+    sweeps: tuple[str, ...] = ()  # functions for the elementwise parts of such a rule
     why_not_in_triton: str = ""  # why a rule that is cut has no lowering to Triton
     ranked: bool = False  # it has matrices of the rank, which is a group value
     wide: bool = False  # it has numbers of several parameters, which take each step together

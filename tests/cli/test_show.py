@@ -49,13 +49,15 @@ def test_show(golden: Golden, outside_checkout: Path) -> None:
 
 
 def test_show_of_a_rule_on_whole_matrices() -> None:
-    """There is no fused file, and the command says why."""
+    """Its C++ is that of its sweeps. There is no Triton file, and the command says why."""
     path = str(ROOT / "tests" / "specs" / "soap.py")
-    for lowering in ("fused_cpu", "fused_triton"):
-        result = run("show", path, "--lowering", lowering)
-        assert result.exit_code == 2
-        message = f"SOAP has no {lowering}: the state gram_left is a square matrix"
-        assert message in " ".join(result.output.split()).replace("│ ", "")
+    result = run("show", path, "--lowering", "fused_triton")
+    assert result.exit_code == 2
+    message = "SOAP has no fused_triton: the state gram_left is a square matrix"
+    assert message in " ".join(result.output.split()).replace("│ ", "")
+    cpp = run("show", path, "--lowering", "fused_cpu").output
+    assert cpp.count("Elementwise part of a step of SOAP") > 3
+    assert "sweep3(" in run("show", path, "--lowering", "outlined").output
     assert "U @ (" in run("show", path, "--ir").output
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
+from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
@@ -58,6 +60,7 @@ class Built:
     # the path of a shared library, and the suffix of the rule's names in it
     library: tuple[Path, str] | None = field(default=None, repr=False)
     programs: list[Built] = field(default_factory=list)
+    sweeps: list[Built] = field(default_factory=list)  # the elementwise parts of a rule on matrices
 
     @property
     def source(self) -> str:
@@ -66,8 +69,13 @@ class Built:
 
     @property
     def runs_fused(self) -> bool:
-        """Tell whether the fused C++ kernel's table has room for all its tensors."""
-        return not self.cls.rule.why_uncut and not excess(self.cls.rule, self.source)
+        """Tell whether the fused C++ kernel's table has room for all its tensors.
+
+        A rule on whole matrices has no kernel of its own, but those of its sweeps.
+        """
+        if self.cls.rule.why_uncut:
+            return bool(self.sweeps)
+        return not excess(self.cls.rule, self.source)
 
     @property
     def waits(self) -> bool:
@@ -83,7 +91,7 @@ class Built:
 def load(text: str, only: str = "") -> Built:
     """Read a spec's text, and generate all lowerings of it or one, without the formatter."""
     spec = Spec(f"random_{only}" if only else "Random", text, "<drawn>", 1)
-    always = ("optimizer", "function")
+    always = ("optimizer", "function", "outlined")
     written = [one for one in LOWERINGS if not only or one.name in (*always, only)]
     with (
         mock.patch.object(emit, "find_ruff", return_value=None),
@@ -95,7 +103,11 @@ def load(text: str, only: str = "") -> Built:
         Built(text, each.function, getattr(cls, f"{each.mode}_program").function(cls.lowerings))
         for each in algorithm.programs
     ]
-    return Built(text, add_maximize(algorithm), cls, types=TYPES, programs=programs)
+    sweeps = [
+        Built(text, each, importlib.import_module(f"{cls.lowerings}.{each.name}")._update)
+        for each in outline_sweeps(algorithm).functions
+    ]
+    return Built(text, add_maximize(algorithm), cls, TYPES, programs=programs, sweeps=sweeps)
 
 
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
@@ -110,22 +122,26 @@ def compile_together(rules: Sequence[Built], *flags: str) -> None:
     With the flag `-fsyntax-only` the compiler only checks the source.
     """
     groups: dict[tuple[str, int, bool], list[Built]] = {}
-    for rule in filter(lambda rule: rule.runs_fused, _with_programs(rules)):
+    for rule in filter(lambda rule: rule.runs_fused, _with_kernels(rules)):
         include = _INCLUDE.search(rule.source)
         assert include is not None
         groups.setdefault((include[0], rule.types, rule.waits), []).append(rule)
     for (include, types, waits), group in groups.items():
         defines = f"#define OPTGEN_TYPES {types}\n" + f"#define {MACRO}\n" * waits
         _compile(defines, include, group, flags)
-
-
-def _with_programs(rules: Iterable[Built]) -> Iterator[Built]:
-    """Yield rules, and after each its programs, which get its dtypes."""
     for rule in rules:
-        yield rule
-        for program in rule.programs:
-            program.types = rule.types
-            yield program
+        said = (sweep.refused_by_cpp for sweep in rule.sweeps)
+        rule.refused_by_cpp = rule.refused_by_cpp or next(filter(None, said), "")
+
+
+def _with_kernels(rules: Iterable[Built]) -> Iterator[Built]:
+    """Yield what has a kernel: rules, their programs and their sweeps, which get their dtypes."""
+    for rule in rules:
+        if not rule.cls.rule.why_uncut:
+            yield rule
+        for function in (*rule.programs, *rule.sweeps):
+            function.types = rule.types
+            yield function
 
 
 def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ...]) -> None:
@@ -195,7 +211,7 @@ class _InBatch(KernelSignature):
 @contextlib.contextmanager
 def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
     """Take the C++ kernels of these rules from the shared libraries."""
-    known = {rule.cls.lowerings: rule for rule in _with_programs(rules)}
+    known = {rule.cls.lowerings: rule for rule in _with_kernels(rules)}
     build = kernels._load
 
     def load_kernel(owner: Any, module: Any, suspends: bool, types: int) -> Any:

@@ -148,7 +148,7 @@ def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
     For elementwise rules `sharded` would only repeat foreach. `sharded` and `functional` run in
     float64 only.
     """
-    if rule.cls.rule.why_uncut and lowering in ("fused_cpu", "fused_triton"):
+    if rule.cls.rule.why_uncut and lowering == "fused_triton":
         return False
     if rule.cls.rule.why_not_in_triton and lowering == "fused_triton":
         return False

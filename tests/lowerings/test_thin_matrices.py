@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from conftest import Golden
@@ -152,5 +150,5 @@ def test_the_text(case: str, golden: Golden) -> None:
 @pytest.mark.parametrize("case", RULES)
 def test_there_is_no_fused_file(case: str) -> None:
     (algorithm,) = read_spec(rule(case, 2))
-    found: dict[str, Any] = emit.render_all(algorithm, None)
-    assert set(found) == {"__init__.py", "forloop.py", "foreach.py"}
+    files = {path for path in emit.render_all(algorithm, None) if "/" not in path}
+    assert files - {"outlined.py"} == {"__init__.py", "forloop.py", "foreach.py"}

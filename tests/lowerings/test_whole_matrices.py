@@ -270,4 +270,5 @@ def test_the_text(case: str, golden: Golden) -> None:
 def test_there_is_no_fused_file(case: str) -> None:
     (algorithm,) = read_spec(rule(case))
     assert why_uncut(algorithm)
-    assert set(emit.render_all(algorithm, None)) == {"__init__.py", "forloop.py", "foreach.py"}
+    files = {path for path in emit.render_all(algorithm, None) if "/" not in path}
+    assert files - {"outlined.py"} == {"__init__.py", "forloop.py", "foreach.py"}

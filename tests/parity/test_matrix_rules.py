@@ -224,7 +224,7 @@ def exact(tensors: list[Tensor], coefficients: Any, steps: int, eps: float) -> l
 
 
 WAYS = [(name, lowering) for name in CASES for lowering in ("forloop", "foreach")]
-FUSED = [("normuon", "fused_cpu"), ("muon_h", "fused_cpu")]
+FUSED = [("normuon", "fused_cpu"), ("muon_h", "fused_cpu"), ("soap", "fused_cpu")]
 
 
 @pytest.mark.parametrize(("name", "lowering"), [*WAYS, *FUSED])

@@ -13,11 +13,13 @@ import pytest
 import torch
 from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
 from lowerings.capture import captured
+from spec_texts import spec as spec_text
 from torch import Tensor
 
 import optgen
 from optgen import explain, use_lowering
 from optgen.ir.evaluate import Member, evaluate_together
+from optgen.ir.whole_matrices import why_not_in_triton
 from optgen.keyed import KeyedOptimizerWrapper, UpdateInBackward
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
@@ -255,7 +257,7 @@ def test_other_rules(name: str, shapes: Any, lowering: str) -> None:
 
 @outside_interpreter
 def test_fused_triton_in_its_interpreter() -> None:
-    run_inside(__file__, "fused_triton and not (large or odd_wide or flags) or after_changes")
+    run_inside(__file__, "fused_triton and not (large or options0 or options2) or after_changes")
 
 
 @inside_interpreter
@@ -632,10 +634,20 @@ def test_explain_says_the_lowering() -> None:
     assert "the rule has `@`, which takes whole matrices" in str(explain(optimizer))
 
 
-def test_triton_refuses_reductions_in_branches() -> None:
-    reason = "the rule reduces over several parameters inside a branch"
-    with pytest.raises(RuntimeError, match=reason), use_lowering("fused_triton"):
-        step(ODD(parameters()), 1)
+@pytest.mark.parametrize(
+    ("condition", "refused"),
+    [("twice > 1", True), ("betas[0]", True), ("lr > 0.01 and not lr == 2", False)],
+)
+def test_triton_refuses_reductions_in_branches_on_computed_values(
+    condition: str, refused: bool
+) -> None:
+    """The host asks the condition, and it knows the hyperparameters of the group."""
+    body = ("twice = 2 * lr", f"if {condition}:", '    g = g / sum(g, over="group")')
+    hypers = "lr=hyper(0.1, ge=0), betas=hyper((0.9, 0.5))"
+    text = spec_text(*body, "p = p - lr * g * betas[1] - betas[0] * twice * g", hypers=hypers)
+    (algorithm,) = read_spec(Spec("made", text, "made.py", 1))
+    reason = "the rule reduces over several parameters in a branch on computed values"
+    assert why_not_in_triton(algorithm) == (reason if refused else "")
 
 
 def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:

@@ -35,6 +35,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     reductions_to,
     small_values_made,
 )
+from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
 
 Context = dict[str, Any]
@@ -163,7 +164,13 @@ class Kernels:
             "op": call.op,
             "source": self.packed.offset(variable(operand.name)),
             "stores": f"work.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
+            "condition": "" if call.condition is None else self._on_host(call.condition),
         }
+
+    def _on_host(self, condition: Expr) -> str:
+        """Return a condition on hyperparameters as the host asks it."""
+        names = {h.name: f'bucket.group["{h.name}"]' for h in self.plan.algorithm.hypers}
+        return PythonPrinter(names, {}).text(condition)
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
         """Return the reductions of a sweep whose results have these axes, maxima last."""

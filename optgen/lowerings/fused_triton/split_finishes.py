@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import reduce
 
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
 from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import is_wide
+from optgen.passes.hoist_between_sweeps import Arms, under
 from optgen.passes.rewrite import filter_assigns
 
 
@@ -51,6 +53,7 @@ def _split_at_wide(finish: Finish, taken: set[str]) -> Iterator[Phase]:
         yield finish
         return
     first, *others = wide
+    arms = _arms_around(finish.body, first)
     late = dependents(finish.body, {stmt.target for stmt in wide}) | {s.target for s in others}
     early = filter_assigns(finish.body, lambda a: a.target not in {*late, first.target})
     assert isinstance(first.value, Call)
@@ -58,12 +61,30 @@ def _split_at_wide(finish: Finish, taken: set[str]) -> Iterator[Phase]:
     if not isinstance(operand, Ref):
         name = Ref(free_name(f"{first.target.name}_of_one", taken))
         taken.add(name.name)
-        early, operand = (*early, replace(first, target=name, value=operand)), name
+        own = replace(first, target=name, value=operand)
+        early, operand = (*early, under(arms, own)), name
     if early:
         yield Finish(early)
-    yield WideCall(first.target, first.value.op, (operand,), first.quote)
+    condition = _all_hold(arms)
+    yield WideCall(first.target, first.value.op, (operand,), first.quote, condition)
     if rest := filter_assigns(finish.body, lambda a: a.target in late):
         yield from _split_at_wide(Finish(rest), taken)
+
+
+def _arms_around(program: Program, wanted: Assign) -> Arms:
+    """Return the branches that lead to a statement of a program."""
+    for stmt in program:
+        for arm, taken in ((stmt.then, True), (stmt.orelse, False)) if isinstance(stmt, If) else ():
+            assert isinstance(stmt, If)
+            if any(each is wanted for each in assigns(arm)):
+                return ((stmt.condition, taken), *_arms_around(arm, wanted))
+    return ()
+
+
+def _all_hold(arms: Arms) -> Expr | None:
+    """Return the condition under which these arms are taken; None if there are none."""
+    conditions = [expr if taken else Call("not", (expr,)) for expr, taken in arms]
+    return reduce(lambda a, b: Call("and", (a, b)), conditions) if conditions else None
 
 
 def _leaves_parts(plan: Plan, phase: Phase) -> bool:

@@ -19,6 +19,7 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
+from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.scatter_add import is_scatter_add
 from optgen.passes.specialize_shape import facts_asked
@@ -103,6 +104,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "draws": "True" if algorithm.draws else "",
         "why_uncut": _unless("", why_uncut(algorithm)),
         "by_matrix": "True" if why_uncut(algorithm) and is_by_matrix(algorithm) else "",
+        "sweeps": _names([f.name for f in outline_sweeps(algorithm).functions]),
         "why_not_in_triton": _unless(why_uncut(algorithm), why_not_in_triton(algorithm)),
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
@@ -124,6 +126,10 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
 def _unless(usual: str, value: str) -> str:
     """Return a value as Python text, or "" if it is the usual one."""
     return "" if value == usual else literal(value)
+
+
+def _names(names: list[str]) -> str:
+    return literal(tuple(names)) if names else ""
 
 
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:

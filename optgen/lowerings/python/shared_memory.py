@@ -15,7 +15,10 @@ from optgen.ir.nodes import Assign, Call, Expr, Linear, Program, Ref, children
 from optgen.ir.ops import OPS
 
 _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")
-_NEW_OPS = ("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy")
+_NEW_OPS = (
+    *("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy"),
+    "empty_like",
+)
 
 
 @dataclass(frozen=True)

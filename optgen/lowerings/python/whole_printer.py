@@ -171,10 +171,14 @@ def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[st
 
     stored = [stream.name for stream in streams(plan)]
     indexed = permute_by_index(map_expressions(program, of_param), stored)
-    return statements(indexed, _TEXT, _line)
+    return statements(indexed, _TEXT, lambda stmt: _line(plan, stmt))
 
 
-def _line(stmt: Assign) -> str:
+def _line(plan: Plan, stmt: Assign) -> str:
+    match stmt.value:
+        case Call(name, args) if name == stmt.target.name:  # of a function, see `outline_sweeps`
+            read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
+            return f"{name}({', '.join(f'{n}={n}' if number else n for n, number in read)})"
     asks = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
     return f"{stmt.target.name} = {asks}{_TEXT.text(stmt.value)}"
 

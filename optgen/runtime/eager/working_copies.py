@@ -47,8 +47,19 @@ def working_number(value: Tensor | list[Tensor]) -> Tensor:
 
 
 def write_back(tensors: list[Tensor], values: Tensor) -> None:
-    """Write the values of a `TensorList` into the tensors of a bucket, in their dtype."""
-    torch._foreach_copy_(tensors, cast(TensorList, values).tensors)
+    """Write the values of a `TensorList` into the tensors of a bucket, in their dtype.
+
+    Values that are the tensors themselves are there already.
+    """
+    found = cast(TensorList, values).tensors
+    if any(tensor is not value for tensor, value in zip(tensors, found, strict=True)):
+        torch._foreach_copy_(tensors, found)
+
+
+def empty_like(values: Tensor) -> Tensor:
+    """Return a `TensorList` of new tensors, which a sweep is to fill."""
+    made = map(torch.empty_like, cast(TensorList, values).tensors)
+    return cast(Tensor, TensorList(list(made)))
 
 
 def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorList) -> None:

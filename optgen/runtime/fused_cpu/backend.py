@@ -11,7 +11,7 @@ from operator import attrgetter
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.batch.grad_scaler import is_skipped
-from optgen.runtime.fused_cpu import first_step, sparse_gradients
+from optgen.runtime.fused_cpu import first_step, outlined_sweeps, sparse_gradients
 from optgen.runtime.fused_cpu.cached_call import CachedCall
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_groups
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
@@ -41,7 +41,7 @@ class FusedCpuBackend:
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why no kernel can take this batch; "" if one can."""
         if owner.rule.why_uncut:
-            return owner.rule.why_uncut
+            return outlined_sweeps.obstacle(owner, batch)
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":
@@ -98,6 +98,8 @@ class FusedCpuBackend:
 
         If the step turns out to be impossible, the states of the tensors may have been created.
         """
+        if optimizer.rule.why_uncut:
+            return None
         batches = first_step.batches(optimizer, takes)
         return first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
 

@@ -145,6 +145,12 @@ class Bucket:
         return self._workspace
 
     @property
+    def group(self) -> Mapping[str, Any]:
+        """The only param group of the current step, for a rule that reduces over parameters."""
+        (group,) = self._groups
+        return group
+
+    @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype that the kernels compute elements in."""
         return torch.float64 if self.key.dtypes[0] == torch.float64 else torch.float32

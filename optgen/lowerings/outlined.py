@@ -1,0 +1,31 @@
+"""Lower a rule on whole matrices to calls of torch, with functions for its elementwise parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm
+from optgen.lowerings.lowering import Context, Lowering
+from optgen.lowerings.python.function import Function, bucket_function, python_file
+from optgen.lowerings.python.whole_printer import TENSOR_LISTS, whole_body
+from optgen.passes.outline_sweeps import outline_sweeps
+
+
+def lower(algorithm: Algorithm) -> Context:
+    """Return the variables of templates/outlined.py.jinja: the functions of each plan."""
+    made = python_file(algorithm, list(_functions(algorithm)))
+    sweeps = [function.name for function in outline_sweeps(algorithm).functions]
+    imports = {**made["imports"], "eager.sweep_functions": ["sweep_function"]}
+    return {**made, "imports": imports, "sweeps": sweeps}
+
+
+def _functions(algorithm: Algorithm) -> Iterator[Function]:
+    for plan in outline_sweeps(algorithm).plans:
+        yield bucket_function(plan, lambda p: whole_body(p, TENSOR_LISTS))
+
+
+def _refusal(algorithm: Algorithm) -> str:
+    return "" if outline_sweeps(algorithm).functions else "the rule has no elementwise parts"
+
+
+OUTLINED = Lowering("outlined", "outlined.py", "outlined.py.jinja", lower, refusal=_refusal)

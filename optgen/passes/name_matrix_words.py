@@ -1,0 +1,149 @@
+"""Give matrix words and elementwise work statements of their own, in a rule on whole matrices.
+
+`p - lr * (U @ (m / sqrt(v)))` becomes three statements: a quotient, a product, and the new `p`. The
+first and the last are elementwise, so a sweep can compute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from optgen.ir.copies import only_factor
+from optgen.ir.generated_names import free_name
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, rebuild, refs, walk
+from optgen.ir.ops import OPS
+from optgen.ir.value_kinds import Axes, Kind, kind_of
+
+_ELEMENTWISE = ("arithmetic", "comparison", "logic", "function")
+_CONDITIONS = ("comparison", "logic")
+
+
+@dataclass
+class MatrixWordNamer:
+    """Namer of the operands and results of matrix words.
+
+    A statement is split if a part of it is elementwise then. `kinds` gains the new names, and
+    `taken` has the names of all variables.
+    """
+
+    kinds: dict[Ref, Kind]
+    taken: set[str]
+    made: list[Assign] = field(default_factory=list)  # new statements before the present one
+
+    def program(self, program: Program) -> Program:
+        """Return a program with split statements."""
+        out: list[Stmt] = []
+        for stmt in program:
+            if isinstance(stmt, If):
+                out.append(
+                    replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
+                )
+            else:
+                out += self._split(stmt)
+        return tuple(out)
+
+    def _split(self, stmt: Assign) -> list[Assign]:
+        """Return the parts of a statement; the statement itself if no sweep gains a part."""
+        kinds, taken = dict(self.kinds), set(self.taken)
+        self.made = []
+        value = only_factor(stmt.value)
+        value = self._word(value) if _is_word(value) else self._elementwise(value)
+        parts = [*self.made, replace(stmt, value=value)]
+        if any(is_fusable(part, self.kinds) for part in parts):
+            return [replace(part, quote=stmt.quote, place=stmt.place) for part in parts]
+        self.kinds.clear()
+        self.kinds |= kinds
+        self.taken.intersection_update(taken)
+        return [stmt]
+
+    def _elementwise(self, expr: Expr) -> Expr:
+        """Return an elementwise value with a name for the result of each matrix word in it."""
+        if _is_word(expr):
+            assert isinstance(expr, Call)
+            return self._named(self._word(expr), "product" if expr.op == "@" else expr.op)
+        return rebuild(expr, self._elementwise)
+
+    def _word(self, expr: Expr) -> Expr:
+        """Return a matrix word with a name for each operand that is elementwise work."""
+        return rebuild(expr, self._operand)
+
+    def _operand(self, expr: Expr) -> Expr:
+        bare = only_factor(expr)
+        if _is_word(bare):
+            return self._word(bare)
+        if isinstance(bare, Ref | Const) or kind_of(bare, self.kinds.__getitem__).is_scalar:
+            return expr
+        return self._named(self._elementwise(expr), "value")
+
+    def _named(self, value: Expr, suffix: str) -> Ref:
+        tensors = (ref.name for ref in refs(value) if not self.kinds[ref].is_scalar)
+        name = free_name(f"{next(tensors, 'matrix')}_{suffix}", self.taken)
+        self.taken.add(name)
+        ref = Ref(name)
+        self.kinds[ref] = kind_of(value, self.kinds.__getitem__)
+        self.made.append(Assign(ref, value))
+        return ref
+
+
+def _is_word(expr: Expr) -> bool:
+    """Tell whether an expression is an op that is not elementwise."""
+    return isinstance(expr, Call) and not _is_elementwise_op(expr.op)
+
+
+def _is_elementwise_op(op: str) -> bool:
+    return op in OPS and OPS[op].category in _ELEMENTWISE
+
+
+def is_fusable(stmt: Assign, kinds: dict[Ref, Kind]) -> bool:
+    """Tell whether a sweep can compute a statement.
+
+    It is elementwise, and its tensors have one shape, with rows and columns. Its numbers are
+    coefficients: the host decides conditions on numbers.
+    """
+    axes = kinds[stmt.target].axes
+    return (
+        is_matrix(axes)
+        and any(not kinds[ref].is_scalar for ref in refs(stmt.value))
+        and all(_is_fusable_node(node, axes, kinds) for node in walk(stmt.value))
+        and not any(_is_answer(node, kinds) for node in walk(stmt.value))
+    )
+
+
+def is_matrix(axes: Axes) -> bool:
+    """Tell whether values with these axes have both rows and columns."""
+    return axes in _MATRICES
+
+
+_MATRICES: Collection[Axes] = frozenset(
+    (
+        *(Axes.TENSOR, Axes.TENSOR_T, Axes.ROWS_ROWS, Axes.COLS_COLS, Axes.ROWS_RANK),
+        *(Axes.COLS_RANK, Axes.RANK_ROWS, Axes.RANK_COLS, Axes.RANK_RANK),
+    )
+)
+
+
+def _is_fusable_node(node: Expr, axes: Axes, kinds: dict[Ref, Kind]) -> bool:
+    match node:
+        case Const(value):
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case Ref():
+            return kinds[node].is_scalar or kinds[node].axes is axes
+        case Call(op, args):
+            if not _is_elementwise_op(op):
+                return False
+            scalar = kind_of(node, kinds.__getitem__).is_scalar
+            return not (scalar and OPS[op].category in _CONDITIONS) and bool(args)
+    return True
+
+
+def _is_answer(node: Expr, kinds: dict[Ref, Kind]) -> bool:
+    """Tell whether an op reads a bare number as true or false."""
+    match node:
+        case Call("where", (condition, _, _)):
+            operands: tuple[Expr, ...] = (condition,)
+        case Call("and" | "or" | "not", args):
+            operands = args
+        case _:
+            return False
+    return any(kind_of(each, kinds.__getitem__).is_scalar for each in operands)

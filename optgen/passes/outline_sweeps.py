@@ -1,0 +1,272 @@
+"""Outline the elementwise parts of a rule on whole matrices as functions over lists of tensors.
+
+The rule's statements stay in the author's branches, and torch computes its matrix words. The
+elementwise statements between two words become one call of a function, which is one sweep. Such a
+statement waits for others: it is computed when a matrix word needs it, or the end of its branch.
+A function overwrites the parameter and states; its other results are new tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.copies import copied, only_factor
+from optgen.ir.generated_names import free_name
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    If,
+    Program,
+    Ref,
+    Stmt,
+    assigns,
+    children,
+    expressions,
+    refs,
+)
+from optgen.ir.ops import OPS
+from optgen.ir.plan import Plan
+from optgen.ir.value_kinds import Kind
+from optgen.ir.whole_matrices import why_uncut
+from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
+from optgen.passes.plan import plans
+from optgen.passes.sweep_function import SweepBuilder, SweepFunction
+from optgen.passes.truths_to_bool import truths_to_bool
+from optgen.passes.use_ieee_operators import use_ieee_operators
+
+EMPTY_LIKE = "empty_like"
+"""The op that creates the list into which a function writes."""
+MOST = 16
+"""The most functions of a rule. Each is compiled by itself, which takes half a second."""
+
+
+@dataclass(frozen=True)
+class Outlined:
+    """The plans of a rule that calls functions, and these functions.
+
+    A call is a statement whose target and op have the name of the function.
+    """
+
+    plans: tuple[Plan, ...] = ()
+    functions: tuple[Algorithm, ...] = ()
+
+
+def outline_sweeps(algorithm: Algorithm) -> Outlined:
+    """Return a rule on whole matrices with its elementwise parts as functions.
+
+    There are none if the rule is cut into sweeps itself, waits for other parameters, or would have
+    more than `MOST` functions.
+    """
+    if algorithm.is_function or algorithm.base or algorithm.is_wide or not why_uncut(algorithm):
+        return Outlined()
+    return _outlined(_This(algorithm))
+
+
+@dataclass(frozen=True, eq=False)
+class _This:
+    """An algorithm as a key: equal algorithms may differ in places."""
+
+    algorithm: Algorithm
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _This) and self.algorithm is other.algorithm
+
+    def __hash__(self) -> int:
+        return id(self.algorithm)
+
+
+@lru_cache(maxsize=4)  # several lowerings ask for one rule
+def _outlined(this: _This) -> Outlined:
+    functions: list[Algorithm] = []
+    made = []
+    for plan in plans(this.algorithm):
+        ready = truths_to_bool(use_ieee_operators(hoist_scalars(plan)))
+        made.append(_Outliner(ready, functions).plan())
+    return Outlined(tuple(made), tuple(functions)) if 0 < len(functions) <= MOST else Outlined()
+
+
+@dataclass
+class _Outliner:
+    """Outliner of one plan. `functions` has those of earlier plans, which this plan may call."""
+
+    whole: Plan
+    functions: list[Algorithm]
+    kinds: dict[Ref, Kind] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def plan(self) -> Plan:
+        """Return the plan, whose sweep calls functions."""
+        algorithm = self.whole.algorithm
+        self.kinds |= self.whole.kinds
+        self.taken |= {ref.name for ref in self.kinds}
+        (sweep,) = self.whole.sweeps
+        self.body = MatrixWordNamer(self.kinds, self.taken).program(sweep.body)
+        self.answers = _answers(self.body)
+        device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
+        self.stored = {algorithm.param, *device}
+        unfused = [stmt for stmt in assigns(self.body) if not self._is_elementwise(stmt)]
+        self.shared = {n for stmt in unfused if not _makes_new(stmt) for n in _names(stmt)}
+        self.in_place = frozenset(self.stored - self.shared)
+        body = self._block(self.body)
+        return replace(self.whole, phases=(replace(sweep, body=body),), kinds=self.kinds)
+
+    def _is_elementwise(self, stmt: Assign) -> bool:
+        names = {ref.name for ref in refs(stmt.value)} | {stmt.target.name}
+        return names.isdisjoint(self.answers) and is_fusable(stmt, self.kinds)
+
+    def _block(self, program: Program) -> Program:
+        out: list[Stmt] = []
+        waiting: list[Assign] = []
+        for stmt in program:
+            if isinstance(stmt, If):
+                out += self._calls(waiting)
+                waiting = []
+                then, orelse = self._block(stmt.then), self._block(stmt.orelse)
+                out.append(replace(stmt, then=then, orelse=orelse))
+            elif self._is_elementwise(stmt):
+                if any(self._differ_in_shape(stmt, each) for each in waiting):
+                    out += self._calls(waiting)
+                    waiting = []
+                waiting.append(stmt)
+            else:
+                needed = _before(stmt, waiting)
+                out += self._calls([each for each in waiting if each in needed])
+                waiting = [each for each in waiting if each not in needed]
+                out.append(stmt)
+        return (*out, *self._calls(waiting))
+
+    def _differ_in_shape(self, a: Assign, b: Assign) -> bool:
+        """Tell whether two statements assign one variable, with different shapes."""
+        same = a.target.name == b.target.name
+        return same and self.kinds[a.target].axes is not self.kinds[b.target].axes
+
+    def _calls(self, group: Sequence[Assign]) -> Iterator[Stmt]:
+        """Yield the statements that compute a group, with a call for each shape in it."""
+        shapes = dict.fromkeys(self.kinds[stmt.target].axes for stmt in group)
+        for axes in shapes:
+            alike = [stmt for stmt in group if self.kinds[stmt.target].axes is axes]
+            yield from self._call(alike)
+
+    def _call(self, group: Sequence[Assign]) -> Iterator[Stmt]:
+        made = {stmt.target.name for stmt in group}
+        others = [s for s in assigns(self.body) if not any(s is each for each in group)]
+        read = {r.name for s in others for r in refs(s.value)} | _read_by_conditions(self.body)
+        dead = {s.target.name for s in others} - read - self.stored - self.shared
+        names = {function.name for function in self.functions}
+        names |= {program.function.name for program in self.whole.algorithm.programs}
+        name = free_name(f"sweep{len(self.functions) + 1}", self.taken | names)
+        builder = SweepBuilder(self.whole.algorithm, self.in_place, self.kinds)
+        built = builder.build(group, made & (read | self.stored), dead, name)
+        if built is None or (self.in_place.isdisjoint(made) and _is_one_op(group)):
+            yield from map(_as_new_tensor, group)
+        else:
+            yield from self._statements(group, built)
+
+    def _statements(self, group: Sequence[Assign], built: SweepFunction) -> Iterator[Assign]:
+        quote = tuple(dict.fromkeys(line for stmt in group for line in stmt.quote))
+        kind = self.kinds[group[0].target]
+        for name, like in built.new.items():
+            self._add(name, kind)
+            yield Assign(Ref(name), Call(EMPTY_LIKE, (Ref(like),)), quote)
+        for name, dead in built.reused.items():
+            yield Assign(Ref(name), Ref(dead), quote)
+        called = self._shared_function(built.function)
+        self.taken.add(called.name)
+        scalars = {r.name: r for s in group for r in refs(s.value) if self.kinds[r].is_scalar}
+        numbers = (scalars[hyper.name] for hyper in called.hypers)
+        lists = (Ref(name) for name in built.arguments)
+        for name in built.arguments:
+            self._add(name, kind)
+        self.kinds[Ref(called.name)] = kind
+        yield Assign(Ref(called.name), Call(called.name, (*lists, *numbers)), quote)
+        for name, after in built.renamed.items():
+            yield Assign(Ref(name), Ref(after), quote)
+            self._add(name, kind)
+
+    def _add(self, name: str, kind: Kind) -> None:
+        self.taken.add(name)
+        self.kinds.setdefault(Ref(name), kind)
+
+    def _shared_function(self, function: Algorithm) -> Algorithm:
+        """Return the function; or an equal one that exists."""
+        for other in self.functions:
+            if replace(function, name=other.name) == other:
+                return other
+        self.functions.append(function)
+        return function
+
+
+def _before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
+    """Return the waiting statements that must come before a statement, in order."""
+    needed: list[Assign] = []
+    for each in reversed(waiting):
+        if any(_depends(later, each) for later in (stmt, *needed)):
+            needed.insert(0, each)
+    return needed
+
+
+def _depends(later: Assign, earlier: Assign) -> bool:
+    """Tell whether two statements must keep their order."""
+    return earlier.target.name in _names(later) or later.target.name in _names(earlier)
+
+
+def _as_new_tensor(stmt: Assign) -> Assign:
+    """Return a statement whose value is no other name of a tensor: a sweep may overwrite that."""
+    source = copied(stmt)
+    return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
+
+
+def _is_one_op(group: Sequence[Assign]) -> bool:
+    """Tell whether torch computes a group in one call too."""
+    if len(group) > 1 or copied(group[0]) is not None:
+        return False
+    value = as_plain_arithmetic(group[0].value)
+    return not any(isinstance(child, Call) for child in children(value))
+
+
+def _names(stmt: Assign) -> set[str]:
+    return {stmt.target.name, *(ref.name for ref in refs(stmt.value))}
+
+
+def _read_by_conditions(program: Program) -> set[str]:
+    values = {id(stmt.value) for stmt in assigns(program)}
+    conditions = (e for e in expressions(program) if id(e) not in values)
+    return {ref.name for expr in conditions for ref in refs(expr)}
+
+
+def _answers(program: Program) -> frozenset[str]:
+    """Return the variables that are true or false."""
+    found: set[str] = set()
+    while True:
+        more = {s.target.name for s in assigns(program) if _is_answer(s.value, found)} - found
+        if not more:
+            return frozenset(found)
+        found |= more
+
+
+def _is_answer(value: Expr, known: set[str]) -> bool:
+    match only_factor(value):
+        case Ref(name):
+            return name in known
+        case Call("where", (_, a, b)):
+            return _is_answer(a, known) or _is_answer(b, known)
+        case Call(op, _):
+            category = OPS[op].category if op in OPS else ""
+            truths = ("both", "either", "opposite", "holds", "truth", "is_none", "fresh")
+            return category in ("comparison", "logic") or op in truths
+    return False
+
+
+_VIEWS = ("transpose", "diag", "identity", "where")
+
+
+def _makes_new(stmt: Assign) -> bool:
+    """Tell whether the value of a statement is a new tensor, whatever reads it."""
+    value = only_factor(stmt.value)
+    return not isinstance(value, Ref) and not (isinstance(value, Call) and value.op in _VIEWS)

@@ -1,0 +1,334 @@
+"""Test rules on whole matrices in C++: their elementwise parts are sweeps between matrix words."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Golden
+from fuzz import built
+from lowerings.test_whole_matrices import MATRIX, NS, RULES, SQUARES, follow, forced, rule
+from lowerings.test_whole_matrices import exact as exact
+from spec_texts import LR, spec
+from torch import Tensor
+
+import optgen
+from optgen import emit
+from optgen.ir.nodes import Assign, Call, assigns, refs
+from optgen.ir.plan import Plan
+from optgen.lowerings.function import FUNCTION
+from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.lowerings.outlined import OUTLINED
+from optgen.passes.outline_sweeps import MOST, outline_sweeps
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
+from optgen.spec import Spec
+from optgen.spec.read_spec import read_spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+BETAS = f"{LR}, beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-3), nesterov=flag(True)"
+MOMENTS = 'm=state("exp_avg"), v=state("exp_avg_sq")'
+
+MORE: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    # name: states, hyperparameters, body
+    "adam between products": (
+        f"{MOMENTS}, {SQUARES}",
+        BETAS,
+        (
+            MATRIX,
+            "m = beta * m + (1 - beta) * g",
+            "v = beta * v + (1 - beta) * (L @ g + g) ** 2",
+            "L = lerp(L, g @ transpose(g), 1 - beta)",
+            "R = lerp(R, transpose(g) @ g, beta)",
+            "u = L @ (m / (sqrt(v) + eps)) @ R",
+            "p = p - lr * u - lr * eps * p",
+            "if nesterov:",
+            "    p = p - lr * eps * g",
+        ),
+    ),
+    "words in branches in branches": (
+        f"{MOMENTS}, {SQUARES}",
+        BETAS,
+        (
+            MATRIX,
+            "m = m + g",
+            "if nesterov:",
+            "    g = g + beta * m",
+            "    if t % 3 == 0:",
+            "        L = qr(L + g @ transpose(g))",
+            "        v = beta * v + abs(L @ m)",
+            "    elif t > 1:",
+            "        v = v + g**2",
+            "        m = m * v - L @ v",
+            "    u = m + g",
+            "else:",
+            "    u = g - m",
+            "    R = R + transpose(u) @ g",
+            "p = p - lr * (u @ R + u / (v + eps))",
+        ),
+    ),
+    "old values of what a sweep writes": (
+        f"{MOMENTS}, {SQUARES}",
+        BETAS,
+        (
+            MATRIX,
+            "before = p",
+            "old = m",
+            "m = beta * m + g",
+            "x = g @ transpose(old)",
+            "p = p - lr * (x @ m + old)",
+            "L = L + x * x",
+            "g = g * beta + before",
+            "v = v + L @ g - before",
+            "m = m + transpose(transpose(g) @ L)",
+            "n = transpose(m)",
+            "m = m - 0.5 * g",
+            "R = R * eps + n @ m",
+            "if nesterov:",
+            "    n, m = transpose(m), transpose(n) * 0.5",
+            "R = R + n @ g",
+        ),
+    ),
+    "copies of what a sweep writes": (
+        f"{MOMENTS}, {SQUARES}",
+        BETAS,
+        (
+            MATRIX,
+            "before = p",
+            "x = before @ transpose(g)",
+            "p = p - lr * g",
+            "L = L + x @ before @ transpose(p)",
+            "p = 2 * p",
+            "u = p",
+            "y = x @ u",
+            "p = p - lr * y",
+            "m = p",
+            "p = m * beta",
+            "y = L @ m",
+            "p = p - eps * y * u",
+            "v = v + L @ u",
+            "if nesterov:",
+            "    R = transpose(v) @ m",
+            "    m = m * before",
+            "m = m + p @ R",
+        ),
+    ),
+    "conditions of elements": (
+        f"{MOMENTS}, {SQUARES}",
+        BETAS,
+        (
+            MATRIX,
+            "u = L @ g + g",
+            "hit = u * g > 0",
+            "m = where(hit and m < 1, m + u, beta * m)",
+            "v = where(u > eps, v, where(nesterov, u, v * beta))",
+            "L = where(L > 0.1, L, 0.5 * L + g @ transpose(g))",
+            "R = R + 0.1",
+            "p = p - lr * clamp(m, -1, 1) - lr * maximum(v, g @ R)",
+        ),
+    ),
+    "orthogonalized under a flag": (
+        'm=state("exp_avg"), v=state("exp_avg_sq", when="nesterov")',
+        f"{NS}, beta=hyper(0.9), eps=hyper(1e-3), nesterov=flag(False)",
+        (
+            MATRIX,
+            "m = lerp(m, g, 1 - beta)",
+            "if nesterov:",
+            "    v = lerp(v, g**2, 0.5)",
+            "    p = p - lr * m / (sqrt(v) + eps)",
+            "elif t % 2 == 1:",
+            "    o = orthogonalize(lerp(g, m, beta), abc, 4, 1e-7)",
+            "    p = p - lr * sqrt(rows(p)) * o",
+            "    if eps:",
+            "        p = p - lr * eps * p * o",
+        ),
+    ),
+}
+
+
+def made(case: str) -> Spec:
+    if case in RULES:
+        text = rule(case).source
+    else:
+        states, hypers, body = MORE[case]
+        text = spec(*body, states=states, hypers=hypers)
+    return Spec("Random", text, "<drawn>", 1)  # as the fuzzer names a rule
+
+
+CASES = (
+    *("roots", "every other step", "swapped and copied", "values of others", "equal products"),
+    *("permuted", "a permutation is stored before use", "flags and answers", "newton schulz"),
+    *MORE,
+)
+IN_FLOAT32 = ("roots", "adam between products")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels() -> Iterator[None]:
+    """Compile the sweeps of all rules together."""
+    rules = [built.load(made(case).source) for case in CASES]
+    for each in rules:
+        each.types = dtype_variants.bits_of_dtypes([torch.float64])
+    for case in IN_FLOAT32:
+        rules[CASES.index(case)].types = built.TYPES
+    built.compile_together(rules)
+    assert not [each.refused_by_cpp for each in rules if each.refused_by_cpp]
+    with built.batch_kernels(rules):
+        yield
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float64(case: str) -> None:
+    assert follow(made(case), forced("fused_cpu"), torch.float64) < 1e-11
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_the_other_arm(case: str) -> None:
+    flags = {"nesterov": "under a flag" in case}
+    assert follow(made(case), forced("fused_cpu"), torch.float64, **flags) < 1e-11
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.15)])
+@pytest.mark.parametrize("case", IN_FLOAT32)
+def test_other_dtypes(case: str, dtype: torch.dtype, bound: float) -> None:
+    assert follow(made(case), forced("fused_cpu"), dtype) < bound
+
+
+def test_sixteen_bits_are_rounded_once() -> None:
+    """Values of 16 bits are computed with in float32 from the first statement to the last."""
+    found, wanted = (_end(lowering, torch.bfloat16) for lowering in ("fused_cpu", "foreach"))
+    assert torch.equal(found, wanted)
+
+
+def test_maximize() -> None:
+    found, wanted = (_end(name, torch.float64, maximize=True) for name in ("fused_cpu", "foreach"))
+    assert torch.allclose(found, wanted, rtol=1e-13)
+
+
+def _end(lowering: str, dtype: torch.dtype, **flags: bool) -> Tensor:
+    """Return the parameter after four steps."""
+    param = _random((5, 4), 1).to(dtype).requires_grad_()
+    optimizer = optgen.load(made("adam between products"))([param], **flags)
+    for number in range(4):
+        param.grad = _random((5, 4), 2 + number).to(dtype)
+        forced(lowering)(optimizer)
+    return param.detach()
+
+
+def _random(shape: tuple[int, ...], seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_gradients_stay_as_they_are() -> None:
+    params = [_random((4, 3), 1).requires_grad_()]
+    grad = params[0].grad = _random((4, 3), 2)
+    optimizer = optgen.load(made("words in branches in branches"))(params, maximize=True)
+    forced("fused_cpu")(optimizer)
+    assert params[0].grad is grad
+    assert torch.equal(grad, _random((4, 3), 2))
+
+
+@pytest.mark.parametrize("case", ["adam between products", "old values of what a sweep writes"])
+def test_any_layout(case: str) -> None:
+    """Transposed parameters, and gradients that repeat one number."""
+    ends = []
+    for lowering in ("fused_cpu", "foreach"):
+        params = [_random((4, 3), 1).mT.contiguous().mT.requires_grad_(), _random((6, 4), 3)]
+        params[1] = params[1][::2].requires_grad_()
+        optimizer = optgen.load(made(case))(params)
+        for number in range(3):
+            params[0].grad = _random((4, 3), number)
+            params[1].grad = _random((1, 1), number).expand(3, 4)
+            forced(lowering)(optimizer)
+        ends.append(torch.cat([param.detach().flatten() for param in params]))
+    assert torch.allclose(ends[0], ends[1], rtol=1e-12, atol=1e-14)
+
+
+def test_empty_parameters() -> None:
+    params = [torch.zeros(0, 3).requires_grad_(), torch.zeros(2, 0, 4).requires_grad_()]
+    for param in params:
+        param.grad = torch.zeros_like(param)
+    optimizer = optgen.load(made("adam between products"))(params)
+    forced("fused_cpu")(optimizer)
+    assert optimizer.state[params[0]]["left"].shape == (0, 0)
+    assert not optimizer.state[params[1]]["right"].any()
+
+
+def test_it_is_the_choice_on_the_cpu() -> None:
+    params = [_random((4, 3), 1).requires_grad_()]
+    params[0].grad = _random((4, 3), 2)
+    optimizer = optgen.load(made("adam between products"))(params)
+    optimizer.step()
+    wanted = "group 0: fused C++: CPU tensors, float64; torch computes the matrices"
+    assert optgen.explain(optimizer) == wanted
+
+
+def test_a_copy_goes_on() -> None:
+    params = [_random((4, 3), 1).requires_grad_()]
+    optimizer = optgen.load(made("adam between products"))(params)
+    ends = []
+    for one in (optimizer, copy.deepcopy(optimizer)):
+        (param,) = one.param_groups[0]["params"]
+        for number in range(3):
+            param.grad = _random((4, 3), number)
+            forced("fused_cpu")(one)
+        ends.append(param.detach())
+    assert torch.equal(*ends)
+
+
+def test_a_function_is_shared() -> None:
+    """Vectors and matrices have plans of their own, but one function for equal sweeps."""
+    states = 'm=state("exp_avg"), L=state("left", shape=("rows", "rows"), when="factored")'
+    body = ("m = m + g", "p = p - lr * m", "if factored(p):", "    L = L + p @ transpose(g)")
+    (algorithm,) = read_spec(Spec("Made", spec(*body, states=states), "made.py", 1))
+    outlined = outline_sweeps(algorithm)
+    calls = [_called(plan) for plan in outlined.plans]
+    assert len(outlined.plans) == 2
+    assert len(outlined.functions) < sum(map(len, calls))
+
+
+def _called(plan: Plan) -> list[str]:
+    return [s.target.name for s in assigns(plan.sweeps[0].body) if s.target.name[:5] == "sweep"]
+
+
+def test_state_that_is_read_and_written_goes_through_memory_once() -> None:
+    """The second moment and the quotient that reads it are one sweep, which waits for a product."""
+    (algorithm,) = read_spec(SPECS / "soap.py")
+    factored = outline_sweeps(algorithm).plans[0]
+    (call,) = (
+        stmt.value
+        for stmt in assigns(factored.sweeps[0].body)
+        if stmt.target.name.startswith("sweep") and "exp_avg_sq" in _read(stmt)
+    )
+    assert isinstance(call, Call)
+    assert len(call.args) == 6  # three lists and three numbers
+
+
+def _read(stmt: Assign) -> set[str]:
+    return {ref.name for ref in refs(stmt.value)}
+
+
+@pytest.mark.parametrize(("parts", "sweeps"), [(3, 4), (MOST, 0)])
+def test_a_rule_with_very_many_parts_stays_unfused(parts: int, sweeps: int) -> None:
+    body = [f"m = {n}.5 * m + g * 2 - p @ transpose(m) @ g" for n in range(parts)]
+    text = spec(MATRIX, *body, "p = p - lr * m @ transpose(m) @ m", states='m=state("m")')
+    (algorithm,) = read_spec(Spec("Made", text, "made.py", 1))
+    assert len(outline_sweeps(algorithm).functions) == sweeps
+
+
+def test_a_rule_that_waits_for_other_parameters_has_no_sweeps() -> None:
+    body = ("n = norm(g, over='all')", "p = p - lr * g @ transpose(g) @ g / (1 + n)")
+    (algorithm,) = read_spec(Spec("Made", spec(MATRIX, *body), "made.py", 1))
+    assert not outline_sweeps(algorithm).functions
+
+
+@pytest.mark.parametrize("case", ["adam between products", "orthogonalized under a flag"])
+def test_the_text(case: str, golden: Golden) -> None:
+    (algorithm,) = read_spec(made(case))
+    ruff = emit.find_ruff()
+    golden.check(emit.render(algorithm, OUTLINED, ruff), "outlined")
+    first = outline_sweeps(algorithm).functions[0]
+    golden.check(emit.render(first, FUSED_CPU, ruff), "sweep1-cpp")
+    golden.check(emit.render(first, FUNCTION, ruff), "sweep1")
