@@ -128,3 +128,46 @@ def test_blocks_are_reduced_as_triton_does(combine: Any) -> None:
         reduction = interpreter.ReduceOps(axis, combine, keep)
         found, wanted = (f(reduction, (block,)) for f in (fast, fast.__wrapped__))
         assert repr(outcome(tuple, found)) == repr(outcome(tuple, wanted)), (kind, axis, keep)
+
+
+NAMES = "add sub mul truediv radd rsub rmul rtruediv and or lt le gt ge eq ne"
+OPERATORS = [f"__{name}__" for name in NAMES.split()]
+TRITONS = {name: getattr(tl.tensor, name).__wrapped__ for name in OPERATORS}
+LOAD, STORE = tl.load.__wrapped__, tl.store.__wrapped__
+
+
+@inside_interpreter
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_answer_as_triton_does_at_every_call(
+    semantic: TritonSemantic[Any], name: str
+) -> None:
+    kinds = (tl.int1, tl.int32, tl.int64, tl.float16, tl.float64, tl.pointer_type(tl.float32))
+    tensors = [made(kind, shape) for kind in kinds for shape in SHAPES[:3]]
+    for place, tensor in enumerate(tensors):
+        tensor.handle.data = (tensor.handle.data * (place + 2)).astype(tensor.handle.data.dtype)
+    for left, right in product(tensors, [*tensors, 0, 3, 2**31, -0.0, 0.5, float("nan"), True]):
+        wanted = outcome(TRITONS[name], left, right, semantic)
+        for _ in range(2):  # the second call takes Triton's answer to the first
+            found = outcome(getattr(tl.tensor, name), left, right)
+            assert repr(found) == repr(wanted), (left, right)
+
+
+@inside_interpreter
+@pytest.mark.parametrize("masked", [False, True])
+def test_loads_and_stores_are_those_of_triton(semantic: TritonSemantic[Any], masked: bool) -> None:
+    memory, other = np.arange(8.0), np.arange(8.0)
+    block = tl.block_type(tl.pointer_type(tl.float64), [4])
+    mask = made(tl.int1, (4,)) if masked else None
+    if mask is not None:
+        mask.handle.data[2] = False
+    for step in range(3):
+        lanes = 8 * (step + np.arange(4)).astype(np.uint64)
+        pairs = []
+        for start in (memory.ctypes.data, other.ctypes.data):
+            places = interpreter.TensorHandle(lanes + np.uint64(start), block.element_ty)
+            pairs.append(tl.tensor(places, block))
+        found, wanted = tl.load(pairs[0], mask), LOAD(pairs[1], mask, _semantic=semantic)
+        assert outcome(tuple, (found,)) == outcome(tuple, (wanted,))
+        tl.store(pairs[0], found * 2, mask)
+        STORE(pairs[1], wanted * 2, mask, _semantic=semantic)
+        assert memory.tolist() == other.tolist()
