@@ -129,7 +129,9 @@ def _followed_on(name: str) -> dict[str, float]:
         alone = [nn.Parameter(value.clone()) for value in drawn]
         pairs = zip(drawn, places, strict=True)
         shared = [_shared(value, axis, mesh, name) for value, (_, axis) in pairs]
-        ours, reference = (rule_of(rule)(_groups(each), **options) for each in (shared, alone))
+        # Owners compute as foreach does. Other roundings may choose another basis of a null space.
+        cls, options = rule_of(rule), {**options, "foreach": True}
+        ours, reference = (cls(_groups(each), **options) for each in (shared, alone))
         starts = [param.detach().clone() for param in (*shared, *alone)]
         with (
             mock.patch.object(owner_step, "HELD_BYTES", 1 if name == "three" else 2**28),
@@ -165,7 +167,8 @@ class Engine:
             key: CASES[rule][0][key] for key in ("rank", "update_freq") if key in CASES[rule][0]
         }
         if self.acts:
-            self.optimizer = rule_of(rule)(self.network.parameters(), lr=0.05, **options)
+            params = self.network.parameters()
+            self.optimizer = rule_of(rule)(params, lr=0.05, foreach=True, **options)
 
     def train(self, start: int) -> None:
         """Take steps with the same data on all ranks."""
