@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, get_args
 
-from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
+from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
 from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, roles
@@ -233,6 +233,10 @@ class _Reader:
         state = self.optimizer.state(symbol)
         if state is None:
             return State(symbol, symbol, written=written)
+        if state.dtype == QUANTIZED:
+            hint = 'leave dtype="8bit" out, or leave the program out'
+            message = f"`{self.node.name}` takes `{symbol}`, a state of 8 bits"
+            self.source.error(self.node, message, hint)
         return State(symbol, state.key, dtype=state.dtype, written=written)
 
     def _check_body(self) -> None:

@@ -43,6 +43,8 @@ class FusedCpuBackend:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
+        if owner.rule.quantized_states:
+            return "states of 8 bits"
         dtypes = {dtype.to_real() for dtype in set(map(_dtype, batch.tensors()))}
         dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
