@@ -9,8 +9,11 @@ stands for a share of the scale.
   is log2 with a straight line from one power of 2 to the next. The share u of a code c above 0 has
   L(u) = 4 * L((c + 1) / 128). So code 127 is 1, code 1 is 2**-24, and code 0 is 0.
 
-A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic"). A
-block whose largest magnitude is below 2**-100 becomes zeros. If the magnitude is 2**126 or more,
+A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic").
+There is one exception: if no value of a block is negative, c is at least 1 for values that are not
+0. So no mean of squares becomes 0, by which a rule divides.
+
+A block whose largest magnitude is below 2**-100 becomes zeros. If the magnitude is 2**126 or more,
 infinite or NaN, the whole block becomes NaN.
 """
 
@@ -34,17 +37,18 @@ def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) 
     blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
     scales = blocks.abs().amax(dim=1, keepdim=True)
     shares = blocks.abs() / scales
-    held = torch.copysign(_nearest(shares, code_map) * scales, blocks)
+    divides = (blocks >= 0).all(dim=1, keepdim=True) & (blocks > 0)
+    held = torch.copysign(_nearest(shares, code_map, divides) * scales, blocks)
     held = torch.where(scales < SMALLEST_SCALE, 0.0, held)
     held = torch.where(scales < TOO_LARGE_SCALE, held, torch.nan)
     return held.flatten()[: len(flat)].view(values.shape).to(torch.float32)
 
 
-def _nearest(shares: Tensor, code_map: str) -> Tensor:
-    """Return the nearest shares that codes stand for."""
+def _nearest(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
+    """Return the nearest shares that codes stand for; those of code 1 or more where `not_zero`."""
     if code_map == "linear":
-        return (shares * 127).round() / 127
-    numbers = (128 * _exp(_log(shares) / 4)).round().clamp(min=1)
+        return torch.maximum((shares * 127).round(), not_zero) / 127
+    numbers = torch.maximum((128 * _exp(_log(shares) / 4)).round(), 1.0 + not_zero)
     return torch.where(numbers > 1, _exp(4 * _log(numbers / 128)), 0.0)
 
 

@@ -171,7 +171,7 @@ def _check_states(rule: Rule, batch: Batch) -> None:
 
 
 def _check_codes(rule: Rule, batch: Batch) -> None:
-    """Raise an error for states of 8 bits in other blocks than the rule's, or that need autograd."""
+    """Raise an error for states of 8 bits that the rule does not declare, or that need autograd."""
     for state, column in zip(rule.states, batch.states, strict=True):
         for value in column:
             if not isinstance(value, QuantizedTensor):

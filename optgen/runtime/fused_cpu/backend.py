@@ -24,7 +24,7 @@ from optgen.runtime.fused_cpu.prepare import (
     wide_update,
 )
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -43,9 +43,8 @@ class FusedCpuBackend:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
-        if owner.rule.quantized_states:
-            return "states of 8 bits"
-        dtypes = {dtype.to_real() for dtype in set(map(_dtype, batch.tensors()))}
+        found = set(map(_dtype, batch.tensors())) - {CODES_OF_8_BITS}
+        dtypes = {dtype.to_real() for dtype in found}
         dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
         if is_sharded and owner.rule.draws:
@@ -109,7 +108,7 @@ class FusedCpuBackend:
 
 def _cached(optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
     """Return the cached step of batches that were updated in place; None if there can be none."""
-    if any(batch.view_copies for batch in batches):
+    if any(batch.view_copies or batch.has_codes for batch in batches):
         return None
     kernel, stepped = load_kernel(optimizer), whole_groups(optimizer, batches)
     if not any(batch.dispatch_key.sparse_grad for batch in batches):

@@ -5,6 +5,9 @@ stands for a share of the scale. For the map "linear", the share is c / 127. For
 lie closer together the smaller they are: a quarter of the bits of a share, as a float32, are the
 bits of (c + 1) / 128, apart from a constant. So no lowering needs a table, and all get equal codes.
 
+A number gets the nearest code. In a block without negative numbers, those that are not 0 get at
+least code 1: no denominator becomes 0.
+
 Blocks whose largest magnitude is below `SMALLEST_SCALE` become zeros. If it is `TOO_LARGE_SCALE` or
 more, or NaN, the scale and so the whole block is NaN.
 """
@@ -25,13 +28,15 @@ def encode(numbers: Tensor, block: int, code_map: str) -> tuple[Tensor, Tensor]:
     magnitudes = blocks.abs()
     scales = magnitudes.amax(dim=1, keepdim=True) if count else blocks.new_zeros((0, 1))
     usual = (scales >= SMALLEST_SCALE) & (scales < TOO_LARGE_SCALE)
+    not_zero = (blocks >= 0).all(dim=1, keepdim=True) & (blocks > 0)
     shares = magnitudes.mul_(torch.where(usual, scales, 1.0).reciprocal_())
     if code_map == "linear":
         codes = shares.mul_(127).round_()
     else:
         quarters = (shares.view(torch.int32) >> 2).add_(_OFFSET).view(torch.float32)
         codes = quarters.mul_(128).round_().sub_(1).clamp_(0, 127)
-    codes = torch.where(usual, codes.copysign_(blocks), 0.0).to(torch.int8)
+    codes = torch.maximum(codes, not_zero.float()).copysign_(blocks)
+    codes = torch.where(usual, codes, 0.0).to(torch.int8)
     finite = scales < TOO_LARGE_SCALE
     stored = torch.where(usual, scales, torch.where(finite, 0.0, torch.nan))
     return codes.view(-1)[:count], stored.view(-1)
