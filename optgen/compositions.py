@@ -78,7 +78,7 @@ def quantized(
         **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
             `quantized(exp_avg_sq="float32")`, or `quantized(None, exp_avg="8bit")`.
     """
-    blocks = {"block": block, "map": map, "min_elements": min_elements}
+    blocks: dict[str, int | str] = {"block": block, "map": map, "min_elements": min_elements}
     return StateDtype(default, tuple(by_key.items()), tuple(blocks.items()))
 
 

@@ -10,7 +10,7 @@ stands for a share of the scale.
   L(u) = 4 * L((c + 1) / 128). So code 127 is 1, code 1 is 2**-24, and code 0 is 0.
 
 A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic").
-There is one exception: if no value of a block is negative, c is at least 1 for values that are not
+There is one exception: if no value of a block has a sign, c is at least 1 for values that are not
 0. So no mean of squares becomes 0, by which a rule divides.
 
 A block whose largest magnitude is below 2**-100 becomes zeros. If the magnitude is 2**126 or more,
@@ -37,8 +37,8 @@ def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) 
     blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
     scales = blocks.abs().amax(dim=1, keepdim=True)
     shares = blocks.abs() / scales
-    divides = (blocks >= 0).all(dim=1, keepdim=True) & (blocks > 0)
-    held = torch.copysign(_nearest(shares, code_map, divides) * scales, blocks)
+    not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
+    held = torch.copysign(_nearest(shares, code_map, not_zero) * scales, blocks)
     held = torch.where(scales < SMALLEST_SCALE, 0.0, held)
     held = torch.where(scales < TOO_LARGE_SCALE, held, torch.nan)
     return held.flatten()[: len(flat)].view(values.shape).to(torch.float32)

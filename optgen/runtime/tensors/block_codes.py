@@ -5,8 +5,8 @@ stands for a share of the scale. For the map "linear", the share is c / 127. For
 lie closer together the smaller they are: a quarter of the bits of a share, as a float32, are the
 bits of (c + 1) / 128, apart from a constant. So no lowering needs a table, and all get equal codes.
 
-A number gets the nearest code. In a block without negative numbers, those that are not 0 get at
-least code 1: no denominator becomes 0.
+A number gets the nearest code. In a block without signs, numbers that are not 0 get at least code
+1: no denominator becomes 0.
 
 Blocks whose largest magnitude is below `SMALLEST_SCALE` become zeros. If it is `TOO_LARGE_SCALE` or
 more, or NaN, the scale and so the whole block is NaN.
@@ -28,7 +28,7 @@ def encode(numbers: Tensor, block: int, code_map: str) -> tuple[Tensor, Tensor]:
     magnitudes = blocks.abs()
     scales = magnitudes.amax(dim=1, keepdim=True) if count else blocks.new_zeros((0, 1))
     usual = (scales >= SMALLEST_SCALE) & (scales < TOO_LARGE_SCALE)
-    not_zero = (blocks >= 0).all(dim=1, keepdim=True) & (blocks > 0)
+    not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
     shares = magnitudes.mul_(torch.where(usual, scales, 1.0).reciprocal_())
     if code_map == "linear":
         codes = shares.mul_(127).round_()

@@ -7,7 +7,7 @@ at a multiple of 64 bytes, so the address of the tensor tells a kernel where the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,8 +64,7 @@ class QuantizedTensor(Tensor):
         cls, memory: Tensor, size: Sequence[int], stride: Sequence[int], block: int, code_map: str
     ) -> QuantizedTensor:
         """Return a tensor over memory that has its codes and scales."""
-        made = torch.Tensor._make_subclass(cls, memory.as_strided(size, stride))
-        tensor = cast(QuantizedTensor, made)
+        tensor = Tensor._make_subclass(cls, memory.as_strided(size, stride))
         tensor._memory, tensor.block, tensor.map = memory, block, code_map
         return tensor
 
@@ -235,7 +234,7 @@ def _with_local(like: Any, local: Tensor) -> Tensor:
 
     spec = dtensor_spec(like)
     meta = TensorMeta(like.shape, like.stride(), local.dtype)
-    made: Tensor = DTensor(  # type: ignore[call-arg]
+    made: Tensor = DTensor(
         local, DTensorSpec(spec.mesh, spec.placements, meta), requires_grad=False
     )
     return made

@@ -14,8 +14,12 @@ struct BlockCodes {
     CodeMap map;
 };
 
-constexpr int BITS_OF_ONE = 0x3f800000, CODE_OFFSET = BITS_OF_ONE - (BITS_OF_ONE >> 2);
+// The bits of 128 times a fourth root, less a quarter of the bits of its argument. The root is that of
+// piecewise linear logarithms: see block_codes.py.
+constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (7 << 23);
 constexpr float SMALLEST_SCALE = 0x1p-100f, TOO_LARGE_SCALE = 0x1p126f;
+// Adding this number to a small one leaves the nearest integer, ties to even, in the low bits.
+constexpr float ROUNDER = 0x1.8p23f;
 
 // Returns the scale of the block that begins at an element.
 template <class T>
@@ -28,29 +32,19 @@ inline float* scale_at(T* stream, i64 elements, i64 first, i64 block) {
 template <CodeMap MAP>
 INLINE float decoded_share(int code) {
     if constexpr (MAP == LINEAR) return float(code) * (1 / 127.0f);
-    const int sign = code >> 31, magnitude = (code ^ sign) - sign;
-    const u32 fourth = bit_cast<u32>(float(magnitude + 1) * 0x1p-7f);
-    const u32 share = (fourth - u32(CODE_OFFSET)) << 2 | (u32(sign) << 31);
-    return bit_cast<float>(magnitude ? share : 0);
+    const int magnitude = __builtin_abs(code);
+    const u32 share = u32(bit_cast<int>(float(magnitude + 1)) - FOURTH_ROOT) << 2;
+    return bit_cast<float>((magnitude ? share : 0) | (u32(code) & 0x80000000));
 }
 
-// Returns the code of a number whose magnitude is this share of its scale. NOT_ZERO: in a block
-// without negative numbers, only 0 has code 0.
-template <CodeMap MAP, bool NOT_ZERO>
-INLINE int encoded_share(float share, float number) {
-    int magnitude;
-    if constexpr (MAP == LINEAR) magnitude = int(__builtin_rintf(share * 127));
-    else {
-        const int fourth = (bit_cast<int>(share) >> 2) + CODE_OFFSET;
-        magnitude = int(__builtin_rintf(bit_cast<float>(fourth) * 128)) - 1;
-        magnitude = magnitude < 0 ? 0 : magnitude;
-    }
-    if constexpr (NOT_ZERO) {
-        const int least = number > 0 ? 1 : 0;
-        return magnitude < least ? least : magnitude;
-    }
-    const int sign = bit_cast<int>(number) >> 31;
-    return (magnitude ^ sign) - sign;
+// Returns the magnitude of the code for a share, whose sign does not matter.
+template <CodeMap MAP>
+INLINE int encoded_share(float share) {
+    const int bits = bit_cast<int>(share) & 0x7fffffff, low = bit_cast<int>(ROUNDER);
+    if constexpr (MAP == LINEAR) return bit_cast<int>(bit_cast<float>(bits) * 127 + ROUNDER) - low;
+    const float number = bit_cast<float>((bits >> 2) + FOURTH_ROOT) + ROUNDER;
+    const int magnitude = bit_cast<int>(number) - (low + 1);
+    return magnitude < 0 ? 0 : magnitude;
 }
 
 template <CodeMap MAP, class C>
@@ -58,32 +52,43 @@ INLINE void decode_block(const signed char* __restrict codes, float scale, i64 n
     for (i64 i = 0; i < n; ++i) to[i] = C(decoded_share<MAP>(codes[i]) * scale);
 }
 
-template <CodeMap MAP, bool NOT_ZERO, class C>
-INLINE void encode_numbers(
+template <CodeMap MAP, class C>
+INLINE void encode_signed(
     const C* __restrict from, float inverse, i64 n, signed char* __restrict codes) {
     for (i64 i = 0; i < n; ++i) {
-        const float number = float(from[i]), share = __builtin_fabsf(number) * inverse;
-        codes[i] = static_cast<signed char>(encoded_share<MAP, NOT_ZERO>(share, number));
+        const float number = float(from[i]);
+        const int magnitude = encoded_share<MAP>(number * inverse);
+        codes[i] = static_cast<signed char>(bit_cast<int>(number) < 0 ? -magnitude : magnitude);
+    }
+}
+
+// Encodes a block without signs: only 0 has code 0.
+template <CodeMap MAP, class C>
+INLINE void encode_unsigned(
+    const C* __restrict from, float inverse, i64 n, signed char* __restrict codes) {
+    for (i64 i = 0; i < n; ++i) {
+        const float number = float(from[i]);
+        const int least = number > 0 ? 1 : 0, magnitude = encoded_share<MAP>(number * inverse);
+        codes[i] = static_cast<signed char>(magnitude < least ? least : magnitude);
     }
 }
 
 // Encodes a block; returns its scale. The bits of magnitudes are ordered as the magnitudes are.
 template <CodeMap MAP, class C>
 INLINE float encode_block(const C* __restrict from, i64 n, signed char* __restrict codes) {
-    int largest = 0, negative = 0;
+    int largest = 0, signs = 0;
     for (i64 i = 0; i < n; ++i) {
-        const float number = float(from[i]);
-        const int magnitude = bit_cast<int>(number) & 0x7fffffff;
+        const int bits = bit_cast<int>(float(from[i])), magnitude = bits & 0x7fffffff;
         largest = magnitude > largest ? magnitude : largest;
-        negative |= number < 0 ? 1 : 0;
+        signs |= bits;
     }
     const float scale = bit_cast<float>(largest);
     if (!(scale >= SMALLEST_SCALE && scale < TOO_LARGE_SCALE)) {
-        __builtin_memset(codes, 0, u64(n));
+        for (i64 i = 0; i < n; ++i) codes[i] = 0;
         return scale < SMALLEST_SCALE ? 0 : __builtin_nanf("");
     }
-    if (negative) encode_numbers<MAP, false>(from, 1 / scale, n, codes);
-    else encode_numbers<MAP, true>(from, 1 / scale, n, codes);
+    if (signs < 0) encode_signed<MAP>(from, 1 / scale, n, codes);
+    else encode_unsigned<MAP>(from, 1 / scale, n, codes);
     return scale;
 }
 
