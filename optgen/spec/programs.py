@@ -214,6 +214,9 @@ class _Reader:
         if state is not None and state.shape != "like":
             message = f"`{name}` has another shape than the parameter"
             self.source.error(argument, message, "a program works element by element")
+        if state is not None and state.dtype == QUANTIZED:
+            hint = f'leave dtype="8bit" of `{name}` out: a program runs on numbers'
+            self.source.error(argument, f"`{name}` is a state of 8 bits", hint)
         return name
 
     def _hyper(self, argument: ast.arg) -> Hyper:
@@ -233,10 +236,6 @@ class _Reader:
         state = self.optimizer.state(symbol)
         if state is None:
             return State(symbol, symbol, written=written)
-        if state.dtype == QUANTIZED:
-            hint = 'leave dtype="8bit" out, or leave the program out'
-            message = f"`{self.node.name}` takes `{symbol}`, a state of 8 bits"
-            self.source.error(self.node, message, hint)
         return State(symbol, state.key, dtype=state.dtype, written=written)
 
     def _check_body(self) -> None:
