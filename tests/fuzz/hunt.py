@@ -150,6 +150,8 @@ def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
     """
     if rule.cls.rule.why_uncut and lowering in ("fused_cpu", "fused_triton", "sharded"):
         return False
+    if rule.cls.rule.quantized_states and lowering in ("functional", "fused_triton"):
+        return False
     if rule.cls.rule.why_not_in_triton and lowering == "fused_triton":
         return False
     if lowering == "fused_cpu":
