@@ -17,6 +17,7 @@ from torch import Tensor
 
 import optgen
 from optgen import compose, modifiers, optim, use_lowering
+from optgen.keyed import KeyedOptimizerWrapper
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.spec import Spec
 
@@ -353,6 +354,14 @@ def test_states_that_are_replaced_by_numbers() -> None:
     assert params[0].grad is not None
     assert difference([moved], [params[0].grad]) < 1e-3
     assert type(optimizer.state[params[0]]["momentum_buffer"]) is Tensor
+
+
+@outside_interpreter
+def test_keyed_optimizers_refuse() -> None:
+    params = parameters(SHAPES)
+    named = {str(index): param for index, param in enumerate(params)}
+    with pytest.raises(TypeError, match="has the state momentum_buffer in 8 bits"):
+        KeyedOptimizerWrapper(named, lambda given: quantized("sgd")(given, momentum=0.9))
 
 
 @outside_interpreter
