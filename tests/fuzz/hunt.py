@@ -150,7 +150,7 @@ def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
     """
     if rule.cls.rule.why_uncut and lowering in ("fused_cpu", "fused_triton", "sharded"):
         return False
-    if rule.cls.rule.quantized_states and lowering in ("functional", "fused_triton"):
+    if rule.cls.rule.quantized_states and lowering == "functional":
         return False
     if rule.cls.rule.why_not_in_triton and lowering == "fused_triton":
         return False

@@ -45,8 +45,6 @@ class FusedTritonBackend:
         """Say in a few words why Triton cannot take this batch; "" if it can."""
         if reason := owner.rule.why_uncut or owner.rule.why_not_in_triton:
             return reason
-        if owner.rule.quantized_states:
-            return "states of 8 bits"
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.sharding is not None:
