@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from optgen.ir.algorithm import QUANTIZED, Algorithm
+from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
 from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
@@ -19,10 +19,6 @@ def why_not_in_triton(algorithm: Algorithm) -> str:
     """Say in a few words why a rule is not lowered to Triton; "" if it is."""
     if whole := why_uncut(algorithm):
         return whole
-    if not algorithm.elementwise:
-        for state in algorithm.states:
-            if state.dtype == QUANTIZED:
-                return f"the state {state.key} has 8 bits, and the rule is not elementwise"
     for op in _ops(_in_branches(algorithm.rule)):
         if op in WIDE_OPS:
             return "the rule reduces over several parameters inside a branch"

@@ -86,9 +86,9 @@ def context(plan: Plan) -> dict[str, Any]:
             "prologue_shapes": False,
             "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used
         },
-        "loads": [*print_loads(sweep.streams), *print_numbers(packed, sweep.body)],
+        "loads": [*print_loads(sweep.streams, coded=True), *print_numbers(packed, sweep.body)],
         "body": print_sweep(sweep.body, packed),
-        "stores": print_stores(sweep.streams),
+        "stores": print_stores(sweep.streams, coded=True),
     }
 
 

@@ -24,13 +24,16 @@ REDUCTIONS = {
 """Triton calls that reduce a tile's valid elements, in float64."""
 
 
-def print_loads(streams: Sequence[Stream]) -> list[str]:
-    """Return the lines that load a tile's streams."""
+def print_loads(streams: Sequence[Stream], coded: bool = False) -> list[str]:
+    """Return the lines that load a tile's streams.
+
+    With `coded`, streams may hold codes of 8 bits: a tile is whole blocks of a flat tensor.
+    """
     lines: list[str] = []
     for stream in streams:
         name, pointers = variable(stream.name), variable(plural(stream.name))
         value = f"tl.load({pointers} + lanes, mask)"
-        if codes := code_format(stream):
+        if coded and (codes := code_format(stream)):
             value = f"load_coded({pointers}, {scales(stream)}, lanes, mask, {codes})"
         lines += _if_present(stream, f"{name} = {value}.to(dtype)")
     return lines
@@ -68,8 +71,11 @@ def offset(pointer: str, number: int) -> str:
     return f"{pointer} + {number}" if number else pointer
 
 
-def print_stores(streams: Sequence[Stream]) -> list[str]:
-    """Return the lines that store a sweep's changed streams, each in its own dtype."""
+def print_stores(streams: Sequence[Stream], coded: bool = False) -> list[str]:
+    """Return the lines that store a sweep's changed streams, each in its own dtype.
+
+    `coded` is that of `print_loads`.
+    """
     lines: list[str] = []
     for stream in streams:
         if stream.stored:
@@ -77,7 +83,7 @@ def print_stores(streams: Sequence[Stream]) -> list[str]:
             pointers = variable(plural(stream.name))
             value = f"{name}.to({pointers}.dtype.element_ty)"
             line = f"tl.store({pointers} + lanes, {value}, mask)"
-            if codes := code_format(stream):
+            if coded and (codes := code_format(stream)):
                 line = f"store_coded({pointers}, {scales(stream)}, {name}, lanes, mask, {codes})"
             lines += _if_present(stream, line)
     return lines
