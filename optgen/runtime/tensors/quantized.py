@@ -7,6 +7,7 @@ at a multiple of 64 bytes, so the address of the tensor tells a kernel where the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from optgen.runtime.tensors.block_codes import decode, encode
 from optgen.runtime.tensors.dtensor import is_dtensor
-from optgen.runtime.torch_private import dtensor_spec, local_tensor
+from optgen.runtime.torch_private import dtensor_spec, local_tensor, on_memory
 
 _ALIGNMENT = 64
 _OF_MEMORY = frozenset(
@@ -141,14 +142,8 @@ class QuantizedTensor(Tensor):
     ) -> Any:
         """Apply a function of torch to the numbers, or to the memory if it asks about that."""
         kwargs, name = kwargs or {}, func.__name__
-        if name == "__get__":
-            name = func.__self__.__name__  # type: ignore[attr-defined]
-            of_memory = name not in _COMPUTED
-        else:
-            of_memory = name in _OF_MEMORY or name == "__set__"
-        if of_memory:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+        if _asks_memory(func):
+            return on_memory(func, types, args, kwargs)
         if _keeps_codes(name, args, kwargs):
             memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
             return args[0]._with_memory(memory)
@@ -160,6 +155,14 @@ class QuantizedTensor(Tensor):
             _write(args[0], values[0])
             return args[0]
         return result
+
+
+@cache
+def _asks_memory(func: Any) -> bool:
+    """Tell whether a function asks about memory, or gets an attribute that is no tensor."""
+    if func.__name__ == "__get__":
+        return func.__self__.__name__ not in _COMPUTED
+    return func.__name__ in _OF_MEMORY or func.__name__ == "__set__"
 
 
 def _padded(count: int) -> int:
