@@ -34,7 +34,12 @@ class StateDtype:
 
     default: str | None
     by_key: tuple[tuple[str, str | None], ...]
-    name = "state_dtype"
+    blocks: tuple[tuple[str, int | str], ...] = ()  # options of states of 8 bits
+
+    @property
+    def name(self) -> str:
+        """The name of the function that makes such a choice."""
+        return "quantized" if self.blocks else "state_dtype"
 
 
 def state_dtype(default: str | None = None, **by_key: str | None) -> StateDtype:
@@ -49,6 +54,32 @@ def state_dtype(default: str | None = None, **by_key: str | None) -> StateDtype:
             `state_dtype("bfloat16", exp_avg_sq="float32")`.
     """
     return StateDtype(default, tuple(by_key.items()))
+
+
+def quantized(
+    default: str | None = "8bit",
+    *,
+    block: int = 256,
+    map: str = "dynamic",
+    min_elements: int = 4096,
+    **by_key: str | None,
+) -> StateDtype:
+    """Keep states in 8 bits: a code for each element, and a float32 scale for each block.
+
+    A step computes in float32 or wider, and a checkpoint holds float32.
+
+    Args:
+        default: "8bit" for all of the optimizer's states that have the parameter's shape, declare
+            no dtype and do not begin as a copy of it. None leaves them as they are.
+        block: how many consecutive elements share a scale: 64, 128, 256 or 512.
+        map: the values that codes stand for: "dynamic", which are closer together the smaller they
+            are, or "linear".
+        min_elements: parameters with fewer elements have these states in float32.
+        **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
+            `quantized(exp_avg_sq="float32")`, or `quantized(None, exp_avg="8bit")`.
+    """
+    blocks: dict[str, int | str] = {"block": block, "map": map, "min_elements": min_elements}
+    return StateDtype(default, tuple(by_key.items()), tuple(blocks.items()))
 
 
 def compose(
@@ -108,7 +139,8 @@ def composed(
     parts = [_optimizer(base), *parts]
     for each in modifiers:
         if isinstance(each, StateDtype):
-            parts = with_state_dtypes(parts, each.default, dict(each.by_key))
+            choice = (each.default, dict(each.by_key), dict(each.blocks))
+            parts = with_state_dtypes(parts, *choice, each.name)
     name = name or parts[0].name + "".join(_camel(each.name) for each in modifiers)
     if not name.isidentifier() or keyword.iskeyword(name):
         raise CompositionError(f"the name {name!r} of a class is a word of letters: MyAdamW")

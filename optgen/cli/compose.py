@@ -9,7 +9,15 @@ from typing import Any
 import typer
 
 from optgen.cli.locate_specs import spec_path
-from optgen.compositions import StateDtype, composed, list_modifiers, modifier, spec_of, state_dtype
+from optgen.compositions import (
+    StateDtype,
+    composed,
+    list_modifiers,
+    modifier,
+    quantized,
+    spec_of,
+    state_dtype,
+)
 from optgen.emit import find_ruff, format_python
 from optgen.modifiers import load
 from optgen.spec.composition.names import CompositionError
@@ -48,8 +56,8 @@ def _modifier(text: str) -> Modifier | StateDtype:
 
 
 def _named(name: str) -> Any:
-    if name == "state_dtype":
-        return state_dtype
+    if name in ("quantized", "state_dtype"):
+        return quantized if name == "quantized" else state_dtype
     if name.endswith(".py"):
         return load(spec_path(name))
     if name in list_modifiers():

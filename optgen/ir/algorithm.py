@@ -34,6 +34,10 @@ MATRIX_SHAPES = (
 """Shapes of states that are matrices: squares first, then thin ones."""
 NARROW = ("bfloat16", "float16")
 """Dtypes of 16 bits that a state can declare. A rule with one computes in float32 or wider."""
+QUANTIZED = "8bit"
+"""The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
+QUANTIZED_BLOCKS = (64, 128, 256, 512)
+QUANTIZED_MAPS = ("dynamic", "linear")
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,9 @@ class State:
       device, and no step copies it to the host.
     * `of_group`: such a "scalar" that all parameters of a group share; it is kept in the group.
     * `given`: for an extra input, the argument of `step` that hands it over; it is not kept.
+    * `block`, `map`, `min_elements`: of a state whose dtype is "8bit", the elements of a block, the
+      values that codes stand for, and the size from which parameters have codes; the states of
+      smaller parameters are float32.
     * `role`: "second_moment" for a mean of squared gradients, which modifiers may change; else "".
 
     The states of a function are lists that the caller passes.
@@ -134,6 +141,9 @@ class State:
     of_group: bool = False
     given: str = ""
     role: str = ""
+    block: int = 256
+    map: str = "dynamic"
+    min_elements: int = 4096
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -230,7 +240,7 @@ class Algorithm:
         The rule rounds to its parameter's dtype itself, or draws numbers of 24 bits; or a state is
         declared to be narrower than the parameter.
         """
-        narrow = any(state.dtype in NARROW for state in self.states)
+        narrow = any(state.dtype in (*NARROW, QUANTIZED) for state in self.states)
         return narrow or not self._ops().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
 
     @property

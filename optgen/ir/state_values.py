@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.algorithm import QUANTIZED, Algorithm, State
 from optgen.ir.matrix_axes import Axes, above, beside
+from optgen.ir.quantization import quantized
 from optgen.ir.rank import RANK
 from optgen.ir.value_kinds import declared_kinds
 
@@ -58,6 +59,8 @@ def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
 
 def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
     """Convert a state to the dtype it declares; else round it as its storage does, if known."""
+    if state.dtype == QUANTIZED:
+        return quantized(value, state.block, state.map, state.min_elements)
     if state.dtype:
         return value.to(getattr(torch, state.dtype))
     if storage is None or state.shape == "scalar":

@@ -5,9 +5,17 @@ from optgen.runtime.rule import Rule
 
 
 def check_state_by_parameter(optimizer: object) -> None:
-    """Raise a TypeError for an optimizer whose groups keep what must be in every checkpoint."""
+    """Raise a TypeError for an optimizer whose states are not what a keyed checkpoint must hold.
+
+    Its groups keep some of them, or they are codes, into which no checkpoint can be read.
+    """
     kept = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
     rule = getattr(type(optimizer), "rule", None)
+    for state in rule.quantized_states if isinstance(rule, Rule) else ():
+        raise TypeError(
+            f"{type(optimizer).__name__} has the state {state.key} in 8 bits, and keyed "
+            "checkpoints hold the tensors of the state: use it as it is"
+        )
     for state in rule.group_states if isinstance(rule, Rule) else ():
         kept = kept or f"the state {state.key}"
     if kept:

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optgen.compositions import list_modifiers, modifier, modifier_of, state_dtype
+from optgen.compositions import list_modifiers, modifier, modifier_of, quantized, state_dtype
 from optgen.spec.errors import did_you_mean
 
 if TYPE_CHECKING:
     from optgen.spec.declare import Modifier
 
-__all__ = ["load", "state_dtype"]
+__all__ = ["load", "quantized", "state_dtype"]
 
 
 def load(path: str | os.PathLike[str]) -> Modifier:

@@ -21,6 +21,9 @@ FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {
 RANK: Final = "rank"
 """The group value that is the rank of thin matrices."""
 
+QUANTIZED: Final = "8bit"
+"""The dtype of states that hold codes of 8 bits and scales of blocks."""
+
 MATRIX_SHAPES: Final = (
     *(("rows", "rows"), ("cols", "cols"), (RANK, RANK)),
     *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
@@ -44,6 +47,9 @@ class State:
     on_device: bool = False  # a scalar that a reduction feeds: always on the parameter's device
     of_group: bool = False  # such a scalar that all parameters of a group share, kept in the group
     given: str = ""  # of an extra input: the argument of `step` that hands it over
+    block: int = 256  # of a quantized state: the elements that share a scale
+    map: str = "dynamic"  # of a quantized state: the values that codes stand for, or "linear"
+    min_elements: int = 4096  # of a quantized state: smaller parameters have it in float32
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar", *MATRIX_SHAPES):
@@ -55,6 +61,11 @@ class State:
     def is_host_scalar(self) -> bool:
         """Tell whether it is a scalar that the host may compute, as it computes step counts."""
         return self.shape == "scalar" and not self.on_device
+
+    @property
+    def is_quantized(self) -> bool:
+        """Tell whether it holds codes of 8 bits, except for small parameters."""
+        return self.dtype == QUANTIZED
 
     def present(self, group: Mapping[str, object]) -> bool:
         """Tell whether parameters of this group can have the state; `suits` tests their shapes."""
@@ -152,6 +163,11 @@ class Rule:
     def group_states(self) -> tuple[State, ...]:
         """The states that the parameters of a group share."""
         return tuple(state for state in self.states if state.of_group)
+
+    @cached_property
+    def quantized_states(self) -> tuple[State, ...]:
+        """The states that hold codes of 8 bits."""
+        return tuple(state for state in self.states if state.is_quantized)
 
     @cached_property
     def needs_inputs(self) -> bool:

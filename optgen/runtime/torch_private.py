@@ -26,6 +26,8 @@ is_neg = torch._C.TensorBase.is_neg
 data_ptr = torch._C.TensorBase.data_ptr
 numel = torch._C.TensorBase.numel
 item = torch._C.TensorBase.item
+on_memory: Callable[..., Any] = torch._C._disabled_torch_function_impl
+"""Call a function of torch as if the classes of its tensors overrode none."""
 
 WARNS_OF_SETS = torch.__version__ >= "2.15"  # compares as a version, not as text
 """True if torch's Optimizer itself warns of parameters in a set."""

@@ -273,6 +273,9 @@ def state(
     role: str = "",
     eager: bool = False,
     rows: bool = True,
+    block: int = 256,
+    map: str = "dynamic",
+    min_elements: int = 4096,
 ) -> Any:
     """Declare a state, which is kept from one step to the next.
 
@@ -288,7 +291,7 @@ def state(
         dtype: None for the parameter's dtype, "float32", "bfloat16" or "float16"; with one of 16
             bits, a step computes in float32 or wider. For a "scalar": "float64", which None means
             too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if that
-            is the default dtype.
+            is the default dtype. "8bit" for codes of 8 bits, with a float32 scale for each block.
         when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
             "factored", "tall" or their negations. A parameter with rows and columns is factored; it
             is tall if it has no fewer rows than columns.
@@ -296,8 +299,14 @@ def state(
         eager: created by the constructor instead of the first step.
         rows: False if every row changes in every step, even where a sparse gradient holds few rows.
             While such a state exists, a sparse gradient is used as a dense one.
+        block: of a state with dtype="8bit", the consecutive elements that share a scale: 64, 128,
+            256 or 512.
+        map: of such a state, the values that codes stand for: "dynamic", which are closer together
+            the smaller they are, or "linear".
+        min_elements: parameters with fewer elements have such a state in float32.
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}
+    options |= {"block": block, "map": map, "min_elements": min_elements}
     return Declared("state", (key,), (*options.items(), ("role", role), ("rows", rows)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, get_args
 
-from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
+from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
 from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, roles
@@ -214,6 +214,9 @@ class _Reader:
         if state is not None and state.shape != "like":
             message = f"`{name}` has another shape than the parameter"
             self.source.error(argument, message, "a program works element by element")
+        if state is not None and state.dtype == QUANTIZED:
+            hint = f'leave dtype="8bit" of `{name}` out: a program runs on numbers'
+            self.source.error(argument, f"`{name}` is a state of 8 bits", hint)
         return name
 
     def _hyper(self, argument: ast.arg) -> Hyper:

@@ -19,6 +19,7 @@ from optgen.spec.elementwise_functions import (
 )
 from optgen.spec.extra_inputs import check_inputs
 from optgen.spec.literals import BOOLEAN, STRINGS, TEXT, Option, one_of, options
+from optgen.spec.quantized_states import check_quantized
 from optgen.spec.random_calls import check_random, number_calls
 from optgen.spec.rank import check_rank
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
@@ -88,6 +89,7 @@ def read_algorithm(
     check_device_scalars(source, with_rule)
     check_shared(source, with_rule)
     check_roundings(source, with_rule)
+    check_quantized(source, with_rule)
     return with_rule if with_rule.is_function else _with_unwritten_states(with_rule, scope)
 
 

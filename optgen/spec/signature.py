@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import MATRIX_SHAPES, NARROW, Bounds, Hyper, HyperType, State
+from optgen.ir.algorithm import MATRIX_SHAPES, NARROW, QUANTIZED, Bounds, Hyper, HyperType, State
 from optgen.spec.constant_arithmetic import is_real
 from optgen.spec.extra_inputs import extra_inputs, is_given
 from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
+from optgen.spec.quantized_states import QUANTIZED_OPTIONS, check_declaration
 from optgen.spec.reserved_names import (
     GROUP_OPTIONS,
     TORCH_GROUP_KEYS,
@@ -22,7 +23,8 @@ from optgen.spec.source import Source
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
     "shape": one_of("like", "row", "col", "scalar", "group", *MATRIX_SHAPES),
-    "dtype": one_of(None, "float32", *NARROW, "float64", "torch"),
+    "dtype": one_of(None, "float32", *NARROW, QUANTIZED, "float64", "torch"),
+    **QUANTIZED_OPTIONS,
     "when": TEXT,
     "role": one_of("second_moment"),
     "eager": BOOLEAN,
@@ -148,6 +150,7 @@ class Signature:
             self.source.error(
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
+        check_declaration(self.source, node, options)
         if options.get("shape") == "group":
             options |= {"shape": "scalar", "on_device": True, "of_group": True}
         dtype = self._dtype(node, options.pop("dtype", None), options.get("shape") == "scalar")

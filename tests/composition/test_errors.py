@@ -14,7 +14,7 @@ from spec_texts import spec
 
 import optgen.modifiers
 from optgen import optim
-from optgen.compositions import compose, modifier, state_dtype
+from optgen.compositions import compose, modifier, quantized, state_dtype
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
@@ -63,6 +63,11 @@ PARTS: dict[str, tuple[Any, ...]] = {
     "unknown dtype of one state": ("adamw", state_dtype(exp_avg="float64")),
     "unknown state": ("adamw", state_dtype(exp_avg_sqr="bfloat16")),
     "unknown state, far": ("adamw", state_dtype(memory="bfloat16")),
+    "unknown dtype beside codes": ("adamw", quantized("8bits")),
+    "codes of an unknown state": ("adamw", quantized(exp_avgs="8bit")),
+    "codes of rows": ("adafactor", quantized(None, row_var="8bit")),
+    "codes of one number": ("adamw", modifier("schedule_free"), quantized(lr_max="8bit")),
+    "codes without blocks": ("adamw", state_dtype("8bit")),
     "dtype of one number": ("adamw", modifier("schedule_free"), state_dtype(lr_max="bfloat16")),
 }
 
@@ -256,3 +261,9 @@ def test_two_guards_both_hold() -> None:
     param.grad = torch.full_like(param, 10.0)
     cls([param]).step()
     assert torch.equal(param, torch.ones(3))
+
+
+def test_codes_of_a_state_that_a_program_takes(golden: Golden) -> None:
+    with pytest.raises(SpecError) as raised:
+        compose("adamw", modifier("schedule_free"), quantized(z="8bit"))
+    golden.check(str(raised.value))

@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 
 import optgen
+from fuzz.eight_bits import in_float32
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
@@ -39,7 +40,9 @@ _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w
 # Headers ask for optimizations, whatever the flags are: they take two thirds of the time.
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)
 # names that every rule's C++ defines
-_OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
+_OWN = re.compile(
+    r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix|codes))\b", re.M
+)
 _FLAGS = (
     *("-O0", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"),
     "-fno-exceptions",  # as for a user
@@ -112,7 +115,7 @@ def load(text: str, only: str = "") -> Built:
 
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
     """Return the dtypes, a bit each, that a rule's C++ needs for parameters of these dtypes."""
-    own = (s.dtype for s in algorithm.states if s.dtype and s.shape != "scalar")
+    own = (s.dtype for s in in_float32(algorithm).states if s.dtype and s.shape != "scalar")
     return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fuzz import compositions, extra_inputs, programs, wide
+from fuzz import compositions, eight_bits, extra_inputs, programs, wide
 from fuzz.branches import Rules
 from fuzz.expressions import Expressions, Known
 from fuzz.trial import Setting
@@ -119,7 +119,7 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
         text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
     settings = _settings(draft, text)
     whole = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
-    whole = compositions.drawn(seed, whole)
+    whole = eight_bits.drawn(seed, compositions.drawn(seed, whole))
     if "over=" in whole:
         settings = [wide.with_axes(setting) for setting in settings]
     return whole, settings

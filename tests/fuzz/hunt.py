@@ -150,8 +150,12 @@ def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
     """
     if rule.cls.rule.why_uncut and lowering == "fused_triton":
         return False
+    if rule.cls.rule.quantized_states and lowering == "functional":
+        return False
     if rule.cls.rule.why_not_in_triton and lowering == "fused_triton":
         return False
+    if rule.cls.rule.quantized_states and lowering == "fused_triton":
+        return "load_coded" in (rule.folder / "fused_triton.py").read_text()
     if lowering == "fused_cpu":
         return rule.runs_fused
     if lowering == "sharded":

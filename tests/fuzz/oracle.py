@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuzz import eight_bits
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_words import STORE, bounded_meanings
-from optgen.ir.algorithm import Algorithm, Shape
+from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
 from optgen.ir.evaluate import Member, evaluate_together, facts_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 from optgen.ir.state_values import dtype_of, exists
@@ -78,6 +79,7 @@ def steps_by_rule(algorithm: Algorithm, takers: Sequence[Taker]) -> list[Step]:
     """Take the step of several parameters together: all are 0-dim, or none is."""
     dtype = takers[0].param.dtype
     low, eps = dtype != torch.float64, torch.finfo(dtype).eps
+    whole, algorithm = algorithm, eight_bits.in_float32(algorithm)
     if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
         eps = max(eps, torch.finfo(torch.float32).eps)
     without_axes = takers[0].param.ndim == 0
@@ -92,7 +94,7 @@ def steps_by_rule(algorithm: Algorithm, takers: Sequence[Taker]) -> list[Step]:
             }
             for taker, (value, states) in zip(takers, made, strict=True)
         ]
-    return [Step(values, not unsure) for values in kept]
+    return [Step(eight_bits.rounded(whole, values), not unsure) for values in kept]
 
 
 def _member(algorithm: Algorithm, taker: Taker, eps: float) -> Member:
@@ -144,6 +146,8 @@ def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
     if state is None or state.shape == "scalar":
         usual = torch.get_default_dtype()
         return dtype_of(state, usual) if state else usual
+    if state.dtype == QUANTIZED:
+        return torch.float32
     return getattr(torch, state.dtype) if state.dtype else param.dtype
 
 

@@ -34,6 +34,7 @@ from optgen import use_lowering
 from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager import call
+from optgen.runtime.tensors.quantized import dequantized
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3
@@ -287,6 +288,7 @@ class _Run:
         found = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
         group = self.group(index)
         found |= {key: group[key] for key in self.shared}
+        found = {key: dequantized(value) for key, value in found.items()}
         if self.viewed:
             like = [PARAM, *(s.key for s in self.rule.cls.rule.states if s.shape == "like")]
             found |= {key: found[key].view(self.shapes[index]) for key in like if key in found}

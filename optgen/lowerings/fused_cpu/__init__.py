@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
-from optgen.ir.algorithm import Algorithm, Hyper, Shape
+from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Shape
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.value_kinds import Axes
@@ -126,6 +126,19 @@ def _only_read(algorithm: Algorithm) -> list[str]:
     return [f"static constexpr u32 READ_ONLY = {' | '.join(bits) or '0'};"]
 
 
+def _codes(algorithm: Algorithm) -> list[str]:
+    """Declare how streams hold codes of 8 bits, if any may."""
+    if not any(state.dtype == QUANTIZED for state in algorithm.states):
+        return []
+    states = [s for s in algorithm.states if s.shape != "scalar"]
+    codes = [
+        f"{{{s.block}, {s.map.upper()}}}" if s.dtype == QUANTIZED else "{0, DYNAMIC}"
+        for s in states
+    ]
+    items = ["{0, DYNAMIC}", "{0, DYNAMIC}", *codes]
+    return listed("static constexpr BlockCodes CODES[STREAMS] = {", items, "};", 4)
+
+
 def _scatter_adds(algorithm: Algorithm) -> list[str]:
     """Declare that each value of a sparse gradient can be added to its row by itself, if so."""
     return ["static constexpr bool SCATTER_ADDS = true;"] if is_scatter_add(algorithm) else []
@@ -152,6 +165,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     blocks = {
         "scalars": (2, declared("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
+        "codes": (1, _codes(plan.algorithm)),
         "parameters": (
             1,
             listed("NOINLINE static void sweep(", _parameters(plan, sweep, printer), ") {", 4),

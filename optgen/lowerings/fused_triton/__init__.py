@@ -23,11 +23,13 @@ from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.phased_file import addresses_of, is_elementwise, plan_context
 from optgen.lowerings.fused_triton.prologue import Prologue
 from optgen.lowerings.fused_triton.sweep_printer import (
+    code_format,
     flags_of,
     print_loads,
     print_numbers,
     print_stores,
     print_sweep,
+    scales,
 )
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.encode_choices import encode_choices
@@ -84,9 +86,9 @@ def context(plan: Plan) -> dict[str, Any]:
             "prologue_shapes": False,
             "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used
         },
-        "loads": [*print_loads(sweep.streams), *print_numbers(packed, sweep.body)],
+        "loads": [*print_loads(sweep.streams, coded=True), *print_numbers(packed, sweep.body)],
         "body": print_sweep(sweep.body, packed),
-        "stores": print_stores(sweep.streams),
+        "stores": print_stores(sweep.streams, coded=True),
     }
 
 
@@ -100,5 +102,11 @@ FUSED_TRITON = Lowering(
 
 
 def _stream(stream: Stream) -> dict[str, str]:
-    """Return the kernel's names for a stream's pointer and its dtype."""
-    return {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}
+    """Return the kernel's names for a stream's pointer, its dtype and its scales, if it has any."""
+    codes = code_format(stream)
+    return {
+        "list": variable(plural(stream.name)),
+        "type": f"{stream.name.upper()}_T",
+        "scales": scales(stream) if codes else "",
+        "block": codes.partition(",")[0],
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from optgen.ir.algorithm import QUANTIZED
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, assigns
 from optgen.ir.plan import Stream, is_reduction
@@ -23,15 +24,32 @@ REDUCTIONS = {
 """Triton calls that reduce a tile's valid elements, in float64."""
 
 
-def print_loads(streams: Sequence[Stream]) -> list[str]:
-    """Return the lines that load a tile's streams."""
+def print_loads(streams: Sequence[Stream], coded: bool = False) -> list[str]:
+    """Return the lines that load a tile's streams.
+
+    With `coded`, streams may hold codes of 8 bits: a tile is whole blocks of a flat tensor.
+    """
     lines: list[str] = []
     for stream in streams:
-        name = variable(stream.name)
-        lines += _if_present(
-            stream, f"{name} = tl.load({variable(plural(stream.name))} + lanes, mask).to(dtype)"
-        )
+        name, pointers = variable(stream.name), variable(plural(stream.name))
+        value = f"tl.load({pointers} + lanes, mask)"
+        if coded and (codes := code_format(stream)):
+            value = f"load_coded({pointers}, {scales(stream)}, lanes, mask, {codes})"
+        lines += _if_present(stream, f"{name} = {value}.to(dtype)")
     return lines
+
+
+def scales(stream: Stream) -> str:
+    """Return the name of the pointer to a quantized stream's scales."""
+    return f"{stream.name}_scales"
+
+
+def code_format(stream: Stream) -> str:
+    """Return how a stream holds codes, as arguments of device functions; "" if it never does."""
+    state = stream.state
+    if state is None or state.dtype != QUANTIZED:
+        return ""
+    return f"{state.block}, {state.map == 'linear'}"
 
 
 def print_numbers(
@@ -53,15 +71,21 @@ def offset(pointer: str, number: int) -> str:
     return f"{pointer} + {number}" if number else pointer
 
 
-def print_stores(streams: Sequence[Stream]) -> list[str]:
-    """Return the lines that store a sweep's changed streams, each in its own dtype."""
+def print_stores(streams: Sequence[Stream], coded: bool = False) -> list[str]:
+    """Return the lines that store a sweep's changed streams, each in its own dtype.
+
+    `coded` is that of `print_loads`.
+    """
     lines: list[str] = []
     for stream in streams:
         if stream.stored:
             name = variable(stream.name)
             pointers = variable(plural(stream.name))
             value = f"{name}.to({pointers}.dtype.element_ty)"
-            lines += _if_present(stream, f"tl.store({pointers} + lanes, {value}, mask)")
+            line = f"tl.store({pointers} + lanes, {value}, mask)"
+            if coded and (codes := code_format(stream)):
+                line = f"store_coded({pointers}, {scales(stream)}, {name}, lanes, mask, {codes})"
+            lines += _if_present(stream, line)
     return lines
 
 

@@ -145,7 +145,7 @@ def _state(state: State) -> str:
         f"{name}={literal(getattr(state, name))}"
         for name in (
             *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device"),
-            *("of_group", "given"),
+            *("of_group", "given", "block", "map", "min_elements"),
         )
         if getattr(state, name) != getattr(usual, name)
     ]

@@ -12,6 +12,7 @@ from torch import Tensor
 from optgen.runtime.batch.dispatch_key import DispatchKey
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import is_contiguous, is_plain_class
 
 _dtype = attrgetter("dtype")
@@ -94,7 +95,13 @@ class Batch:
     def overriding_class(self) -> str:
         """Return the name of a tensor class that may have no memory for a kernel; "" if none."""
         classes = dict.fromkeys(map(type, self.tensors()))
-        return next((each.__name__ for each in classes if not is_plain_class(each)), "")
+        strange = (each for each in classes if not is_plain_class(each))
+        return next((each.__name__ for each in strange if each is not QuantizedTensor), "")
+
+    @property
+    def has_codes(self) -> bool:
+        """Tell whether a state holds codes of 8 bits."""
+        return QuantizedTensor in map(type, chain(*self.states))
 
     def tensors(self) -> Iterator[Tensor]:
         """Return every tensor that a kernel reads or writes."""

@@ -14,6 +14,7 @@ from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
 from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
+from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import has_overlap, is_contiguous, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
@@ -38,6 +39,8 @@ def check_step(optimizer: Optimized, batch: Batch) -> None:
     writes_gradients = is_scaled(optimizer) or optimizer.rule.zero_grad
     _check_memory(batch, writes_gradients)
     _check_states(optimizer.rule, batch)
+    if not batch.real:
+        _check_codes(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
         _check_counts(batch.steps)
 
@@ -52,7 +55,8 @@ def check_types(rule: Rule, batch: Batch) -> None:
     _check_numbers(rule, batch)
     _check_devices(rule, batch)
     for key, column in _named_columns(rule, batch):
-        unsupported = set(map(_dtype, _present(column))) - _SUPPORTED
+        numbers = (value for value in _present(column) if type(value) is not QuantizedTensor)
+        unsupported = set(map(_dtype, numbers)) - _SUPPORTED
         for dtype in unsupported:
             raise NotImplementedError(f"{key} is of {dtype}: steps compute with real numbers")
     _check_shapes(rule, batch)
@@ -176,6 +180,25 @@ def _check_states(rule: Rule, batch: Batch) -> None:
         usual = state.shape == "like" and column and not state.given
         if usual and not _have_shapes(batch.shapes, column):
             _check_shapes(rule, batch)
+
+
+def _check_codes(rule: Rule, batch: Batch) -> None:
+    """Raise an error for states of 8 bits that the rule does not declare, or that need autograd."""
+    for state, column in zip(rule.states, batch.states, strict=True):
+        for value in column:
+            if not isinstance(value, QuantizedTensor):
+                continue
+            if not state.is_quantized or (value.block, value.map) != (state.block, state.map):
+                raise RuntimeError(
+                    f"{state.key} has codes of 8 bits in blocks of {value.block}, map "
+                    f"{value.map!r}, which this optimizer does not declare: load a checkpoint, "
+                    "which holds float32"
+                )
+            if batch.group.get("differentiable"):
+                raise RuntimeError(
+                    f"{state.key} has codes of 8 bits, which autograd cannot follow: set "
+                    "differentiable=False, or min_elements to more than the parameters have"
+                )
 
 
 def _check_numbers(rule: Rule, batch: Batch) -> None:

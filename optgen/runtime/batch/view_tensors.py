@@ -14,6 +14,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch, ViewCopy
 from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.tensors.sharding import shard_sizes
 
 Sizes = Sequence[int]
@@ -72,6 +73,8 @@ class _Viewer:
     def _view(self, tensor: Tensor, sizes: Sizes) -> tuple[Tensor, bool]:
         """View a tensor in other sizes, or copy it; tell whether it is a copy."""
         try:
+            if isinstance(tensor, QuantizedTensor):
+                return tensor.viewed(sizes), False
             return tensor.view(sizes), False
         except RuntimeError:  # torch has no way to ask
             known = self._known.get(id(tensor))

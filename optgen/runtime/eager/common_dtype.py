@@ -19,14 +19,18 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.eager.tensor_lists import chunks
 from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.quantized import QuantizedTensor
 
 _dtype = attrgetter("dtype")
 
 
 def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
-    """Tell whether parameters, gradients, and states created in their dtype differ in dtype."""
+    """Tell whether parameters, gradients, and states created in their dtype differ in dtype.
+
+    Generated code of a rule that widens converts dtypes itself, but no codes of 8 bits.
+    """
     if rule.widens:
-        return False
+        return batch.has_codes
     known = batch.memo.get("dtype")  # the only dtype of parameters and states, or "several"
     if known is None:
         states = _states_in_param_dtype(rule, batch.states)
@@ -51,7 +55,11 @@ class OneDtype(NamedTuple):
     def put_back(self) -> None:
         """Write the updated copies back to the original tensors."""
         for tensors, copies in self.written:
-            torch._foreach_copy_(tensors, copies)
+            if isinstance(tensors[0], QuantizedTensor):
+                for tensor, numbers in zip(tensors, copies, strict=True):
+                    tensor.quantize_(numbers)  # type: ignore[attr-defined]
+            else:
+                torch._foreach_copy_(tensors, copies)
 
 
 def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = None) -> OneDtype:
@@ -60,7 +68,7 @@ def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = Non
     Of shards, `seen` is a whole parameter in the shape that the rule sees.
     """
     if rule.widens:
-        return OneDtype(columns, [])
+        return _unquantized(columns) if rule.quantized_states else OneDtype(columns, [])
     param = columns[0][0] if seen is None else seen
     states = [state for state in rule.states if state.suits(param)]
     own = [state.shape != "scalar" and state.dtype is None for state in states]
@@ -76,6 +84,16 @@ def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = Non
             converted[place] = [tensor.to(common) for tensor in column]
             if written[place]:
                 back.append((column, converted[place]))
+    return OneDtype(converted, back)
+
+
+def _unquantized(columns: list[list[Any]]) -> OneDtype:
+    """Return the lists of a bucket, with the numbers of quantized states."""
+    converted, back = list(columns), []
+    for place, column in enumerate(columns):
+        if column and isinstance(column[0], QuantizedTensor):
+            converted[place] = [tensor.dequantize() for tensor in column]
+            back.append((column, converted[place]))
     return OneDtype(converted, back)
 
 

@@ -25,7 +25,7 @@ from optgen.runtime.fused_cpu.prepare import (
     wide_update,
 )
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -46,7 +46,8 @@ class FusedCpuBackend:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
-        dtypes = {dtype.to_real() for dtype in set(map(_dtype, batch.tensors()))}
+        found = set(map(_dtype, batch.tensors())) - {CODES_OF_8_BITS}
+        dtypes = {dtype.to_real() for dtype in found}
         dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
         if is_sharded and owner.rule.draws:
@@ -105,7 +106,7 @@ class FusedCpuBackend:
 
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
         """Return the cached step of batches that a step has updated; None if there can be none."""
-        if any(batch.view_copies for batch in batches):
+        if any(batch.view_copies or batch.has_codes for batch in batches):
             return None
         kernel, stepped = _kernel(optimizer), whole_groups(optimizer, batches)
         if kernel.suspends and single_chunk(kernel, batches).copies:

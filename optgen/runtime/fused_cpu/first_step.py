@@ -27,6 +27,8 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     and `gather_batches` raises the error later.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
+    if rule.quantized_states:  # the reader knows no codes
+        return []
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
         return []
     if getattr(optimizer, "found_inf", None) is not None:

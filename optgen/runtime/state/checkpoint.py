@@ -10,9 +10,10 @@ from torch.optim import Optimizer
 
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import Rule
-from optgen.runtime.state.create import dtype_of
+from optgen.runtime.state.create import as_stored, dtype_of
 from optgen.runtime.state.device_scalars import copy_scalars_to_cpu
 from optgen.runtime.state.scalars import as_scalar, scalar_device, scalars_on_param_device
+from optgen.runtime.tensors.quantized import dequantized
 
 
 def backfill(
@@ -58,12 +59,24 @@ def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, An
 
 
 def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
-    """Copy to the CPU those scalars that torch would keep there; change only `packed`."""
+    """Copy to the CPU those scalars that torch would keep there; change only `packed`.
+
+    Quantized states become float32.
+    """
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.is_host_scalar)]
     groups = [g for g in packed["param_groups"] if not scalars_on_param_device(rule, g)]
     packed["state"] = copy_scalars_to_cpu(packed["state"], groups, keys)
+    if rule.quantized_states:
+        packed["state"] = {k: _as_numbers(values) for k, values in packed["state"].items()}
     return packed
+
+
+def _as_numbers(values: Any) -> Any:
+    """Return a parameter's state with float32 numbers in place of codes, which others can load."""
+    if not isinstance(values, dict):
+        return values
+    return {key: dequantized(value) for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -110,4 +123,6 @@ def restore_declared_dtypes(optimizer: Optimized) -> None:
             if isinstance(loaded, _Unconverted):
                 on_host = state.is_host_scalar
                 device = scalar_device(rule, group, param) if on_host else param.device
-                values[state.key] = loaded.value.to(dtype=dtype, device=device)
+                value = dequantized(loaded.value).to(dtype=dtype, device=device)
+                fits = state.is_quantized and value.shape == param.shape
+                values[state.key] = as_stored(state, param, value) if fits else value

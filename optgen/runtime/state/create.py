@@ -16,6 +16,7 @@ from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
 from optgen.runtime.tensors.matrix_states import zeros_for_matrix
+from optgen.runtime.tensors.quantized import quantized, quantized_zeros
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, numel
@@ -159,6 +160,8 @@ def _initial_values(
     """Return a state's initial values for several parameters, made by few calls if possible."""
     if state.init == 0 and state.dtype is None and state.shape == "like":
         return list(map(torch.zeros_like, params))
+    if state.is_quantized:
+        return [_initial_codes(rule, state, group, param, defaults) for param in params]
     start = _init_number(state, group, defaults)
     if isinstance(start, (int, float)) and params and all_plain(params):
         if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
@@ -170,6 +173,34 @@ def _initial_values(
             return _copied_zeros(state, params, seen, rule.rank(group))
     pairs = zip(params, seen, strict=True)
     return [_initial_value(rule, state, group, param, shown, defaults) for param, shown in pairs]
+
+
+def _initial_codes(
+    rule: Rule, state: State, group: Mapping[str, Any], param: Tensor, defaults: Mapping[str, Any]
+) -> Tensor:
+    """Return the initial value of one parameter's quantized state."""
+    if state.init == 0 and has_codes(state, param):
+        return quantized_zeros(param, state.block, state.map)
+    return as_stored(state, param, _initial_value(rule, state, group, param, param, defaults))
+
+
+def as_stored(state: State, param: Tensor, value: Tensor) -> Tensor:
+    """Return a value of a quantized state as the state of a parameter holds it."""
+    return quantized(value, state.block, state.map) if has_codes(state, param) else value
+
+
+def has_codes(state: State, param: Tensor) -> bool:
+    """Tell whether a parameter is large enough for codes; a DTensor counts as a whole.
+
+    Raises:
+        NotImplementedError: The parameter is complex.
+    """
+    if param.is_complex():
+        raise NotImplementedError(
+            f"{state.key} is a state of 8 bits, and a parameter is of {param.dtype}: complex "
+            "parameters take states of other dtypes"
+        )
+    return numel(param) >= state.min_elements
 
 
 def _indices(
@@ -219,7 +250,9 @@ def _reduced_zeros(
 
 
 def dtype_of(state: State) -> torch.dtype | None:
-    """Return the declared dtype of a state; None if none is declared."""
+    """Return the declared dtype of a state, float32 for codes; None if none is declared."""
+    if state.is_quantized:
+        return torch.float32
     dtype: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
     return dtype
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-from optgen.ir.algorithm import NARROW
+from optgen.ir.algorithm import NARROW, QUANTIZED
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.composition.parts import Part, declared_key
 from optgen.spec.errors import did_you_mean
@@ -14,38 +14,49 @@ _DTYPES = (None, "float32", *NARROW)
 
 
 def with_state_dtypes(
-    parts: Sequence[Part], default: str | None, by_key: Mapping[str, str | None]
+    parts: Sequence[Part],
+    default: str | None,
+    by_key: Mapping[str, str | None],
+    blocks: Mapping[str, int | str],
+    name: str,
 ) -> list[Part]:
     """Return an optimizer and its modifiers, with other dtypes of states.
 
     Args:
         parts: the optimizer first.
         default: the dtype of the optimizer's states that hold rows, columns or a number for each
-            element, and that declare none; None for the parameter's.
+            element, and that declare none; None for the parameter's. "8bit" is for those that hold
+            a number for each element, and do not begin as a copy of the parameter.
         by_key: the dtypes of some states, also of modifiers, by their checkpoint keys.
+        blocks: options of the states of 8 bits.
+        name: the name of the modifier, for messages.
 
     Raises:
         CompositionError: a dtype or a key is unknown, or a state has no dtype of its own.
     """
+    known = (*_DTYPES, QUANTIZED) if blocks else _DTYPES
     for dtype in (default, *by_key.values()):
-        if dtype not in _DTYPES:
-            known = ", ".join(map(repr, _DTYPES))
-            raise CompositionError(f"state_dtype: {dtype!r} is no dtype of a state; it is {known}")
+        if dtype == QUANTIZED and not blocks:
+            raise CompositionError(f"{name}: write modifiers.quantized() for states of 8 bits")
+        if dtype not in known:
+            listed = ", ".join(map(repr, known))
+            raise CompositionError(f"{name}: {dtype!r} is no dtype of a state; it is {listed}")
     copies = [part.copy() for part in parts]
     states = {declared_key(state): state for part in copies for _, state in part.states}
     for key in by_key:
         if key not in states:
             hint = did_you_mean(key, states, f"there are {', '.join(states)}")
-            raise CompositionError(f"state_dtype: no state is called `{key}`: {hint}")
+            raise CompositionError(f"{name}: no state is called `{key}`: {hint}")
         if not _holds_elements(states[key]):
-            raise CompositionError(
-                f"state_dtype: `{key}` is one number, or a square or thin matrix"
-            )
+            raise CompositionError(f"{name}: `{key}` is one number, or a square or thin matrix")
+        if by_key[key] == QUANTIZED and not _is_like(states[key]):
+            raise CompositionError(f"{name}: `{key}` has a number for each row or column")
     for _, state in copies[0].states:
-        if _holds_elements(state) and _option(state, "dtype") is None:
-            _declare(state, default)
+        suits = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
+        if suits and _option(state, "dtype") is None:
+            _declare(state, default, blocks)
     for key, dtype in by_key.items():
-        _declare(states[key], dtype)
+        _declare(states[key], dtype, blocks)
     return copies
 
 
@@ -55,13 +66,26 @@ def _holds_elements(state: ast.expr) -> bool:
     return shape is None or ast.unparse(shape) in ("'like'", "'row'", "'col'")
 
 
+def _is_like(state: ast.expr) -> bool:
+    """Tell whether a state has the parameter's shape."""
+    shape = _option(state, "shape")
+    return shape is None or ast.unparse(shape) == "'like'"
+
+
+def _may_have_codes(state: ast.expr) -> bool:
+    """Tell whether a state gets codes by default: no copy of the parameter, which needs digits."""
+    init = _option(state, "init")
+    return _is_like(state) and not (init and ast.unparse(init) == "'p'")
+
+
 def _option(state: ast.expr, name: str) -> ast.expr | None:
     assert isinstance(state, ast.Call)
     return next((each.value for each in state.keywords if each.arg == name), None)
 
 
-def _declare(state: ast.expr, dtype: str | None) -> None:
+def _declare(state: ast.expr, dtype: str | None, blocks: Mapping[str, int | str]) -> None:
     assert isinstance(state, ast.Call)
-    state.keywords = [each for each in state.keywords if each.arg != "dtype"]
-    if dtype is not None:
-        state.keywords.append(ast.keyword("dtype", ast.Constant(dtype)))
+    state.keywords = [each for each in state.keywords if each.arg not in ("dtype", *blocks)]
+    options: dict[str, int | str] = {} if dtype is None else {"dtype": dtype}
+    for name, value in (options | (dict(blocks) if dtype == QUANTIZED else {})).items():
+        state.keywords.append(ast.keyword(name, ast.Constant(value)))

@@ -19,7 +19,8 @@ using u16 = unsigned short;
 #define INLINE __attribute__((always_inline)) inline
 
 // torch's codes of the dtypes that a stream may have; ABSENT if a tensor has no such stream.
-enum Dtype : u32 { ABSENT = 0, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
+// INT8 is a stream of codes (block_codes.h).
+enum Dtype : u32 { ABSENT = 0, INT8 = 1, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
 constexpr u32 ALL_DTYPES = 1 << FLOAT16 | 1 << FLOAT32 | 1 << FLOAT64 | 1 << BFLOAT16;
 
 // Number of float32 elements in a cache line.
@@ -29,7 +30,8 @@ inline u32 dtype_of(u64 dtypes, int stream) { return (dtypes >> (4 * stream)) & 
 
 // Returns the bytes of one element.
 inline i64 itemsize(u32 dtype) {
-    return dtype == ABSENT ? 0 : dtype == FLOAT64 ? 8 : dtype == FLOAT32 ? 4 : 2;
+    if (dtype == ABSENT || dtype == INT8) return dtype;
+    return dtype == FLOAT64 ? 8 : dtype == FLOAT32 ? 4 : 2;
 }
 
 template <class To, class From>

@@ -45,6 +45,7 @@
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
 //   storage_rounding.h     rounding to the dtype that a parameter is stored in
+//   block_codes.h          streams of 8 bits: codes, and scales of blocks
 //   prefetch.h             software prefetching
 //   half_precision.h       loads and stores of fp16 and bf16 vectors; delayed stores
 //   random_numbers.h       random numbers from counters
@@ -78,6 +79,7 @@
 #pragma GCC optimize("O1", "tree-vectorize", "vect-cost-model=dynamic")
 #endif
 
+#include "optgen/runtime/fused_cpu/include/block_codes.h"
 #include "optgen/runtime/fused_cpu/include/random_numbers.h"
 #include "optgen/runtime/fused_cpu/include/scalar_program.h"
 
@@ -99,6 +101,16 @@ template <class R, class = void>
 constexpr bool DRAWS = false;
 template <class R>
 constexpr bool DRAWS<R, decltype(void(R::DRAWS))> = R::DRAWS;
+
+// Whether streams of a rule may have codes of 8 bits, which go through buffers.
+template <class R, class = void>
+constexpr bool HAS_CODES = false;
+template <class R>
+constexpr bool HAS_CODES<R, decltype(void(R::CODES))> = true;
+
+// Threads begin at multiples of this many elements: a cache line of any dtype, or whole blocks.
+template <class R>
+constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;
 
 // Updates n elements by the rule, from element `first` of the tensor on.
 template <class R, class S>
@@ -135,8 +147,8 @@ struct ElementwiseKernel : Program<R> {
     using Program<R>::STREAMS, Program<R>::table, Program<R>::scalar_run, Program<R>::address;
     using Program<R>::hypers, Program<R>::scalars, Program<R>::dtype;
 
-    HeapArray<i64> first_element; // [tensor]: its first place, a multiple of 64, in the list of all
-                                  // elements
+    HeapArray<i64> first_element; // [tensor]: its first place, a multiple of UNIT, in the list of
+                                  // all elements
     i64 traffic = 0;              // bytes that the step moves
 
     explicit ElementwiseKernel(const Table& given_table)
@@ -145,7 +157,7 @@ struct ElementwiseKernel : Program<R> {
         for (i64 t = 0; t < table.tensors; ++t) {
             first_element[t] = at;
             if (scalar_run[t] < 0) continue;
-            at += (table.elements[t] + 63) & ~63LL;
+            at += (table.elements[t] + UNIT<R> - 1) / UNIT<R> * UNIT<R>;
             for (int s = 0; s < STREAMS; ++s) traffic += table.elements[t] * itemsize(dtype(s, t));
         }
         first_element[table.tensors] = at;
@@ -164,14 +176,30 @@ struct ElementwiseKernel : Program<R> {
                 const u32 stored = dtype(s, t);
                 if (stored == ABSENT) streams[s] = nullptr;
                 else if (stored == DTYPE<C>) streams[s] = static_cast<C*>(address(s, t)) + first;
-                else read(stored, address(s, t), first, m, streams[s] = buffer[s]);
+                else read_stream(s, t, first, m, streams[s] = buffer[s]);
             }
             if (table.grad_scale) unscale(t, first, m, streams[1], buffer[1]);
             update<R>(hypers(t), scalars(t), table.fresh[t], m, streams, first);
             for (int s = 0; s < STREAMS; ++s)
                 if (is_written<R>(s) && streams[s] == buffer[s])
-                    write(dtype(s, t), streams[s], address(s, t), first, m);
+                    write_stream(s, t, first, m, streams[s]);
         }
+    }
+
+    template <class C>
+    void read_stream(int s, i64 t, i64 first, i64 n, C* to) const {
+        if constexpr (HAS_CODES<R>)
+            if (dtype(s, t) == INT8)
+                return read_codes(R::CODES[s], address(s, t), table.elements[t], first, n, to);
+        read(dtype(s, t), address(s, t), first, n, to);
+    }
+
+    template <class C>
+    void write_stream(int s, i64 t, i64 first, i64 n, const C* from) const {
+        if constexpr (HAS_CODES<R>)
+            if (dtype(s, t) == INT8)
+                return write_codes(R::CODES[s], from, address(s, t), table.elements[t], first, n);
+        write(dtype(s, t), from, address(s, t), first, n);
     }
 
     // Unscales gradients in place, as torch's fused kernels do.
@@ -233,9 +261,9 @@ struct ParallelStep {
 
     static void work(void* at) {
         const ParallelStep& region = *static_cast<const ParallelStep*>(at);
-        const i64 blocks = region.kernel.first_element[region.kernel.table.tensors] / 64;
+        const i64 units = region.kernel.length() / UNIT<R>;
         const i64 id = region.threads.id(), team = region.threads.team();
-        region.kernel.update_range(blocks * id / team * 64, blocks * (id + 1) / team * 64);
+        region.kernel.update_range(units * id / team * UNIT<R>, units * (id + 1) / team * UNIT<R>);
     }
 };
 

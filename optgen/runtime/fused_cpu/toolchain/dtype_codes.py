@@ -4,3 +4,8 @@ import torch
 
 CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
 """torch's numbers of these dtypes, which the C++ headers have too."""
+
+CODES_OF_8_BITS = torch.int8
+"""The dtype of quantized states, which stands for no numbers by itself."""
+STREAM_CODES = {**CODES, CODES_OF_8_BITS: 1}
+"""torch's numbers of the dtypes that a stream may have."""

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.toolchain import library_cache
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
 from optgen.runtime.rule import Rule
+from optgen.runtime.state.create import dtype_of
 
 _dtype = attrgetter("dtype")
 _TYPES = "OPTGEN_TYPES"
@@ -34,8 +35,9 @@ def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
 def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     """Return the dtypes of all tensors of these batches, including states not created yet."""
     dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
-    own = {getattr(torch, s.dtype) for s in rule.states if s.dtype and s.shape != "scalar"}
-    return bits_of_dtypes(dtype.to_real() for dtype in dtypes | own)
+    own = {dtype for s in rule.states if s.shape != "scalar" and (dtype := dtype_of(s))}
+    numbers = (dtypes | own) - {CODES_OF_8_BITS}
+    return bits_of_dtypes(dtype.to_real() for dtype in numbers)
 
 
 def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
@@ -47,7 +49,7 @@ def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
 def bits_of_table(packed: "array[int]", streams: int) -> int:
     """Return the dtypes of the first streams of a table: those that are not single numbers."""
     codes = {entry >> 4 * s & 15 for entry in set(packed) for s in range(streams)}
-    return _with_compute_dtype(sum(1 << code for code in codes - {0}))
+    return _with_compute_dtype(sum(1 << code for code in codes & {*CODES.values()}))
 
 
 def _with_compute_dtype(dtype_bits: int) -> int:

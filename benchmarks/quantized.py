@@ -1,0 +1,95 @@
+"""Time a step with states of 8 bits, and one with states in float32.
+
+    python benchmarks/quantized.py            # 25 million parameters in float32
+
+The two take turns in one process, after a warm-up. Each line gives the least and the median times,
+their ratios, and the ratio of the bytes of the states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen import compose, explain, load, modifiers, optim
+from optgen.spec import Spec
+
+SHAPES = ((1000, 1000),) * 25
+LION = '''
+from optgen.spec import hyper, optimizer, sign, state
+
+@optimizer(paper="https://arxiv.org/abs/2302.06675")
+def Lion(
+    p, g, /, m=state("exp_avg"), *, lr=hyper(1e-4, ge=0), betas=hyper((0.9, 0.99), ge=0, lt=1),
+):
+    """Steps by the sign of a mean of gradients (Chen et al., 2023)."""
+    beta1, beta2 = betas
+    p = p - lr * sign(beta1 * m + (1 - beta1) * g)
+    m = beta2 * m + (1 - beta2) * g
+'''
+
+
+def parameters() -> list[Tensor]:
+    """Return parameters with gradients, the same ones in every call."""
+    generator = torch.Generator().manual_seed(1)
+    params = [torch.randn(shape, generator=generator) for shape in SHAPES]
+    for param in params:
+        param.grad = 1e-3 * torch.randn(param.shape, generator=generator)
+    return params
+
+
+def state_bytes(optimizer: Any) -> int:
+    """Return the bytes of memory of all states but step counts."""
+    states = (state.items() for state in optimizer.state.values())
+    return sum(
+        value.untyped_storage().nbytes()
+        for items in states
+        for key, value in items
+        if key != "step"
+    )
+
+
+def compare(name: str, base: Any, rounds: int, **options: Any) -> None:
+    """Time both optimizers, and print a line."""
+    plain = compose(base)(parameters(), **options)
+    codes = compose(base, modifiers.quantized())(parameters(), **options)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds + 2):
+        for optimizer, taken in zip((plain, codes), times, strict=True):
+            started = time.perf_counter()
+            optimizer.step()
+            taken.append(1e3 * (time.perf_counter() - started))
+    least = [min(taken[2:]) for taken in times]
+    median = [statistics.median(taken[2:]) for taken in times]
+    print(
+        f"{name:8} float32 {least[0]:7.1f} ms {median[0]:7.1f} ms, 8 bits {least[1]:7.1f} ms "
+        f"{median[1]:7.1f} ms: x{least[1] / least[0]:.2f} x{median[1] / median[0]:.2f}, "
+        f"bytes x{state_bytes(codes) / state_bytes(plain):.3f}, {explain(codes)}"
+    )
+
+
+def main() -> None:
+    """Time the optimizers."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default="AdamW,Lion,SGD,Muon")
+    options = parser.parse_args()
+    lion = load(Spec("Lion", LION, "lion.py", 1))
+    bases: dict[str, tuple[Any, int, dict[str, Any]]] = {
+        "AdamW": (optim.AdamW, options.rounds, {}),
+        "Lion": (lion, options.rounds, {}),
+        "SGD": (optim.SGD, options.rounds, {"momentum": 0.9}),
+        "Muon": (optim.Muon, 2, {}),
+    }
+    for name in options.only.split(","):
+        base, rounds, more = bases[name]
+        compare(name, base, rounds, **more)
+
+
+if __name__ == "__main__":
+    main()

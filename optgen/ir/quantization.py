@@ -1,0 +1,64 @@
+"""Round values to what a quantized state can hold: the definition, computed in float64.
+
+Consecutive elements in memory form a block. A block is stored as its scale, which is the largest
+magnitude in it, and a code for each element. A code is a sign and a number c from 0 to 127, which
+stands for a share of the scale.
+
+* "linear": the share is c / 127.
+* "dynamic": shares are closer together the smaller they are. Let L(2**e * (1 + f)) = e + f, which
+  is log2 with a straight line from one power of 2 to the next. The share u of a code c above 0 has
+  L(u) = 4 * L((c + 1) / 128). So code 127 is 1, code 1 is 2**-24, and code 0 is 0.
+
+A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic").
+There is one exception: if no value of a block has a sign, c is at least 1 for values that are not
+0. So no mean of squares becomes 0, by which a rule divides.
+
+A block whose largest magnitude is below 2**-100 becomes zeros. If the magnitude is 2**126 or more,
+infinite or NaN, the whole block becomes NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SMALLEST_SCALE, TOO_LARGE_SCALE = 2.0**-100, 2.0**126
+
+
+def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) -> Tensor:
+    """Return values as a quantized state holds them, in float32.
+
+    Tensors of fewer than `min_elements` elements are rounded to float32 only.
+    """
+    values = values.to(torch.float32)
+    if values.numel() < min_elements or not values.numel():
+        return values
+    flat = values.double().flatten()
+    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    scales = blocks.abs().amax(dim=1, keepdim=True)
+    shares = blocks.abs() / scales
+    not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
+    held = torch.copysign(_nearest(shares, code_map, not_zero) * scales, blocks)
+    held = torch.where(scales < SMALLEST_SCALE, 0.0, held)
+    held = torch.where(scales < TOO_LARGE_SCALE, held, torch.nan)
+    return held.flatten()[: len(flat)].view(values.shape).to(torch.float32)
+
+
+def _nearest(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
+    """Return the nearest shares that codes stand for; those of code 1 or more where `not_zero`."""
+    if code_map == "linear":
+        return torch.maximum((shares * 127).round(), not_zero) / 127
+    numbers = torch.maximum((128 * _exp(_log(shares) / 4)).round(), 1.0 + not_zero)
+    return torch.where(numbers > 1, _exp(4 * _log(numbers / 128)), 0.0)
+
+
+def _log(x: Tensor) -> Tensor:
+    """Return log2 of positive numbers, with straight lines between powers of 2; of 0, -1022."""
+    mantissa, exponent = torch.frexp(x)  # a mantissa is at least 1/2
+    return torch.where(x > 0, exponent + (2 * mantissa - 1) - 1, -1022.0)
+
+
+def _exp(y: Tensor) -> Tensor:
+    """Return the inverse of `_log`."""
+    whole = y.floor()
+    return torch.ldexp(1 + (y - whole), whole)

@@ -1,0 +1,95 @@
+"""Device functions that read and write streams of 8 bits, in the format of tensors/block_codes.py.
+
+A stream holds codes (int8) or, in small parameters, float32 numbers: its dtype is a constexpr. The
+lanes of a tile are whole blocks, so a program finds the scales of the blocks that it writes.
+"""
+
+import triton
+import triton.language as tl
+
+from optgen.runtime.fused_triton.device_functions import div
+
+FOURTH_ROOT = tl.constexpr(0x3F800000 - (0x3F800000 >> 2) + (7 << 23))
+"""The bits of 128 times a fourth root, less a quarter of the bits of its argument."""
+MAGNITUDE = tl.constexpr(0x7FFFFFFF)
+SMALLEST_SCALE, TOO_LARGE_SCALE = tl.constexpr(2.0**-100), tl.constexpr(2.0**126)
+ROUNDER = tl.constexpr(1.5 * 2.0**23)
+"""Adding this number to a small one rounds it to an integer, ties to even."""
+ROUNDER_BITS = tl.constexpr(0x4B400000)
+PART = tl.constexpr(0.007874015718698502)
+"""The float32 next to 1 / 127."""
+
+
+@triton.jit
+def scales_at(address, numel, start, BLOCK: tl.constexpr):
+    """Return a pointer to the scale of the block that begins at element `start` of a stream."""
+    codes = (numel + 63) // 64 * 64
+    return (address + codes + start // BLOCK * 4).to(tl.pointer_type(tl.float32))
+
+
+@triton.jit
+def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
+    """Return the numbers of some elements."""
+    numbers = tl.load(stream + lanes, mask)
+    if stream.dtype.element_ty == tl.int8:
+        scale = tl.load(scales + lanes // BLOCK, mask)
+        numbers = decoded(numbers.to(tl.int32), LINEAR) * scale
+    return numbers
+
+
+@triton.jit
+def decoded(code, LINEAR: tl.constexpr):
+    """Return the shares of their scales that codes stand for."""
+    magnitude = tl.abs(code)
+    if LINEAR:
+        share = magnitude.to(tl.float32) * PART
+    else:
+        bits = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True) - FOURTH_ROOT
+        share = tl.where(magnitude == 0, 0, bits << 2).to(tl.float32, bitcast=True)
+    return tl.where(code < 0, -share, share)
+
+
+@triton.jit
+def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
+    """Store the numbers of some elements; if as codes, the scales of their blocks too."""
+    if stream.dtype.element_ty != tl.int8:
+        tl.store(stream + lanes, numbers.to(stream.dtype.element_ty), mask)
+    else:
+        numbers = numbers.to(tl.float32)
+        if mask is not None:
+            numbers = tl.where(mask, numbers, 0.0)
+        blocks: tl.constexpr = numbers.shape[0] // BLOCK
+        numbers = tl.reshape(numbers, (blocks, BLOCK))
+        bits = numbers.to(tl.int32, bitcast=True)
+        largest = tl.max(bits & MAGNITUDE, axis=1)
+        has_signs = tl.min(bits, axis=1) < 0
+        scale = largest.to(tl.float32, bitcast=True)
+        usual = (scale >= SMALLEST_SCALE) & (scale < TOO_LARGE_SCALE)
+        inverse = div(1.0, tl.where(usual, scale, 1.0))
+        code = encoded(numbers, inverse[:, None], has_signs[:, None], LINEAR)
+        code = tl.where(usual[:, None], code, 0).to(tl.int8)
+        unusual = tl.where(scale < SMALLEST_SCALE, 0.0, float("nan"))
+        tl.store(stream + lanes, tl.reshape(code, lanes.shape), mask)
+        first = tl.reshape(lanes, (blocks, BLOCK))
+        first = tl.min(first, axis=1)
+        if mask is None:
+            tl.store(scales + first // BLOCK, tl.where(usual, scale, unusual))
+        else:
+            begun = tl.max(tl.reshape(mask.to(tl.int32), (blocks, BLOCK)), axis=1) > 0
+            tl.store(scales + first // BLOCK, tl.where(usual, scale, unusual), begun)
+
+
+@triton.jit
+def encoded(numbers, inverse, has_signs, LINEAR: tl.constexpr):
+    """Return the codes of numbers, given the inverse of their scale."""
+    share = (numbers * inverse).to(tl.int32, bitcast=True) & MAGNITUDE
+    if LINEAR:
+        near = share.to(tl.float32, bitcast=True) * 127.0 + ROUNDER
+        magnitude = near.to(tl.int32, bitcast=True) - ROUNDER_BITS
+    else:
+        near = ((share >> 2) + FOURTH_ROOT).to(tl.float32, bitcast=True) + ROUNDER
+        magnitude = near.to(tl.int32, bitcast=True) - (ROUNDER_BITS + 1)
+        magnitude = tl.maximum(magnitude, 0)
+    least = tl.where(has_signs | (numbers == 0.0), 0, 1)
+    magnitude = tl.maximum(magnitude, least)
+    return tl.where(numbers < 0, -magnitude, magnitude)

@@ -1,0 +1,55 @@
+"""Encode float32 numbers in 8 bits each, by blocks: a code for each number, a scale for each block.
+
+A scale is the largest magnitude of a block. A code is the sign and a number c from 0 to 127, which
+stands for a share of the scale. For the map "linear", the share is c / 127. For "dynamic", shares
+lie closer together the smaller they are: a quarter of the bits of a share, as a float32, are the
+bits of (c + 1) / 128, apart from a constant. So no lowering needs a table, and all get equal codes.
+
+A number gets the nearest code. In a block without signs, numbers that are not 0 get at least code
+1: no denominator becomes 0.
+
+Blocks whose largest magnitude is below `SMALLEST_SCALE` become zeros. If it is `TOO_LARGE_SCALE` or
+more, or NaN, the scale and so the whole block is NaN.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+SMALLEST_SCALE, TOO_LARGE_SCALE = 2.0**-100, 2.0**126
+_ONE = 0x3F800000  # the bits of 1.0
+_OFFSET = _ONE - (_ONE >> 2)
+
+
+def encode(numbers: Tensor, block: int, code_map: str) -> tuple[Tensor, Tensor]:
+    """Return the int8 codes of float32 numbers, a flat tensor, and the scales of their blocks."""
+    count = numbers.numel()
+    blocks = pad(numbers, (0, -count % block)).view(-1, block)
+    magnitudes = blocks.abs()
+    scales = magnitudes.amax(dim=1, keepdim=True) if count else blocks.new_zeros((0, 1))
+    usual = (scales >= SMALLEST_SCALE) & (scales < TOO_LARGE_SCALE)
+    not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
+    shares = magnitudes.mul_(torch.where(usual, scales, 1.0).reciprocal_())
+    if code_map == "linear":
+        codes = shares.mul_(127).round_()
+    else:
+        quarters = (shares.view(torch.int32) >> 2).add_(_OFFSET).view(torch.float32)
+        codes = quarters.mul_(128).round_().sub_(1).clamp_(0, 127)
+    codes = torch.maximum(codes, not_zero.float()).copysign_(blocks)
+    codes = torch.where(usual, codes, 0.0).to(torch.int8)
+    finite = scales < TOO_LARGE_SCALE
+    stored = torch.where(usual, scales, torch.where(finite, 0.0, torch.nan))
+    return codes.view(-1)[:count], stored.view(-1)
+
+
+def decode(codes: Tensor, scales: Tensor, block: int, code_map: str) -> Tensor:
+    """Return the float32 numbers that codes and the scales of their blocks stand for."""
+    count = codes.numel()
+    numbers = pad(codes.to(torch.float32), (0, -count % block)).view(-1, block)
+    if code_map == "linear":
+        shares = numbers.mul_(1 / 127)
+    else:
+        fourths = (numbers.abs() + 1).div_(128).view(torch.int32)
+        shares = ((fourths - _OFFSET) << 2).view(torch.float32)
+        shares = torch.where(numbers == 0, 0.0, shares).copysign_(numbers)
+    return shares.mul_(scales[:, None]).view(-1)[:count]

@@ -1,0 +1,243 @@
+"""A state of 8 bits: a tensor whose memory holds a code for each element, and scales of blocks.
+
+Blocks are consecutive elements in memory, whatever the strides. The scales stand behind the codes,
+at a multiple of 64 bytes, so the address of the tensor tells a kernel where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.tensors.block_codes import decode, encode
+from optgen.runtime.tensors.dtensor import is_dtensor
+from optgen.runtime.torch_private import dtensor_spec, local_tensor, on_memory
+
+_ALIGNMENT = 64
+_OF_MEMORY = frozenset(
+    [
+        "data_ptr",
+        "numel",
+        "nelement",
+        "size",
+        "stride",
+        "dim",
+        "ndimension",
+        "storage_offset",
+        "untyped_storage",
+        "element_size",
+        "is_contiguous",
+        "is_neg",
+        "is_conj",
+        "is_complex",
+        "is_floating_point",
+        "has_names",
+        "get_device",
+        "is_shared",
+        "__len__",
+        "__hash__",
+        "__dir__",
+        "_is_view",
+        "_has_symbolic_sizes_strides",
+    ]
+)
+_COMPUTED = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
+_MOVED = frozenset({"clone", "cpu", "cuda", "pin_memory", "share_memory_"})
+
+
+class QuantizedTensor(Tensor):
+    """A tensor of codes of 8 bits; any computation sees the float32 numbers they stand for.
+
+    An operation in place, such as `copy_` or `mul_`, encodes its result. `dequantize` returns the
+    numbers, and `clone`, `cpu` and `cuda` keep the codes. The dtype is int8, that of the codes.
+    """
+
+    block: int
+    map: str
+    _memory: Tensor  # the codes, then the scales
+
+    @classmethod
+    def _over(
+        cls, memory: Tensor, size: Sequence[int], stride: Sequence[int], block: int, code_map: str
+    ) -> QuantizedTensor:
+        """Return a tensor over memory that has its codes and scales."""
+        tensor = Tensor._make_subclass(cls, memory.as_strided(size, stride))
+        tensor._memory, tensor.block, tensor.map = memory, block, code_map
+        return tensor
+
+    @classmethod
+    def zeros_like(cls, like: Tensor, block: int, code_map: str) -> QuantizedTensor:
+        """Return zeros with the shape of a tensor, and with its strides if it is dense."""
+        count = like.numel()
+        scales = -(-count // block)
+        size = _padded(count) + 4 * scales if count else 0
+        memory = torch.zeros(size, dtype=torch.int8, device=like.device)
+        stride = torch.empty_like(like, device="meta").stride()
+        return cls._over(memory, like.shape, stride, block, code_map)
+
+    @property
+    def codes(self) -> Tensor:
+        """The codes, an int8 tensor over the same memory."""
+        return self._memory.as_strided(self.size(), self.stride())
+
+    @property
+    def scales(self) -> Tensor:
+        """The scales of the blocks, a float32 tensor over the same memory."""
+        return self._memory[_padded(self.numel()) :].view(torch.float32)
+
+    @torch.no_grad()
+    def dequantize(self) -> Tensor:
+        """Return the numbers, a new float32 tensor."""
+        codes = self._memory[: self.numel()]
+        numbers = decode(codes, self.scales, self.block, self.map)
+        return numbers.as_strided(self.size(), self.stride())
+
+    @torch.no_grad()
+    def quantize_(self, values: Tensor) -> QuantizedTensor:
+        """Encode the values of a tensor of the same shape."""
+        if tuple(values.shape) != tuple(self.shape):
+            raise RuntimeError(f"shape {tuple(values.shape)} does not fit {tuple(self.shape)}")
+        stride, count = self.stride(), self.numel()
+        if values.dtype != torch.float32 or values.stride() != stride:
+            whole = torch.empty_strided(
+                values.shape, stride, dtype=torch.float32, device=self.device
+            )
+            values = whole.copy_(values)
+        numbers = values.detach().as_strided((count,), (1,))
+        codes, scales = encode(numbers, self.block, self.map)
+        self._memory[:count].copy_(codes)
+        self.scales.copy_(scales)
+        return self
+
+    def viewed(self, size: Sequence[int]) -> QuantizedTensor:
+        """Return a view in another shape; raise a `RuntimeError` if the memory has none."""
+        view = self.codes.view(size)
+        return self._over(self._memory, view.shape, view.stride(), self.block, self.map)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedTensor:
+        copy = memo[id(self)] = self._with_memory(self._memory.clone())
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        parts = (self._memory, tuple(self.size()), self.stride(), self.block, self.map)
+        return QuantizedTensor._over, parts
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"QuantizedTensor({self.dequantize()}, block={self.block}, map={self.map!r})"
+
+    def _with_memory(self, memory: Tensor) -> QuantizedTensor:
+        return self._over(memory, self.size(), self.stride(), self.block, self.map)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Apply a function of torch to the numbers, or to the memory if it asks about that."""
+        kwargs, name = kwargs or {}, func.__name__
+        if _asks_memory(func):
+            return on_memory(func, types, args, kwargs)
+        if _keeps_codes(name, args, kwargs):
+            memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
+            return args[0]._with_memory(memory)
+        values = _dequantized(args)
+        result = func(*values, **{key: _dequantized(value) for key, value in kwargs.items()})
+        if "out" in kwargs:
+            raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
+        if _is_in_place(name):
+            _write(args[0], values[0])
+            return args[0]
+        return result
+
+
+@cache
+def _asks_memory(func: Any) -> bool:
+    """Tell whether a function asks about memory, or gets an attribute that is no tensor."""
+    if func.__name__ == "__get__":
+        return func.__self__.__name__ not in _COMPUTED
+    return func.__name__ in _OF_MEMORY or func.__name__ == "__set__"
+
+
+def _padded(count: int) -> int:
+    return -(-count // _ALIGNMENT) * _ALIGNMENT
+
+
+def _keeps_codes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Tell whether a function copies or moves memory, and converts nothing."""
+    if not isinstance(args[0], QuantizedTensor):
+        return False
+    if name == "to":
+        arguments = (*args[1:], *kwargs.values())
+        return not any(isinstance(each, torch.dtype | Tensor) for each in arguments)
+    return name in _MOVED
+
+
+def _is_in_place(name: str) -> bool:
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name == "__setitem__" or (name.startswith("__i") and name != "__invert__")
+
+
+def _dequantized(value: Any) -> Any:
+    """Return a value with numbers in place of quantized tensors, in lists and tuples too."""
+    if isinstance(value, QuantizedTensor):
+        return value.dequantize()
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        return type(value)([_dequantized(each) for each in value])
+    return value
+
+
+def _write(target: Any, values: Any) -> None:
+    """Encode the values of a tensor, or of each of a list; leave other tensors alone."""
+    if isinstance(target, QuantizedTensor):
+        target.quantize_(values)
+    elif isinstance(target, list | tuple):
+        for each, its_values in zip(target, values, strict=True):
+            _write(each, its_values)
+
+
+def is_quantized(value: Any) -> bool:
+    """Tell whether a value is a quantized tensor, or a DTensor with quantized local tensors."""
+    kind = type(value)
+    local = local_tensor(value) if is_dtensor(kind) else value
+    return isinstance(local, QuantizedTensor)
+
+
+def dequantized(value: Any) -> Any:
+    """Return the numbers of a quantized tensor, or of such a DTensor; return anything else."""
+    if isinstance(value, QuantizedTensor):
+        return value.dequantize()
+    return _with_local(value, local_tensor(value).dequantize()) if is_quantized(value) else value
+
+
+def quantized(values: Tensor, block: int, code_map: str) -> Tensor:
+    """Return a tensor, or a DTensor with its local tensors, in 8 bits."""
+    if not is_dtensor(type(values)):
+        return QuantizedTensor.zeros_like(values, block, code_map).quantize_(values)
+    return _with_local(values, quantized(local_tensor(values), block, code_map))
+
+
+def quantized_zeros(like: Tensor, block: int, code_map: str) -> Tensor:
+    """Return zeros like a tensor or a DTensor, in 8 bits."""
+    if not is_dtensor(type(like)):
+        return QuantizedTensor.zeros_like(like, block, code_map)
+    return _with_local(like, QuantizedTensor.zeros_like(local_tensor(like), block, code_map))
+
+
+def _with_local(like: Any, local: Tensor) -> Tensor:
+    """Return a DTensor with the sharding of another one, and another local tensor."""
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    spec = dtensor_spec(like)
+    meta = TensorMeta(like.shape, like.stride(), local.dtype)
+    made: Tensor = DTensor(
+        local, DTensorSpec(spec.mesh, spec.placements, meta), requires_grad=False
+    )
+    return made

@@ -1,0 +1,43 @@
+"""Check states of 8 bits: their options, and the rules that have them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from optgen.ir.algorithm import QUANTIZED, QUANTIZED_BLOCKS, QUANTIZED_MAPS, Algorithm
+from optgen.spec.literals import Option, one_of
+from optgen.spec.source import Source
+
+QUANTIZED_OPTIONS = {
+    "block": Option(
+        lambda v: type(v) is int and v in QUANTIZED_BLOCKS,
+        f"one of {', '.join(map(str, QUANTIZED_BLOCKS))}",
+    ),
+    "map": one_of(*QUANTIZED_MAPS),
+    "min_elements": Option(lambda v: type(v) is int and v >= 0, "a whole number of at least 0"),
+}
+
+
+def check_declaration(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
+    """Check that a state of 8 bits has its parameter's shape, and that others have no blocks."""
+    if options.get("dtype") != QUANTIZED:
+        for option in node.keywords:
+            if option.arg in QUANTIZED_OPTIONS:
+                hint = f'add dtype="{QUANTIZED}", or leave it out'
+                source.error(option.value, f"`{option.arg}` is for a state of 8 bits", hint)
+    elif options.get("shape", "like") != "like":
+        message = f'dtype="{QUANTIZED}" is for a state of the parameter\'s shape'
+        source.error(node, message, "leave it out: such a state is small beside the parameter")
+
+
+def check_quantized(source: Source, algorithm: Algorithm) -> None:
+    """Check that a rule with states of 8 bits takes no sparse gradients: rows share blocks."""
+    for state in algorithm.states:
+        if state.dtype == QUANTIZED and algorithm.gradient != "dense":
+            message = f"`{state.symbol}` has 8 bits, in a rule for sparse gradients"
+            hint = (
+                f'leave gradient="{algorithm.gradient}" out: rows do not have blocks of their own'
+            )
+            source.error_at(state.place, message, hint)

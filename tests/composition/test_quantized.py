@@ -1,0 +1,394 @@
+"""Optimizers with states of 8 bits: by hand, in checkpoints, and what they refuse."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from codes_by_hand import held
+from composition.training import LOWERINGS, difference, give_gradients, parameters
+from interpreter import outside_interpreter, run_inside
+from spec_texts import read, spec
+from torch import Tensor
+
+import optgen
+from optgen import compose, modifiers, optim, use_lowering
+from optgen.keyed import KeyedOptimizerWrapper
+from optgen.runtime.tensors.quantized import QuantizedTensor
+from optgen.spec import Spec
+
+SHAPES = ((40, 33), (130,), (20, 4, 3, 3), (7,))
+"""The last is smaller than `SMALLEST`, so its states have no codes."""
+SMALLEST = 100
+BLOCK = 64
+STEPS = 4
+LION = '''
+from optgen.spec import hyper, optimizer, sign, state
+
+@optimizer(paper="https://arxiv.org/abs/2302.06675")
+def Lion(
+    p, g, /, m=state("exp_avg", dtype="8bit", block=64, min_elements=100),
+    *, lr=hyper(1e-3, ge=0), betas=hyper((0.9, 0.99), ge=0, lt=1),
+):
+    """Steps by the sign of a mean of gradients (Chen et al., 2023)."""
+    beta1, beta2 = betas
+    p = p - lr * sign(beta1 * m + (1 - beta1) * g)
+    m = beta2 * m + (1 - beta2) * g
+'''
+
+
+@outside_interpreter
+def test_fused_triton_in_its_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__, "fused_triton")
+
+
+def quantized(base: Any, code_map: str = "dynamic", **by_key: str) -> Any:
+    chosen = modifiers.quantized(block=BLOCK, map=code_map, min_elements=SMALLEST, **by_key)
+    return compose(base, chosen)
+
+
+def step(optimizer: Any, params: Iterable[Tensor], seed: int, lowering: str = "foreach") -> None:
+    give_gradients(params, seed)
+    with use_lowering(lowering):
+        optimizer.step()
+
+
+def numbers(state: Tensor) -> Tensor:
+    return state.dequantize() if isinstance(state, QuantizedTensor) else state
+
+
+def hold(states: dict[str, Tensor], code_map: str) -> None:
+    """Round the states of a plain optimizer as those of 8 bits are rounded."""
+    for key, value in states.items():
+        if key != "step":
+            large = value.numel() >= SMALLEST
+            value.copy_(held(value, BLOCK, code_map) if large else value.float())
+
+
+BASES: dict[str, dict[str, Any]] = {
+    "AdamW": {"lr": 1e-2, "amsgrad": True},
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+}
+CASES = [("AdamW", "dynamic"), ("AdamW", "linear"), ("SGD", "dynamic")]
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(("base", "code_map"), CASES)
+def test_by_hand(base: str, code_map: str, lowering: str) -> None:
+    """An optimizer of torch takes the step, and its states are rounded outside of it."""
+    params, theirs = parameters(SHAPES), parameters(SHAPES)
+    optimizer = quantized(getattr(optim, base), code_map)(params, **BASES[base])
+    by_hand = getattr(torch.optim, base)(theirs, **BASES[base])
+    for seed in range(STEPS):
+        step(optimizer, params, seed, lowering)
+        give_gradients(theirs, seed)
+        by_hand.step()
+        for states in by_hand.state.values():
+            hold(states, code_map)
+        assert difference(params, theirs) < 1e-6
+    for param, same in zip(params, theirs, strict=True):
+        for key, value in by_hand.state[same].items():
+            state = optimizer.state[param][key]
+            assert key == "step" or isinstance(state, QuantizedTensor) == (param is not params[-1])
+            assert difference([numbers(state)], [value]) < 1e-6
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_spec_by_hand(lowering: str) -> None:
+    params = parameters(SHAPES)
+    optimizer = optgen.load(Spec("Lion", LION, "lion.py", 1))(params)
+    theirs = [param.detach().clone() for param in params]
+    means = [torch.zeros_like(param) for param in params]
+    for seed in range(STEPS):
+        step(optimizer, params, seed, lowering)
+        for index, param in enumerate(params):
+            assert param.grad is not None
+            mean = means[index]
+            theirs[index] -= 1e-3 * (0.9 * mean + 0.1 * param.grad).sign()
+            mean.mul_(0.99).add_(param.grad, alpha=0.01)
+            hold({"exp_avg": mean}, "dynamic")
+        assert difference(params, theirs) < 1e-12
+
+
+def test_muon_by_hand() -> None:
+    """A rule on matrices takes its step in lists."""
+    shapes = ((40, 33), (20, 6), (5, 3))
+    params, theirs = parameters(shapes), parameters(shapes)
+    optimizer = quantized(optim.Muon)(params)
+    plain = compose(optim.Muon, modifiers.state_dtype("float32"))(theirs)
+    for seed in range(STEPS):
+        give_gradients(params, seed)
+        optimizer.step()
+        step(plain, theirs, seed)
+        for states in plain.state.values():
+            hold(states, "dynamic")
+        assert difference(params, theirs) < 1e-6
+    assert "states of 8 bits in a rule with reductions" in optgen.explain(optimizer)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lowerings_agree(dtype: torch.dtype, lowering: str) -> None:
+    """Rounding of float32 arithmetic changes few codes: those of numbers between two codes."""
+    params, exact = parameters(SHAPES, dtype), parameters(SHAPES)
+    with torch.no_grad():
+        for one, other in zip(params, exact, strict=True):
+            other.copy_(one)
+    pair = [quantized("adamw")(each) for each in (params, exact)]
+    for seed in range(STEPS):
+        step(pair[0], params, seed, lowering)
+        give_gradients(exact, seed)
+        for one, other in zip(params, exact, strict=True):
+            assert one.grad is not None
+            other.grad = one.grad.double()
+        pair[1].step()
+    assert difference(params, exact) < (1e-2 if dtype == torch.bfloat16 else 1e-4)
+    for one, other in zip(params[:3], exact[:3], strict=True):
+        states = pair[0].state[one], pair[1].state[other]
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert (states[0][key].codes != states[1][key].codes).float().mean() < 0.01
+
+
+@outside_interpreter
+def test_threads_and_kernels_do_not_change_bits() -> None:
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            generator = torch.Generator().manual_seed(1)
+            param = torch.randn(1_500_001, generator=generator)
+            optimizer = quantized("adamw", exp_avg="float32")([param])
+            for _ in range(2):
+                param.grad = torch.randn(param.shape, generator=generator)
+                with use_lowering("fused_cpu"):
+                    optimizer.step()
+        finally:
+            torch.set_num_threads(1)
+        found.append((param, optimizer.state[param]["exp_avg_sq"].codes))
+    assert all(map(torch.equal, *found))
+
+
+def trained(cls: Any, **options: Any) -> tuple[Any, list[Tensor]]:
+    params = parameters(SHAPES, torch.float32)
+    optimizer = cls(params, **options)
+    for seed in range(STEPS):
+        give_gradients(params, seed)
+        optimizer.step()
+    return optimizer, params
+
+
+def same_from_here(pairs: Iterable[tuple[Any, list[Tensor]]]) -> bool:
+    """Tell whether optimizers take the same further steps, to the bit."""
+    ends = []
+    for optimizer, params in pairs:
+        step(optimizer, params, 77)
+        ends.append([param.detach() for param in params])
+    return all(all(map(torch.equal, ends[0], end)) for end in ends)
+
+
+def copied(params: Iterable[Tensor]) -> list[Tensor]:
+    return [param.detach().clone().requires_grad_() for param in params]
+
+
+@outside_interpreter
+def test_a_checkpoint_holds_float32_and_loses_nothing() -> None:
+    cls = quantized("adamw")
+    optimizer, params = trained(cls)
+    saved = optimizer.state_dict()
+    assert {v.dtype for s in saved["state"].values() for v in s.values()} == {torch.float32}
+    assert {type(v) for s in saved["state"].values() for v in s.values()} == {Tensor}
+    assert isinstance(optimizer.state[params[0]]["exp_avg"], QuantizedTensor)
+    loaded = cls(copied(params))
+    loaded.load_state_dict(copy.deepcopy(saved))
+    same_params = loaded.param_groups[0]["params"]
+    assert isinstance(loaded.state[same_params[0]]["exp_avg"], QuantizedTensor)
+    others: list[Any] = [
+        copy.deepcopy((optimizer, params)),
+        pickle.loads(pickle.dumps((optimizer, params))),
+        (loaded, same_params),
+    ]
+    assert same_from_here([(optimizer, params), *others])
+
+
+@outside_interpreter
+def test_checkpoints_of_plain_optimizers() -> None:
+    plain, params = trained(optim.AdamW)
+    loaded = quantized("adamw")(copied(params))
+    loaded.load_state_dict(plain.state_dict())
+    for param, same in zip(params, loaded.param_groups[0]["params"], strict=True):
+        for key in ("exp_avg", "exp_avg_sq"):
+            value = plain.state[param][key].clone()
+            hold({key: value}, "dynamic")
+            torch.testing.assert_close(numbers(loaded.state[same][key]), value, rtol=1e-6, atol=0)
+    back = torch.optim.AdamW(copied(params))
+    back.load_state_dict(loaded.state_dict())
+    for param, same in zip(back.param_groups[0]["params"], loaded.state, strict=True):
+        assert torch.equal(back.state[param]["exp_avg"], numbers(loaded.state[same]["exp_avg"]))
+    linear = quantized("adamw", "linear")(copied(params))
+    linear.load_state_dict(loaded.state_dict())
+    assert all(each["exp_avg"].isfinite().all() for each in linear.state.values())
+
+
+@outside_interpreter
+@pytest.mark.parametrize("foreach", [True, None])
+def test_options_of_groups(foreach: bool | None) -> None:
+    _, params = trained(quantized("sgd"), momentum=0.9, maximize=True, foreach=foreach)
+    theirs = parameters(SHAPES, torch.float32)
+    plain = quantized("sgd")(theirs, momentum=0.9, foreach=foreach)
+    for seed in range(STEPS):
+        give_gradients(theirs, seed)
+        for param in theirs:
+            assert param.grad is not None
+            param.grad.neg_()
+        plain.step()
+    assert all(map(torch.equal, params, theirs))
+
+
+@outside_interpreter
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_memory_formats_and_views(lowering: str) -> None:
+    """Blocks follow the memory of a parameter, and a view of a group changes none."""
+    base = parameters([(20, 8, 3, 3)])[0].detach()
+    formats: dict[str, Callable[[Tensor], Tensor]] = {
+        "channels last": lambda x: x.to(memory_format=torch.channels_last),
+        "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+        "with holes": lambda x: torch.stack([x, x], dim=-1)[..., 0],
+    }
+    for form in formats.values():
+        param, flat = form(base.clone()), form(base.clone())
+        order = torch.empty_like(param).copy_(param)  # dense
+        rows = order.as_strided((order.numel(),), (1,))
+        flat_optimizer, optimizer = quantized("adamw")([rows]), quantized("adamw")([param])
+        for seed in range(2):
+            give_gradients([flat], seed)
+            assert flat.grad is not None
+            param.grad = flat.grad
+            dense = torch.empty_like(order).copy_(flat.grad)
+            rows.grad = dense.as_strided((order.numel(),), (1,))
+            with use_lowering(lowering):
+                optimizer.step()
+                flat_optimizer.step()
+        assert difference([param], [order]) < 1e-6
+    param, viewed = base.clone(), base.clone()
+    group = {"params": [viewed], "view": (20, 72)}
+    optimizers = [quantized("adamw")([param]), quantized("adamw")([group])]
+    for seed in range(2):
+        for optimizer, each in zip(optimizers, (param, viewed), strict=True):
+            step(optimizer, [each], seed, lowering)
+    assert torch.equal(param, viewed)
+
+
+@outside_interpreter
+def test_choices_of_states() -> None:
+    def dtypes(modifier: Any, base: Any = "adamw", *more: Any) -> dict[str, Any]:
+        optimizer = compose(base, modifier, *more)([torch.ones(5000, requires_grad=True)])
+        optimizer.init_state()
+        (state,) = optimizer.state.values()
+        return {key: value.dtype for key, value in state.items() if key != "step"}
+
+    codes, wide = torch.int8, torch.float32
+    assert dtypes(modifiers.quantized()) == {"exp_avg": codes, "exp_avg_sq": codes}
+    assert dtypes(modifiers.quantized("8bit", exp_avg_sq="bfloat16")) == {
+        "exp_avg": codes,
+        "exp_avg_sq": torch.bfloat16,
+    }
+    assert dtypes(modifiers.quantized(None, exp_avg="8bit"))["exp_avg_sq"] == wide
+    assert dtypes(modifiers.quantized(min_elements=5001))["exp_avg"] == wide
+    assert dtypes(modifiers.quantized(), "adamw", modifiers.kahan)["compensation"] == wide
+    both = dtypes(modifiers.quantized(compensation="8bit"), "adamw", modifiers.kahan)
+    assert both["compensation"] == both["exp_avg"] == codes
+
+
+@outside_interpreter
+def test_a_gradient_without_a_number_spoils_a_block() -> None:
+    param = torch.zeros(300, requires_grad=True)
+    optimizer = quantized("sgd")([param], momentum=0.9)
+    for grad in (torch.nan, 1.0):
+        param.grad = torch.ones(300)
+        param.grad[100] = grad
+        optimizer.step()
+    nan = optimizer.state[param]["momentum_buffer"].isnan()
+    assert nan.nonzero().flatten().tolist() == [*range(64, 128)]
+
+
+@outside_interpreter
+def test_a_step_that_is_refused_changes_nothing() -> None:
+    param = torch.ones(300, requires_grad=True)
+    optimizer = quantized("adamw")([param], differentiable=True)
+    param.grad = torch.ones(300)
+    with pytest.raises(RuntimeError, match="autograd cannot follow: set differentiable=False"):
+        optimizer.step()
+    assert not optimizer.state
+    assert torch.equal(param, torch.ones(300))
+    complex_param = torch.ones(300, dtype=torch.complex64)
+    complex_param.grad = complex_param.clone()
+    optimizer = quantized("adamw")([complex_param])
+    with pytest.raises(NotImplementedError, match="complex parameters take states of other dtypes"):
+        optimizer.step()
+    assert not optimizer.state
+    first, second = quantized("adamw")([param]), quantized("adamw", "linear")([param])
+    first.step()
+    second.state[param].update(first.state[param])
+    before = param.detach().clone()
+    with pytest.raises(RuntimeError, match="map 'dynamic', which this optimizer does not declare"):
+        second.step()
+    assert torch.equal(param, before)
+
+
+@outside_interpreter
+def test_states_that_are_replaced_by_numbers() -> None:
+    """A state in float32, as a user may write it, is used as it is."""
+    optimizer, params = trained(quantized("sgd"), momentum=0.9)
+    state = optimizer.state[params[0]]
+    state["momentum_buffer"] = state["momentum_buffer"].float() * 0
+    state = optimizer.state[params[1]]["momentum_buffer"]
+    state.mul_(0.5)
+    before = [param.detach().clone() for param in params]
+    step(optimizer, params, 5)
+    moved = (before[0] - params[0]) / optimizer.param_groups[0]["lr"]
+    assert params[0].grad is not None
+    assert difference([moved], [params[0].grad]) < 1e-3
+    assert type(optimizer.state[params[0]]["momentum_buffer"]) is Tensor
+
+
+@outside_interpreter
+def test_keyed_optimizers_refuse() -> None:
+    params = parameters(SHAPES)
+    named = {str(index): param for index, param in enumerate(params)}
+    with pytest.raises(TypeError, match="has the state momentum_buffer in 8 bits"):
+        KeyedOptimizerWrapper(named, lambda given: quantized("sgd")(given, momentum=0.9))
+
+
+@outside_interpreter
+def test_scaled_gradients() -> None:
+    params, theirs = parameters(SHAPES, torch.float32), parameters(SHAPES, torch.float32)
+    scaled, plain = quantized("adamw")(params, fused=True), quantized("adamw")(theirs)
+    scaled.grad_scale, scaled.found_inf = torch.tensor(4.0), torch.tensor(0.0)
+    for seed in range(2):
+        give_gradients([*params], seed)
+        give_gradients([*theirs], seed)
+        for param in params:
+            assert param.grad is not None
+            param.grad.mul_(4)
+        scaled.step()
+        plain.step()
+    assert all(map(torch.equal, params, theirs))
+
+
+@outside_interpreter
+def test_a_text_without_a_state_of_8_bits_has_no_blocks() -> None:
+    """Generated C++ of other rules does not change."""
+    text = spec("m = m + g", "p = p - lr * m", states='m=state("m", dtype="float32")')
+    assert "CODES" not in compiled(text)
+    assert "CODES" in compiled(text.replace("float32", "8bit"))
+
+
+def compiled(text: str) -> str:
+    from optgen.lowerings.fused_cpu import context
+
+    return str(context(read(text)).get("codes", ""))

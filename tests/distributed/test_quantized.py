@@ -1,0 +1,147 @@
+"""Test states of 8 bits on two ranks: equal blocks have equal bits, and checkpoints reshard."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from codes_by_hand import held
+from distributed import pair
+from distributed.cases import share
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import Replicate, Shard
+
+from optgen import compose, explain, modifiers, use_lowering
+from optgen.optim import AdamW, Muon
+from optgen.runtime.tensors.quantized import QuantizedTensor
+from optgen.runtime.torch_private import local_tensor
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+BLOCK = 64
+PLACES = (((8, 32), Shard(0)), ((5, 30), Shard(0)), ((3, 40), Shard(1)), ((9, 9), Replicate()))
+"""Shapes, and how two ranks share them. The shards of the first are whole blocks."""
+
+
+def made(base: Any, params: Any) -> Any:
+    chosen = modifiers.quantized(block=BLOCK, min_elements=100)
+    return compose(base, chosen)(params, lr=1e-2)
+
+
+def local(tensor: Any) -> Any:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def train(optimizers: Any, start: int, lowering: str) -> None:
+    """Take two steps of optimizers whose parameters share their whole gradients."""
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    for seed in range(start, start + 2):
+        generator = torch.Generator().manual_seed(seed)
+        grads = [torch.randn(shape, generator=generator) for shape, _ in PLACES]
+        for optimizer in optimizers:
+            params = optimizer.param_groups[0]["params"]
+            for param, grad, (_, how) in zip(params, grads, PLACES, strict=False):
+                sharded = hasattr(param, "to_local")
+                param.grad = share(grad, how, mesh) if sharded else grad.clone()
+            with use_lowering(lowering):
+                optimizer.step()
+
+
+def _trained(rank: int, lowering: str) -> dict[str, Any]:
+    """Return what differs between shards and whole parameters, after four steps."""
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    torch.manual_seed(1)
+    drawn = [torch.randn(shape) for shape, _ in PLACES]
+    ours = [nn.Parameter(share(x, how, mesh)) for x, (_, how) in zip(drawn, PLACES, strict=True)]
+    alone = [nn.Parameter(x.clone()) for x in drawn]
+    sharded, whole = made(AdamW, ours), made(AdamW, alone)
+    train([sharded, whole], 0, lowering)
+    saved = sharded.state_dict()["state"][0]["exp_avg"]
+    resumed = made(AdamW, [nn.Parameter(p.detach().clone()) for p in ours])
+    resumed.load_state_dict(copy.deepcopy(sharded.state_dict()))
+    train([sharded, whole, resumed], 2, lowering)
+    end = sharded.state_dict()["state"][0]["exp_avg"]
+    again = resumed.param_groups[0]["params"]
+    return {
+        "first": torch.equal(ours[0].full_tensor(), alone[0]),
+        "replicated": torch.equal(ours[3].full_tensor(), alone[3]),
+        "others": max(
+            (a.full_tensor() - b).abs().max().item() for a, b in zip(ours, alone, strict=True)
+        ),
+        "kinds": [type(local_tensor(sharded.state[ours[n]]["exp_avg"])) for n in (0, 3)],
+        "numbers": torch.equal(sharded.state[ours[0]]["exp_avg"].to_local(), end.to_local()),
+        "saved": (type(saved).__name__, str(saved.dtype), tuple(saved.shape)),
+        "resumed": all(torch.equal(local(a), local(b)) for a, b in zip(ours, again, strict=True)),
+        "explained": explain(sharded),
+    }
+
+
+@pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
+def test_shards_of_whole_blocks_have_the_bits_of_the_whole(lowering: str) -> None:
+    for found in pair.run(_trained, lowering):
+        assert found["explained"].startswith("group 0: fused C++")
+        assert found["first"]
+        assert found["replicated"]
+        assert 0 < found["others"] < 2e-2
+        assert found["kinds"] == [QuantizedTensor, Tensor]
+        assert found["numbers"]
+        assert found["saved"] == ("DTensor", "torch.float32", (8, 32))
+        assert found["resumed"]
+
+
+def _matrices(rank: int) -> tuple[float, str]:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    torch.manual_seed(1)
+    drawn = torch.randn(8, 32)
+    ours = nn.Parameter(share(drawn, Shard(0), mesh))
+    alone = nn.Parameter(drawn.clone())
+    sharded, whole = made(Muon, [ours]), made(Muon, [alone])
+    train([sharded, whole], 0, "foreach")
+    return (ours.full_tensor() - alone).abs().max().item(), explain(sharded)
+
+
+def test_shards_of_a_rule_on_matrices() -> None:
+    for difference, explained in pair.run(_matrices):
+        assert difference < 1e-3
+        assert "states of 8 bits in a rule with reductions" in explained
+
+
+def _resharded(rank: int, folder: str) -> list[Any]:
+    """Save on two ranks, and load on one: numbers are rounded again, in blocks of the whole."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    def network() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Linear(30, 10, bias=False)
+
+    first, second = network(), network()
+    fully_shard(first, mesh=distributed.init_device_mesh("cpu", (2,)))
+    optimizer, alone = made(AdamW, first.parameters()), made(AdamW, second.parameters())
+    for seed in range(3):
+        torch.manual_seed(seed)
+        first(torch.randn(16, 30)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    saved: Any = state_dict.get_optimizer_state_dict(first, optimizer)
+    checkpoint.save(saved, checkpoint_id=folder)
+    whole = saved["state"]["weight"]["exp_avg"].full_tensor()
+    if rank:
+        return []
+    loaded: Any = state_dict.get_optimizer_state_dict(second, alone)
+    checkpoint.load(loaded, checkpoint_id=folder, no_dist=True)
+    state_dict.set_optimizer_state_dict(second, alone, loaded)
+    state = alone.state[second.weight]["exp_avg"]
+    return [type(state) is QuantizedTensor, state.dequantize(), held(whole, BLOCK)]
+
+
+def test_a_checkpoint_reshards(tmp_path: Path) -> None:
+    found, nothing = pair.run(_resharded, str(tmp_path))
+    assert nothing == []
+    assert found[0]
+    torch.testing.assert_close(found[1], found[2], rtol=1e-6, atol=0)
+    assert found[1].abs().max() > 0

@@ -1,0 +1,86 @@
+"""Train a small transformer with states of 8 bits: the losses are those of float32, within noise.
+
+The noise is the standard deviation of final losses in float32 over seeds, each with its own weights
+and sequences.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from optgen import compose, modifiers, optim
+
+TOKENS, LENGTH, WIDTH = 23, 16, 64
+STEPS = 60
+SEEDS = (0, 1, 2)
+
+
+class Transformer(nn.Module):
+    """Two causal layers; matrices have 4,096 elements or more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, 4, 128, dropout=0.0, batch_first=True)
+            for _ in range(2)
+        )
+        self.head = nn.Linear(WIDTH, TOKENS)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of the next tokens."""
+        x = self.tokens(inputs) + self.places.weight
+        for layer in self.layers:
+            x = layer(x, src_mask=self.mask, is_causal=True)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def sequences(count: int) -> Tensor:
+    """Return progressions modulo the number of tokens, of which some tokens are wrong."""
+    start, slope = torch.randint(TOKENS, (count, 1)), torch.randint(1, 3, (count, 1))
+    exact = (start + slope * torch.arange(LENGTH + 1)) % TOKENS
+    wrong = torch.rand(exact.shape) < 0.05
+    return torch.where(wrong, torch.randint(TOKENS, exact.shape), exact)
+
+
+def final_loss(base: Any, seed: int, *chosen: Any, **options: Any) -> float:
+    """Return the mean loss of the last steps."""
+    torch.manual_seed(seed)
+    network = Transformer()
+    matrices = [p for p in network.layers.parameters() if p.ndim == 2]
+    others = [p for p in network.parameters() if all(p is not matrix for matrix in matrices)]
+    made = [compose(base, *chosen)(matrices, **options)]
+    made.append(compose(optim.AdamW, *chosen)(others, lr=3e-3))
+    losses = []
+    for _ in range(STEPS):
+        batch = sequences(16)
+        loss = F.cross_entropy(network(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        for optimizer in made:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in made:
+            optimizer.step()
+        losses.append(loss.item())
+    return statistics.mean(losses[-15:])
+
+
+@pytest.mark.parametrize(
+    ("base", "options"),
+    [(optim.AdamW, {"lr": 3e-3}), (optim.Muon, {"lr": 0.02})],
+    ids=["AdamW", "Muon"],
+)
+def test_losses_are_those_of_float32(base: Any, options: dict[str, Any]) -> None:
+    wide = [final_loss(base, seed, **options) for seed in SEEDS]
+    codes = modifiers.quantized(min_elements=1000)
+    narrow = [final_loss(base, seed, codes, **options) for seed in SEEDS]
+    noise = statistics.stdev(wide)
+    assert statistics.mean(wide) < 2.0
+    assert abs(statistics.mean(narrow) - statistics.mean(wide)) < noise
