@@ -11,7 +11,9 @@ from torch.optim import Optimizer
 from optgen.optim import _functional as _functional  # available like torch's, without importing it
 from optgen.optim import functional, lr_scheduler, swa_utils
 from optgen.optim._adafactor import Adafactor
+from optgen.optim._create_optimizer import create_optimizer, list_optimizers, optimizer_class
 from optgen.optim._muon import Muon
+from optgen.optim._param_groups import param_groups
 from optgen.optim.adadelta import Adadelta
 from optgen.optim.adagrad import Adagrad
 from optgen.optim.adam import Adam
@@ -44,8 +46,12 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "SparseAdam",
+    "create_optimizer",
     "functional",
+    "list_optimizers",
     "lr_scheduler",
+    "optimizer_class",
+    "param_groups",
     "swa_utils",
     "swap_in_optimizer_params_and_state",
 ]

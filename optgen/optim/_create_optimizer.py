@@ -1,0 +1,104 @@
+"""Find optimizers by their names, and make one for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from optgen.optim._param_groups import param_groups
+
+_ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
+    # timm
+    "momentum": ("sgd", {"momentum": 0.9}),
+    "nesterov": ("sgd", {"momentum": 0.9, "nesterov": True}),
+    "nadamw": ("nadam", {"decoupled_weight_decay": True}),
+    # Hugging Face's Trainer
+    "adamw_torch": ("adamw", {}),
+    "adamw_torch_fused": ("adamw", {}),
+}
+
+
+def list_optimizers(pattern: str = "*") -> list[str]:
+    """Return the names that `create_optimizer` takes and that match a pattern, as in "ada*"."""
+    return sorted(name for name in (*_classes(), *_ALIASES) if fnmatchcase(name, pattern.lower()))
+
+
+def optimizer_class(name: str) -> type[Optimizer]:
+    """Return the class of `optgen.optim` with a name, in letters of any case.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return _found(name)[0]
+
+
+def create_optimizer(
+    model_or_params: nn.Module | Iterable[Any],
+    name: str,
+    *,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    layer_decay: float | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Make an optimizer by its name.
+
+    Args:
+        model_or_params: a model, whose parameters are grouped by `param_groups`; or parameters or
+            groups, which stay as they are.
+        name: a name of `list_optimizers()`.
+        lr: the learning rate; None is the optimizer's default.
+        weight_decay: the decay of weights. Of a model, biases and other vectors get none.
+        layer_decay: see `param_groups`; for models only.
+        options: options by patterns of names; see `param_groups`; for models only.
+        **arguments: further arguments of the class.
+
+    Raises:
+        ValueError: the name is unknown, or parameters without names are to be grouped by name.
+    """
+    kind, given = _found(name)
+    arguments = {**given, **arguments}
+    if lr is not None:
+        arguments["lr"] = lr
+    if isinstance(model_or_params, nn.Module):
+        decay = {} if weight_decay is None else {"weight_decay": weight_decay}
+        groups: Any = param_groups(
+            model_or_params, options, lr=lr, layer_decay=layer_decay, **decay
+        )
+        return kind(groups, **arguments)
+    if layer_decay is not None or options is not None:
+        raise ValueError("layer_decay and options go by names: give the model, not its parameters")
+    if weight_decay is not None:
+        arguments["weight_decay"] = weight_decay
+    return kind(_listed(model_or_params), **arguments)
+
+
+def _listed(params: Iterable[Any]) -> Any:
+    return [params] if isinstance(params, Tensor) else params
+
+
+def _classes() -> dict[str, type[Optimizer]]:
+    """Return the classes of optgen.optim by their names in small letters."""
+    import optgen.optim
+
+    found = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
+    kinds = (kind for kind in found if isinstance(kind, type) and kind is not Optimizer)
+    return {kind.__name__.lower(): kind for kind in kinds}
+
+
+def _found(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
+    """Return the class with a name, and the arguments that the name stands for."""
+    key, given = _ALIASES.get(name.lower(), (name.lower(), {}))
+    classes = _classes()
+    if key not in classes:
+        known = list_optimizers()
+        near = get_close_matches(name.lower(), known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise ValueError(f"no optimizer is called {name!r}: {hint}")
+    return classes[key], given

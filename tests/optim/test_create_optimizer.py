@@ -1,0 +1,135 @@
+"""Test optimizers by name, and param groups by the names of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from optgen import optim
+from optgen.optim import create_optimizer, list_optimizers, optimizer_class, param_groups
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.linear(self.norm(x))
+
+
+def network() -> nn.Sequential:
+    """Return an embedding-like layer, two numbered blocks and an output layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.add_module("stem", nn.Linear(3, 4))
+    model.add_module("blocks", nn.Sequential(Block(), Block()))
+    model.add_module("head", nn.Linear(4, 2))
+    return model
+
+
+def options_of(groups: list[dict[str, Any]], key: str) -> dict[str, Any]:
+    """Return an option of each parameter by its name; None where a group has none."""
+    return {name: group.get(key) for group in groups for name in group["param_names"]}
+
+
+def test_the_list_has_every_class_and_takes_patterns() -> None:
+    names = "adadelta adafactor adagrad adam adamax adamw adamw_torch adamw_torch_fused"
+    assert list_optimizers("ada*") == names.split()
+    assert list_optimizers("LB*") == ["lbfgs"]
+    assert list_optimizers("no*") == []
+
+
+@pytest.mark.parametrize("name", list_optimizers())
+def test_every_name_makes_an_optimizer(name: str) -> None:
+    params = [nn.Parameter(torch.ones(2, 3))]
+    optimizer = create_optimizer(params, name, lr=0.5)
+    assert type(optimizer) is optimizer_class(name)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_an_alias_brings_arguments_that_others_replace() -> None:
+    params = [nn.Parameter(torch.ones(2))]
+    (group,) = create_optimizer(params, "nesterov").param_groups
+    assert (group["momentum"], group["nesterov"]) == (0.9, True)
+    (group,) = create_optimizer(params, "nesterov", momentum=0.5).param_groups
+    assert (group["momentum"], group["nesterov"]) == (0.5, True)
+
+
+def test_biases_and_norms_of_a_model_do_not_decay() -> None:
+    model = network()
+    optimizer = create_optimizer(model, "AdamW", lr=0.1, weight_decay=0.3)
+    found = options_of(optimizer.param_groups, "weight_decay")
+    assert list(found) != []
+    assert found == {n: 0.3 if p.ndim > 1 else 0 for n, p in model.named_parameters()}
+    assert len(optimizer.param_groups) == 2
+
+
+def test_parameters_alone_decay_as_they_are() -> None:
+    optimizer = create_optimizer(nn.Parameter(torch.ones(3)), "adam", weight_decay=0.3)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.3
+
+
+def test_layers_far_from_the_output_learn_slowly() -> None:
+    found = options_of(param_groups(network(), lr=1.0, layer_decay=0.5), "lr")
+    assert found["head.weight"] == found["head.bias"] == 1
+    assert found["blocks.1.linear.weight"] == found["blocks.1.norm.bias"] == 0.5
+    assert found["blocks.0.linear.weight"] == 0.25
+    assert found["stem.weight"] == 0.125
+
+
+def test_without_numbers_there_is_one_layer() -> None:
+    model = nn.Module()
+    model.one, model.two = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert set(options_of(param_groups(model, lr=1.0, layer_decay=0.5), "lr").values()) == {1.0}
+
+
+def test_later_patterns_prevail_and_frozen_parameters_are_left_out() -> None:
+    model = network()
+    model.stem.weight.requires_grad_(False)  # type: ignore[union-attr]
+    groups = param_groups(model, {"*.bias": {"lr": 0.5}, "head.*": {"lr": 0.25, "eps": 1e-5}})
+    found = options_of(groups, "lr")
+    assert "stem.weight" not in found
+    assert found["stem.bias"] == 0.5
+    assert found["head.bias"] == 0.25
+    assert found["blocks.0.linear.weight"] is None
+    assert options_of(groups, "eps")["head.bias"] == 1e-5
+    assert [len(group["params"]) for group in groups] == [5, 4, 2]
+
+
+def test_the_groups_train() -> None:
+    model = network()
+    optimizer = create_optimizer(
+        model, "adamw", lr=0.01, weight_decay=0.1, layer_decay=0.9, options={"head.*": {"lr": 0.0}}
+    )
+    before = {name: param.detach().clone() for name, param in model.named_parameters()}
+    model(torch.ones(2, 3)).square().sum().backward()
+    optimizer.step()
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    assert "blocks.0.linear.weight" in moved
+    assert not moved & {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: create_optimizer(network(), "adanw"), "no optimizer is called 'adanw': did you"),
+        (lambda: param_groups(network(), {"*.wait": {}}), "no trainable parameter is called"),
+        (lambda: param_groups(network(), layer_decay=0.5), "give lr too"),
+        (
+            lambda: create_optimizer([torch.ones(1)], "sgd", lr=1, layer_decay=0.5),
+            "give the model, not its parameters",
+        ),
+    ],
+)
+def test_errors(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_the_names_of_torchs_classes_stay() -> None:
+    assert optimizer_class("RMSprop") is optim.RMSprop
