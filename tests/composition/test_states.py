@@ -87,7 +87,7 @@ def test_keys(name: str) -> None:
         assert set(state) == {*ADAM, *OWN.get(name, ())}
     for group in optimizer.param_groups:
         arguments = {argument for argument, _ in hypers_of(modifier(name).spec)}
-        mode = {"train_mode"} if name in ("ema", "schedule_free") else set()
+        mode = {"train_mode"} if name in ("ema", "ema_nesterov", "schedule_free") else set()
         added = {*OF_GROUPS.get(name, ()), *arguments, *mode}
         assert set(group) - set(made().param_groups[0]) == added
 

@@ -156,7 +156,7 @@ FILES = {
 
 def planted(text: str, file: str, old: str, new: str) -> built.Built:
     """Return a rule with a fault planted in the text of a lowering."""
-    render = emit.render
+    render = emit._render
 
     def rendered(algorithm: Any, lowering: Any, *rest: Any, **more: Any) -> str:
         made = render(algorithm, lowering, *rest, **more)
@@ -165,7 +165,7 @@ def planted(text: str, file: str, old: str, new: str) -> built.Built:
         assert old in made
         return made.replace(old, new)
 
-    with mock.patch.object(emit, "render", rendered):
+    with mock.patch.object(emit, "_render", rendered):
         return built.load(text)
 
 
