@@ -263,10 +263,12 @@ def _is_answer(value: Expr, known: set[str]) -> bool:
     return False
 
 
-_VIEWS = ("transpose", "diag", "identity", "where")
+_SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian")
+"""Words whose results may be views, or one tensor for all tensors of a list."""
 
 
 def _makes_new(stmt: Assign) -> bool:
     """Tell whether the value of a statement is a new tensor, whatever reads it."""
     value = only_factor(stmt.value)
-    return not isinstance(value, Ref) and not (isinstance(value, Call) and value.op in _VIEWS)
+    shares = isinstance(value, Call) and value.op in _SHARE_MEMORY
+    return not isinstance(value, Ref) and not shares

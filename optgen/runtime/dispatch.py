@@ -22,6 +22,7 @@ from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consen
 from optgen.runtime.sharded.place_gradients import placed_gradients
 from optgen.runtime.tensors.dtensor import advance_versions
 from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.torch_private import data_ptr, numel
 
 
 class _Prepared(NamedTuple):
@@ -111,7 +112,10 @@ def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Pre
             for lowering, listed in by_lowering.items():
                 for batch in listed:
                     note_batch(consensus, optimizer.rule, lowering, batch)
-        zeroed = _zeroed(optimizer.rule, by_lowering) if optimizer.rule.zero_grad else set()
+        zeroed = set[int]()
+        if optimizer.rule.zero_grad:
+            _check_separate(optimizer, batches)
+            zeroed = _zeroed(optimizer.rule, by_lowering)
         if optimizer.rule.wide:  # its parameters wait for one another in the step
             wide = wide_step.prepare(optimizer, by_lowering, consensus)
             return _Prepared(batches, [wide], zeroed)
@@ -126,14 +130,20 @@ def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, lis
     by_lowering: dict[str, list[Batch]] = {}
     for batch in (part for whole in batches for part in whole.parts or (whole,)):
         if batch.params:
-            if batch.dispatch_key.occurrence and optimizer.rule.zero_grad:
-                raise RuntimeError(
-                    f"{type(optimizer).__name__} leaves gradients at zero, and a parameter is "
-                    "listed twice: list it once"
-                )
             lowering, _ = choose(optimizer, batch)
             by_lowering.setdefault(lowering, []).append(batch)
     return by_lowering
+
+
+def _check_separate(optimizer: Stepping, batches: Sequence[Batch]) -> None:
+    """Raise an error if a gradient would be zero before all that it belongs to have read it."""
+    grads = (grad for batch in batches for grad in batch.grads)
+    places = [data_ptr(grad) for grad in grads if not grad.is_sparse and numel(grad)]
+    if len(set(places)) < len(places):
+        raise RuntimeError(
+            f"{type(optimizer).__name__} leaves gradients at zero, and two parameters share one, "
+            "or one is listed twice: give each a gradient of its own, and list it once"
+        )
 
 
 def _zeroed(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:

@@ -105,10 +105,27 @@ def test_a_parameter_listed_twice_is_refused() -> None:
     with pytest.warns(UserWarning, match="duplicate"):
         ours = pair(())[0]([param, param])
     param.grad = torch.ones(3)
-    with pytest.raises(RuntimeError, match="listed twice: list it once"):
+    with pytest.raises(RuntimeError, match="list it once"):
         ours.step()
     assert torch.equal(param, torch.ones(3))
     assert torch.equal(param.grad, torch.ones(3))
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["first step", "cached step"])
+def test_a_shared_gradient_is_refused(before: int) -> None:
+    """The second parameter would see the zeros that the first has left."""
+    params = [torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)]
+    ours = pair(())[0](params)
+    for _ in range(before):
+        for param in params:
+            param.grad = torch.ones(3)
+        ours.step()
+    kept = [param.detach().clone() for param in params]
+    params[0].grad = params[1].grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match="give each a gradient of its own"):
+        ours.step()
+    assert all(map(torch.equal, params, kept))
+    assert torch.equal(params[0].grad, torch.ones(3))
 
 
 def test_an_expanded_gradient_is_refused() -> None:

@@ -91,6 +91,21 @@ MORE: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "R = R + n @ g",
         ),
     ),
+    "numbers that all tensors of a list share": (
+        f"{MOMENTS}, {SQUARES}",
+        BETAS,
+        (
+            MATRIX,
+            "if fresh(m):",
+            "    m = gaussian(m, 0, 0)",
+            "m = beta * m + g",
+            "L = L + m @ transpose(m)",
+            "x = gaussian(m, 0, 1)",
+            "x = x * x + m",
+            "v = v + L @ x",
+            "p = p - lr * v",
+        ),
+    ),
     "copies of what a sweep writes": (
         f"{MOMENTS}, {SQUARES}",
         BETAS,

@@ -1,8 +1,9 @@
 """Copy tensors for rules that are computed statement by statement, and not in place.
 
 Such a rule works on whole matrices. It computes in float64 for a float64 parameter, in float32 for
-any other, and writes the parameter and its states at its end. So a failed update changes nothing of
-the tensors that it was about to write.
+any other, and writes the parameter and its states at its end. So an update in for-loop or foreach
+that fails changes nothing of the tensors that it was about to write. In the fused lowering, sweeps
+have written some of them by then.
 """
 
 from collections.abc import Iterator

@@ -271,6 +271,7 @@ class CachedDenseStep:
             request.group_cells = self._cells.types_of_groups.buffer_info()[0]
         request.counted = self._kernel.rule.step is not None
         request.by_matrix = self._kernel.by_matrix
+        request.zeroes_gradients = self._kernel.rule.zero_grad
         request.shape = self._table.struct.shape
 
 

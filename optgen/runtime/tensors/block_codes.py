@@ -4,6 +4,8 @@ A scale is the largest magnitude of a block. A code is the sign and a number c f
 stands for a share of the scale. For the map "linear", the share is c / 127. For "dynamic", shares
 lie closer together the smaller they are: a quarter of the bits of a share, as a float32, are the
 bits of (c + 1) / 128, apart from a constant. So no lowering needs a table, and all get equal codes.
+In a linear map, a GPU may round a product and a sum together. This can choose the other one of two
+codes that are equally near.
 
 A number gets the nearest code. In a block without signs, numbers that are not 0 get at least code
 1: no denominator becomes 0.

@@ -157,6 +157,14 @@ class QuantizedTensor(Tensor):
         return result
 
 
+_IN_PLACE = frozenset(
+    {
+        *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__"),
+        *("__imod__", "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"),
+    }
+)
+
+
 @cache
 def _asks_memory(func: Any) -> bool:
     """Tell whether a function asks about memory, or gets an attribute that is no tensor."""
@@ -171,7 +179,7 @@ def _padded(count: int) -> int:
 
 def _keeps_codes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Tell whether a function copies or moves memory, and converts nothing."""
-    if not isinstance(args[0], QuantizedTensor):
+    if not args or not isinstance(args[0], QuantizedTensor):
         return False
     if name == "to":
         arguments = (*args[1:], *kwargs.values())
@@ -180,8 +188,7 @@ def _keeps_codes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
 
 
 def _is_in_place(name: str) -> bool:
-    in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or name == "__setitem__" or (name.startswith("__i") and name != "__invert__")
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
 
 
 def _dequantized(value: Any) -> Any:

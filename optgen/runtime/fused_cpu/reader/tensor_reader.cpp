@@ -274,9 +274,30 @@ struct Reader : Streams {
         return true;
     }
 
+    // Tells whether no two gradients begin at one address, if the kernel writes zeros into them:
+    // one would be zero before the other parameter has read it. Looks addresses up in a hash table.
+    bool gradients_are_separate() const {
+        if (!request.zeroes_gradients) return true;
+        i64 size = 64;
+        while (size < 2 * request.tensors) size *= 2;
+        const void** const seen =
+            static_cast<const void**>(__builtin_calloc(u64(size), sizeof(void*)));
+        bool separate = seen;
+        for (i64 t = 0; separate && t < request.tensors; ++t) {
+            if (!request.types[t] || !request.elements[t]) continue;
+            const void* const address = request.address[request.tensors + t];
+            u64 place = reinterpret_cast<u64>(address) * 0x9E3779B97F4A7C15u >> 32;
+            while (seen[place &= u64(size) - 1] && seen[place] != address) ++place;
+            separate = !seen[place];
+            seen[place] = address;
+        }
+        __builtin_free(seen);
+        return separate;
+    }
+
     bool run() const {
         return read_gradients() && read_states() && is_complete() && counts_are_valid()
-            && take_step();
+            && gradients_are_separate() && take_step();
     }
 
     bool take_step() const {

@@ -53,6 +53,7 @@ class Request(ctypes.Structure):
         ("axes", c_void_p),
         ("counted", c_int64),
         ("by_matrix", c_int64),
+        ("zeroes_gradients", c_int64),
         ("tensors", c_int64),
         ("specs", c_void_p),
         ("group_cells", c_void_p),

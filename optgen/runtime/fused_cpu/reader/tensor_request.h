@@ -27,6 +27,7 @@ struct Request {
     const unsigned char* axes; // [streams]: an Axes
     i64 counted;          // whether the first scalar cell is a step count
     i64 by_matrix;        // whether parameters must be contiguous
+    i64 zeroes_gradients; // whether the kernel leaves gradients at zero
     i64 tensors;
     const Object* specs;  // [stream][tensor]: expected sharding spec, or null; null if none
     const u64* group_cells; // [group]: dtypes of the cells after these, which are the group's and
