@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen import compose, modifiers, optim
+from optgen import compose, modifiers, optim, use_lowering
 from optgen.runtime import dispatch
 from optgen.runtime.batch.gradients import zero_gradients
 
@@ -126,6 +126,46 @@ def test_a_shared_gradient_is_refused(before: int) -> None:
         ours.step()
     assert all(map(torch.equal, params, kept))
     assert torch.equal(params[0].grad, torch.ones(3))
+
+
+@pytest.mark.parametrize("steps", [1, 3], ids=["first step", "cached step"])
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+def test_the_versions_of_gradients_advance(parts: tuple[Any, ...], steps: int) -> None:
+    """A tensor saved for backward must not be read after it has become zero."""
+    param = torch.ones(3, requires_grad=True)
+    ours = pair(parts)[0]([param])
+    for _ in range(steps):
+        param.grad = torch.ones(3)
+        loss = (torch.ones(3, requires_grad=True) * param.grad).sum()
+        ours.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_gradients_with_a_bit_for_conjugation_or_a_sign(lowering: str) -> None:
+    values = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+    negated = torch.ones(3, requires_grad=True)
+    ours = pair(())[0]([values, negated])
+    values.grad = torch.full((3,), 1 - 1j).conj()
+    negated.grad = torch.full((3,), 1 - 1j).conj().imag
+    with use_lowering(lowering):
+        ours.step()
+    assert not values.grad.any()
+    assert not negated.grad.any()
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "fused_cpu"])
+def test_a_gradient_of_inference_mode_is_refused(lowering: str) -> None:
+    """torch lets nothing write to it."""
+    param = torch.ones(3, requires_grad=True)
+    ours = pair(())[0]([param])
+    with torch.inference_mode():
+        grad = torch.ones(3)
+    param.grad = grad
+    with use_lowering(lowering), pytest.raises(RuntimeError, match="clone it outside"):
+        ours.step()
+    assert torch.equal(param, torch.ones(3))
 
 
 def test_an_expanded_gradient_is_refused() -> None:

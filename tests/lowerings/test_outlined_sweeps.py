@@ -103,7 +103,10 @@ MORE: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "x = gaussian(m, 0, 1)",
             "x = x * x + m",
             "v = v + L @ x",
-            "p = p - lr * v",
+            "R = R + transpose(x) @ g",
+            "p = p - lr * v * eps",
+            "if nesterov:",
+            "    p = p - lr * beta * g",
         ),
     ),
     "copies of what a sweep writes": (

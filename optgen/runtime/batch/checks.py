@@ -109,6 +109,11 @@ def _check_memory(batch: Batch, writes_gradients: bool) -> None:
         columns = (column for column in (batch.params, *batch.states) if column)
         written += (column[index] for column in columns if column[index] is not None)
     if writes_gradients:
+        made_in_inference = any(grad.is_inference() for grad in batch.grads)
+        if made_in_inference and not torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "the step writes to gradients, and one was made in inference mode: clone it outside"
+            )
         dense = (grad for grad in batch.grads if not grad.is_sparse)
         written += (grad for grad in dense if not is_contiguous(grad))
     if any(map(has_overlap, written)):

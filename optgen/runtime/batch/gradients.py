@@ -42,13 +42,18 @@ def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) ->
 
 def zero_gradients(grads: Sequence[Tensor]) -> None:
     """Write zeros into gradients."""
-    plain = [grad for grad in grads if type(grad) is Tensor and not grad.is_sparse]
+    plain = [grad for grad in grads if type(grad) is Tensor and _is_ordinary(grad)]
     with torch.no_grad():
         if plain:
             torch._foreach_zero_(plain)
         if len(plain) < len(grads):
             for grad in grads:
                 grad.zero_()
+
+
+def _is_ordinary(grad: Tensor) -> bool:
+    """Tell whether `_foreach_zero_` takes a gradient."""
+    return not (grad.is_sparse or grad.is_conj() or grad.is_neg())
 
 
 def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradients:

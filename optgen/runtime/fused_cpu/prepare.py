@@ -38,7 +38,7 @@ def prepare_chunks(
     def update() -> bool:
         copied = [call() for call in calls]
         for batch in batches:
-            increment_version(batch.params)
+            _advance_versions(kernel, batch)
         return not any(copied)
 
     return update
@@ -82,9 +82,16 @@ def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
         yield from chosen.update(table)
         for original, copy in copied:
             original.copy_(copy)
-        increment_version(batch.params)
+        _advance_versions(chosen, batch)
 
     return update()
+
+
+def _advance_versions(kernel: Kernel, batch: Batch) -> None:
+    """Tell autograd that a kernel has changed parameters, and gradients if it zeroes them."""
+    increment_version(batch.params)
+    if kernel.rule.zero_grad:
+        increment_version(batch.grads)
 
 
 def _run(kernel: Kernel, optimizer: Lowered, table: Table, copied: CopyPairs) -> bool:

@@ -142,21 +142,24 @@ class QuantizedTensor(Tensor):
     ) -> Any:
         """Apply a function of torch to the numbers, or to the memory if it asks about that."""
         kwargs, name = kwargs or {}, func.__name__
+        if func == _SET_DATA:  # wrappers of one method are equal, and not the same
+            return args[0].quantize_(_same_device(args[0], args[1]))
         if _asks_memory(func):
             return on_memory(func, types, args, kwargs)
         if _keeps_codes(name, args, kwargs):
             memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
             return args[0]._with_memory(memory)
+        if _holds_codes(kwargs.get("out")):
+            raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
         values = _dequantized(args)
         result = func(*values, **{key: _dequantized(value) for key, value in kwargs.items()})
-        if "out" in kwargs:
-            raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
         if _is_in_place(name):
             _write(args[0], values[0])
             return args[0]
         return result
 
 
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _IN_PLACE = frozenset(
     {
         *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__"),
@@ -185,6 +188,21 @@ def _keeps_codes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
         arguments = (*args[1:], *kwargs.values())
         return not any(isinstance(each, torch.dtype | Tensor) for each in arguments)
     return name in _MOVED
+
+
+def _same_device(tensor: QuantizedTensor, values: Tensor) -> Tensor:
+    """Return the numbers that are assigned to a tensor's `data`."""
+    if values.device != tensor.device:
+        raise RuntimeError(
+            f"the data of a tensor of 8 bits stays on {tensor.device}: put a new tensor, "
+            "`tensor.to(device)`, into the state"
+        )
+    return values.dequantize() if isinstance(values, QuantizedTensor) else values
+
+
+def _holds_codes(out: Any) -> bool:
+    each = out if isinstance(out, list | tuple) else (out,)
+    return any(isinstance(one, QuantizedTensor) for one in each)
 
 
 def _is_in_place(name: str) -> bool:

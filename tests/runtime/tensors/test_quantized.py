@@ -126,6 +126,22 @@ def test_operations_in_place_encode_their_result() -> None:
         made.quantize_(torch.ones(3))
 
 
+def test_assigned_data_are_encoded() -> None:
+    """Memory of another size or dtype never stands behind the codes."""
+    tensor = quantized(drawn(100), 64, "dynamic")
+    before, codes = tensor.dequantize(), tensor.codes.clone()
+    tensor.data = before.clone()
+    assert torch.equal(tensor.codes, codes)
+    tensor.data = torch.zeros(100)
+    assert not tensor.dequantize().any()
+    with pytest.raises(RuntimeError, match="does not fit"):
+        tensor.data = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="put a new tensor"):
+        tensor.data = torch.zeros(100, device="meta")
+    assert int(quantized(torch.ones(1), 64, "dynamic")) == 1
+    assert torch.sum(input=quantized(torch.ones(4), 64, "dynamic")) == 4
+
+
 def test_copies_keep_the_codes() -> None:
     made = quantized(drawn(5000), 128, "linear")
     assert isinstance(made, QuantizedTensor)

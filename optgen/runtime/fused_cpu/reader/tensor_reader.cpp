@@ -194,14 +194,16 @@ struct Reader : Streams {
                     visit(request.handles[stream * request.tensors + t]);
     }
 
-    // Tells autograd that parameters change, as torch's own operations do. A DTensor and its local
-    // shard both change.
+    // Tells autograd that parameters change, as torch's own operations do, and gradients that become
+    // zero. A DTensor and its local shard both change.
     void bump_versions() const {
         for (i64 t = 0; t < request.tensors; ++t) {
             if (!request.types[t]) continue;
             const void* const handle = request.params[t] + layout.implementation;
             layout.bump_version(handle);
             if (handle != request.handles[t]) layout.bump_version(request.handles[t]);
+            if (request.zeroes_gradients)
+                layout.bump_version(request.handles[request.tensors + t]);
         }
     }
 
