@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -500,6 +501,27 @@ def test_a_state_of_the_group_may_be_set(value: Any) -> None:
     optimizer.param_groups[0]["k"] = value
     step(optimizer, 1)
     assert torch.equal(optimizer.param_groups[0]["k"], torch.tensor(8.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("7", "must be a number, not '7'"),
+        ([7.0], "must be a number"),
+        (torch.ones(2), "2 elements"),
+    ],
+)
+@pytest.mark.parametrize("lowering", [None, "forloop"])
+def test_a_state_of_the_group_that_is_no_number(value: Any, message: str, lowering: Any) -> None:
+    optimizer = PRODIGY(parameters())
+    step(optimizer, 1)
+    step(optimizer, 2)
+    optimizer.param_groups[0]["k"] = value
+    before = [param.detach().clone() for param in optimizer.param_groups[0]["params"]]
+    refused = pytest.raises((TypeError, ValueError), match=message)
+    with use_lowering(lowering) if lowering else nullcontext(), refused:
+        step(optimizer, 3)
+    assert all(map(torch.equal, optimizer.param_groups[0]["params"], before))
 
 
 def test_a_state_that_a_group_is_given() -> None:

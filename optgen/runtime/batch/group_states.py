@@ -21,17 +21,28 @@ def create_group_states(rule: Rule, group: Group) -> None:
 
     A group or a checkpoint may hold a state as a number, or as a tensor of another dtype or on
     another device; such a state is converted.
+
+    Raises:
+        TypeError: a group holds something else under the key of a state.
+        ValueError: it holds a tensor of several elements there.
     """
     device = group["params"][0].device if group["params"] else None
     for state in rule.group_states:
         value, dtype = group.get(state.key), getattr(torch, state.dtype or "float64")
+        _check_number(state.key, value)
         if isinstance(value, Tensor) and not value.is_meta:
             value = value.to(device, dtype)
-            is_vector = value.dim() and value.numel() == 1  # the step refuses several elements
-            group[state.key] = value.reshape(()) if is_vector else value
+            group[state.key] = value.reshape(())
         else:
             start = value if isinstance(value, int | float) else _initial_value(state, group)
             group[state.key] = torch.full((), float(start), dtype=dtype, device=device)
+
+
+def _check_number(key: str, value: object) -> None:
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ValueError(f"{key} of a group must be one number, and has {value.numel()} elements")
+    if value is not None and not isinstance(value, Tensor | int | float):
+        raise TypeError(f"{key} of a group must be a number, not {value!r}")
 
 
 def adopt_group_states(rule: Rule, group: Group) -> None:
