@@ -38,13 +38,13 @@ def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) 
     scales = blocks.abs().amax(dim=1, keepdim=True)
     shares = blocks.abs() / scales
     not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
-    held = torch.copysign(_nearest(shares, code_map, not_zero) * scales, blocks)
+    held = torch.copysign(nearest_shares(shares, code_map, not_zero) * scales, blocks)
     held = torch.where(scales < SMALLEST_SCALE, 0.0, held)
     held = torch.where(scales < TOO_LARGE_SCALE, held, torch.nan)
     return held.flatten()[: len(flat)].view(values.shape).to(torch.float32)
 
 
-def _nearest(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
+def nearest_shares(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
     """Return the nearest shares that codes stand for; those of code 1 or more where `not_zero`."""
     if code_map == "linear":
         return torch.maximum((shares * 127).round(), not_zero) / 127

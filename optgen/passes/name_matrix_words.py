@@ -106,7 +106,7 @@ def is_fusable(stmt: Assign, kinds: dict[Ref, Kind]) -> bool:
         is_matrix(axes)
         and any(not kinds[ref].is_scalar for ref in refs(stmt.value))
         and all(_is_fusable_node(node, axes, kinds) for node in walk(stmt.value))
-        and not any(_is_answer(node, kinds) for node in walk(stmt.value))
+        and not any(_reads_number_as_boolean(node, kinds) for node in walk(stmt.value))
     )
 
 
@@ -137,7 +137,7 @@ def _is_fusable_node(node: Expr, axes: Axes, kinds: dict[Ref, Kind]) -> bool:
     return True
 
 
-def _is_answer(node: Expr, kinds: dict[Ref, Kind]) -> bool:
+def _reads_number_as_boolean(node: Expr, kinds: dict[Ref, Kind]) -> bool:
     """Tell whether an op reads a bare number as true or false."""
     match node:
         case Call("where", (condition, _, _)):

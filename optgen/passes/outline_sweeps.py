@@ -107,7 +107,7 @@ class _Outliner:
         self.taken |= {ref.name for ref in self.kinds}
         (sweep,) = self.whole.sweeps
         self.body = MatrixWordNamer(self.kinds, self.taken).program(sweep.body)
-        self.answers = _answers(self.body)
+        self.booleans = _booleans(self.body)
         device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
         self.stored = {algorithm.param, *device}
         unfused = [stmt for stmt in assigns(self.body) if not self._is_elementwise(stmt)]
@@ -118,7 +118,7 @@ class _Outliner:
 
     def _is_elementwise(self, stmt: Assign) -> bool:
         names = {ref.name for ref in refs(stmt.value)} | {stmt.target.name}
-        return names.isdisjoint(self.answers) and is_fusable(stmt, self.kinds)
+        return names.isdisjoint(self.booleans) and is_fusable(stmt, self.kinds)
 
     def _block(self, program: Program) -> Program:
         out: list[Stmt] = []
@@ -240,22 +240,22 @@ def _read_by_conditions(program: Program) -> set[str]:
     return {ref.name for expr in conditions for ref in refs(expr)}
 
 
-def _answers(program: Program) -> frozenset[str]:
+def _booleans(program: Program) -> frozenset[str]:
     """Return the variables that are true or false."""
     found: set[str] = set()
     while True:
-        more = {s.target.name for s in assigns(program) if _is_answer(s.value, found)} - found
+        more = {s.target.name for s in assigns(program) if _is_boolean(s.value, found)} - found
         if not more:
             return frozenset(found)
         found |= more
 
 
-def _is_answer(value: Expr, known: set[str]) -> bool:
+def _is_boolean(value: Expr, known: set[str]) -> bool:
     match only_factor(value):
         case Ref(name):
             return name in known
         case Call("where", (_, a, b)):
-            return _is_answer(a, known) or _is_answer(b, known)
+            return _is_boolean(a, known) or _is_boolean(b, known)
         case Call(op, _):
             category = OPS[op].category if op in OPS else ""
             truths = ("both", "either", "opposite", "holds", "truth", "is_none", "fresh")

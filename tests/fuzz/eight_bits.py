@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from optgen.ir.algorithm import QUANTIZED, QUANTIZED_MAPS, Algorithm, State
-from optgen.ir.quantization import _nearest
+from optgen.ir.quantization import nearest_shares
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
@@ -75,7 +75,7 @@ def _rounded(right: Right, state: State) -> Right:
     def held(values: Tensor) -> Tensor:
         shares = (values.abs() / scale).clamp(max=1)
         never = torch.zeros_like(shares, dtype=torch.bool)
-        return torch.copysign(_nearest(shares, state.map, never) * scale, values)
+        return torch.copysign(nearest_shares(shares, state.map, never) * scale, values)
 
     reach = e + x.abs() * doubt / scale
     value, low, high = held(x), held(x - reach), held(x + reach)

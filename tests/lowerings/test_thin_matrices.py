@@ -148,7 +148,7 @@ def test_the_text(case: str, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("case", RULES)
-def test_there_is_no_fused_file(case: str) -> None:
+def test_there_is_no_kernel_of_the_whole_rule(case: str) -> None:
     (algorithm,) = read_spec(rule(case, 2))
     files = {path for path in emit.render_all(algorithm, None) if "/" not in path}
     assert files - {"outlined.py"} == {"__init__.py", "forloop.py", "foreach.py"}
