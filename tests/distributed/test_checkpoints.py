@@ -232,7 +232,7 @@ def test_states_belong_to_names_whatever_their_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kinds"),
-    zip([*TOLERANCE, "Adafactor"], cycle(WAYS), strict=False),
+    list(zip([*TOLERANCE, "Adafactor"], cycle(WAYS), strict=False)),
 )
 def test_torchs_checkpoints_and_ours(name: str, kinds: tuple[str, str], tmp_path: Path) -> None:
     """Every class goes one of two ways; parity/test_checkpoints.py goes both in one process."""
