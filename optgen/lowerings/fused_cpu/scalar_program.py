@@ -72,7 +72,8 @@ class ScalarProgram:
         """Return the hyperparameters, step and scalar states that the program or sweeps read."""
         read = [r.name for e in expressions(self._plan.scalars) for r in refs(e)]
         read += [ref.name for ref in self.fields]
-        known = [*self._hypers, "step", *self._states]
+        counted = ["step"] if self._plan.algorithm.step else []  # a sweep of a step is handed it
+        known = [*self._hypers, *counted, *self._states]
         return [name for name in known if name in read or name in self._last]
 
     def _loads(self) -> list[str]:
@@ -80,7 +81,7 @@ class ScalarProgram:
         numbers = [n for n in inputs if n in self._hypers and self._hypers[n].type == "number"]
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
         lines = declared("const double", aliases, _COLUMN)
-        if "step" in inputs:
+        if "step" in inputs and self._plan.algorithm.step:
             lines.append("const double step = cells[STEP].value;")
         for symbol in (s for s in inputs if s in self._states):
             const = "" if symbol in self._last else "const "
