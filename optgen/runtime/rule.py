@@ -129,6 +129,7 @@ class Rule:
     draws: bool = False  # it draws random numbers, by the places of elements
     why_uncut: str = ""  # why it works on whole tensors, statement by statement: it is not fused
     by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
+    codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for the elementwise parts of such a rule
     why_not_in_triton: str = ""  # why a rule that is cut has no lowering to Triton
     ranked: bool = False  # it has matrices of the rank, which is a group value
@@ -168,6 +169,14 @@ class Rule:
     def quantized_states(self) -> tuple[State, ...]:
         """The states that hold codes of 8 bits."""
         return tuple(state for state in self.states if state.is_quantized)
+
+    def why_codes_are_not_read(self, lowering: str) -> str:
+        """Say why a lowering's kernel does not read states of 8 bits; "" if it does."""
+        if not self.quantized_states or lowering in self.codes_readers:
+            return ""
+        if self.codes_readers:
+            return "states of 8 bits in a rule with shapes, random numbers or unused tensors"
+        return "states of 8 bits in a rule of several sweeps"
 
     @cached_property
     def needs_inputs(self) -> bool:

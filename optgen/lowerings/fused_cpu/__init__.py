@@ -34,6 +34,7 @@ from optgen.passes.invert_factors import invert_factors
 from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
+from optgen.passes.one_sweep import is_one_sweep
 from optgen.passes.plan import plan, plans
 from optgen.passes.scatter_add import is_scatter_add
 from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
@@ -74,7 +75,7 @@ def context(algorithm: Algorithm) -> Context:
         **laid_out(blocks),
         **(
             _one_sweep(planned[0], fresh)
-            if len(planned) == 1 and _is_elementwise(planned[0])
+            if len(planned) == 1 and is_one_sweep(planned[0])
             else phased_context(planned, streams, fresh)
         ),
     }
@@ -128,7 +129,7 @@ def _only_read(algorithm: Algorithm) -> list[str]:
 
 def _codes(algorithm: Algorithm) -> list[str]:
     """Declare how streams hold codes of 8 bits, if any may."""
-    if not any(state.dtype == QUANTIZED for state in algorithm.states):
+    if not algorithm.has_codes:
         return []
     states = [s for s in algorithm.states if s.shape != "scalar"]
     codes = [
@@ -148,10 +149,6 @@ def _cells(plan: Plan) -> list[str]:
     """Return the names of the table's scalar cells, which follow its streams."""
     scalar = [constant(s.symbol) for s in plan.algorithm.scalar_states()]
     return ["STEP", *scalar] if plan.algorithm.step else scalar
-
-
-def _is_elementwise(plan: Plan) -> bool:
-    return len(plan.phases) == 1 and isinstance(plan.phases[0], Sweep)
 
 
 def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
@@ -192,7 +189,7 @@ def _parameters(plan: Plan, sweep: Sweep, printer: LoopPrinter) -> list[str]:
     """Return the parameters of the sweep function; those that it does not read have no name."""
     types = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
-        f"{'' if stream.stored else 'const '}S* __restrict {variable(plural(stream.name))}"
+        f"Stream<{'' if stream.stored else 'const '}S> {variable(plural(stream.name))}"
         for stream in sweep.streams
     )
     named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in types.items())

@@ -42,6 +42,8 @@ class FusedCpuBackend:
         """Say in a few words why no kernel can take this batch; "" if one can."""
         if owner.rule.why_uncut:
             return outlined_sweeps.obstacle(owner, batch)
+        if unread := owner.rule.why_codes_are_not_read("fused_cpu"):
+            return unread
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.device != "cpu":

@@ -9,19 +9,18 @@ parameter of its group had before.
 
 import ctypes
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from threading import Lock
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from typing import Any
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
-from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
+from optgen.runtime.batch.dispatch_key import dtype_or_class
 from optgen.runtime.forced_lowering import forced
 from optgen.runtime.fused_cpu.group_cells import GroupCells
+from optgen.runtime.fused_cpu.group_values import GroupGetter, GroupValues, is_constant
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
@@ -30,50 +29,12 @@ from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.state.create import Created
-from optgen.runtime.tensors.group_view import VIEW, seen_view
+from optgen.runtime.tensors.group_view import seen_view
 
 _dtype = attrgetter("dtype")
 
 # The axes of its parameter that a state has, as tensor_request.h numbers them.
 _AXES: dict[str | tuple[str, str], int] = {"like": 0, "row": 1, "col": 2}
-
-
-class GroupValues(NamedTuple):
-    """The values of a group that a step depends on."""
-
-    options: tuple[Any, ...]
-    params: list[Tensor]
-    hypers: tuple[Any, ...]
-
-
-class GroupGetter(NamedTuple):
-    """Getter of a group's values, made for the keys that the group has."""
-
-    key_count: int  # how many keys the group has; a key that is added may be an option
-    items: Callable[[Group], tuple[Any, ...]]
-    options: int  # how many of the items are options; the parameters follow
-    has_view: bool  # whether the group asks for a view
-
-    @classmethod
-    def of(cls, kernel: Kernel, group: Group) -> "GroupGetter":
-        """Return the getter for groups with the same keys as this group."""
-        options = [key for key in (*OPTIONS, VIEW) if key in group]
-        hypers = [key for key in kernel.rule.hypers if key in group]
-        items = _items_of([*options, "params", *hypers])
-        return cls(len(group), items, len(options), VIEW in group)
-
-    def values(self, group: Group) -> GroupValues:
-        """Return the values of a group; raise a `KeyError` if a key is gone, or a view has come."""
-        if (VIEW in group) is not self.has_view:
-            raise KeyError(VIEW)
-        items, first = self.items(group), self.options
-        return GroupValues(items[:first], items[first], items[first + 1 :])
-
-
-def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
-    """Return a function that reads these keys from a group; always as a tuple."""
-    first, *others = keys
-    return itemgetter(first, *others) if others else lambda group: (group[first],)
 
 
 class CachedDenseStep:
@@ -268,7 +229,7 @@ class CachedDenseStep:
         request.groups, request.names = len(self._lists), self._names
         request.scalars = len(keys) - self._kernel.streams - len(self._kernel.rule.group_states)
         if self._cells:
-            request.group_cells = self._cells.types_of_groups.buffer_info()[0]
+            request.group_cells = self._cells.types
         request.counted = self._kernel.rule.step is not None
         request.by_matrix = self._kernel.by_matrix
         request.zeroes_gradients = self._kernel.rule.zero_grad
@@ -282,13 +243,6 @@ def _dtype_bits(group: Group) -> int:
     """
     dtypes = set(map(_dtype, group["params"]))
     return sum(1 << code for dtype, code in CODES.items() if dtype in dtypes)
-
-
-def is_constant(value: Any) -> bool:
-    """Tell whether a value cannot change in place, as a tensor or a list can."""
-    if isinstance(value, tuple):
-        return all(map(is_constant, value))
-    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def whole_groups(optimizer: Stepping, batches: Sequence[Batch]) -> set[int] | None:

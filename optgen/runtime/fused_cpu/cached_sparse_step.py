@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.forced_lowering import forced
-from optgen.runtime.fused_cpu.cached_dense_step import GroupGetter, is_constant
+from optgen.runtime.fused_cpu.group_values import GroupGetter, is_constant
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream

@@ -60,7 +60,7 @@ def _all_are_taken(
 
 
 def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
-    flat_partitions.check(optimizer, group, optimizer._context.original_params.get(id(group)))
+    flat_partitions.check(optimizer, group, optimizer._context.original_params)
     params = group["params"]
     examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]
     members = list(compress(params, dtype_codes))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from spec_files import spec_file
 from torch import Tensor
 
 import optgen
 from optgen import compose, modifiers, optim
 from optgen.runtime import dispatch
 
-SPECS = Path(__file__).parents[2] / "specs"
 SHAPES = ((3, 4), (7,), (), (2, 3, 5), (0, 4), (1, 9))
 Ways = tuple[Any, Any]
 
 
 @pytest.fixture(scope="module")
 def odd_wide() -> Any:
-    return optgen.load(SPECS / "odd_wide.py")
+    return optgen.load(spec_file("odd_wide"))
 
 
 class Twins:

@@ -6,12 +6,12 @@ import functools
 import importlib
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from parity.trajectories import error, values
+from spec_files import loaded, spec_file
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -26,8 +26,6 @@ from optgen.spec.read_spec import read_spec
 cached_dense_step = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
 )  # a function of the package has the same name
-SPECS = Path(__file__).parents[2] / "specs"
-CATALOGUE = Path(__file__).parents[3] / "specs"
 Shape = tuple[int, ...]
 ODD = '''
 from optgen.spec import *
@@ -81,9 +79,9 @@ VECTORS = [(), (1,), (1000,), (1025,), (70_001,), (400_000,)]
 @functools.cache
 def rule(name: str) -> tuple[Any, Algorithm]:
     """Return the class and the algorithm of a spec, from the catalogue or from the tests."""
-    own = SPECS / f"{name}.py"
-    (algorithm,) = read_spec(own if own.exists() else CATALOGUE / f"{name}.py")
-    cls = optgen.load(own) if own.exists() else getattr(optgen.optim, algorithm.name)
+    (algorithm,) = read_spec(spec_file(name))
+    mirrored = algorithm.name in optgen.optim.__all__
+    cls = getattr(optgen.optim, algorithm.name) if mirrored else loaded(name)
     return cls, add_maximize(algorithm)
 
 

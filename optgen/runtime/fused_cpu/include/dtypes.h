@@ -23,6 +23,17 @@ using u16 = unsigned short;
 enum Dtype : u32 { ABSENT = 0, INT8 = 1, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
 constexpr u32 ALL_DTYPES = 1 << FLOAT16 | 1 << FLOAT32 | 1 << FLOAT64 | 1 << BFLOAT16;
 
+// Dtypes that the streams of a library may have, a bit each (dtype_variants.py). Code for other
+// dtypes is not compiled. 16-bit dtypes are computed in float32, which then has a bit too.
+#ifdef OPTGEN_TYPES
+constexpr u32 COMPILED_DTYPES = OPTGEN_TYPES;
+#else
+constexpr u32 COMPILED_DTYPES = ALL_DTYPES;
+#endif
+
+template <u32 DTYPE>
+constexpr bool IS_COMPILED = COMPILED_DTYPES >> DTYPE & 1;
+
 // Number of float32 elements in a cache line.
 constexpr i64 CACHE_LINE = 16;
 

@@ -47,7 +47,9 @@
 //   storage_rounding.h     rounding to the dtype that a parameter is stored in
 //   block_codes.h          streams of 8 bits: codes, and scales of blocks
 //   prefetch.h             software prefetching
-//   half_precision.h       loads and stores of fp16 and bf16 vectors; delayed stores
+//   half_precision.h       loads and stores of fp16 and bf16 vectors
+//   mixed_storage.h        streams of several dtypes that one loop converts
+//   delayed_store.h        stores that take place an iteration late
 //   random_numbers.h       random numbers from counters
 //   scalar_program.h       runs the scalar program
 //   elementwise_kernel.h   entry: elementwise rules
@@ -116,30 +118,29 @@ constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;
 template <class R, class S>
 INLINE void update_vectors(
     const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
-    S* const* streams, i64 first) {
-    if constexpr (DRAWS<R>) R::update(hypers, scalars, fresh, first, n, streams);
-    else R::update(hypers, scalars, fresh, n, streams);
+    const Stream<S>* streams, i64 first) {
+    if constexpr (DRAWS<R>) R::template update<S>(hypers, scalars, fresh, first, n, streams);
+    else R::template update<S>(hypers, scalars, fresh, n, streams);
 }
 
 // Updates n elements by the rule. The rest that does not fill a vector is updated in a copy.
 template <class R, class S>
 void update(
     const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
-    S* const* streams, i64 first = 0) {
+    const Stream<S>* streams, i64 first = 0) {
     constexpr i64 lanes = LANES<ComputeType<S>>;
     const i64 rest = n % lanes, whole = n - rest;
-    if (whole) update_vectors<R>(hypers, scalars, fresh, whole, streams, first);
+    if (whole) update_vectors<R, S>(hypers, scalars, fresh, whole, streams, first);
     if (!rest) return;
-    S copy[R::STREAMS][lanes] = {};
-    S* copies[R::STREAMS];
+    float copy[R::STREAMS][lanes] = {}; // 16-bit streams fill half of it
+    Stream<S> copies[R::STREAMS];
     for (int s = 0; s < R::STREAMS; ++s) {
-        copies[s] = streams[s] ? copy[s] : nullptr;
-        if (streams[s]) __builtin_memcpy(copy[s], streams[s] + whole, u64(rest) * sizeof(S));
+        copies[s] = stream_at(copy[s], streams[s]);
+        if (streams[s]) copy_elements(copies[s], streams[s] + whole, rest);
     }
-    update_vectors<R>(hypers, scalars, fresh, lanes, copies, first + whole);
+    update_vectors<R, S>(hypers, scalars, fresh, lanes, copies, first + whole);
     for (int s = 0; s < R::STREAMS; ++s)
-        if (is_written<R>(s) && streams[s])
-            __builtin_memcpy(streams[s] + whole, copy[s], u64(rest) * sizeof(S));
+        if (is_written<R>(s) && streams[s]) copy_elements(streams[s] + whole, copies[s], rest);
 }
 
 template <class R>
@@ -165,13 +166,14 @@ struct ElementwiseKernel : Program<R> {
 
     i64 length() const { return first_element[table.tensors]; }
 
-    // Updates streams in place if they have the compute dtype C, all others through buffers.
+    // Updates streams in place if they have the compute dtype C, all others through buffers: of
+    // dtypes that no loop converts in registers, or if gradients must be unscaled.
     template <class C>
     void through_buffers(i64 t, i64 first, i64 n) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];
         for (const i64 end = first + n; first < end; first += BUFFER_ELEMENTS) {
             const i64 m = end - first < BUFFER_ELEMENTS ? end - first : BUFFER_ELEMENTS;
-            C* streams[STREAMS];
+            Stream<C> streams[STREAMS];
             for (int s = 0; s < STREAMS; ++s) {
                 const u32 stored = dtype(s, t);
                 if (stored == ABSENT) streams[s] = nullptr;
@@ -179,7 +181,7 @@ struct ElementwiseKernel : Program<R> {
                 else read_stream(s, t, first, m, streams[s] = buffer[s]);
             }
             if (table.grad_scale) unscale(t, first, m, streams[1], buffer[1]);
-            update<R>(hypers(t), scalars(t), table.fresh[t], m, streams, first);
+            update<R, C>(hypers(t), scalars(t), table.fresh[t], m, streams, first);
             for (int s = 0; s < STREAMS; ++s)
                 if (is_written<R>(s) && streams[s] == buffer[s])
                     write_stream(s, t, first, m, streams[s]);
@@ -213,28 +215,44 @@ struct ElementwiseKernel : Program<R> {
     // Updates streams of one dtype in place.
     template <class S>
     void in_place(i64 t, i64 first, i64 n) const {
-        S* streams[STREAMS];
+        Stream<S> streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s)
             streams[s] = dtype(s, t) ? static_cast<S*>(address(s, t)) + first : nullptr;
-        update<R>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
+        update<R, S>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
     }
 
-    // Returns the dtype of all streams; ABSENT if dtypes differ or gradients must be unscaled.
-    u32 common_dtype(i64 t) const {
-        for (int s = 1; s < STREAMS; ++s)
-            if (dtype(s, t) != dtype(0, t) && dtype(s, t) != ABSENT) return ABSENT;
-        return table.grad_scale ? ABSENT : dtype(0, t);
+    // Updates streams of float32, bfloat16 and float16 in place.
+    void in_registers(i64 t, i64 first, i64 n) const {
+        MixedStream streams[STREAMS];
+        for (int s = 0; s < STREAMS; ++s)
+            if (dtype(s, t))
+                streams[s] = MixedStream{static_cast<char*>(address(s, t)), dtype(s, t)} + first;
+        update<R, Mixed>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
+    }
+
+    // Returns the dtypes of all streams, one bit each; 0 if gradients must be unscaled.
+    u32 dtypes_in_place(i64 t) const {
+        u32 found = 0;
+        for (int s = 0; s < STREAMS; ++s) found |= 1u << dtype(s, t);
+        return table.grad_scale ? 0 : found & ~(1u << ABSENT);
     }
 
     void update_tensor(i64 t, i64 first, i64 n) const {
-        switch (common_dtype(t)) {
-            case FLOAT32: return in_place<float>(t, first, n);
-            case FLOAT64: return in_place<double>(t, first, n);
-            case BFLOAT16: return in_place<bfloat16>(t, first, n);
-            case FLOAT16: return in_place<float16>(t, first, n);
+        const u32 dtypes = dtypes_in_place(t);
+        if constexpr (IS_COMPILED<FLOAT64>) {
+            if (dtypes == 1 << FLOAT64) return in_place<double>(t, first, n);
+            if (this->in_double(t)) return through_buffers<double>(t, first, n);
         }
-        if (this->in_double(t)) through_buffers<double>(t, first, n);
-        else through_buffers<float>(t, first, n);
+        if constexpr (IS_COMPILED<BFLOAT16>)
+            if (dtypes == 1 << BFLOAT16) return in_place<bfloat16>(t, first, n);
+        if constexpr (IS_COMPILED<FLOAT16>)
+            if (dtypes == 1 << FLOAT16) return in_place<float16>(t, first, n);
+        if constexpr (IS_COMPILED<FLOAT32>) {
+            if (dtypes == 1 << FLOAT32) return in_place<float>(t, first, n);
+            if constexpr (IS_COMPILED<BFLOAT16> || IS_COMPILED<FLOAT16>)
+                if (dtypes && !(dtypes >> INT8 & 1)) return in_registers(t, first, n);
+            through_buffers<float>(t, first, n);
+        }
     }
 
     // Updates elements [low, high) of the list of all elements.

@@ -5,6 +5,8 @@
 
 namespace optgen {
 
+typedef u16 HalfBits __attribute__((vector_size(VECTOR_BYTES / 2)));
+
 // Whether a pair's vectors hold the elements of even and of odd index, instead of memory order.
 template <class S>
 constexpr bool DEINTERLEAVED = true;
@@ -17,7 +19,18 @@ INLINE VectorPair load(const bfloat16* from, i64 ahead) {
     return {bit_cast<Vector>(pairs << 16), bit_cast<Vector>(pairs & 0xffff0000)};
 }
 
-// Returns the codes of a pair in memory order.
+INLINE Vector load_vector(const bfloat16* from) {
+    HalfBits codes;
+    __builtin_memcpy(&codes, from, sizeof codes);
+    return bit_cast<Vector>(__builtin_convertvector(codes, VectorBits) << 16);
+}
+INLINE void store_vector(Vector x, bfloat16* to) {
+    const VectorBits bits = bfloat16::rounded_bits<VectorBits>(x) >> 16;
+    const HalfBits codes = __builtin_convertvector(bits, HalfBits);
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+
+// Returns the codes of a deinterleaved pair in memory order.
 INLINE VectorBits packed(VectorPair x) {
     const VectorBits low = bfloat16::rounded_bits<VectorBits>(x.a);
     const VectorBits high = bfloat16::rounded_bits<VectorBits>(x.b);
@@ -32,20 +45,35 @@ INLINE bool has_subnormal(Vector x) {
     return found;
 }
 
-// The instruction flushes subnormal numbers to 0, so vectors with such lanes are converted in code.
+typedef u16 Codes __attribute__((vector_size(VECTOR_BYTES)));
+
+// Converts a pair: the codes of `a`, then those of `b`. The instruction flushes subnormal numbers to
+// 0; returns whether there may be one.
+INLINE bool convert(VectorPair x, Codes& codes) {
+    u32 mask, zeros;
+    __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
+    __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
+    __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // faster than testing the mask itself
+    return __builtin_expect(zeros != 0, false) && (has_subnormal(x.a) || has_subnormal(x.b));
+}
+
 INLINE void store(bfloat16* to, VectorPair x) {
-    typedef u16 Codes __attribute__((vector_size(VECTOR_BYTES)));
     const Codes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     Codes codes;
-    u32 mask, zeros;
-    __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
+    const bool flushed = convert(x, codes);
     __asm__("vpermw %1, %2, %0" : "=v"(codes) : "v"(codes), "v"(order));
-    __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
-    __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // faster than testing the mask itself
-    if (__builtin_expect(zeros != 0, false) && (has_subnormal(x.a) || has_subnormal(x.b)))
-        codes = bit_cast<Codes>(packed(x));
+    if (flushed) codes = bit_cast<Codes>(packed(x));
     __builtin_memcpy(to, &codes, sizeof codes);
+}
+INLINE void store_in_order(bfloat16* to, VectorPair x) {
+    Codes codes;
+    if (convert(x, codes)) {
+        store_vector(x.a, to);
+        store_vector(x.b, to + VECTOR_LANES);
+    } else {
+        __builtin_memcpy(to, &codes, sizeof codes);
+    }
 }
 #else
 INLINE void store(bfloat16* to, VectorPair x) {
@@ -55,7 +83,6 @@ INLINE void store(bfloat16* to, VectorPair x) {
 #endif
 
 #if defined(__F16C__) && VECTOR_BYTES > 16
-typedef u16 HalfBits __attribute__((vector_size(VECTOR_BYTES / 2)));
 template <>
 constexpr bool DEINTERLEAVED<float16> = false;
 
@@ -71,16 +98,18 @@ INLINE void store_vector(Vector x, float16* to) {
     __asm__("vcvtps2ph $0, %1, %0" : "=v"(codes) : "v"(x));
     __builtin_memcpy(to, &codes, sizeof codes);
 }
-
-INLINE VectorPair load(const float16* from, i64 ahead) {
-    __builtin_prefetch(from + ahead);
-    return {load_vector(from), load_vector(from + VECTOR_LANES)};
-}
-INLINE void store(float16* to, VectorPair x) {
-    store_vector(x.a, to);
-    store_vector(x.b, to + VECTOR_LANES);
-}
 #else
+INLINE Vector load_vector(const float16* from) {
+    HalfBits codes;
+    __builtin_memcpy(&codes, from, sizeof codes);
+    return float16::decoded<Vector>(__builtin_convertvector(codes, VectorBits));
+}
+INLINE void store_vector(Vector x, float16* to) {
+    const VectorBits bits = float16::encoded<VectorBits>(x);
+    const HalfBits codes = __builtin_convertvector(bits, HalfBits);
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+
 INLINE VectorPair load(const float16* from, i64 ahead) {
     VectorBits pairs;
     __builtin_prefetch(from + ahead);
@@ -96,29 +125,23 @@ INLINE void store(float16* to, VectorPair x) {
 }
 #endif
 
-// Stores each value one iteration late. A value that depends on a root or a division would occupy
-// the instruction window while it waits. Stored late, it lets the next elements start before it.
+// Loads and stores a pair whose vectors hold elements in memory order.
 template <class S>
-struct DelayedStore {
-    S* address = nullptr;
-    VectorPair value;
+INLINE VectorPair load_in_order(const S* from) {
+    return {load_vector(from), load_vector(from + VECTOR_LANES)};
+}
+template <class S>
+INLINE void store_in_order(S* to, VectorPair x) {
+    store_vector(x.a, to);
+    store_vector(x.b, to + VECTOR_LANES);
+}
 
-    INLINE void store(S* to, VectorPair x) {
-        if (address) optgen::store(address, value);
-        address = to;
-        value = x;
-    }
-    INLINE ~DelayedStore() {
-        if (address) optgen::store(address, value);
-    }
-};
-template <>
-struct DelayedStore<float> {
-    INLINE void store(float* to, float x) { *to = x; }
-};
-template <>
-struct DelayedStore<double> {
-    INLINE void store(double* to, double x) { *to = x; }
-};
+#if defined(__F16C__) && VECTOR_BYTES > 16
+INLINE VectorPair load(const float16* from, i64 ahead) {
+    __builtin_prefetch(from + ahead);
+    return load_in_order(from);
+}
+INLINE void store(float16* to, VectorPair x) { store_in_order(to, x); }
+#endif
 
 }  // namespace optgen

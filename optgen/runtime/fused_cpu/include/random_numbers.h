@@ -1,7 +1,7 @@
 // Random numbers from counters: Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and combines words of 32 bits, so loops
 // with it vectorize on every CPU.
-#include "optgen/runtime/fused_cpu/include/half_precision.h"
+#include "optgen/runtime/fused_cpu/include/delayed_store.h"
 
 namespace optgen {
 

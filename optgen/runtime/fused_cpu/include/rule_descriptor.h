@@ -57,9 +57,9 @@ constexpr RuleDescriptor<C> DESCRIPTOR{
 
 template <class R, class C>
 const RuleDescriptor<C>& descriptor(const TensorPlan& plan) {
-    if constexpr (sizeof(C) == 4 && (COMPILED_DTYPES >> BFLOAT16 & 1))
+    if constexpr (sizeof(C) == 4 && IS_COMPILED<BFLOAT16>)
         if (plan.loop_dtype == BFLOAT16) return DESCRIPTOR<R, bfloat16>;
-    if constexpr (sizeof(C) == 4 && (COMPILED_DTYPES >> FLOAT16 & 1))
+    if constexpr (sizeof(C) == 4 && IS_COMPILED<FLOAT16>)
         if (plan.loop_dtype == FLOAT16) return DESCRIPTOR<R, float16>;
     return DESCRIPTOR<R, C>;
 }

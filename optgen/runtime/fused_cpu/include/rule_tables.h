@@ -5,19 +5,11 @@
 
 namespace optgen {
 
-// Dtypes that the streams of a library may have, a bit each (dtype_variants.py). Code for other
-// dtypes is not compiled. 16-bit dtypes are computed in float32, which then has a bit too.
-#ifdef OPTGEN_TYPES
-constexpr u32 COMPILED_DTYPES = OPTGEN_TYPES;
-#else
-constexpr u32 COMPILED_DTYPES = ALL_DTYPES;
-#endif
-
 // Calls `make` with a number of the compute dtype: double if a stream is double, else float.
 template <class Make>
 auto with_compute_type(bool in_double, Make make) {
-    if constexpr (!(COMPILED_DTYPES >> FLOAT32 & 1)) return make(double());
-    else if constexpr (!(COMPILED_DTYPES >> FLOAT64 & 1)) return make(float());
+    if constexpr (!IS_COMPILED<FLOAT32>) return make(double());
+    else if constexpr (!IS_COMPILED<FLOAT64>) return make(float());
     else return in_double ? make(double()) : make(float());
 }
 

@@ -50,7 +50,7 @@ struct ScatterAddKernel {
         const i64* const indices = rows.indices[t];
         C* const param = static_cast<C*>(kernel->address(0, t));
         C* const grads = static_cast<C*>(kernel->address(1, t));
-        C* streams[R::STREAMS] = {};
+        Stream<C> streams[R::STREAMS] = {};
         C buffer[BUFFER_ELEMENTS];
         const i64 piece = table.grad_scale ? BUFFER_ELEMENTS : width;
         for (i64 i = 0; i < n; ++i) {
@@ -65,7 +65,7 @@ struct ScatterAddKernel {
                 streams[0] = param + indices[i] * width + at;
                 streams[1] = grads + i * width + at;
                 if (table.grad_scale) streams[1] = unscaled(streams[1], left, buffer);
-                update<R>(kernel->hypers(t), kernel->scalars(t), table.fresh[t], left, streams);
+                update<R, C>(kernel->hypers(t), kernel->scalars(t), table.fresh[t], left, streams);
             }
         }
     }

@@ -54,7 +54,7 @@ struct SparseKernel {
     template <class C>
     void in_place(i64 t, i64 low, i64 high) const {
         C grads[BUFFER_ELEMENTS];
-        C* streams[STREAMS];
+        Stream<C> streams[STREAMS];
         const i64 row_size = width(t);
         for (; low < high; ++low) {
             const i64 first = touched.values[touched.first[low]].row * row_size;
@@ -65,7 +65,7 @@ struct SparseKernel {
                     streams[s] = dtype(t, s) ? rows + first + at : nullptr;
                 }
                 sum(t, low, at, n, streams[1] = grads);
-                optgen::update<R>(
+                optgen::update<R, C>(
                     kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], n, streams);
             }
         }
@@ -73,14 +73,14 @@ struct SparseKernel {
 
     // Copies elements of a row to buffers, and back.
     template <class C>
-    void load(i64 t, i64 row, i64 at, i64 n, C* const* to, i64 offset) const {
+    void load(i64 t, i64 row, i64 at, i64 n, const Stream<C>* to, i64 offset) const {
         const i64 first = touched.values[touched.first[row]].row * width(t) + at;
         for (int s = 0; s < STREAMS; ++s)
             if (s != 1 && to[s]) read(dtype(t, s), kernel.address(s, t), first, n, to[s] + offset);
     }
 
     template <class C>
-    void store(i64 t, i64 row, i64 at, i64 n, C* const* from, i64 offset) const {
+    void store(i64 t, i64 row, i64 at, i64 n, const Stream<C>* from, i64 offset) const {
         const i64 first = touched.values[touched.first[row]].row * width(t) + at;
         for (int s = 0; s < STREAMS; ++s)
             if (s != 1 && is_written<R>(s) && from[s])
@@ -91,7 +91,7 @@ struct SparseKernel {
     template <class C>
     void through_buffers(i64 t, i64 low, i64 high) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];
-        C* streams[STREAMS];
+        Stream<C> streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s) streams[s] = dtype(t, s) ? buffer[s] : nullptr;
         const i64 row_size = width(t);
         const i64 piece = row_size < BUFFER_ELEMENTS ? row_size : BUFFER_ELEMENTS;
@@ -101,12 +101,12 @@ struct SparseKernel {
             for (i64 at = 0; at < row_size; at += piece) {
                 const i64 n = row_size - at < piece ? row_size - at : piece;
                 for (i64 i = 0; i < count; ++i) {
-                    load(t, low + i, at, n, streams, i * n);
+                    load<C>(t, low + i, at, n, streams, i * n);
                     sum(t, low + i, at, n, buffer[1] + i * n);
                 }
-                optgen::update<R>(
+                optgen::update<R, C>(
                     kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], count * n, streams);
-                for (i64 i = 0; i < count; ++i) store(t, low + i, at, n, streams, i * n);
+                for (i64 i = 0; i < count; ++i) store<C>(t, low + i, at, n, streams, i * n);
             }
         }
     }

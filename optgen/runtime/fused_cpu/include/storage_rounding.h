@@ -1,6 +1,6 @@
 // Rounding to the dtype that a parameter is stored in, which its machine epsilon tells. Loops over
 // 16-bit streams compute with vectors. Loops over float32 and double also serve 16-bit parameters,
-// whose elements come through buffers.
+// whose elements come through buffers. Loops over streams of several dtypes compute with vectors too.
 #include "optgen/runtime/fused_cpu/include/simd.h"
 
 namespace optgen {
@@ -38,6 +38,7 @@ inline double rounded_to(double x, double eps) {
     return eps < FLOAT32_EPS ? x : double(rounded_to(float(x), float(eps)));
 }
 INLINE VectorPair rounded_to(VectorPair x, VectorPair eps) {
+    if (eps.a[0] == float(FLOAT32_EPS)) return x;
     if (eps.a[0] == float(FLOAT16_EPS))
         return {nearest_of<float16, VectorBits>(x.a), nearest_of<float16, VectorBits>(x.b)};
     return {nearest_of<bfloat16, VectorBits>(x.a), nearest_of<bfloat16, VectorBits>(x.b)};
@@ -54,6 +55,7 @@ inline double rounded_down_to(double x, double eps) {
     return rounded_down_to(nearest > x ? bit_cast<float>(below) : nearest, float(eps));
 }
 INLINE VectorPair rounded_down_to(VectorPair x, VectorPair eps) {
+    if (eps.a[0] == float(FLOAT32_EPS)) return x;
     if (eps.a[0] == float(FLOAT16_EPS))
         return {
             largest_not_above<float16, VectorBits>(x.a),

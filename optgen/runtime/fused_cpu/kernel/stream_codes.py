@@ -19,11 +19,8 @@ def in_stream(bits: int, stream: int) -> int:
 def excess(rule: Rule, source: str = "") -> str:
     """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
 
-    The C++ source names the operands and results of matrix ops, which are streams too. It also says
-    whether its loop reads states of 8 bits.
+    The C++ source names the operands and results of matrix ops, which are streams too.
     """
-    if source and rule.quantized_states and "optgen_codes" not in source:
-        return "states of 8 bits in a rule with reductions"
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"
     shaped, scalar = shaped_and_scalar(rule)

@@ -79,7 +79,7 @@ struct Reader : Streams {
         request.elements[t] = read_param.elements;
         put(0, t, read_param);
         put(1, t, read_grad);
-        if (request.group_cells) request.types[t] |= request.group_cells[request.group[t]];
+        request.types[t] |= request.group_cells;
         return true;
     }
 

@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 from array import array
-from ctypes import c_char_p, c_int64, c_void_p
+from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -56,7 +56,7 @@ class Request(ctypes.Structure):
         ("zeroes_gradients", c_int64),
         ("tensors", c_int64),
         ("specs", c_void_p),
-        ("group_cells", c_void_p),
+        ("group_cells", c_uint64),
         ("params", c_void_p),
         ("handles", c_void_p),
         ("address", c_void_p),

@@ -30,8 +30,8 @@ struct Request {
     i64 zeroes_gradients; // whether the kernel leaves gradients at zero
     i64 tensors;
     const Object* specs;  // [stream][tensor]: expected sharding spec, or null; null if none
-    const u64* group_cells; // [group]: dtypes of the cells after these, which are the group's and
-                          // have their addresses already; null if there are none
+    u64 group_cells;      // dtypes of the cells after these, which hold states of groups and have
+                          // their addresses already
     Object* params;       // [tensor]: parameters of the last step, without repeats; for a function,
                           // scratch
     void** handles;       // [stream][tensor], scratch

@@ -1,10 +1,10 @@
 """Build a kernel for exactly the dtypes that a model uses.
 
-Most models have tensors of one dtype, and a rule with phases takes twice as long to build for both
-float32 and float64. So the first library is built for the dtypes of the first tensors. When tensors
-of other dtypes come, another library is built for all dtypes so far. Single numbers, such as a step
-count, may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is built
-for all dtypes.
+Most models have tensors of one dtype, and a kernel takes about twice as long to build for all
+dtypes. So the first library is built for the dtypes of the first tensors. When tensors of other
+dtypes come, another library is built for all dtypes so far. Single numbers, such as a step count,
+may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is built for all
+dtypes.
 """
 
 from array import array

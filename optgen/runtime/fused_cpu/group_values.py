@@ -1,0 +1,57 @@
+"""Read the values of a param group that a cached step depends on."""
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from optgen.runtime.batch.dispatch_key import OPTIONS
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.protocols import Group
+from optgen.runtime.tensors.group_view import VIEW
+
+
+class GroupValues(NamedTuple):
+    """The values of a group that a step depends on."""
+
+    options: tuple[Any, ...]
+    params: list[Tensor]
+    hypers: tuple[Any, ...]
+
+
+class GroupGetter(NamedTuple):
+    """Getter of a group's values, made for the keys that the group has."""
+
+    key_count: int  # how many keys the group has; a key that is added may be an option
+    items: Callable[[Group], tuple[Any, ...]]
+    options: int  # how many of the items are options; the parameters follow
+    has_view: bool  # whether the group asks for a view
+
+    @classmethod
+    def of(cls, kernel: Kernel, group: Group) -> "GroupGetter":
+        """Return the getter for groups with the same keys as this group."""
+        options = [key for key in (*OPTIONS, VIEW) if key in group]
+        hypers = [key for key in kernel.rule.hypers if key in group]
+        items = _items_of([*options, "params", *hypers])
+        return cls(len(group), items, len(options), VIEW in group)
+
+    def values(self, group: Group) -> GroupValues:
+        """Return the values of a group; raise a `KeyError` if a key is gone, or a view has come."""
+        if (VIEW in group) is not self.has_view:
+            raise KeyError(VIEW)
+        items, first = self.items(group), self.options
+        return GroupValues(items[:first], items[first], items[first + 1 :])
+
+
+def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
+    """Return a function that reads these keys from a group; always as a tuple."""
+    first, *others = keys
+    return itemgetter(first, *others) if others else lambda group: (group[first],)
+
+
+def is_constant(value: Any) -> bool:
+    """Tell whether a value cannot change in place, as a tensor or a list can."""
+    if isinstance(value, tuple):
+        return all(map(is_constant, value))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,122 @@
+"""Test loops over streams of several dtypes."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from spec_texts import spec
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen
+from optgen import compose, modifiers, optim, use_lowering
+
+SIZES = (1, 31, 32, 33, 3000)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+UNEQUAL = [pair for pair in product(DTYPES, DTYPES) if len({*pair}) == 2]
+
+
+def parameters(dtype: torch.dtype, grad_dtype: torch.dtype) -> list[Parameter]:
+    """Return parameters with gradients, the same numbers for equal dtypes."""
+    generator = torch.Generator().manual_seed(0)
+    params = [Parameter(torch.randn(n, generator=generator).to(dtype)) for n in SIZES]
+    for param in params:
+        if dtype != grad_dtype:
+            param.grad_dtype = None
+        param.grad = torch.randn(param.shape, generator=generator).to(grad_dtype)
+    return params
+
+
+def in_double(params: list[Parameter]) -> list[Tensor]:
+    """Return copies in float64, with gradients."""
+    copies = [param.detach().double().requires_grad_() for param in params]
+    for copy, param in zip(copies, params, strict=True):
+        assert param.grad is not None
+        copy.grad = param.grad.double()
+    return copies
+
+
+@pytest.mark.parametrize(("dtype", "wide"), UNEQUAL)
+def test_states_of_another_dtype(dtype: torch.dtype, wide: torch.dtype) -> None:
+    params = parameters(dtype, dtype)
+    expected = in_double(params)
+    name = str(wide).removeprefix("torch.")
+    kind = compose(optim.SGD, modifiers.state_dtype(name))
+    ours, theirs = (
+        kind(params, lr=0.1, momentum=0.5),
+        torch.optim.SGD(expected, lr=0.1, momentum=0.5),
+    )
+    with use_lowering("fused_cpu"):
+        for _ in range(3):
+            ours.step()
+            theirs.step()
+    for param, double in zip(params, expected, strict=True):
+        buffer = ours.state[param]["momentum_buffer"]
+        assert buffer.dtype == wide
+        torch.testing.assert_close(param.double(), double.detach(), rtol=3e-2, atol=3e-2)
+        torch.testing.assert_close(
+            buffer.double(), theirs.state[double]["momentum_buffer"], rtol=2e-2, atol=2e-2
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_float32_masters_are_those_of_a_float32_step(dtype: torch.dtype) -> None:
+    """Gradients of 16 bits are numbers of float32, so masters differ by rounding only."""
+    params = parameters(dtype, dtype)
+    expected = in_double(params)
+    kind = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
+    ours, theirs = kind(params), torch.optim.AdamW(expected)
+    with use_lowering("fused_cpu"):
+        for _ in range(4):
+            ours.step()
+            theirs.step()
+    for param, double in zip(params, expected, strict=True):
+        master = ours.state[param]["master"]
+        torch.testing.assert_close(master.double(), double.detach(), rtol=1e-6, atol=1e-6)
+        assert torch.equal(param, master.to(dtype))
+
+
+def test_gradients_of_16_bits() -> None:
+    params = parameters(torch.float32, torch.bfloat16)
+    expected = in_double(params)
+    ours, theirs = optim.AdamW(params), torch.optim.AdamW(expected)
+    with use_lowering("fused_cpu"):
+        for _ in range(4):
+            ours.step()
+            theirs.step()
+    for param, double in zip(params, expected, strict=True):
+        torch.testing.assert_close(param.double(), double.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_result_has_the_same_bits_in_any_place() -> None:
+    """Elements beyond the last whole vector are computed as all others."""
+    whole = Parameter(torch.randn(77, dtype=torch.bfloat16))
+    whole.grad = torch.randn_like(whole)
+    parts = [Parameter(part.clone()) for part in whole.detach().split([5, 40, 32])]
+    for part, grad in zip(parts, whole.grad.split([5, 40, 32]), strict=True):
+        part.grad = grad.clone()
+    kind = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
+    one, other = kind([whole]), kind(parts)
+    with use_lowering("fused_cpu"):
+        for _ in range(3):
+            one.step()
+            other.step()
+    joined = torch.cat([other.state[part]["master"] for part in parts])
+    assert torch.equal(one.state[whole]["master"], joined)
+
+
+def test_a_parameter_of_float32_does_not_round(tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_text(
+        spec("m = g", "p = rounded(p - lr * g)", states='m=state("m", dtype="bfloat16")')
+    )
+    rule = optgen.load(path)
+    params = parameters(torch.float32, torch.float32)
+    expected = [param.detach() - 0.1 * param.grad for param in params if param.grad is not None]
+    with use_lowering("fused_cpu"):
+        rule(params).step()
+    for param, moved in zip(params, expected, strict=True):
+        torch.testing.assert_close(param.detach(), moved, rtol=1e-6, atol=1e-6)
