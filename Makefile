@@ -11,7 +11,7 @@ OTHER = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
 
-.PHONY: demo test check tests fuzz test-torch test-frameworks format types bench docs clean
+.PHONY: demo test check tests fuzz compositions test-torch test-frameworks format types bench docs clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build
@@ -31,6 +31,10 @@ tests: $(VENV)/installed
 # Options: SECONDS=, SEED=, PROCESSES=, OUT=. Rules that fail are shrunk and written to tests/fuzz/found.
 fuzz: $(VENV)/installed ## random rules, in every lowering, for SECONDS=600
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
+		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
+
+compositions: $(VENV)/installed ## modifiers with rules, pairs and chains, in every lowering and by hand
+	PYTHONPATH=tests $(BIN)/python -m fuzz --matrix $(PARTS) --seconds 1000000 \
 		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
 
 test-torch: $(OTHER)/installed ## the tests on another torch: TORCH=2.15.0 PYTHON=python3.13

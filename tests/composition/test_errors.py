@@ -10,16 +10,17 @@ import pytest
 import torch
 from composition.modifier_texts import DOUBLE, made, modifier_of, text
 from conftest import Golden
+from spec_files import spec_file
 from spec_texts import spec
 
 import optgen.modifiers
 from optgen import optim
+from optgen.cli.build import verify
 from optgen.compositions import compose, modifier, quantized, state_dtype
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 
-SPECS = Path(__file__).parents[1] / "specs"
 FRESH = Spec(
     "Made", spec("if fresh(m):", "    m = g", "p = p - lr * m", states='m=state("m")'), "made.py", 1
 )
@@ -51,14 +52,14 @@ PARTS: dict[str, tuple[Any, ...]] = {
     "two that store": ("adamw", modifier("kahan"), modifier("master")),
     "two that move for evaluation": ("adamw", modifier("ema"), modifier("schedule_free")),
     "an optimizer that moves for evaluation": (
-        SPECS / "schedule_free_adamw.py",
+        spec_file("schedule_free_adamw"),
         modifier("ema"),
     ),
     "sparse gradients": ("sparse_adam", modifier("clip_norm")),
     "no learning rate": (RATE, modifier("decoupled_decay")),
     "skips of a fresh optimizer": (FRESH, modifier("skip_nonfinite")),
     "skips of a fresh modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
-    "an update that the rule has rounded": (SPECS / "kahan_adamw.py", modifier("cautious")),
+    "an update that the rule has rounded": (spec_file("kahan_adamw"), modifier("cautious")),
     "unknown dtype of states": ("adamw", state_dtype("int8")),
     "unknown dtype of one state": ("adamw", state_dtype(exp_avg="float64")),
     "unknown state": ("adamw", state_dtype(exp_avg_sqr="bfloat16")),
@@ -167,6 +168,60 @@ def test_wrong_modifier(case: str, golden: Golden) -> None:
     golden.check(str(raised.value))
 
 
+HELPED = "\n\n".join(
+    [
+        "from optgen.spec import *",
+        "SCALE = 2.0",
+        'def half(x):\n    """Half."""\n    y = sqrt(x, SCALE)\n    return y',
+        '@modifier(stage=\'mask\')\ndef made(u, /):\n    """Made up."""\n    u = half(u)',
+    ]
+)
+IN_RULES = {
+    "in a sum": text("s = s + g", "g = g + 2 * sqrt(s, 3)", takes='g, /, s=state("s")'),
+    "in a branch": text("if by > 1:", "    g = g * (1 + row(g))", takes="g, /, *, by=hyper(2.0)"),
+    "in a condition": text("if norm(g, 2) > 1:", "    g = 2 * g"),
+    "beside a moved parameter": text(
+        "u = -u", "u = u - 0.1 * (p + u) * roots(p)", takes="p, u, /", stage="mask"
+    ).replace("roots", "orthogonalize"),
+    "in a helper": HELPED,
+    "in an accumulation": text(
+        "if t % 2 == 0:", "    g = g * sqrt(t, 2)", takes="g, t, /", stage="accumulate"
+    ),
+    "a hyperparameter that is not used": text(takes="g, /, *, by=hyper(2.0)"),
+    "an option of a hyperparameter": text("g = by * g", takes="g, /, *, by=hyper(2.0, min=1)"),
+    "a constant": text("g = BY * g", before="BY = 1 / 0"),
+    "random numbers beside a reduction": text(
+        "g = g * random(0, 1)", "g = g / norm(g)", takes="g, t, /"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IN_RULES)
+def test_mistakes_in_rules_have_their_places(case: str, golden: Golden) -> None:
+    """They are found in the composed text, and shown in the author's file."""
+    with pytest.raises(SpecError) as raised:
+        compose("adamw", modifier("clip_norm"), modifier_of(IN_RULES[case]))
+    golden.check(_with_short_paths(raised.value))
+
+
+def _with_short_paths(error: SpecError) -> str:
+    return str(error).replace(f"{Path(__file__).parents[2]}/", "")
+
+
+def test_mistakes_of_a_rule_that_an_accumulation_holds() -> None:
+    with pytest.raises(SpecError, match=r"made.py:6:13: .* of AdamW, accumulate and made"):
+        compose("adamw", modifier("accumulate")(2), modifier_of(text("g = g + sqrt(g, 2)")))
+
+
+def test_the_command_shows_the_place_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_text(IN_RULES["in a sum"])
+    (error,) = verify([str(path)])
+    assert str(error).startswith(
+        f"{path}:7:17: `sqrt` takes 1 argument, not 2\n        g = g + 2 *"
+    )
+
+
 FORMS = {
     "a name of the optimizer": text("g = g * beta1"),
     "a helper that reads a constant of others": text("g = half(g)").replace(
@@ -211,6 +266,12 @@ DEFAULTS = {
     "nan": float("nan"),
     "infinity": float("inf"),
 }
+NOT_WHOLE = {
+    "accumulate": ("accumulated_steps", 2.5),
+    "gradient_noise": ("noise_seed", 0.5),
+    "lookahead": ("sync_period", 2.5),
+    "stochastic_rounding": ("seed", 0.5),
+}
 
 
 @pytest.mark.parametrize("case", DEFAULTS)
@@ -218,6 +279,18 @@ def test_wrong_default(case: str, golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
         compose("adamw", modifier("clip_norm")(DEFAULTS[case]))
     golden.check(str(raised.value))
+
+
+@pytest.mark.parametrize("name", NOT_WHOLE)
+def test_counts_and_seeds_are_whole(name: str) -> None:
+    argument, value = NOT_WHOLE[name]
+    with pytest.raises(SpecError, match=f"`{argument}`, {value}, is outside its range"):
+        compose("adamw", modifier(name)(**{argument: value}))
+    cls: Any = compose("adamw", modifier(name))
+    for wrong in (value, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"Invalid {argument} value, which must be whole"):
+            cls([torch.ones(1)], **{argument: wrong})
+    cls([torch.ones(1)], **{argument: 2.0})
 
 
 def test_arguments_are_checked_by_the_class() -> None:
@@ -266,4 +339,4 @@ def test_two_guards_both_hold() -> None:
 def test_codes_of_a_state_that_a_program_takes(golden: Golden) -> None:
     with pytest.raises(SpecError) as raised:
         compose("adamw", modifier("schedule_free"), quantized(z="8bit"))
-    golden.check(str(raised.value))
+    golden.check(_with_short_paths(raised.value))

@@ -98,6 +98,23 @@ def test_by_hand(base: str, code_map: str, lowering: str) -> None:
             assert difference([numbers(state)], [value]) < 1e-6
 
 
+@outside_interpreter
+@pytest.mark.parametrize("name", ["adamw", "lion"])
+def test_classes_of_the_catalogue(name: str) -> None:
+    """They are compositions of the plain classes: all parameters and states have the same bits."""
+    found = []
+    for kind in (optim.optimizer_class(f"{name}_8bit"), compose(name, modifiers.quantized())):
+        params = parameters(((70, 70), (7,)), torch.float32)
+        optimizer: Any = kind(params, weight_decay=0.1)
+        for seed in range(STEPS):
+            step(optimizer, params, seed)
+        states = [*optimizer.state[params[0]].values()]
+        assert any(isinstance(state, QuantizedTensor) for state in states)
+        saved = optimizer.state_dict()["state"]
+        found.append([*params, *(x for each in saved.values() for x in each.values())])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_spec_by_hand(lowering: str) -> None:
     params = parameters(SHAPES)
@@ -128,7 +145,7 @@ def test_muon_by_hand() -> None:
         for states in plain.state.values():
             hold(states, "dynamic")
         assert difference(params, theirs) < 1e-6
-    assert "states of 8 bits in a rule with reductions" in optgen.explain(optimizer)
+    assert "states of 8 bits in a rule of several sweeps" in optgen.explain(optimizer)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

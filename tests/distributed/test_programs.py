@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from distributed import pair
 from distributed.cases import SHARED, difference, share
+from spec_files import spec_file
 from torch import distributed, nn
 
 import optgen
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
-SPEC = Path(__file__).parents[1] / "specs" / "schedule_free_adamw.py"
+SPEC = spec_file("schedule_free_adamw")
 
 
 def _train(rank: int, lowering: str) -> float:

@@ -106,7 +106,7 @@ def _matrices(rank: int) -> tuple[float, str]:
 def test_shards_of_a_rule_on_matrices() -> None:
     for difference, explained in pair.run(_matrices):
         assert difference < 1e-3
-        assert "states of 8 bits in a rule with reductions" in explained
+        assert "states of 8 bits in a rule of several sweeps" in explained
 
 
 def _resharded(rank: int, folder: str) -> list[Any]:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,6 +15,7 @@ import torch
 from distributed import pair
 from distributed.cases import difference, share
 from lowerings.phased_rules import RAGGED
+from spec_files import spec_file
 from torch import distributed, nn
 
 import optgen
@@ -63,7 +63,6 @@ OWN = {
     "Alone": SIZED.replace("Sized", "Alone").replace(" / sqrt(numel(p))", ""),
 }
 """Specs of these tests. A step of Alone's vectors needs no communication, for any shard."""
-SPECS = Path(__file__).parent.parent / "specs"
 OPTIONS: dict[str, dict[str, Any]] = {
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
     "Muon": {},
@@ -110,7 +109,7 @@ def rule(name: str) -> Any:
     for known in (Adafactor, Muon, RowWiseAdagrad):
         if known.__name__ == name:
             return known
-    path = SPECS / f"{name.lower()}.py"
+    path = spec_file(name.lower())
     return optgen.load(path if path.exists() else Spec(name, OWN[name], f"<{name}>", 1))
 
 

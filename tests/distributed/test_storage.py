@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from distributed import pair
 from distributed.cases import SHARED, difference, gradients, share
 from parity.cases import LOWERINGS
+from spec_files import spec_file
 from torch import distributed, nn
 
 import optgen
@@ -17,7 +17,6 @@ from optgen import explain, use_lowering
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
-SPECS = Path(__file__).parents[1] / "specs"
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -28,7 +27,7 @@ def _trained(rank: int, spec: str, dtype: torch.dtype, lowering: str) -> dict[st
     alone = [nn.Parameter(value.clone()) for value in drawn]
     places = [how for _, how in SHARED]
     ours = [nn.Parameter(share(v, how, mesh)) for v, how in zip(drawn, places, strict=True)]
-    made = optgen.load(SPECS / f"{spec}.py")
+    made = optgen.load(spec_file(spec))
     optimizers = made(ours, lr=1e-2), made(alone, lr=1e-2)
     for step in range(5):
         grads = gradients(step, dtype)
@@ -65,7 +64,7 @@ def _explained(rank: int) -> list[str]:
     mesh = distributed.init_device_mesh("cpu", (2,))
     shape, how = SHARED[0]
     param = nn.Parameter(share(torch.ones(shape).bfloat16(), how, mesh))
-    optimizer = optgen.load(SPECS / "stochastic_adamw.py")([param])
+    optimizer = optgen.load(spec_file("stochastic_adamw"))([param])
     param.grad = torch.ones_like(param)
     text = explain(optimizer)
     optimizer.step()

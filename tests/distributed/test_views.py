@@ -14,6 +14,7 @@ from distributed.cases import difference, share
 from distributed.test_checkpoints import _Engine
 from distributed.test_reductions import counted
 from lowerings.test_phases import in_full_precision
+from spec_files import spec_file
 from torch import distributed, nn
 
 import optgen
@@ -23,7 +24,6 @@ from optgen.runtime import matrix_ops
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
-SPECS = Path(__file__).parent.parent / "specs"
 CASES: dict[str, tuple[str, tuple[int, ...], int, tuple[int, ...]]] = {
     "heads": ("HeadMuon", (48, 16), 0, (12, 4, 16)),
     "split QKV of heads": ("HeadMuon", (48, 16), 0, (4, 3, -1, 16)),
@@ -48,7 +48,7 @@ def kind(name: str) -> Any:
     """Return the class of this name, from this package or from a spec of the tests."""
     known = {"Adafactor": Adafactor, "Muon": Muon, "AdamW": AdamW}
     file = "head_muon" if name == "HeadMuon" else name.lower()
-    return known[name] if name in known else optgen.load(SPECS / f"{file}.py")
+    return known[name] if name in known else optgen.load(spec_file(file))
 
 
 def _cut(axis: int) -> Any:

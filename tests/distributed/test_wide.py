@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from distributed import pair
 from distributed.cases import SHARED, difference, share
+from spec_files import spec_file
 from torch import Tensor, distributed, nn
 
 import optgen
 from optgen import use_lowering
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
-
-SPECS = Path(__file__).parent.parent / "specs"
 
 
 def _listed(tensors: list[Tensor]) -> list[dict[str, Any]]:
@@ -31,7 +29,7 @@ def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
     alone = [nn.Parameter(value.clone()) for value in drawn]
     pairs = list(zip(drawn, shapes, strict=True))
     shared = [nn.Parameter(share(value, how, mesh)) for value, (_, how) in pairs]
-    cls: Any = optgen.load(SPECS / f"{name}.py")
+    cls: Any = optgen.load(spec_file(name))
     ours, reference = cls(_listed(shared)), cls(_listed(alone))
     for step in range(5):
         for own, whole, (_, how) in zip(shared, alone, shapes, strict=True):
@@ -56,7 +54,7 @@ def test_shards_follow_one_process(name: str, lowering: str) -> None:
 def _one_fails(rank: int) -> str:
     mesh = distributed.init_device_mesh("cpu", (2,))
     params = [nn.Parameter(share(torch.ones(4, 3), how, mesh)) for _, how in SHARED[:1]]
-    optimizer: Any = optgen.load(SPECS / "clipped_lamb.py")(params)
+    optimizer: Any = optgen.load(spec_file("clipped_lamb"))(params)
     for param in params:
         param.grad = None if rank else torch.ones_like(param)
     try:

@@ -5,18 +5,17 @@ The processes import this module, which imports little.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 from distributed.shards import difference
+from spec_files import spec_file
 from torch import Tensor, distributed, nn
 
 import optgen
 from optgen.runtime.eager import owner_step, tensor_lists
 
-SPECS = Path(__file__).parent.parent / "specs"
 BOUND = 1e-12
 STEPS = 4
 Places = tuple[tuple[tuple[int, ...], int | None], ...]
@@ -52,7 +51,7 @@ ON_TWO_DIMENSIONS = ("shampoo", "kl_soap", "dion", "clipped_shampoo")
 
 
 def rule_of(name: str) -> Any:
-    return optgen.load(SPECS / f"{name}.py")
+    return optgen.load(spec_file(name))
 
 
 def _groups(params: list[Any]) -> list[dict[str, Any]]:

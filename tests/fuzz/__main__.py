@@ -22,22 +22,30 @@ def main() -> int:
     parser.add_argument("--lowerings", default="", help="names, with commas between them")
     parser.add_argument("--no-shrink", action="store_true", help="write rules down as drawn")
     parser.add_argument("--known", type=Path, help="a folder of findings not to write down again")
+    parser.add_argument("--matrix", nargs="*", help="modifiers: rules pairs chains stages")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first combination")
     parser.add_argument("--replay", type=Path, nargs="+", help="run found files or folders again")
     return _run(parser.parse_args())
 
 
 def _run(options: argparse.Namespace) -> int:
+    import gc
     import warnings
 
     import interpreter  # noqa: F401  (mends Triton's interpreter)
 
+    from fuzz.matrix import run_matrix
     from fuzz.replay import replay
     from fuzz.run import Run
 
     warnings.simplefilter("ignore")
+    gc.collect()
+    gc.freeze()  # no collection looks at what is imported
     if options.replay:
         folders = (path.glob("*.py") if path.is_dir() else [path] for path in options.replay)
         return replay(sorted(path for paths in folders for path in paths))
+    if options.matrix is not None:
+        return run_matrix(options)
     return Run(options).run()
 
 

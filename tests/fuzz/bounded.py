@@ -139,6 +139,15 @@ class Given(Bounded):
         return self.kept
 
 
+class Vanished(Bounded):
+    """A number times 0. It is 0 by itself; in a sum, the other number may have been rounded."""
+
+
+def is_zero(x: Bounded) -> bool:
+    """Tell whether a number is exactly 0."""
+    return x.ndim == 0 and not bool(x.v) and not bool(x.e)
+
+
 def lift(x: Any) -> Bounded:
     """Return a number with bounds; a plain number is exact."""
     if isinstance(x, Bounded):
@@ -180,6 +189,8 @@ def operand(x: Bounded, eps: float) -> Tensor:
 
 def as_compared(x: Bounded, eps: float) -> Tensor:
     """Return the bound of a comparison's operand, rounded to the other operand's dtype."""
+    if isinstance(x, Vanished):
+        return torch.zeros_like(x.e)
     if x.eps < eps and bool((x.v.to(_DTYPES[eps]).double() != x.v).any()):
         return x.e + eps * x.v.abs()
     return x.e

@@ -16,10 +16,12 @@ from fuzz.bounded import (
     DOUBLE,
     Bounded,
     Doubtful,
+    Vanished,
     answers,
     as_compared,
     compare,
     is_exact,
+    is_zero,
     lift,
     made,
     operand,
@@ -65,7 +67,10 @@ def _binary(word: str, bound: Callable[..., Tensor], a: Any, b: Any) -> Bounded:
     ok = a.ok & b.ok
     if is_exact(a, b, v):
         return made(v, a.e, ok, eps)
-    return made(v, bound(a, b, v, eps) + 2 * eps * v.abs(), ok, eps)
+    result = made(v, bound(a, b, v, eps) + 2 * eps * v.abs(), ok, eps)
+    if word == "*" and any(is_zero(x) for x in (a, b)):
+        return Vanished(result.v, result.e, result.ok, eps)
+    return result
 
 
 def _sum(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:

@@ -39,6 +39,7 @@ from optgen.spec.read_spec import read_spec
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 # Headers ask for optimizations, whatever the flags are: they take two thirds of the time.
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)
+_INLINE = "__attribute__((always_inline)) inline"
 # names that every rule's C++ defines
 _OWN = re.compile(
     r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix|codes))\b", re.M
@@ -78,7 +79,8 @@ class Built:
         """
         if self.cls.rule.why_uncut:
             return bool(self.sweeps)
-        return not excess(self.cls.rule, self.source)
+        rule = self.cls.rule
+        return not (excess(rule, self.source) or rule.why_codes_are_not_read("fused_cpu"))
 
     @property
     def waits(self) -> bool:
@@ -155,7 +157,7 @@ def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ..
     while rules:
         source, library = folder / "batch.cpp", folder / f"{len(rules)}.so"
         parts = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
-        headers = _OPTIMIZE.sub("", inline_includes(include))
+        headers = _OPTIMIZE.sub("", inline_includes(include)).replace(_INLINE, "inline")
         source.write_text("".join([define, headers, *parts]))
         done = subprocess.run(
             [*command, *_FLAGS, *flags, str(source), "-o", str(library)],

@@ -16,11 +16,22 @@ _VALUES = {
     "clip_norm": {"max_norm": (0.05, 1.0)},
     "clip_tensor_norm": {"max_tensor_norm": (0.05, 1.0)},
     "clip_value": {"max_value": (0.25, 1.0)},
+    "cautious_decay": {"decay": (0.1, 1.0)},
+    "corrected_decay": {"decay": (0.1,), "max_lr": (0.1, 1.0)},
+    "coupled_decay": {"l2": (0.1, 1.0)},
+    "decay_after": {"decay": (0.1, 1.0)},
+    "decoupled_decay": {"decay": (0.1, 1.0)},
     "ema": {"ema_decay": (0.5, 0.99)},
+    "ema_nesterov": {"look_ahead": (0.25, 0.5), "move_decay": (0.5, 0.75)},
+    "fixed_decay": {"decay": (0.01, 0.1)},
+    "gradient_noise": {"noise_eta": (0.01, 1.0)},
     "lookahead": {"sync_period": (1, 2, 3), "slow_step": (0.5, 0.75)},
+    "proximal_decay": {"decay": (0.1, 1.0)},
+    "schedule_free": {"average_momentum": (0.5, 0.9), "weight_power": (0, 1)},
+    "update_floor": {"least_ratio": (0.25, 5.0), "by_row": (False, True)},
 }
 """Values of hyperparameters that a few steps tell apart."""
-_MATRICES = ("adaptive_clip", "centralize")
+MATRICES = ("adaptive_clip", "centralize")
 """Modifiers that refuse parameters of more than two axes, which most rules take."""
 _DTYPES = ("bfloat16", "float16", "float32")
 
@@ -30,9 +41,9 @@ def drawn(seed: str | int, text: str) -> str:
     lot = Random(f"modifiers {seed}")
     if lot.random() > 0.2:
         return text
-    known = [name for name in list_modifiers() if name not in _MATRICES]
+    known = [name for name in list_modifiers() if name not in MATRICES]
     names = lot.sample(known, lot.choice((1, 1, 2, 2, 3, 4)))
-    chosen: list[Modifier | StateDtype] = [_with_values(lot, name) for name in names]
+    chosen: list[Modifier | StateDtype] = [with_values(lot, name) for name in names]
     if lot.random() < 0.15:
         chosen.append(StateDtype(lot.choice(_DTYPES), ()))
     try:
@@ -41,6 +52,7 @@ def drawn(seed: str | int, text: str) -> str:
         return text
 
 
-def _with_values(lot: Random, name: str) -> Modifier:
+def with_values(lot: Random, name: str) -> Modifier:
+    """Return a modifier of the catalogue with values by lot."""
     values = {key: lot.choice(choices) for key, choices in _VALUES.get(name, {}).items()}
     return modifier(name)(**values)

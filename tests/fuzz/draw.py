@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -78,7 +78,7 @@ class Draft:
         "fix": "fixed(True)",
         "mode": 'choice("a", "b", None)',
         "poly": "hyper((1.5, -0.5, 0.0))",
-        "rank": "hyper(2, ge=1)",
+        "rank": "hyper(2, ge=1, whole=True)",
     }
     SETTINGS: Mapping[str, tuple[Any, ...]] = field(
         default_factory=lambda: {
@@ -96,8 +96,13 @@ class Draft:
     )
 
 
-def draw(seed: str | int) -> tuple[str, list[Setting]]:
-    """Draw a spec's text and the settings to run it with; a seed always gives the same ones."""
+def draw(
+    seed: str | int, compose: Callable[[str | int, str], str] = compositions.drawn
+) -> tuple[str, list[Setting]]:
+    """Draw a spec's text and the settings to run it with; a seed always gives the same ones.
+
+    `compose` may return the text with modifiers.
+    """
     lot = Random(seed)
     draft = Draft(
         lot,
@@ -119,7 +124,7 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
         text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
     settings = _settings(draft, text)
     whole = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
-    whole = eight_bits.drawn(seed, compositions.drawn(seed, whole))
+    whole = eight_bits.drawn(seed, compose(seed, whole))
     if "over=" in whole:
         settings = [wide.with_axes(setting) for setting in settings]
     return whole, settings

@@ -12,9 +12,13 @@ from fuzz.draw import draw
 from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
 from fuzz.trial import LOWERINGS, Setting
+from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
 
 BATCH = 32
+
+Draw = Callable[[str], tuple[str, list[Setting]]]
+"""Draw a spec's text and settings by a seed; the parts of a composition may not go together."""
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)  # of the compared rules, by `kinds_of`
     failures: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
     refusals: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)  # seeds of what is not comparable
     steps: trial.Count = field(default_factory=trial.Count)
     spent: Counter[str] = field(default_factory=Counter)
 
@@ -40,11 +45,16 @@ class Tally:
             f"({share:.0%} of steps not compared)"
         )
 
+    def refuse(self, error: CompositionError | SpecError) -> None:
+        """Count a rule that is refused."""
+        self.refused += 1
+        self.refusals[error.message if isinstance(error, SpecError) else str(error)] += 1
+
     def add(self, other: Tally) -> None:
         """Add the counts of another tally."""
         for name in ("drawn", "refused", "compared", "incomparable"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("kinds", "failures", "refusals", "spent"):
+        for name in ("kinds", "failures", "refusals", "unknown", "spent"):
             getattr(self, name).update(getattr(other, name))
         self.steps.compared += other.steps.compared
         self.steps.incomparable += other.steps.incomparable
@@ -54,28 +64,36 @@ def hunt(
     seeds: Sequence[str],
     note: Callable[[str], None] = lambda text: None,
     lowerings: Sequence[str] = LOWERINGS,
+    draw: Draw = draw,
 ) -> tuple[Tally, list[Finding]]:
     """Draw a rule for every seed, and run all of them; `note` gets each rule before it runs."""
     tally, findings = Tally(), list[Finding]()
-    rules: list[tuple[built.Built, list[Setting]]] = []
+    rules: list[tuple[str, built.Built, list[Setting]]] = []
     for seed in seeds:
-        text, settings = draw(seed)
-        note(text)
         tally.drawn += 1
         started = time.process_time()
-        rule = accepted(text, settings[0], tally, findings)
+        rule, settings = None, list[Setting]()
+        try:
+            text, settings = draw(seed)
+        except (CompositionError, SpecError) as error:
+            tally.refuse(error)
+        else:
+            note(text)
+            rule = accepted(text, settings[0], tally, findings)
         tally.spent["read"] += time.process_time() - started  # type: ignore[assignment]
         if rule:
             rule.types = built.types_of(rule.algorithm, [s.dtype for s in settings])
-            rules.append((rule, settings))
+            rules.append((seed, rule, settings))
     started = time.perf_counter()
     if "fused_cpu" in lowerings:
-        built.compile_together([rule for rule, _ in rules])
+        built.compile_together([rule for _, rule, _ in rules])
     tally.spent["cpp"] += time.perf_counter() - started  # type: ignore[assignment]
-    with built.batch_kernels([rule for rule, _ in rules]):
-        for rule, settings in rules:
+    with built.batch_kernels([rule for _, rule, _ in rules]):
+        for seed, rule, settings in rules:
             note(rule.text)
+            compared = tally.compared
             findings += tried(rule, settings, lowerings, tally)
+            tally.unknown[seed] += tally.compared == compared
     return tally, findings
 
 
@@ -87,8 +105,7 @@ def accepted(
         with limited():
             return built.load(text)
     except SpecError as error:
-        tally.refused += 1
-        tally.refusals[error.message] += 1
+        tally.refuse(error)
     except Exception as error:
         tally.failures["crashed"] += 1
         findings.append(of_exception(error, "load", text, setting))
@@ -154,8 +171,8 @@ def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
         return False
     if rule.cls.rule.why_not_in_triton and lowering == "fused_triton":
         return False
-    if rule.cls.rule.quantized_states and lowering == "fused_triton":
-        return "load_coded" in (rule.folder / "fused_triton.py").read_text()
+    if lowering.startswith("fused") and rule.cls.rule.why_codes_are_not_read(lowering):
+        return False
     if lowering == "fused_cpu":
         return rule.runs_fused
     if lowering == "sharded":

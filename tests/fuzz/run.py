@@ -13,14 +13,16 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fuzz import built, kept
+from fuzz.draw import draw
 from fuzz.finding import CLASSES, Finding
-from fuzz.hunt import BATCH, Tally, hunt
+from fuzz.hunt import BATCH, Draw, Tally, hunt
 from fuzz.shrink import shrunk
 from fuzz.trial import LOWERINGS
 
@@ -43,10 +45,15 @@ class _Job:
 
 
 class Run:
-    """A run of the command: jobs, counts and findings."""
+    """A run of the command: jobs, counts and findings.
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
+    Without `cases`, which are the seeds of rules, there is no end of seeds.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, draw: Draw = draw, cases: Sequence[str] = ()
+    ) -> None:
+        self.options, self.draw, self.cases = options, draw, cases
         self.lowerings = options.lowerings.split(",") if options.lowerings else LOWERINGS
         self.started = time.monotonic()
         self.tally = Tally()
@@ -80,12 +87,15 @@ class Run:
     def goes_on(self) -> bool:
         """Tell whether to draw more rules."""
         seconds = time.monotonic() - self.started
-        return seconds < self.options.seconds and self.drawn < self.options.rules
+        rules = min(self.options.rules, len(self.cases) or self.options.rules)
+        return seconds < self.options.seconds and self.drawn < rules
 
     def start(self) -> None:
         """Fork a process for the next rules."""
-        seeds = [f"{self.options.seed}/{self.drawn + i}" for i in range(BATCH)]
-        self.drawn += BATCH
+        count = 2 * BATCH if self.cases else BATCH  # compositions are small
+        seeds = [f"{self.options.seed}/{self.drawn + i}" for i in range(count)]
+        seeds = list(self.cases[self.drawn : self.drawn + count]) or seeds
+        self.drawn += count
         here, there = multiprocessing.Pipe(duplex=False)
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         job = _Job(
@@ -113,7 +123,7 @@ class Run:
 
     def send_findings(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
         """Hunt, and send the counts and findings."""
-        tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings)
+        tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings, self.draw)
         pipe.send(tally)
         for finding in sorted(findings, key=lambda each: CLASSES.index(each.kind)):
             limit = _EXAMPLES.get(finding.kind, 1)
@@ -175,16 +185,22 @@ class Run:
         """Return a line of progress."""
         return f"{time.monotonic() - self.started:5.0f} s: {self.tally}"
 
+    def unknown(self) -> str:
+        """Return the lines that name the combinations of which no step was comparable."""
+        names = [name for name, count in self.tally.unknown.items() if count]
+        return "\nnot comparable:" + "".join(f"\n       {x}" for x in names) if self.cases else ""
+
     def report(self) -> str:
         """Return the result of the run, and where time went."""
         spent = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.spent.most_common())
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.tally.kinds.most_common())
-        refusals = "".join(f"\n  {n:4} {text}" for text, n in self.tally.refusals.most_common(15))
+        most = self.tally.refusals.most_common(None if self.cases else 15)
+        refusals = "".join(f"\n  {n:4} {text}" for text, n in most)
         return (
             f"seed {self.options.seed}: {self.tally}\n"
             f"of the compared rules: {kinds}\n"
             f"{len(self.causes) - self.known} causes written down; "
-            f"time: {spent}\nrefused:{refusals}"
+            f"time: {spent}\nrefused:{refusals}{self.unknown()}"
         )
 
 

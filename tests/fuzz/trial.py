@@ -34,7 +34,7 @@ from optgen import use_lowering
 from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager import call
-from optgen.runtime.tensors.quantized import dequantized
+from optgen.runtime.tensors.quantized import to_numbers
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3
@@ -169,6 +169,10 @@ class _Trial:
         before = len(self.findings)
         with self.noting(name):
             one.step(grads, inputs)
+            if self.rule.algorithm.zero_grad and name not in ("functional", "sharded"):
+                left = [param.grad for param in one.params if param.grad is not None]
+                if any(bool(grad.any()) for grad in left):
+                    self.findings.append(self.finding(name, "wrong", "a gradient is not zero"))
             for index, step in enumerate(right):
                 found = one.values(index)
                 if found.keys() != step.values.keys():
@@ -288,7 +292,7 @@ class _Run:
         found = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
         group = self.group(index)
         found |= {key: group[key] for key in self.shared}
-        found = {key: dequantized(value) for key, value in found.items()}
+        found = {key: to_numbers(value) for key, value in found.items()}
         if self.viewed:
             like = [PARAM, *(s.key for s in self.rule.cls.rule.states if s.shape == "like")]
             found |= {key: found[key].view(self.shapes[index]) for key in like if key in found}

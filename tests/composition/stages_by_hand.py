@@ -1,0 +1,201 @@
+"""Any modifiers, done by hand around an optimizer of torch, in the order of docs/compose.md.
+
+`Step` is a training step in the order of the stages. Modifiers of the gradient are functions of a
+parameter and its gradient, and those of the update are functions of the parameter before the step,
+the gradient that the optimizer was given, and what the step adds to the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from composition.by_hand import unit_norm
+from composition.training import members
+from torch import Tensor
+
+import optgen
+from optgen import modifiers as catalogue
+
+STAGES = (
+    *("skip_nonfinite", "accumulate", "centralize", "gradient_noise", "clip_value"),
+    *("clip_tensor_norm|adaptive_clip", "clip_norm", "coupled_decay", "amsgrad"),
+    *("cautious|grams", "trust_ratio|update_floor"),
+    "decoupled_decay|decay_after|proximal_decay|fixed_decay|corrected_decay|cautious_decay",
+    *("hyperball", "lookahead|ema_nesterov", "master|kahan|stochastic_rounding|schedule_free"),
+    "ema|low_precision_copy|zero_grad",
+)
+"""The table of docs/compose.md: the modifiers of one stage stand together."""
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "accumulate": {"accumulated_steps": 2},
+    "adaptive_clip": {"clip_factor": 0.1},
+    "cautious_decay": {"decay": 0.1},
+    "clip_norm": {"max_norm": 1.0},
+    "clip_tensor_norm": {"max_tensor_norm": 0.5},
+    "clip_value": {"max_value": 0.3},
+    "corrected_decay": {"decay": 0.2, "max_lr": 0.1},
+    "coupled_decay": {"l2": 0.1},
+    "decay_after": {"decay": 0.1},
+    "decoupled_decay": {"decay": 0.1},
+    "ema": {"ema_decay": 0.9},
+    "ema_nesterov": {"look_ahead": 0.4, "move_decay": 0.9},
+    "fixed_decay": {"decay": 0.01},
+    "gradient_noise": {"noise_eta": 0.5, "noise_gamma": 0.55},
+    "lookahead": {"sync_period": 3, "slow_step": 0.4},
+    "proximal_decay": {"decay": 0.1},
+    "schedule_free": {"average_momentum": 0.8},
+    "update_floor": {"least_ratio": 2.0},
+}
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Return modifiers in the order in which they take effect."""
+    stages = [stage.split("|") for stage in STAGES]
+    return [name for stage in stages for name in names if name in stage]
+
+
+def _adaptive_clip(p: Tensor, g: Tensor) -> Tensor:
+    largest, size = 0.1 * unit_norm(p).clamp(min=1e-3), unit_norm(g)
+    return torch.where(size > largest, g * largest / size.clamp(min=1e-6), g)
+
+
+def _centralize(p: Tensor, g: Tensor) -> Tensor:
+    return g - g.mean(dim=1, keepdim=True) if p.ndim > 1 else g
+
+
+GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "adaptive_clip": _adaptive_clip,
+    "centralize": _centralize,
+    "clip_tensor_norm": lambda p, g: g * min(0.5 / (g.norm().item() + 1e-6), 1.0),
+    "clip_value": lambda p, g: g.clamp(-0.3, 0.3),
+    "coupled_decay": lambda p, g: g.add(p, alpha=0.1),
+}
+
+
+def _cautious(p: Tensor, g: Tensor, u: Tensor, lr: float) -> Tensor:
+    mask = (u * g < 0).to(p.dtype)
+    return u * mask / mask.mean().clamp(min=1e-3)
+
+
+def _hyperball(p: Tensor, g: Tensor, u: Tensor, lr: float) -> Tensor:
+    moved = p + lr * p.norm() * u / u.norm()
+    return p.norm() * moved / moved.norm() - p
+
+
+UPDATES: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
+    "cautious": _cautious,
+    "cautious_decay": lambda p, g, u, lr: u - lr * 0.1 * p * (u * p <= 0),
+    "corrected_decay": lambda p, g, u, lr: u - lr * (lr / 0.1) * 0.2 * p,
+    "decay_after": lambda p, g, u, lr: (p + u) * (1 - lr * 0.1) - p,
+    "decoupled_decay": lambda p, g, u, lr: u - lr * 0.1 * p,
+    "fixed_decay": lambda p, g, u, lr: u - 0.01 * p,
+    "grams": lambda p, g, u, lr: -g.sign() * u.abs(),
+    "hyperball": _hyperball,
+    "proximal_decay": lambda p, g, u, lr: (p + u) / (1 + lr * 0.1) - p,
+    "trust_ratio": lambda p, g, u, lr: u * (lr * p.norm() / u.norm()),
+    "update_floor": lambda p, g, u, lr: u * (2.0 * lr * p.norm() / u.norm()).clamp(min=1),
+}
+
+
+class Step:
+    """Steps with modifiers around an optimizer of torch; `params` are what training sees."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
+        self.optimizer, self.names = optimizer, in_order(names)
+        self.weights = [weight for weight, _ in members(optimizer)]
+        starts = [weight.detach().clone() for weight in self.weights]
+        apart = not {"master", "schedule_free"}.isdisjoint(names)
+        self.params = [start.clone() for start in starts] if apart else self.weights
+        self.slow, self.last, self.averages = ([x.clone() for x in starts] for _ in range(3))
+        self.means, self.moves = [x.clone() for x in starts], [torch.zeros_like(x) for x in starts]
+        self.kept: list[list[Tensor]] = []
+        self.noise = _Noise(starts) if "gradient_noise" in names else None
+        self.count, self.largest, self.total = 0, [0.0] * len(starts), [0.0] * len(starts)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step, or skip it, or keep its gradients for a later one."""
+        found = [param.grad for param in self.params]
+        grads = [grad.clone() for grad in found if grad is not None]
+        drawn = self.noise.drawn() if self.noise else []
+        if "skip_nonfinite" in self.names and not all(g.isfinite().all() for g in grads):
+            return
+        if "accumulate" in self.names:
+            self.kept.append(grads)
+            if len(self.kept) < 2:
+                return
+            grads = [torch.stack(each).mean(dim=0) for each in zip(*self.kept, strict=True)]
+            self.kept = []
+        self.count += 1
+        olds = [weight.detach().clone() for weight in self.weights]
+        for weight, grad in zip(self.weights, self.changed(grads, drawn), strict=True):
+            weight.grad = grad
+        self.optimizer.step()
+        for index, old in enumerate(olds):
+            self.update(index, old)
+
+    def changed(self, grads: list[Tensor], drawn: list[Tensor]) -> list[Tensor]:
+        """Return the gradients as the optimizer's rule finds them."""
+        for name in self.names:
+            if name == "gradient_noise":
+                size = (0.5 / (1 + self.count) ** 0.55) ** 0.5
+                grads = [g + size * noise for g, noise in zip(grads, drawn, strict=True)]
+            elif name == "clip_norm":
+                norm = torch.stack([g.norm() for g in grads]).norm()
+                grads = [g * (1.0 / (norm + 1e-6)).clamp(max=1) for g in grads]
+            elif name in GRADIENTS:
+                pairs = zip(self.params, grads, strict=True)
+                grads = [GRADIENTS[name](param.detach(), grad) for param, grad in pairs]
+        return grads
+
+    def update(self, index: int, old: Tensor) -> None:
+        """Change the update of a parameter, store the parameter, and observe it."""
+        weight, lr = [*members(self.optimizer)][index]
+        assert weight.grad is not None
+        u = weight - old
+        for name in self.names:
+            if name in UPDATES:
+                u = UPDATES[name](old, weight.grad, u, lr)
+            elif name == "lookahead" and self.count % 3 == 0:
+                self.slow[index].lerp_(old + u, 0.4)
+                u = self.slow[index] - old
+            elif name == "ema_nesterov":
+                self.moves[index].lerp_(old + u - self.last[index], 0.1)
+                self.last[index].copy_(old + u)
+                u = old + u + 0.4 * self.moves[index] - old
+        weight.copy_(old + u)
+        self.store(index, weight, lr)
+        if "ema" in self.names:
+            first = self.count == 1
+            self.averages[index].lerp_(self.params[index].detach(), 1.0 if first else 0.1)
+
+    def store(self, index: int, weight: Tensor, lr: float) -> None:
+        """Store the parameter where it is not the weight itself."""
+        if "master" in self.names:
+            weight.copy_(weight.float())
+            self.params[index].copy_(weight)
+        if "schedule_free" in self.names:
+            self.largest[index] = max(self.largest[index], lr)
+            self.total[index] += self.largest[index] ** 2
+            self.means[index].lerp_(weight, self.largest[index] ** 2 / self.total[index])
+            self.params[index].copy_(0.2 * weight + 0.8 * self.means[index])
+
+
+class _Noise:
+    """The normal numbers of gradient_noise: SGD with a rate of 1 subtracts them from zeros."""
+
+    def __init__(self, like: Sequence[Tensor]) -> None:
+        self.params = [torch.zeros_like(each) for each in like]
+        cls: Any = optgen.compose("sgd", catalogue.gradient_noise(1.0, 0.0))
+        self.optimizer = cls(self.params, lr=1.0)
+
+    def drawn(self) -> list[Tensor]:
+        """Return the numbers of the next call."""
+        for param in self.params:
+            param.zero_()
+            param.grad = torch.zeros_like(param)
+        with optgen.use_lowering("forloop"):
+            self.optimizer.step()
+        return [-param for param in self.params]

@@ -1,0 +1,202 @@
+"""Name all combinations of modifiers that a run compares, and compose one by its name.
+
+There are three parts: every modifier with every rule, all pairs of modifiers with some rules, and
+random chains of modifiers with drawn rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from fuzz import by_stages
+from fuzz.compositions import MATRICES, with_values
+from fuzz.draw import draw
+from fuzz.run import Run
+from fuzz.trial import Setting
+from optgen.compositions import composed, list_modifiers, modifier
+from optgen.jit import named_spec
+from optgen.spec import Spec
+from optgen.spec.composition.check_modifier import modifier_part
+from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.parts import STAGES, Part
+from optgen.spec.errors import SpecError
+from optgen.spec.read_spec import read_spec
+
+CATALOGUE = (
+    *("adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "asgd", "muon", "nadam"),
+    *("radam", "rmsprop", "row_wise_adagrad", "rprop", "sgd", "sparse_adam"),
+)
+OTHERS = ("came", "lamb", "madgrad", "normuon", "novograd", "prodigy", "shampoo", "sophia")
+"""Published rules that torch has not."""
+PAIRED = ("adamw", "sgd", "muon")
+"""The rules that pairs of modifiers are composed with."""
+
+_OF_MATRICES = ("came", "muon", "normuon", "row_wise_adagrad")
+"""Rules that refuse other parameters than matrices."""
+_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "adadelta": ({}, {"weight_decay": 0.1}),
+    "adam": ({}, {"amsgrad": True}, {"weight_decay": 0.1}),
+    "adamw": ({}, {"amsgrad": True}, {"weight_decay": 0.1}),
+    "muon": ({}, {"nesterov": False}, {"adjust_lr_fn": "match_rms_adamw"}),
+    "nadam": ({}, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "rmsprop": ({}, {"momentum": 0.9}, {"centered": True}),
+    "sgd": ({"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {"weight_decay": 0.1}),
+}
+"""Options of rules that change which statements run."""
+
+_SHAPES: tuple[tuple[int, ...], ...] = ((5,), (1,), (), (2, 3), (4, 2), (1, 3), (3, 1), (2, 2, 3))
+CHAINS = 400
+
+
+def cases(part: str) -> list[str]:
+    """Return the names of the combinations of a part of the matrix."""
+    return list(PARTS[part]())
+
+
+def _with_rules() -> Iterator[str]:
+    yield from (f"{rule} {name}" for rule in (*CATALOGUE, *OTHERS) for name in list_modifiers())
+
+
+def _pairs() -> Iterator[str]:
+    """Yield the pairs in the order of their stages; two of one stage in both orders."""
+    stages = {name: list(STAGES).index(_part(name).stage) for name in list_modifiers()}
+    for rule in PAIRED:
+        for first, second in itertools.permutations(stages, 2):
+            if stages[first] <= stages[second]:
+                yield f"{rule} {first} {second}"
+
+
+def _chains() -> Iterator[str]:
+    for number in range(CHAINS):
+        lot = Random(f"chain {number}")
+        yield f"#{number} {' '.join(_compatible(lot, lot.choice((3, 3, 4, 5, 6))))}"
+
+
+PARTS = {"rules": _with_rules, "pairs": _pairs, "chains": _chains}
+"""The parts of the matrix."""
+
+
+def run_matrix(options: argparse.Namespace) -> int:
+    """Compare the combinations of some parts; return 1 if there are findings."""
+    failed = 0
+    for part in options.matrix or (*PARTS, "stages"):
+        if part == "stages":
+            failed |= by_stages.run(options.first)
+            continue
+        names = cases(part)[options.first :]
+        run = Run(options, _draw, names)
+        print(f"{part}: {len(names)} combinations", flush=True)
+        failed |= run.run()
+    return failed
+
+
+def _draw(case: str) -> tuple[str, list[Setting]]:
+    """Return a combination, or a refusal without names, so that like refusals are counted."""
+    try:
+        return compose_case(case)
+    except (CompositionError, SpecError) as error:
+        message = error.message if isinstance(error, SpecError) else str(error)
+        raise CompositionError(_without_names(message)) from None
+
+
+def compose_case(case: str) -> tuple[str, list[Setting]]:
+    """Return the text of a combination, and the settings to run it with.
+
+    Raises:
+        CompositionError, SpecError: its parts do not go together.
+    """
+    rule, *names = case.split()
+    lot = Random(case)
+    if rule.startswith("#"):
+        seed = next(seed for seed in (f"{case} rule {k}" for k in range(99)) if _is_read(seed))
+        text, settings = draw(seed, lambda _, text: _composed(lot, random_spec(text), names))
+    else:
+        text, settings = _composed(lot, _spec(rule), names), _settings(lot, rule)
+    if not {*names}.isdisjoint(MATRICES):
+        settings = [_with_few_axes(setting) for setting in settings]
+    if 'over="' in text or "over='" in text:
+        settings = [replace(s, shapes=tuple(x or (3,) for x in s.shapes)) for s in settings]
+    return text, settings
+
+
+def _without_names(message: str) -> str:
+    message = re.sub(r"`[^`]*`|'[^']*'", "…", message)
+    names = "|".join([*list_modifiers(), "Random", *map(_class_name, (*CATALOGUE, *OTHERS))])
+    return re.sub(rf"\b({names})\b", "…", message)
+
+
+def _composed(lot: Random, spec: Spec, names: Sequence[str]) -> str:
+    return composed(spec, tuple(with_values(lot, name) for name in names), "Random").source
+
+
+def _is_read(seed: str) -> bool:
+    """Tell whether a drawn rule is right by itself."""
+    try:
+        read_spec(random_spec(draw(seed, lambda _, text: text)[0]))
+    except SpecError:
+        return False
+    return True
+
+
+def random_spec(text: str) -> Spec:
+    """Return the spec of a text that was drawn or composed."""
+    return Spec("Random", text, "random.py", 1)
+
+
+@functools.cache
+def _spec(rule: str) -> Spec:
+    return named_spec(rule)
+
+
+def _class_name(rule: str) -> str:
+    return _spec(rule).name
+
+
+def _settings(lot: Random, rule: str) -> list[Setting]:
+    """Return two settings. The first one has float64: see `trial._exact_matrices`."""
+    shapes = [s for s in _SHAPES if len(s) == 2 or rule not in _OF_MATRICES]
+    found = []
+    for dtype in ("float64", lot.choice(("float64", "float32", "bfloat16"))):
+        options = lot.choice(_OPTIONS.get(rule, ({},)))
+        hypers = {**options, "lr": lot.choice((0.1, 0.01)), "maximize": lot.random() < 0.3}
+        seed = lot.randrange(1000)
+        chosen = tuple(lot.sample(shapes, 2))
+        found.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 6 == 0))
+    return found
+
+
+def _with_few_axes(setting: Setting) -> Setting:
+    """Return the setting with matrices in place of parameters of more axes."""
+    shapes = ((s[0], s[1] * s[2]) if len(s) > 2 else s for s in setting.shapes)
+    return replace(setting, shapes=tuple(shapes))
+
+
+@functools.cache
+def _part(name: str) -> Part:
+    return modifier_part(modifier(name).spec)
+
+
+def _compatible(lot: Random, count: int) -> list[str]:
+    """Draw modifiers that no other of them excludes.
+
+    One can store the parameter, one can have programs, and no two have a hyperparameter of one
+    name. Drawn rules have no second moment.
+    """
+    chosen: list[str] = []
+    taken = {"moment"}
+    for name in lot.sample(list_modifiers(), len(list_modifiers())):
+        part = _part(name)
+        needs = {argument.arg for argument, _ in part.hypers}
+        needs |= {part.changes} & {"store", "moment"}
+        needs |= {"programs"} if part.programs else set()
+        if taken.isdisjoint(needs) and len(chosen) < count:
+            taken |= needs
+            chosen.append(name)
+    return chosen
