@@ -19,6 +19,7 @@ import interpreter  # noqa: F401  (speeds up Triton's interpreter where it is ch
 import pytest
 import wide_libraries
 
+gc.disable()  # until all tests are collected: see below
 wide_libraries.install()
 os.fsync = lambda descriptor: None  # thousands of small files; a loss of power ends the tests too
 GOLDEN = Path(__file__).parent / "golden"
@@ -35,6 +36,7 @@ def pytest_collection_finish() -> None:
     """Freeze torch and the collected tests: else the garbage collector searches them, too."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @dataclass

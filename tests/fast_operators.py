@@ -57,6 +57,87 @@ def takes_type_of(number: Any, scalar: Any) -> bool:
     return type(number) is int and -(2**31) <= number < 2**31 and scalar.name in _NUMBERS
 
 
+class _Operator:
+    """An operator of Triton's tensors, which asks Triton once for each pair of types.
+
+    * `names`: the types of numbers for which NumPy computes as Triton does.
+    * `reflected`: whether the tensor is the right operand.
+    * `adds`: whether it is `+`, which moves pointers too.
+    """
+
+    def __init__(
+        self,
+        triton: Callable[..., Any],
+        ufunc: Callable[..., Any],
+        names: frozenset[str],
+        reflected: bool,
+        adds: bool,
+    ) -> None:
+        self.triton, self.ufunc, self.names = triton, ufunc, names
+        self.reflected, self.moves = reflected, adds and not reflected
+        self.kinds: dict[tuple[str, Any], tuple[Any, Any, Any]] = {}
+        self.widths: dict[tuple[str, Any], tuple[Any, Any, Any]] = {}
+        self.constants: dict[tuple[str, Any, Any], Any] = {}
+
+    def __call__(self, tensor: Any, other: Any) -> Any:
+        if type(other) is core.constexpr:
+            other = other.value
+        kind, scalar = type(other), tensor.dtype
+        key = tensor.type.name, other.type.name if kind is core.tensor else kind
+        if type(scalar) is core.pointer_type:
+            return self.moved(tensor, other, key) if self.moves else self.triton(tensor, other)
+        data = other.handle.data if kind is core.tensor else self.number(other, scalar)
+        if data is None:
+            return self.triton(tensor, other)
+        known = self.kinds.get(key)
+        if known is None:
+            return self.learnt(tensor, other, key)
+        own = tensor.handle.data
+        result = self.ufunc(data, own) if self.reflected else self.ufunc(own, data)
+        if result.dtype is not known[2]:
+            return self.triton(tensor, other)
+        return _tensor(result, known[1], known[0])
+
+    def learnt(self, tensor: Any, other: Any, key: tuple[str, Any]) -> Any:
+        """Return Triton's result; note its types if the operands are of one supported type."""
+        found, scalar = self.triton(tensor, other), tensor.dtype
+        same = type(other) is not core.tensor or other.dtype.name == scalar.name
+        if scalar.name in self.names and same:
+            self.kinds[key] = found.type, found.handle.dtype, found.handle.data.dtype
+        return found
+
+    def number(self, value: Any, scalar: Any) -> Any:
+        """Return a Python number as data of the other operand's type; None if Triton decides."""
+        key = scalar.name, type(value), value
+        found = self.constants.get(key)
+        if found is None and scalar.name in self.names and takes_type_of(value, scalar):
+            if value != value:
+                return None  # not a number, and not a key
+            dtype = interpreter._get_np_dtype(scalar)
+            # Triton's -0.0 is 0, too.
+            found = self.constants[key] = np.array([value or 0], dtype)
+        return found
+
+    def moved(self, tensor: Any, other: Any, key: tuple[str, Any]) -> Any:
+        """Add an offset to pointers; learn from Triton at first."""
+        known = self.widths.get(key)
+        if known is None:
+            found = self.triton(tensor, other)
+            scalar, kind = tensor.dtype, type(other)
+            if kind is int or (kind is core.tensor and other.dtype.name in _INTEGERS):
+                width = max(1, scalar.element_ty.primitive_bitwidth // 8)
+                self.widths[key] = found.type, found.handle.dtype, width
+            return found
+        kind, scalar, width = known
+        if type(other) is int:
+            if not -(2**31) <= other < 2**31:
+                return self.triton(tensor, other)
+            offset = np.array([other], np.int32)
+        else:
+            offset = other.handle.data
+        return _tensor(tensor.handle.data + width * offset.astype(np.uint64), scalar, kind)
+
+
 def _operator(
     triton: Callable[..., Any],
     ufunc: Callable[..., Any],
@@ -64,68 +145,9 @@ def _operator(
     reflected: bool,
     adds: bool,
 ) -> Callable[..., Any]:
-    kinds: dict[tuple[str, Any], tuple[Any, Any, Any]] = {}
-    widths: dict[tuple[str, Any], tuple[Any, Any, Any]] = {}
-    constants: dict[tuple[str, Any, Any], Any] = {}
-
-    def number(value: Any, scalar: Any) -> Any:
-        """Return a Python number as data of the other operand's type; None if Triton decides."""
-        key = scalar.name, type(value), value
-        found = constants.get(key)
-        if found is None and scalar.name in names and takes_type_of(value, scalar):
-            if value != value:
-                return None  # not a number, and not a key
-            dtype = interpreter._get_np_dtype(scalar)
-            found = constants[key] = np.array([value or 0], dtype)  # Triton's -0.0 is 0, too
-        return found
-
-    def moved(self: Any, other: Any, key: tuple[str, Any]) -> Any:
-        """Add an offset to pointers; learn from Triton at first."""
-        known = widths.get(key)
-        if known is None:
-            found = triton(self, other)
-            scalar, kind = self.dtype, type(other)
-            if kind is int or (kind is core.tensor and other.dtype.name in _INTEGERS):
-                width = max(1, scalar.element_ty.primitive_bitwidth // 8)
-                widths[key] = found.type, found.handle.dtype, width
-            return found
-        kind, scalar, width = known
-        if type(other) is int:
-            if not -(2**31) <= other < 2**31:
-                return triton(self, other)
-            offset = np.array([other], np.int32)
-        else:
-            offset = other.handle.data
-        return _tensor(self.handle.data + width * offset.astype(np.uint64), scalar, kind)
-
-    def operate(self: Any, other: Any, **_: Any) -> Any:
-        if type(other) is core.constexpr:
-            other = other.value
-        kind, scalar = type(other), self.dtype
-        key = self.type.name, other.type.name if kind is core.tensor else kind
-        if type(scalar) is core.pointer_type:
-            return moved(self, other, key) if adds and not reflected else triton(self, other)
-        if kind is core.tensor:
-            data = other.handle.data
-        else:
-            data = number(other, scalar)
-            if data is None:
-                return triton(self, other)
-        known = kinds.get(key)
-        if known is None:
-            found = triton(self, other)
-            if scalar.name in names and (
-                kind is not core.tensor or other.dtype.name == scalar.name
-            ):
-                kinds[key] = found.type, found.handle.dtype, found.handle.data.dtype
-            return found
-        own = self.handle.data
-        result = ufunc(data, own) if reflected else ufunc(own, data)
-        if result.dtype is not known[2]:
-            return triton(self, other)
-        return _tensor(result, known[1], known[0])
-
-    return operate
+    """Return the operator as a function, which becomes a method of tensors."""
+    operator = _Operator(triton, ufunc, names, reflected, adds)
+    return lambda tensor, other, **_: operator(tensor, other)
 
 
 def _load(triton: Callable[..., Any]) -> Callable[..., Any]:

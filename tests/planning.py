@@ -1,11 +1,12 @@
-"""The catalogue's rules, and the ways to make a plan of a rule."""
+"""Rules of torch's classes and some others, and the ways to make a plan of a rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-import optgen.specs
+from spec_files import REPRESENTATIVES, TORCH, spec_file
+
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.whole_matrices import why_uncut
@@ -15,13 +16,12 @@ from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan
 from optgen.spec.read_spec import read_specs
 
-SPECS = Path(optgen.specs.__path__[0])
-CATALOGUE = {a.name: a for a in read_specs(sorted(SPECS.glob("[a-z]*.py")))}
+CATALOGUE = {a.name: a for a in read_specs(TORCH)}
 RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elementwise}
 """Elementwise specs that have a rule of their own; each has one sweep."""
 
 _MORE = Path(__file__).parent / "specs"
-_SPECS = read_specs(sorted(_MORE.glob("*.py")))
+_SPECS = read_specs([*sorted(_MORE.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
 STORAGE = {a.name: a for a in _SPECS if a.widens}
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 

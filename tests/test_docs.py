@@ -9,12 +9,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+from spec_files import TORCH, spec_file
 from typer.testing import CliRunner
 
 from optgen import __version__, emit
 from optgen.cli.app import app
 from optgen.ir.ops import CALLABLE
 from optgen.lowerings.forloop import FORLOOP
+from optgen.optim._published import PUBLISHED
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.spec import Spec, signature
 from optgen.spec.errors import SpecError
@@ -107,13 +109,20 @@ def test_the_language_page_is_complete() -> None:
 
 
 def test_the_readme_names_every_algorithm() -> None:
-    """The README's table has the catalogue's classes, with the keys of their state."""
+    """The README's table has torch's classes and torchrec's, with the keys of their state."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", README, re.MULTILINE))
 
-    algorithms = read_specs(sorted((ROOT / "specs").glob("[a-z]*.py")))
-    for algorithm in (each for each in algorithms if not each.is_function):
+    for algorithm in (each for each in read_specs(TORCH) if not each.is_function):
         keys = [state.key for state in algorithm.states]
         assert re.findall(r"`(\w+)`", rows[algorithm.name]) == keys
+
+
+def test_the_catalogue_page_has_every_published_optimizer() -> None:
+    page = (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| \[`(\w+)`\]\((.*?)\) \|", page, re.MULTILINE)
+
+    algorithms = read_specs(map(spec_file, PUBLISHED))
+    assert rows == [(each.module, each.name, each.paper) for each in algorithms]
 
 
 def test_the_readme_installs_the_wheel_of_this_version() -> None:

@@ -27,6 +27,15 @@ import optgen.optim as optim
 from optgen import explain, use_lowering
 """
 
+PUBLISHED = """
+optim.list_optimizers()
+dir(optim)
+assert "optgen.generated.lion" not in sys.modules
+optim.Lion([torch.ones(1)])
+assert "optgen.generated.lion" in sys.modules
+assert "optgen.generated.tiger" not in sys.modules
+"""
+
 STEP = """
 params = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2, 2))]
 for param in params:
@@ -59,6 +68,7 @@ optimizer.zero_grad()
 INDENTED = STEP.strip().replace("\n", "\n    ")
 PARTS = {
     "import": IMPORT,
+    "published": PUBLISHED,
     "step": STEP,
     "keyed": KEYED,
     "forloop": f"with use_lowering('forloop'):\n    {INDENTED}",

@@ -98,7 +98,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("toolchain",),
     ("kernel",),
-    ("reader", "group_cells"),
+    ("reader", "group_cells", "group_values"),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
     ("cached_sparse_step", "first_step", "kernels"),
     ("prepare", "outlined_sweeps"),

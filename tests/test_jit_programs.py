@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from spec_files import spec_file
 
 import optgen
 import optgen.jit
 from optgen.runtime.cache.texts import read_texts
 from optgen.runtime.eager import generated_functions
 
-SPEC = Path(__file__).parent / "specs" / "schedule_free_sgd.py"
+SPEC = spec_file("schedule_free_sgd")
 EVIL = "open(__import__('os').environ['RAN'], 'a').write(__name__)\n"
 
 

@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 
 import fast_interpreter
+import torch._dynamo  # noqa: F401 (torch's optimizers import it, in a second)
 from triton.language import standard
 from triton.runtime.interpreter import InterpretedFunction
 

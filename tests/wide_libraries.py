@@ -2,9 +2,9 @@
 
 A user's library is built for the dtypes of a model, and again when others come. The tests use a
 published rule with many sets of dtypes. A library for all of them is built once, and the cache
-finds it for each set.
+finds it for each set. Few tests use papers' rules in 16 bits, so those are built without.
 
-Published rules are built with a user's flags. Rules of tests and compositions are built with few
+The rules of torch's classes are built with a user's flags. The others are built with few
 optimizations, which take most of a build: the flags allow none that changes a result.
 
 Tests of the builds themselves, in the folder `toolchain`, build exactly what they ask for. So do
@@ -17,13 +17,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
+from spec_files import OF_TESTS, REPRESENTATIVES, TORCH
+
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants
 
-_ROOT = Path(__file__).parents[1]
-_SPECS = [*(_ROOT / "specs").glob("*.py"), *(_ROOT / "tests" / "specs").glob("*.py")]
-_PUBLISHED = {"sweeps", *(path.stem for path in _SPECS)}
-_QUICK = {"-O0": "// without optimizations\n", "-O1": "// with few optimizations\n"}
+# A test compares CAME's sums over streams of two dtypes, which have one order with these flags.
+_OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH)}
+_PUBLISHED = {*(path.stem for path in OF_TESTS.glob("*.py")), *REPRESENTATIVES}
+_SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64])
+_QUICK = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for some, too
+_INLINE = "__attribute__((always_inline)) inline"  # a quarter of a build without optimizations
 _FLAGS = tuple(flag for flag in compiler.FLAG_SETS[0] if flag != "-O3")
 build_exactly, find_exactly = dtype_variants.build, dtype_variants.find_built
 _compile = compiler.build
@@ -36,9 +41,12 @@ def install() -> None:
 
 
 def _build_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
-    """Build a library: that of a published rule for all dtypes."""
-    bits = dtype_variants.ALL if name in _PUBLISHED else dtype_bits
-    return build_exactly(name, _marked(name, source), bits, extra)
+    """Build a library: that of a published rule for more dtypes than are asked for."""
+    if name in _OPTIMIZED:
+        dtype_bits = dtype_variants.ALL
+    elif name in _PUBLISHED:
+        dtype_bits |= _SINGLE_AND_DOUBLE
+    return build_exactly(name, _marked(name, source), dtype_bits, extra)
 
 
 def _find_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
@@ -47,9 +55,11 @@ def _find_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
 
 def _marked(name: str, source: str) -> str:
     """Mark a source with its flag. Rules with phases take steps on large tensors, too."""
-    if name in _PUBLISHED:
+    if name in _OPTIMIZED or "optgen from specs/averaging.py" in source:
         return source
-    return _QUICK["-O1" if "optgen_sweep" in source else "-O0"] + _OPTIMIZE.sub("", source)
+    if "optgen_sweep" in source:
+        return _QUICK["-Og"] + _OPTIMIZE.sub("", source)
+    return _QUICK["-O0"] + _OPTIMIZE.sub("", source).replace(_INLINE, "inline")
 
 
 def _compile_quickly(command: list[str], source: Path, target: Path) -> None:

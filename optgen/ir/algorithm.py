@@ -42,12 +42,16 @@ QUANTIZED_MAPS = ("dynamic", "linear")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range of numbers that a hyperparameter accepts; None means no bound."""
+    """Range of numbers that a hyperparameter accepts; None means no bound.
+
+    `whole`: only whole numbers are in it.
+    """
 
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
+    whole: bool = False
 
     def admits(self, value: float) -> bool:
         """Tell whether a number lies in the range. NaN does only if there are no bounds."""
@@ -56,6 +60,7 @@ class Bounds:
             and (self.gt is None or value > self.gt)
             and (self.le is None or value <= self.le)
             and (self.lt is None or value < self.lt)
+            and (not self.whole or value % 1 == 0)
         )
 
 
@@ -242,6 +247,11 @@ class Algorithm:
         """
         narrow = any(state.dtype in (*NARROW, QUANTIZED) for state in self.states)
         return narrow or not self._ops().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
+
+    @property
+    def has_codes(self) -> bool:
+        """Tell whether a state has 8 bits."""
+        return any(state.dtype == QUANTIZED for state in self.states)
 
     @property
     def rounds(self) -> bool:

@@ -88,7 +88,7 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     if plan.is_cut:
         about, returns = "yields the reductions that all ranks must complete.", "Update"
         if plan.algorithm.is_wide:
-            about = "yields the reductions that ranks and parameters must complete."
+            about = "yields the reductions over ranks and parameters."
     elif plan.algorithm.draws:
         about, returns = "draws the random numbers of the whole parameters.", "None"
     elif any(SHARDED.param in line for line in scalars):

@@ -27,11 +27,18 @@ Kinds = Mapping[Ref, Kind]
 
 
 def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
-    """Return the kind of every name that an SSA rule reads or writes."""
+    """Return the kind of every name that an SSA rule reads or writes.
+
+    A later arm of a branch may change the kind of a name that an earlier arm reads. So kinds are
+    joined repeatedly, up to a fixed point.
+    """
     declared = declared_kinds(algorithm)
     kinds = {Ref(name): kind for name, kind in declared.items()}
     stored = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
-    _add_kinds(algorithm.rule, kinds, {name: declared[name] for name in stored})
+    before: dict[Ref, Kind] = {}
+    while kinds != before:
+        before = dict(kinds)
+        _add_kinds(algorithm.rule, kinds, {name: declared[name] for name in stored})
     return kinds
 
 

@@ -87,11 +87,18 @@ class _IfConverter:
         return tuple(
             stmt
             if isinstance(stmt, Assign)
-            else If(CAPTURABLE, self._branch_free((stmt,)), (stmt,))
+            else self._both_forms(stmt)
             if any(map(self._may_be_tensor, _atoms(stmt.condition)))
             else replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
             for stmt in program
         )
+
+    def _both_forms(self, stmt: If) -> If:
+        """Return a branch with its second form; one branch if the forms are equal."""
+        branch_free = self._branch_free((stmt,))
+        if branch_free == stmt.then and not stmt.orelse:
+            return replace(stmt, condition=Call("or", (CAPTURABLE, stmt.condition)))
+        return If(CAPTURABLE, branch_free, (stmt,))
 
     def with_tensor_logic(self, expr: Expr) -> Expr:
         """Return a value with logic ops that also work on tensors."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.by_identity import ByIdentity
 from optgen.ir.copies import copied, only_factor
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
@@ -65,24 +66,16 @@ def outline_sweeps(algorithm: Algorithm) -> Outlined:
     """
     if algorithm.is_function or algorithm.base or algorithm.is_wide or not why_uncut(algorithm):
         return Outlined()
-    return _outlined(_This(algorithm))
+    return _outlined(ByIdentity(algorithm))
 
 
-@dataclass(frozen=True, eq=False)
-class _This:
-    """An algorithm as a key: equal algorithms may differ in places."""
-
-    algorithm: Algorithm
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _This) and self.algorithm is other.algorithm
-
-    def __hash__(self) -> int:
-        return id(self.algorithm)
+def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
+    """Return an algorithm, the functions of its programs, and those of its sweeps."""
+    return (*algorithm.with_functions, *outline_sweeps(algorithm).functions)
 
 
 @lru_cache(maxsize=4)  # several lowerings ask for one rule
-def _outlined(this: _This) -> Outlined:
+def _outlined(this: ByIdentity) -> Outlined:
     functions: list[Algorithm] = []
     made = []
     for plan in plans(this.algorithm):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.by_identity import ByIdentity
 from optgen.ir.copies import is_self_copy
 from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import (
@@ -62,19 +63,6 @@ def plans(algorithm: Algorithm, order: Order = "late") -> tuple[Plan, ...]:
     return tuple(plan(algorithm, facts, order) for facts in fact_combinations(algorithm))
 
 
-@dataclass(frozen=True, eq=False)
-class _This:
-    """An algorithm as a key: equal algorithms may differ in places, which errors name."""
-
-    algorithm: Algorithm
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _This) and self.algorithm is other.algorithm
-
-    def __hash__(self) -> int:
-        return id(self.algorithm)
-
-
 def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late") -> Plan:
     """Return the plan of an algorithm for parameters with these shape predicates.
 
@@ -85,12 +73,12 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     """
     if order == "early" and algorithm.elementwise:
         order = "late"  # its only sweep stores all states
-    made = _plan(_This(algorithm), tuple((facts or {}).items()), order)
+    made = _plan(ByIdentity(algorithm), tuple((facts or {}).items()), order)
     return replace(made, facts=dict(made.facts), kinds=dict(made.kinds))
 
 
 @lru_cache(maxsize=32)  # the plans of an algorithm are asked for one after another
-def _plan(this: _This, known: tuple[tuple[str, bool], ...], order: Order) -> Plan:
+def _plan(this: ByIdentity, known: tuple[tuple[str, bool], ...], order: Order) -> Plan:
     """Make a plan.
 
     Copies of a name into the version of a join are dropped, because printers write all versions of

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from optgen.ir.algorithm import Algorithm
 from optgen.spec.argument_order import order_error
 from optgen.spec.errors import SpecError, did_you_mean
+from optgen.spec.files import module_name
 from optgen.spec.read_spec import read_spec
 from optgen.spec.require_conditions import check_defaults
 
@@ -21,9 +23,11 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
     """
     if algorithm.base is None:
         return None
-    specified = (a for path in sorted(specs.glob("[!_]*.py")) for a in read_spec(path))
-    catalogue = {a.name: a for a in specified if not a.is_function}
-    base = catalogue.get(algorithm.base)
+    own = specs / f"{module_name(algorithm.base)}.py"  # to read all of them takes a second
+    base = _optimizers([own] if own.is_file() else []).get(algorithm.base)
+    if base is None:
+        catalogue = _optimizers(sorted(specs.glob("[!_]*.py")))
+        base = catalogue.get(algorithm.base)
     if base is None:
         hint = did_you_mean(algorithm.base, catalogue, f"there are {', '.join(catalogue)}")
         message = f"no algorithm is called `{algorithm.base}`"
@@ -42,6 +46,11 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
             )
     _check_with_base(algorithm, base)
     return base
+
+
+def _optimizers(paths: Iterable[Path]) -> dict[str, Algorithm]:
+    """Return the algorithms of these files that are no functions, by name."""
+    return {a.name: a for path in paths for a in read_spec(path) if not a.is_function}
 
 
 def _check_with_base(algorithm: Algorithm, base: Algorithm) -> None:

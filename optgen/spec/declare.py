@@ -327,6 +327,7 @@ def hyper(
     gt: float | None = None,
     le: float | None = None,
     lt: float | None = None,
+    whole: bool = False,
     optional: bool = False,
     error: str = "",
     tensor: str = "never",
@@ -338,6 +339,7 @@ def hyper(
     Args:
         default: a number, or a tuple of numbers that the rule unpacks: `beta1, beta2 = betas`.
         ge, gt, le, lt: bounds on the number: at least, above, at most, below.
+        whole: whether it is a whole number, as a count of steps is: 2.5 is refused.
         optional: whether it may be None. The rule tests this with `if clip is not None:`. In a
             tuple, a number may be None if its default is None.
         error: the constructor's message for a number out of bounds. `{}` stands for the number, and
@@ -349,7 +351,7 @@ def hyper(
         about: its description in the docstring of the class.
         rows: False if a sparse gradient is an error while this hyperparameter is true.
     """
-    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt, "whole": whole}
     options = {**bounds, "optional": optional, "error": error, "tensor": tensor, "about": about}
     options["rows"] = rows
     return Declared("hyper", (default,), tuple(options.items()))

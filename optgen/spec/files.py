@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from optgen.ir.nodes import Place
@@ -41,6 +42,11 @@ def read_file(path: Path) -> str:
 def module_name(name: str) -> str:
     """Return the snake_case name for a class: SparseAdam -> sparse_adam, AdamW -> adamw."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])(?=[a-z])", r"_\1", name).lower()
+
+
+def catalogue_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known module of a class or module name: GaLore and ga_lore are galore."""
+    return {each.replace("_", ""): each for each in known}.get(name.lower().replace("_", ""))
 
 
 def check_file_name(path: Path) -> None:

@@ -32,12 +32,14 @@ _STATE_OPTIONS = {
 }
 _HYPER_OPTIONS = {
     **dict.fromkeys(("ge", "gt", "le", "lt"), NUMBER),
+    "whole": BOOLEAN,
     "optional": BOOLEAN,
     "error": TEXT,
     "about": TEXT,
     "tensor": one_of("never", "always", "capturable", "number"),
     "rows": BOOLEAN,
 }
+_BOUNDS = ("ge", "gt", "le", "lt", "whole")
 _CHOICE_OPTIONS = {"error": TEXT, "about": TEXT}
 _FLAG_OPTIONS = {"about": TEXT}
 
@@ -222,7 +224,7 @@ class Signature:
         if len(args) != 1:
             self.source.error(node, "`hyper` takes its default", f"{name}=hyper(1e-3, ge=0)")
         default = args[0]
-        bounds = Bounds(**{k: options.pop(k) for k in ("ge", "gt", "le", "lt") if k in options})
+        bounds = Bounds(**{k: options.pop(k) for k in _BOUNDS if k in options})
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
         self._check_error(node, options.get("error", ""), "", "index", "number")
         kind: HyperType = "tuple" if isinstance(default, tuple) else "number"
@@ -258,7 +260,8 @@ class Signature:
 
 def _range_text(bounds: Bounds) -> str:
     limits = ((">=", bounds.ge), (">", bounds.gt), ("<=", bounds.le), ("<", bounds.lt))
-    return ", ".join(f"{sign} {limit}" for sign, limit in limits if limit is not None)
+    found = [f"{sign} {limit}" for sign, limit in limits if limit is not None]
+    return ", ".join(["whole numbers"] * bounds.whole + found)
 
 
 def _calls(node: ast.expr | None, *names: str) -> bool:

@@ -10,7 +10,7 @@ def accumulate(
     summed=state("summed_gradients", shape="scalar"),
     between=state("calls_between_steps", shape="scalar"),
     *,
-    accumulated_steps=hyper(1, ge=1),
+    accumulated_steps=hyper(1, ge=1, whole=True),
 ):
     """Step only every few calls, with the mean of the gradients since the last step."""
     total = where(summed == 0, g, total + g)

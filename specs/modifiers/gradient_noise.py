@@ -14,7 +14,7 @@ def gradient_noise(
     *,
     noise_eta=hyper(0.01, ge=0, about="Variance of the noise before it decays"),
     noise_gamma=hyper(0.55, ge=0, about="How fast the variance decays"),
-    noise_seed=hyper(0, ge=0, about="Seed of the noise"),
+    noise_seed=hyper(0, ge=0, whole=True, about="Seed of the noise"),
 ):
     """Add noise of variance eta / (1 + t)^gamma to every element of the gradient."""
     radius = sqrt(-2 * log(1 - random(noise_seed, k)))

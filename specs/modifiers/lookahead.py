@@ -9,7 +9,7 @@ def lookahead(
     /,
     slow=state("slow", init="p"),
     *,
-    sync_period=hyper(5, ge=1),
+    sync_period=hyper(5, ge=1, whole=True),
     slow_step=hyper(0.5, gt=0, le=1),
 ):
     """Go back to slow weights, which follow every few steps (Zhang et al., 2019)."""

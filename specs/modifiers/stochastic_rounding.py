@@ -9,7 +9,7 @@ def stochastic_rounding(
     /,
     stream=state("stream", shape="scalar", init="index"),
     *,
-    seed=hyper(0, ge=0),
+    seed=hyper(0, ge=0, whole=True),
 ):
     """Round the weights up or down at random, so that their mean is exact (Gupta et al., 2015)."""
     exact = p + u

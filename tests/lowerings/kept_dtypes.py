@@ -19,7 +19,6 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-SPECS = Path(__file__).parents[1] / "specs"
 SHAPE = (37, 131)  # no multiple of any vector's length
 
 

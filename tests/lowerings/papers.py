@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from lowerings.elementwise_papers import ELEMENTWISE
 from torch import Tensor
 
 Own = dict[str, Any]
@@ -102,16 +103,17 @@ def sm3(p: Tensor, g: Tensor, own: Own) -> Tensor:
 
 
 DECAY = {"lr": 0.01, "weight_decay": 0.1}
-PAPERS: dict[str, tuple[Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
-    "novograd": (novograd, DECAY),
-    "stablespam": (stable_spam, {**DECAY, "reset_every": 7}),
-    "amos": (amos, {"lr": 0.01}),
-    "adammini": (adam_mini, DECAY),
-    "madgrad": (madgrad, DECAY),
-    "adam_h": (adam_h, {"lr": 0.01}),
-    "sm3": (sm3, {"lr": 0.01}),
+PAPERS: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
+    "novograd": ("novograd", novograd, DECAY),
+    "stablespam": ("stablespam", stable_spam, {**DECAY, "reset_every": 7}),
+    "amos": ("amos", amos, {"lr": 0.01}),
+    "adam_mini": ("adam_mini", adam_mini, DECAY),
+    "madgrad": ("madgrad", madgrad, DECAY),
+    "adam_h": ("adam_h", adam_h, {"lr": 0.01}),
+    "sm3": ("sm3", sm3, {"lr": 0.01}),
+    **ELEMENTWISE,
 }
-"""Steps of rules in tests/specs, and the options of the class that they correspond to."""
+"""Specs, their steps, and the options of the class that these correspond to."""
 
 SHAPES = ((5,), (4, 3), (), (2, 7))
 

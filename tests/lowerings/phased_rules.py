@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from spec_files import spec_file
 from torch import Tensor
 
 from optgen.emit import render
@@ -23,7 +24,6 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 TESTS = Path(__file__).parent.parent
-SPECS = (TESTS.parent / "specs", TESTS / "specs")
 COUNT = itertools.count()
 
 RAGGED = '''
@@ -58,8 +58,7 @@ def algorithm_of(name: str) -> Algorithm:
     """Return the rule of a class of this name."""
     if name != "Ragged":
         module = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower()
-        paths = [folder / f"{module}.py" for folder in SPECS]
-        (algorithm,) = read_spec(next(path for path in paths if path.exists()))
+        (algorithm,) = read_spec(spec_file(module))
         return algorithm
     (algorithm,) = read_spec(Spec("ragged", RAGGED, "<ragged>", 1))
     return algorithm

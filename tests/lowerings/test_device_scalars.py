@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
 from lowerings.papers import drawn
+from spec_files import spec_file
 from torch import Tensor
 
 import optgen
@@ -18,7 +18,6 @@ from optgen import use_lowering
 from optgen.runtime.state.scalars import as_scalar
 from optgen.spec import Spec
 
-SPECS = Path(__file__).parent.parent / "specs"
 BESIDE_MATRICES = '''
 from optgen.spec import *
 
@@ -31,14 +30,14 @@ def BesideMatrices(p, g, /, v=state("v", shape="scalar", init=0.5), *, lr=hyper(
     v = v + max_abs(g)
     p = p - lr * g / (1 + v)
 '''
-RULES = ("novograd", "stablespam", "amos", "adammini", "fedscalars")
+RULES = ("novograd", "stablespam", "amos", "adam_mini", "fedscalars")
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_no_step_reads_them_on_the_host(name: str) -> None:
     params = drawn(100)
-    optimizer = optgen.load(SPECS / f"{name}.py")(params, capturable=True)
-    reference = optgen.load(SPECS / f"{name}.py")(clones := [p.clone() for p in params])
+    optimizer = optgen.load(spec_file(name))(params, capturable=True)
+    reference = optgen.load(spec_file(name))(clones := [p.clone() for p in params])
     for step in range(3):
         for param, clone, grad in zip(params, clones, drawn(step), strict=True):
             param.grad, clone.grad = grad, grad.clone()
@@ -52,7 +51,7 @@ def test_no_step_reads_them_on_the_host(name: str) -> None:
 
 def test_they_live_on_the_device_of_the_parameter() -> None:
     """Scalars that the host computes stay on the CPU."""
-    rule = optgen.load(SPECS / "stablespam.py").rule
+    rule = optgen.load(spec_file("stablespam")).rule
     kinds = {state.key: state.on_device for state in rule.states if state.shape == "scalar"}
     assert kinds == {"m_norm_t": True, "v_norm_t": True, "m_max_t": True, "inner_step": False}
     param = torch.empty(3, device="meta")
@@ -63,7 +62,7 @@ def test_they_live_on_the_device_of_the_parameter() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_checkpoint_holds_them(name: str) -> None:
-    made = optgen.load(SPECS / f"{name}.py")
+    made = optgen.load(spec_file(name))
     params = drawn(100)
     optimizer = made(params)
 

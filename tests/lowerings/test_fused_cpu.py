@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Golden
+from spec_files import TORCH, spec_file
 
 from optgen import emit
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
@@ -20,12 +21,8 @@ from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec, read_specs
 
-SPECS = Path(__file__).parents[2] / "specs"
-ALGORITHMS = [a for a in read_specs(sorted(SPECS.glob("[!_]*.py"))) if a.base is None]
-STORAGE = (
-    Path(__file__).parents[1] / "specs" / f"{name}_adamw.py" for name in ("kahan", "stochastic")
-)
-ALGORITHMS += read_specs(list(STORAGE))
+ALGORITHMS = [a for a in read_specs(TORCH) if a.base is None]
+ALGORITHMS += read_specs(map(spec_file, ("kahan_adamw", "stochastic_adamw")))
 
 VECTORIZED = r"loop vectorized using (\d+) byte"
 REGISTER = {16: "xmm", 32: "ymm", 64: "zmm"}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from lowerings.phased_rules import class_of
+from spec_files import TORCH
 
 import optgen.optim
 
@@ -98,7 +99,9 @@ def test_kernels_of(name: str, target: str, cache: str) -> None:
 
 
 def test_the_record_has_every_kernel() -> None:
-    files = (p.read_text() for p in Path("generated").glob("*/fused_triton.py"))
+    """Published rules are compiled ahead of time when a benchmark of theirs is recorded."""
+    folders = (Path("generated") / path.stem for path in TORCH)
+    files = (p.read_text() for folder in folders for p in folder.glob("fused_triton.py"))
     names = {n for text in files for n in re.findall(r"specialize.*\ndef (\w+)\(", text)}
     assert set(RECORDED) - {"triton", "entries"} == names
     for kernel in names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from conftest import Golden
 from fuzz import built
 from lowerings.test_whole_matrices import MATRIX, NS, RULES, SQUARES, follow, forced, rule
 from lowerings.test_whole_matrices import exact as exact
+from spec_files import spec_file
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -27,7 +27,6 @@ from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-SPECS = Path(__file__).parents[1] / "specs"
 BETAS = f"{LR}, beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-3), nesterov=flag(True)"
 MOMENTS = 'm=state("exp_avg"), v=state("exp_avg_sq")'
 
@@ -313,7 +312,7 @@ def _called(plan: Plan) -> list[str]:
 
 def test_state_that_is_read_and_written_goes_through_memory_once() -> None:
     """The second moment and the quotient that reads it are one sweep, which waits for a product."""
-    (algorithm,) = read_spec(SPECS / "soap.py")
+    (algorithm,) = read_spec(spec_file("soap"))
     factored = outline_sweeps(algorithm).plans[0]
     (call,) = (
         stmt.value

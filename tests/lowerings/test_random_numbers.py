@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.kept_dtypes import SHAPE, SPECS, drawn, steps_beside_the_oracle
+from lowerings.kept_dtypes import SHAPE, drawn, steps_beside_the_oracle
 from parity.cases import LOWERINGS
+from spec_files import spec_file
 from torch import Tensor
 
 import optgen
@@ -21,7 +22,7 @@ from optgen.ir.random_numbers import places, random
 from optgen.spec import Spec
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
-STOCHASTIC = SPECS / "stochastic_adamw.py"
+STOCHASTIC = spec_file("stochastic_adamw")
 NARROW = (torch.bfloat16, torch.float16)
 
 NOISE = '''from optgen.spec import *

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.kept_dtypes import SPECS, drawn, steps_beside_the_oracle
+from lowerings.kept_dtypes import drawn, steps_beside_the_oracle
 from parity.cases import LOWERINGS
+from spec_files import spec_file
 from torch import Tensor
 
 import optgen
@@ -19,7 +20,7 @@ from optgen.spec import Spec
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
 NARROW = (torch.bfloat16, torch.float16)
 DTYPES = (*NARROW, torch.float32, torch.float64)
-KAHAN = SPECS / "kahan_adamw.py"
+KAHAN = spec_file("kahan_adamw")
 
 ROUNDINGS = '''from optgen.spec import *
 

@@ -16,11 +16,12 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import why_not_in_triton
+from optgen.lowerings.fused_triton.address_lines import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
 from optgen.lowerings.fused_triton.kernels import ARGUMENTS
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
-from optgen.lowerings.fused_triton.phased_file import addresses_of, is_elementwise, plan_context
+from optgen.lowerings.fused_triton.phased_file import plan_context
 from optgen.lowerings.fused_triton.prologue import Prologue
 from optgen.lowerings.fused_triton.sweep_printer import (
     code_format,
@@ -39,6 +40,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
+from optgen.passes.one_sweep import addresses_of, is_flat_sweep
 from optgen.passes.plan import plans
 
 _PASSES = (
@@ -56,7 +58,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
     algorithm = load_device_scalars(algorithm)
     found = [reduce(lambda done, change: change(done), _PASSES, p) for p in plans(algorithm)]
-    if len(found) == 1 and is_elementwise(found[0]):
+    if len(found) == 1 and is_flat_sweep(found[0]):
         return {"template": "fused_triton_elementwise.py.jinja"} | context(found[0])
     made = [plan_context(plan, addresses_of(algorithm)) for plan in found]
     return {
@@ -82,7 +84,9 @@ def context(plan: Plan) -> dict[str, Any]:
         "plan": {
             "scalar_types": prologue.scalar_types(),
             "width": prologue.width,
-            "prologue": prologue.lines(),
+            "prologue": (lines := prologue.lines()),
+            "prologue_rows": uses("row", "\n".join(lines)),
+            "prologue_hypers": uses("hyper", "\n".join(lines)),
             "prologue_shapes": False,
             "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used
         },

@@ -57,7 +57,7 @@ CALLS: Mapping[str, str] = {
 """Ops that are printed as calls. Tensors divide by `div`, scalars by `/`."""
 
 _FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
-_FUNCTIONS |= {"rounded", "sign", "sqrt"}
+_FUNCTIONS |= {"rounded", "sign", "sqrt", "whole_power"}
 _FUNCTIONS |= {"random_numbers", "rounded_down_to", "rounded_to", "rounded_up_to"}
 _FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
 _FUNCTIONS |= {"is_whole", "masked", "larger", "largest", "left_of", "lines", "lines_inside"}
@@ -202,6 +202,9 @@ class ExpressionPrinter:
                 factor = self.argument(a) if n < 0 and not _has_name(a) else self(a, 7)
                 product = " * ".join([factor] * abs(n))
                 return (product, 6) if n > 0 else (f"div(1.0, {product})", _ATOM)
+            case Const(int() as n) if 1 <= abs(n) < 1024:  # more exact than a logarithm
+                text = f"whole_power({self.argument(a)}, {abs(n)})"
+                return (text if n > 0 else f"div(1.0, {text})", _ATOM)
             case Const(0.5):
                 return f"sqrt({self.argument(a)})", _ATOM
             case Const(-0.5):  # as torch does; a power differs for -0.0 and -inf

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Call, Ref, expressions, walk
-from optgen.ir.ops import PROPERTIES, RANDOM_OPS
+from optgen.ir.nodes import Ref
 from optgen.ir.plan import Finish, Plan, Sweep, WideCall
 from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import uses
@@ -29,21 +27,6 @@ from optgen.lowerings.fused_triton.workspace_slots import (
 )
 
 Context = dict[str, Any]
-
-
-def addresses_of(algorithm: Algorithm) -> list[str]:
-    """Return the rows of addresses in a bucket's table: param, grad, and the states' keys."""
-    return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
-
-
-def is_elementwise(plan: Plan) -> bool:
-    """Tell whether a plan is one sweep over all its tensors, with nothing that shapes decide."""
-    exprs = (*expressions(plan.scalars), *plan.values())
-    words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
-    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
-    has_all = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
-    known = words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
-    return len(plan.phases) == 1 and has_all and known
 
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
@@ -74,6 +57,8 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "width": prologue.width,
         "prologue": prologue_lines,
         "scaled": True,
+        "prologue_rows": uses("row", "\n".join(prologue_lines)),
+        "prologue_hypers": uses("hyper", "\n".join(prologue_lines)),
         "prologue_shapes": uses("shape", "\n".join(prologue_lines)),
         "kernels": kernels,
         "workspace": small | most | {"draws": plan.algorithm.draws, "locals": tuple(names)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram, State
@@ -19,6 +19,7 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
+from optgen.passes.one_sweep import codes_readers
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.scatter_add import is_scatter_add
@@ -104,6 +105,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "draws": "True" if algorithm.draws else "",
         "why_uncut": _unless("", why_uncut(algorithm)),
         "by_matrix": "True" if why_uncut(algorithm) and is_by_matrix(algorithm) else "",
+        "codes_readers": _names(codes_readers(algorithm)),
         "sweeps": _names([f.name for f in outline_sweeps(algorithm).functions]),
         "why_not_in_triton": _unless(why_uncut(algorithm), why_not_in_triton(algorithm)),
         "ranked": "True" if algorithm.has_rank else "",
@@ -128,7 +130,7 @@ def _unless(usual: str, value: str) -> str:
     return "" if value == usual else literal(value)
 
 
-def _names(names: list[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     return literal(tuple(names)) if names else ""
 
 

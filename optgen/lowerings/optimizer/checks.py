@@ -93,7 +93,8 @@ def _checks(hyper: Hyper) -> Iterator[Check]:
         yield Check(f"{name} not in {literal(hyper.choices)}", text)
     elif hyper.type == "number":
         yield from _tensor_checks(hyper)
-        text = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
+        which = ", which must be whole" if hyper.bounds.whole else ""
+        text = hyper.error or _MESSAGES.get(name, f"Invalid {name} value{which}: {{}}")
         text = filled(text, {"index": "0", "number": "1"})
         yield from _bounds_check(hyper, 0, name, text)
     elif hyper.type == "tuple":
@@ -118,7 +119,8 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
             condition = f"isinstance({item}, Tensor) and {item}.numel() != 1"
             yield Check(condition, literal(f"Tensor {item} must be 1-element"))
     singular = "beta parameter" if name == "betas" else f"{name} value"
-    wrong = hyper.error or f"Invalid {singular} at index {{index}}: {{}}"
+    which = ", which must be whole," if hyper.bounds.whole else ""
+    wrong = hyper.error or f"Invalid {singular}{which} at index {{index}}: {{}}"
     for index, item in enumerate(items):
         text = filled(wrong, {"index": str(index), "number": str(index + 1)})
         yield from _bounds_check(hyper, index, item, text)
@@ -148,6 +150,8 @@ def _inside(bounds: Bounds, value: str) -> str:
     parts = [b + value for b in before[1:]] + [value + a for a in after[1:]]
     if before or after:
         parts.insert(0, "".join([*before[:1], value, *after[:1]]))
+    if bounds.whole:
+        parts.append(f"{value} % 1 == 0")
     return f"({' and '.join(parts)})" if len(parts) > 1 else "".join(parts)
 
 

@@ -124,7 +124,8 @@ class _Printer:
         else:
             for stream in self._taken_streams(sweep):
                 if stream.role != "local":
-                    yield f"{stream.name} = {self._whole(stream)}"
+                    line = f"{stream.name} = {self._filled_in(self.form.whole, stream.name)}"
+                    yield from indented([line], f"if {stream.when}:") if stream.when else [line]
         yield from self.form.lines(self._instructions(sweep))
 
     def _restored_lists(self, sweep: Sweep) -> Iterator[str]:
@@ -161,14 +162,17 @@ class _Printer:
         if in_chunks and accumulators:
             small_values += accumulators
             arguments.append(f"sums=[{', '.join(map(self._small, accumulators))}]")
+        instructions = self._instructions(sweep, {*streams, *small_values})
+        lines = list(self.form.lines(instructions))
         taken = [self._listed(f"{name}_block") for name in (*streams, *small_values)]
+        if taken_streams[0] not in sweep.streams and not any(taken[0] in line for line in lines):
+            taken[0] = "_"  # it says how large blocks are
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
         taken_blocks = f"{blocks}({', '.join(arguments)})"
         rows = widened(self.plan, taken_blocks, (s.stored for s in taken_streams))
         yield f"for {names} in {rows}:"
-        instructions = self._instructions(sweep, {*streams, *small_values})
-        yield from (f"    {line}" for line in self.form.lines(instructions))
+        yield from (f"    {line}" for line in lines)
         large = live_tensors(instructions, [f"{name}_block" for name in streams])
         if large and in_chunks and sweep.reductions:
             yield f"del {', '.join(map(plural, large))}  # freed before waiting for other ranks"

@@ -135,7 +135,7 @@ def with_typed_numbers(plan: Plan) -> Program:
             case Call("where", (mask, a, b)) if not plan.kind(mask).is_scalar:
                 kinds = [plan.kind(side) for side in (a, b)]
                 of_elements = plan.kind(mask).is_tensor
-                if plan.kind(mask).axes is Axes.NONE and all(k.is_scalar for k in kinds):
+                if all(k.axes is Axes.NONE for k in (plan.kind(mask), *kinds)):
                     return Call("where_number", tuple(map(typed, expr.args)))
                 if not any(k.is_tensor if of_elements else not k.is_scalar for k in kinds):
                     a = Call("in_type_of", (Ref(sweep.streams[0].name), a))

@@ -15,6 +15,7 @@ join leave the original ones in place.
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
+from weakref import ref
 
 from torch import Tensor
 
@@ -23,16 +24,24 @@ from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
 class OriginalParams(NamedTuple):
-    """The identities and numbers of dimensions of the parameters that the user gave to a group."""
+    """The parameters that the user gave to a group, by identity, and their numbers of dimensions.
 
-    ids: frozenset[int]
+    References are weak: a tensor that is freed leaves its identity to others.
+    """
+
+    refs: Mapping[int, "ref[Tensor]"]
     dims: tuple[int, ...]
+
+    def has(self, param: Tensor) -> bool:
+        """Tell whether a parameter is one of them."""
+        found = self.refs.get(id(param))
+        return found is not None and found() is param
 
 
 def original_params(group: Mapping[str, Any]) -> OriginalParams:
     """Describe the parameters of a group, which are the user's own."""
     params = group["params"]
-    return OriginalParams(frozenset(map(id, params)), tuple(map(Tensor.dim, params)))
+    return OriginalParams({id(p): ref(p) for p in params}, tuple(map(Tensor.dim, params)))
 
 
 def originals_after_load(
@@ -46,15 +55,21 @@ def originals_after_load(
     return {id(group): original or original_params(group) for group, original in pairs}
 
 
-def check(optimizer: Optimized, group: Group, original: OriginalParams | None) -> None:
-    """Raise an error if the group of a rule that is not elementwise holds a flat partition."""
+def check(optimizer: Optimized, group: Group, originals: Mapping[int, OriginalParams]) -> None:
+    """Raise an error if the group of a rule that is not elementwise holds a flat partition.
+
+    Args:
+        optimizer: the optimizer.
+        group: the group.
+        originals: the original parameters by the identity of their group.
+    """
     if optimizer.rule.elementwise:
         return
     params = group["params"]
     marked = any(map(flattened_by_fsdp, params))
     if marked and (any(map(is_flat_parameter, params)) or _are_pieces(optimizer)):
         reason = "FSDP has flattened its parameters"
-    elif original and _exchanged(original, params):
+    elif _exchanged(id(group), originals, params):
         sizes = ", ".join(str(param.numel()) for param in params[:3]) + ", …" * (len(params) > 3)
         reason = f"a group's parameters were exchanged for vectors of {sizes} elements"
     else:
@@ -78,8 +93,16 @@ def _are_pieces(optimizer: Optimized) -> bool:
     return bool(marked) and all(param.dim() == 1 for param in marked)
 
 
-def _exchanged(original: OriginalParams, params: Sequence[Tensor]) -> bool:
-    """Tell whether a group's original parameters were replaced by a flat partition."""
-    if not params or any(param.dim() != 1 or id(param) in original.ids for param in params):
+def _exchanged(
+    group: int, originals: Mapping[int, OriginalParams], params: Sequence[Tensor]
+) -> bool:
+    """Tell whether a group's original parameters were replaced by a flat partition.
+
+    A parameter that was another group's is the user's own too.
+    """
+    original = originals.get(group)
+    if original is None or not params or any(param.dim() != 1 for param in params):
+        return False
+    if any(each.has(param) for each in originals.values() for param in params):
         return False
     return len(params) < len(original.dims) or any(dim > 1 for dim in original.dims)

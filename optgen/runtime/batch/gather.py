@@ -100,7 +100,7 @@ def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients, inputs: Inputs
     group, rule, context = batch.group, optimizer.rule, optimizer._context
     check_not_partial(batch.members)
     gradient_checks.check_whole(optimizer, batch.members)
-    flat_partitions.check(optimizer, group, context.original_params.get(id(group)))
+    flat_partitions.check(optimizer, group, context.original_params)
     if group.get("fused"):
         for param in batch.members:
             check_fused(param)

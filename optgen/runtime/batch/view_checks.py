@@ -39,8 +39,7 @@ def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> N
             try:
                 _check_group(optimizer, index, group, fits=not optimizer.rule.elementwise)
             except ValueError:
-                original = optimizer._context.original_params.get(id(group))
-                flat_partitions.check(optimizer, group, original)
+                flat_partitions.check(optimizer, group, optimizer._context.original_params)
                 raise
 
 

@@ -8,7 +8,7 @@ from optgen.runtime.batch.grad_scaler import is_skipped, unscale
 from optgen.runtime.eager import sharded_step, wide_updates
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
-from optgen.runtime.eager.common_dtype import with_read_lists_in_dtype_of_first
+from optgen.runtime.eager.common_dtype import lists_of_function
 from optgen.runtime.eager.generated_functions import load
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import number
@@ -69,7 +69,9 @@ class EagerBackend:
         update = load(function.lowerings, self._lowering, "update")
         hypers = {key: number(batch.group[key]) for key in rule.hypers}
         for columns, _, _ in buckets(rule, batch, equal_scalars=True):
-            update(*with_read_lists_in_dtype_of_first(rule, columns), **hypers)
+            lists = lists_of_function(rule, columns)
+            update(*lists.columns, **hypers)
+            lists.put_back()
 
 
 def backend(lowering: str) -> EagerBackend:

@@ -7,7 +7,7 @@ itself sets the dtype of a state, the generated code converts that state. If the
 parameter's dtype, the generated code converts all its tensors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain
 from operator import attrgetter
@@ -75,12 +75,21 @@ def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = Non
     counted = [False] * (len(columns) - 2 - len(own))  # the list of step counts, if there is one
     follows_param = [True, True, *own, *counted]
     written = [True, False, *(state.written for state in states)]
-    pairs = zip(columns, follows_param, strict=True)
-    dtypes = [column[0].dtype for column, follows in pairs if follows and column]
-    common = reduce(torch.promote_types, dtypes)
+    return _converted(columns, follows_param, written, deciding=follows_param)
+
+
+def _converted(
+    columns: list[list[Any]],
+    follows: Sequence[bool],
+    written: Sequence[bool],
+    deciding: Sequence[bool],
+) -> OneDtype:
+    """Return lists in a dtype that holds those that decide; convert only lists that `follow`."""
+    pairs = zip(columns, deciding, strict=True)
+    common = reduce(torch.promote_types, [c[0].dtype for c, decides in pairs if decides and c])
     converted, back = list(columns), []
     for place, column in enumerate(columns):
-        if follows_param[place] and column and column[0].dtype != common:
+        if follows[place] and column and column[0].dtype != common:
             converted[place] = [tensor.to(common) for tensor in column]
             if written[place]:
                 back.append((column, converted[place]))
@@ -107,11 +116,7 @@ def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[l
         converted.put_back()
 
 
-def with_read_lists_in_dtype_of_first(
-    rule: Rule, columns: list[list[Tensor]]
-) -> Iterator[list[Tensor]]:
-    """Yield the lists of a function; lists that are only read come in the first list's dtype."""
+def lists_of_function(rule: Rule, columns: list[list[Tensor]]) -> OneDtype:
+    """Return the lists of a function in one dtype: the lists that it writes decide."""
     written = (True, False, *(state.written for state in rule.states))
-    for column, is_written in zip(columns, written, strict=True):
-        pairs = zip(column, columns[0], strict=True)
-        yield column if is_written else [tensor.to(first.dtype) for tensor, first in pairs]
+    return _converted(columns, [True] * len(columns), written, deciding=written)

@@ -21,7 +21,7 @@ class Layout(NamedTuple):
 
     shape: tuple[int, ...]  # of a whole tensor
     axes: Axes  # how it is sharded, outermost sharding first
-    is_small: bool = False  # rows, columns or one number
+    is_replicated: bool = False  # rows, columns or one number: every owner gets all
     written: bool = True
 
 
@@ -49,7 +49,7 @@ def layouts(
         group: the parameters' group.
         whole: a tensor of a parameter's shape, as its owner gets it.
         axes: how a parameter is sharded.
-        matrix_axes: returns how a matrix state is sharded whose shards are cut along an axis.
+        matrix_axes: returns the sharded axes of a matrix state that is cut along a given axis.
     """
     found = [Layout(tuple(whole.shape), axes), Layout(tuple(whole.shape), axes, written=False)]
     for state in rule.states:

@@ -31,9 +31,7 @@ Columns: TypeAlias = Sequence[list[Tensor]]
 HELD_BYTES = 2**28
 """Bytes of whole tensors of one shape that a rank holds at once, unless one matrix has more."""
 _UNKNOWN = -0.0
-"""A rank's contribution to the sum for an element that it does not know: x + -0.0 is x, for -0.0
-too.
-"""
+"""The number that a rank adds for an element that it does not know. It leaves -0.0 as it is."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +69,16 @@ class OwnerStep:
         tensors = lists.columns[: len(self.layouts)]
         counts = [column for column in lists.columns[len(self.layouts) :] if column]
         first = _Matrices(tensors[0], self.layouts[0])
-        travels: list[_Travel] = [first]
+        exchanges: list[_Exchange] = [first]
         for column, layout in zip(tensors[1:], self.layouts[1:], strict=True):
             if not column:
-                travels.append(_Absent())
-            elif layout.is_small:
-                travels.append(_Small(column, layout, first.gather))
+                exchanges.append(_NoTensors())
+            elif layout.is_replicated:
+                exchanges.append(_Replicated(column, layout, first.gather))
             else:
-                travels.append(_Matrices(column, layout, first.gather))
-        answers = yield [travel.arrival() for travel in travels]
-        whole = [each.whole(answer) for each, answer in zip(travels, answers, strict=True)]
+                exchanges.append(_Matrices(column, layout, first.gather))
+        answers = yield [each.gather_request() for each in exchanges]
+        whole = [each.whole(answer) for each, answer in zip(exchanges, answers, strict=True)]
         if first.gather.owned:
             yield from self._call([*whole, *counts], first.gather)
         elif self.rule.wide:
@@ -88,16 +86,16 @@ class OwnerStep:
             yield from self._call([*stand_in, *counts], first.gather)
         elif counts:
             advance(*counts)
-        answers = yield [each.departure(w) for each, w in zip(travels, whole, strict=True)]
-        for travel, answer in zip(travels, answers, strict=True):
-            travel.end(answer)
+        answers = yield [each.scatter_request(w) for each, w in zip(exchanges, whole, strict=True)]
+        for exchange, answer in zip(exchanges, answers, strict=True):
+            exchange.write(answer)
         lists.put_back()
 
-    def _call(self, columns: Columns, lead: Gather) -> Update:
+    def _call(self, columns: Columns, leader: Gather) -> Update:
         """Call the function; complete its reductions over several parameters."""
         requests = self.function(*columns, **self.keywords)
         if requests is not None:
-            yield from _completed(requests, lead)
+            yield from _completed(requests, leader)
 
     def _part_size(self, columns: Columns) -> int:
         """Return how many parameters go at once; all ranks find the same number."""
@@ -110,69 +108,69 @@ class OwnerStep:
         return max(ranks, ranks * HELD_BYTES // max(1, held))
 
 
-class _Travel(Protocol):
+class _Exchange(Protocol):
     """The way of one list to the owners of its tensors, and the way of the results back."""
 
-    def arrival(self) -> Gather | Partial:
+    def gather_request(self) -> Gather | Partial:
         """Return the request for the whole tensors."""
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         """Return the whole tensors that this rank owns."""
 
-    def departure(self, results: list[Tensor]) -> Scatter | Partial:
+    def scatter_request(self, results: list[Tensor]) -> Scatter | Partial:
         """Return the request for this rank's shards of the updated tensors."""
 
-    def end(self, answer: list[Tensor]) -> None:
+    def write(self, answer: list[Tensor]) -> None:
         """Write the updated shards."""
 
 
-class _Absent:
+class _NoTensors:
     """A list without tensors: no parameter of the bucket has the state."""
 
-    def arrival(self) -> Partial:
+    def gather_request(self) -> Partial:
         return Partial(torch.empty(0), ())
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         return []
 
-    def departure(self, results: list[Tensor]) -> Partial:
-        return self.arrival()
+    def scatter_request(self, results: list[Tensor]) -> Partial:
+        return self.gather_request()
 
-    def end(self, answer: list[Tensor]) -> None:
+    def write(self, answer: list[Tensor]) -> None:
         pass
 
 
 class _Matrices:
     """A list of tensors that travel: shards to the owner, and shards of the results back."""
 
-    def __init__(self, shards: list[Tensor], layout: Layout, lead: Gather | None = None) -> None:
+    def __init__(self, shards: list[Tensor], layout: Layout, leader: Gather | None = None) -> None:
         self.shards, self.written = shards, layout.written
-        self.gather = Gather(shards, layout.shape, layout.axes, lead)
+        self.gather = Gather(shards, layout.shape, layout.axes, leader)
 
-    def arrival(self) -> Gather:
+    def gather_request(self) -> Gather:
         return self.gather
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         return answer
 
-    def departure(self, results: list[Tensor]) -> Scatter | Partial:
-        return Scatter(results, self.gather) if self.written else _Absent().arrival()
+    def scatter_request(self, results: list[Tensor]) -> Scatter | Partial:
+        return Scatter(results, self.gather) if self.written else _NoTensors().gather_request()
 
-    def end(self, answer: list[Tensor]) -> None:
+    def write(self, answer: list[Tensor]) -> None:
         if self.written:
             torch._foreach_copy_(self.shards, answer)
 
 
-class _Small:
+class _Replicated:
     """A list of rows, columns or numbers, of which every rank gets all."""
 
-    def __init__(self, shards: list[Tensor], layout: Layout, lead: Gather) -> None:
-        self.shards, self.layout, self.lead = shards, layout, lead
+    def __init__(self, shards: list[Tensor], layout: Layout, leader: Gather) -> None:
+        self.shards, self.layout, self.leader = shards, layout, leader
         self.all = torch.empty(0)
 
-    def arrival(self) -> Partial:
+    def gather_request(self) -> Partial:
         if not self.layout.axes:  # this rank has all
-            return _Absent().arrival()
+            return _NoTensors().gather_request()
         self.all = self._unknown()
         for whole, shard in zip(self.all, self.shards, strict=True):
             own_shard(whole, self.layout.axes).copy_(shard)
@@ -181,17 +179,17 @@ class _Small:
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         known = self.all if self.layout.axes else self.shards
         dtype = self.shards[0].dtype
-        return [known[index].to(dtype, copy=True) for index in self.lead.owned]
+        return [known[index].to(dtype, copy=True) for index in self.leader.owned]
 
-    def departure(self, results: list[Tensor]) -> Partial:
+    def scatter_request(self, results: list[Tensor]) -> Partial:
         if not self.layout.written:
-            return _Absent().arrival()
+            return _NoTensors().gather_request()
         self.all = self._unknown()
-        for index, result in zip(self.lead.owned, results, strict=True):
+        for index, result in zip(self.leader.owned, results, strict=True):
             self.all[index].copy_(result.reshape(self.layout.shape))
-        return Partial(self.all, tuple(axis.group for axis in self.lead.sharded_axes))
+        return Partial(self.all, tuple(axis.group for axis in self.leader.sharded_axes))
 
-    def end(self, answer: list[Tensor]) -> None:
+    def write(self, answer: list[Tensor]) -> None:
         if self.layout.written:
             for shard, whole in zip(self.shards, self.all, strict=True):
                 shard.copy_(own_shard(whole, self.layout.axes))
@@ -199,7 +197,7 @@ class _Small:
     def _unknown(self) -> Tensor:
         """Return room for all whole tensors, on the device of the collectives."""
         shape = (len(self.shards), *self.layout.shape)
-        device = self.lead.shards[0].device
+        device = self.leader.shards[0].device
         return torch.full(shape, _UNKNOWN, dtype=torch.float64, device=device)
 
 
@@ -217,21 +215,21 @@ def _stand_in(column: list[Tensor], layout: Layout) -> list[Tensor]:
     return [column[0].new_zeros([1] * len(layout.shape))] if column else []
 
 
-def _completed(requests: Update, lead: Gather) -> Update:
+def _completed(requests: Update, leader: Gather) -> Update:
     """Yield the requests of owners for reductions over several parameters, with all numbers.
 
     An owner knows the numbers of its own parameters. So the ranks first complete the numbers.
     """
-    groups = tuple(axis.group for axis in lead.sharded_axes)
+    groups = tuple(axis.group for axis in leader.sharded_axes)
     answer: Any = None
     while True:
         try:
             asked: Any = requests.send(answer)
         except StopIteration:
             return
-        shape, device = len(lead.shards), lead.shards[0].device
+        shape, device = len(leader.shards), leader.shards[0].device
         numbers = torch.full((shape,), _UNKNOWN, dtype=torch.float64, device=device)
-        if owned := lead.owned:
+        if owned := leader.owned:
             numbers[owned] = asked.numbers.to(device)
         yield [Partial(numbers, groups)]
         result = yield replace(asked, numbers=numbers, answer=lambda result: result)

@@ -66,6 +66,8 @@ def holds(value: object) -> bool:
 @overload
 def both(a: bool, b: bool) -> bool: ...
 @overload
+def both(a: Tensor, b: bool | Tensor) -> Tensor: ...
+@overload
 def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
 def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
     """Tell whether two conditions hold; element by element if one is a tensor."""
@@ -74,6 +76,8 @@ def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
 
 @overload
 def either(a: bool, b: bool) -> bool: ...
+@overload
+def either(a: Tensor, b: bool | Tensor) -> Tensor: ...
 @overload
 def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
 def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
@@ -211,7 +215,10 @@ def _spread(chosen: Scalar, other: Scalar) -> Scalar:
 
 
 def where_number(condition: Tensor | TensorList, a: Scalar, b: Scalar) -> Tensor:
-    """Choose one of two numbers by a number of a tensor; return it as a 0-dim tensor of float64."""
+    """Choose one of two numbers by a number of a tensor.
+
+    Return a 0-dim tensor of float64, or a number in the form of a reduction if one side is such.
+    """
     if isinstance(condition, TensorList):
         return cast(Tensor, each_of(where_number, condition, a, b))
     like = torch.zeros((), dtype=torch.float64, device=condition.device)

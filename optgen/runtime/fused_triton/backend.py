@@ -9,7 +9,6 @@ step counts. Nothing here waits for the device.
 from __future__ import annotations
 
 import os
-import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from threading import Lock
@@ -48,8 +47,8 @@ class FusedTritonBackend:
         """Say in a few words why Triton cannot take this batch; "" if it can."""
         if reason := owner.rule.why_uncut or owner.rule.why_not_in_triton:
             return reason
-        if owner.rule.quantized_states and "load_coded" not in _source(owner):
-            return "states of 8 bits in a rule with reductions or properties of a parameter"
+        if unread := owner.rule.why_codes_are_not_read("fused_triton"):
+            return unread
         if strange := batch.overriding_class:
             return f"a state of class {strange}"
         if batch.dispatch_key.sharding is not None:
@@ -122,11 +121,6 @@ class FusedTritonBackend:
             plan = LaunchPlan(optimizer, batches, None)
             self._plans[optimizer] = {**kept, key: plan}
         return plan
-
-
-def _source(owner: Lowered) -> str:
-    """Return the generated text of the lowering, which tells whether it reads codes."""
-    return (pkgutil.get_data(owner.lowerings, "fused_triton.py") or b"").decode()
 
 
 def device_obstacle(device: torch.device) -> str:

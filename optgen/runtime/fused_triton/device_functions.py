@@ -65,6 +65,18 @@ def ipow(x, n):
 
 
 @triton.jit
+def whole_power(x, N: tl.constexpr):
+    """Return x**N for a constant N in [1, 1024), by squaring."""
+    y = tl.zeros_like(x) + 1.0
+    for bit in tl.static_range(10):
+        if (N >> bit) & 1 != 0:
+            y = y * x
+        if (N >> (bit + 1)) != 0:
+            x = x * x
+    return y
+
+
+@triton.jit
 def power(x, y):
     """Return x**y as torch does, for infinite and zero arguments too; x may be a literal."""
     x = x - tl.zeros_like(y)

@@ -13,7 +13,7 @@ from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import as_stored, dtype_of
 from optgen.runtime.state.device_scalars import copy_scalars_to_cpu
 from optgen.runtime.state.scalars import as_scalar, scalar_device, scalars_on_param_device
-from optgen.runtime.tensors.quantized import dequantized
+from optgen.runtime.tensors.quantized import to_numbers
 
 
 def backfill(
@@ -76,7 +76,7 @@ def _as_numbers(values: Any) -> Any:
     """Return a parameter's state with float32 numbers in place of codes, which others can load."""
     if not isinstance(values, dict):
         return values
-    return {key: dequantized(value) for key, value in values.items()}
+    return {key: to_numbers(value) for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,6 @@ def restore_declared_dtypes(optimizer: Optimized) -> None:
             if isinstance(loaded, _Unconverted):
                 on_host = state.is_host_scalar
                 device = scalar_device(rule, group, param) if on_host else param.device
-                value = dequantized(loaded.value).to(dtype=dtype, device=device)
+                value = to_numbers(loaded.value).to(dtype=dtype, device=device)
                 fits = state.is_quantized and value.shape == param.shape
                 values[state.key] = as_stored(state, param, value) if fits else value

@@ -151,8 +151,8 @@ class QuantizedTensor(Tensor):
             return args[0]._with_memory(memory)
         if _holds_codes(kwargs.get("out")):
             raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
-        values = _dequantized(args)
-        result = func(*values, **{key: _dequantized(value) for key, value in kwargs.items()})
+        values = _with_numbers(args)
+        result = func(*values, **{key: _with_numbers(value) for key, value in kwargs.items()})
         if _is_in_place(name):
             _write(args[0], values[0])
             return args[0]
@@ -209,12 +209,12 @@ def _is_in_place(name: str) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
 
 
-def _dequantized(value: Any) -> Any:
+def _with_numbers(value: Any) -> Any:
     """Return a value with numbers in place of quantized tensors, in lists and tuples too."""
     if isinstance(value, QuantizedTensor):
         return value.dequantize()
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        return type(value)([_dequantized(each) for each in value])
+        return type(value)([_with_numbers(each) for each in value])
     return value
 
 
@@ -234,7 +234,7 @@ def is_quantized(value: Any) -> bool:
     return isinstance(local, QuantizedTensor)
 
 
-def dequantized(value: Any) -> Any:
+def to_numbers(value: Any) -> Any:
     """Return the numbers of a quantized tensor, or of such a DTensor; return anything else."""
     if isinstance(value, QuantizedTensor):
         return value.dequantize()

@@ -16,10 +16,10 @@ class _Rename(ast.NodeTransformer):
         self.names = names
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.Name(self.names.get(node.id, node.id), node.ctx)
+        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
-        return ast.arg(self.names.get(node.arg, node.arg))
+        return ast.copy_location(ast.arg(self.names.get(node.arg, node.arg)), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.name = self.names.get(node.name, node.name)

@@ -60,7 +60,7 @@ class UpdateForm:
             before: list[tuple[int, ast.expr]] = [(1, _read(self.update))] if self.moved else []
             made = _added([*before, *read])
         self.moved = True
-        return [ast.Assign([ast.Name(self.update, ast.Store())], made)]
+        return [ast.copy_location(_assignment(self.update, made), value)]
 
     def _one_by_one(self, names: Sequence[str], values: Sequence[ast.expr]) -> list[ast.stmt]:
         """Return the assignments of a tuple: values for the other names are computed first."""
@@ -85,7 +85,7 @@ class UpdateForm:
                 arm if does else [*arm, _assignment(self.update, copy.deepcopy(zero))]
                 for arm, does in zip(arms, moved, strict=True)
             ]
-        return [ast.If(condition, arms[0] or [ast.Pass()], arms[1])]
+        return [ast.copy_location(ast.If(condition, arms[0] or [ast.Pass()], arms[1]), stmt)]
 
     def _reading(self, value: ast.expr) -> ast.expr:
         """Return an expression that reads the moved parameter where it read the parameter."""
@@ -101,7 +101,7 @@ class _Replace(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         is_read = node.id == self.name and not isinstance(node.ctx, ast.Store)
-        return copy.deepcopy(self.value) if is_read else node
+        return ast.copy_location(copy.deepcopy(self.value), node) if is_read else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Name) and node.func.id in _KEEP:
@@ -122,7 +122,8 @@ class _FirstWrites(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id="fresh"), args=[ast.Name(id=state)]):
                 waits = _read(self.waiting[state])
-                return ast.Compare(waits, [ast.Eq()], [ast.Constant(1)])
+                asks = ast.Compare(waits, [ast.Eq()], [ast.Constant(1)])
+                return ast.copy_location(asks, node)
         return self.generic_visit(node)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from textwrap import indent
 
 from optgen.ir.ops import FACTS
@@ -23,17 +23,25 @@ def write_rule(named: Named) -> list[str]:
     return [*_printed(required), *_Rule(named, clock=named.step).lines(named.of("gradient"))]
 
 
+def statements_of_parts(named: Named) -> list[tuple[Part, ast.stmt]]:
+    """Return the statements that are printed, each with its part. Their nodes have its places."""
+    rule = _Rule(named, clock=named.step)
+    rule.lines(named.of("gradient"))
+    return rule.printed
+
+
 @dataclass(frozen=True)
 class _Rule:
     """Writer of the rest of a step, after some modifiers of the gradient.
 
     `clock` is the name of the step count. `guards` are conditions, each with the names that change
-    only if it is true.
+    only if it is true. `printed` collects the statements of parts.
     """
 
     named: Named
     clock: str
     guards: tuple[tuple[str, frozenset[str]], ...] = ()
+    printed: list[tuple[Part, ast.stmt]] = field(default_factory=list)
 
     def lines(self, modifiers: Sequence[Part]) -> list[str]:
         """Return the lines of these modifiers and of everything after them."""
@@ -146,7 +154,9 @@ class _Rule:
         """Yield the lines of a part, after a comment with its name."""
         yield ""
         yield f"# {part.name}"
-        yield from _printed([self._guarded(self._in_place(part, stmt)) for stmt in statements])
+        placed = [self._guarded(self._in_place(part, stmt)) for stmt in statements]
+        self.printed.extend((part, stmt) for stmt in placed)
+        yield from _printed(placed)
 
     def _in_place(self, part: Part, stmt: ast.stmt) -> ast.stmt:
         """Return a statement that reads what stands for the step count and the parameter."""

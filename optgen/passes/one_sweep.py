@@ -1,0 +1,44 @@
+"""Tell which fused kernels take a rule in one sweep over flat tensors."""
+
+from __future__ import annotations
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Call, expressions, walk
+from optgen.ir.ops import PROPERTIES, RANDOM_OPS
+from optgen.ir.plan import Plan, Sweep
+from optgen.ir.whole_matrices import why_not_in_triton, why_uncut
+from optgen.passes.load_device_scalars import load_device_scalars
+from optgen.passes.plan import plans
+
+
+def is_one_sweep(plan: Plan) -> bool:
+    """Tell whether a plan is one sweep."""
+    return len(plan.phases) == 1 and isinstance(plan.phases[0], Sweep)
+
+
+def is_flat_sweep(plan: Plan) -> bool:
+    """Tell whether a plan is one sweep over all its tensors, with nothing that shapes decide."""
+    exprs = (*expressions(plan.scalars), *plan.values())
+    words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
+    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
+    has_all = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
+    return is_one_sweep(plan) and has_all and words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
+
+
+def addresses_of(algorithm: Algorithm) -> list[str]:
+    """Return the rows of addresses in a bucket's table: param, grad, and the states' keys."""
+    return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
+
+
+def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the fused lowerings that read the codes of an algorithm's states of 8 bits.
+
+    Their kernels take whole blocks of flat tensors.
+    """
+    if not algorithm.has_codes or why_uncut(algorithm):
+        return ()
+    found = plans(load_device_scalars(algorithm))
+    if len(found) > 1 or not is_one_sweep(found[0]):
+        return ()
+    in_triton = not why_not_in_triton(algorithm) and is_flat_sweep(found[0])
+    return ("fused_cpu", "fused_triton") if in_triton else ("fused_cpu",)

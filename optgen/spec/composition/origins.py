@@ -1,0 +1,161 @@
+"""Find the place in the file of a part that a place in the text of a composition was written from.
+
+The statements of a part are changed and printed anew. The printed tree has the form of the changed
+one, whose nodes still know where they stood in the part's file.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from optgen.ir.nodes import Place
+from optgen.spec.composition.names import Named
+from optgen.spec.composition.parts import Part
+from optgen.spec.composition.write_rule import statements_of_parts
+from optgen.spec.errors import SpecError
+from optgen.spec.source import Source
+
+
+def error_of_part(error: SpecError, named: Named, names_parts: bool) -> SpecError:
+    """Return an error at a place in the text of a composition as one in the file of the part.
+
+    The place stays as it is if no part has written it, or if it holds a value that the user chose.
+    With `names_parts` the message names all parts.
+    """
+    text, place = error.source, error.place
+    comments = {f"# {part.name}": part.name for part in named.parts}
+    above = [line.strip() for line in text.split("\n")[: place.line]]
+    about = next((comments[line] for line in reversed(above) if line in comments), "")
+    for part, node in _original(Source(text, place.file), place, named, about):
+        at = part.source.place(node)
+        message = error.message
+        if names_parts:
+            message += f" (in a composition of {_listed(named)})"
+        return SpecError(at, message, error.hint, part.source.whole)
+    if not about:
+        return error
+    message = f"{error.message} (in {about}, a part of the composition)"
+    return SpecError(place, message, error.hint, text)
+
+
+def _listed(named: Named) -> str:
+    *names, last = (part.name for part in named.parts)
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _original(
+    written: Source, place: Place, named: Named, about: str
+) -> Iterator[tuple[Part, ast.AST]]:
+    """Yield the node that was printed at a place, with its part, if there is such a node."""
+    functions = [node for node in written.parse().body if isinstance(node, ast.FunctionDef)]
+    rule = next(f for f in functions if any(isinstance(d, ast.Call) for d in f.decorator_list))
+    pairs = (
+        *_functions(functions, named),
+        *_declared(rule, named),
+        *_statements(rule, named, about),
+    )
+    for composed, part, original in pairs:
+        found = _follow(composed, original, place, written)
+        if found is not None and getattr(found, "lineno", 1) > 1:  # nodes that were added have 1
+            yield part, found
+
+
+_Pair = tuple[ast.AST | None, Part, ast.AST | None]
+"""A node of the text that a part has written, the part, and the node that was printed."""
+
+
+def _functions(written: Sequence[ast.FunctionDef], named: Named) -> Iterator[_Pair]:
+    """Yield the helpers and the programs of modifiers."""
+    own = {
+        node.name: (part, node)
+        for part in named.modifiers
+        for node in (*part.definitions, *part.programs)
+        if isinstance(node, ast.FunctionDef)
+    }
+    for function in written:
+        if function.name in own:
+            yield function, *own[function.name]
+
+
+def _declared(rule: ast.FunctionDef, named: Named) -> Iterator[_Pair]:
+    """Yield the states and the hyperparameters of modifiers."""
+    own = {
+        argument.arg: (part, argument, value)
+        for part in named.modifiers
+        for argument, value in (*part.states, *part.hypers)
+    }
+    for argument, value in _declarations(rule):
+        if argument.arg in own:
+            part, original, declaration = own[argument.arg]
+            yield argument, part, original
+            yield value, part, declaration
+
+
+def _statements(rule: ast.FunctionDef, named: Named, about: str) -> Iterator[_Pair]:
+    """Yield the statements of the rule of one part."""
+    own = {
+        ast.unparse(unit): (part, unit)
+        for part, stmt in reversed(statements_of_parts(named))
+        for unit in _units([stmt])
+        if part.name == about
+    }
+    for unit in _units(rule.body):
+        if ast.unparse(unit) in own:
+            yield unit, *own[ast.unparse(unit)]
+
+
+def _declarations(rule: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """Yield the states and the hyperparameters of a signature, with their declarations."""
+    arguments = rule.args
+    defaults = arguments.defaults[len(arguments.defaults) - len(arguments.args) :]
+    yield from zip(arguments.args, defaults, strict=True)
+    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+
+
+def _units(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the statements without a block, and the conditions of branches."""
+    for stmt in statements:
+        if isinstance(stmt, ast.If):
+            yield stmt.test
+            yield from _units([*stmt.body, *stmt.orelse])
+        else:
+            yield stmt
+
+
+def _follow(
+    composed: ast.AST | None, original: ast.AST | None, place: Place, written: Source
+) -> ast.AST | None:
+    """Go down two trees of one form, to the first node that begins at a place or ends the way.
+
+    Return None if the place does not lie in the tree.
+    """
+    if composed is None or original is None or not _covers(composed, place, written):
+        return None
+    if written.place(composed) == place or type(composed) is not type(original):
+        return original
+    pairs = zip(_children(composed), _children(original), strict=False)
+    inside = (_follow(each, other, place, written) for each, other in pairs)
+    otherwise = None if isinstance(original, ast.arguments) else original
+    return next((found for found in inside if found is not None), otherwise)
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """Return the children of a node; the keywords of a call are in the order of their names."""
+    found = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call):
+        keywords = sorted(node.keywords, key=lambda keyword: keyword.arg or "")
+        return [node.func, *node.args, *keywords]
+    return found
+
+
+def _covers(node: ast.AST, place: Place, written: Source) -> bool:
+    """Tell whether a place may lie in a node: all arguments together have no place to compare."""
+    if not isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword):
+        return isinstance(node, ast.arguments)
+    end = ast.Pass(lineno=node.end_lineno or node.lineno, col_offset=node.end_col_offset or 0)
+    first, last = written.place(node), written.place(end)
+    if isinstance(node, ast.FunctionDef):  # decorators stand above
+        top = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        return top <= place.line <= last.line
+    return (first.line, first.column) <= (place.line, place.column) < (last.line, last.column)

@@ -1,0 +1,25 @@
+"""Test which kernels read codes of 8 bits."""
+
+from __future__ import annotations
+
+import pytest
+from spec_texts import read, spec
+
+from optgen.passes.one_sweep import codes_readers
+
+STATE = 'm=state("exp_avg", dtype="8bit", block=64, map="linear", min_elements=0)'
+UPDATE = "p = p - lr * m"
+
+
+@pytest.mark.parametrize(
+    ("average", "readers"),
+    [
+        ("m = m + g", ("fused_cpu", "fused_triton")),
+        ("m = m + g * ndim(p)", ("fused_cpu",)),
+        ("m = m + g * random(0, 1)", ("fused_cpu",)),
+        ("m = m + g / norm(g)", ()),
+        ("if factored(p):\n        m = inverse_root(g @ transpose(g), 4, 0.1) @ m", ()),
+    ],
+)
+def test_kernels_that_read_codes(average: str, readers: tuple[str, ...]) -> None:
+    assert codes_readers(read(spec(average, UPDATE, states=STATE))) == readers
