@@ -16,22 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen import compose, explain, load, modifiers, optim
-from optgen.spec import Spec
+from optgen import compose, explain, modifiers, optim
 
 SHAPES = ((1000, 1000),) * 25
-LION = '''
-from optgen.spec import hyper, optimizer, sign, state
-
-@optimizer(paper="https://arxiv.org/abs/2302.06675")
-def Lion(
-    p, g, /, m=state("exp_avg"), *, lr=hyper(1e-4, ge=0), betas=hyper((0.9, 0.99), ge=0, lt=1),
-):
-    """Steps by the sign of a mean of gradients (Chen et al., 2023)."""
-    beta1, beta2 = betas
-    p = p - lr * sign(beta1 * m + (1 - beta1) * g)
-    m = beta2 * m + (1 - beta2) * g
-'''
 
 
 def parameters() -> list[Tensor]:
@@ -79,10 +66,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="AdamW,Lion,SGD,Muon")
     options = parser.parse_args()
-    lion = load(Spec("Lion", LION, "lion.py", 1))
     bases: dict[str, tuple[Any, int, dict[str, Any]]] = {
         "AdamW": (optim.AdamW, options.rounds, {}),
-        "Lion": (lion, options.rounds, {}),
+        "Lion": (optim.Lion, options.rounds, {}),
         "SGD": (optim.SGD, options.rounds, {"momentum": 0.9}),
         "Muon": (optim.Muon, 2, {}),
     }

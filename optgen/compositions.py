@@ -118,7 +118,7 @@ def compose(
         spec = composed(base.base, (*base.modifiers, *listed), name)
     else:
         spec = composed(base, listed, name)
-    with _errors_of_parts(spec):
+    with errors_of_parts(spec):
         return load(spec)
 
 
@@ -127,20 +127,11 @@ def composed(
 ) -> Composition:
     """Return the spec of an optimizer with modifiers; see `compose`."""
     from optgen.ir.nodes import Place
-    from optgen.spec.composition.check_modifier import modifier_part
-    from optgen.spec.composition.complete import with_values
     from optgen.spec.composition.names import CompositionError, fit
-    from optgen.spec.composition.state_dtypes import with_state_dtypes
     from optgen.spec.composition.write_spec import write_spec
     from optgen.spec.errors import located_errors
 
-    listed = [each for each in modifiers if isinstance(each, Modifier)]
-    parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in listed]
-    parts = [_optimizer(base), *parts]
-    for each in modifiers:
-        if isinstance(each, StateDtype):
-            choice = (each.default, dict(each.by_key), dict(each.blocks))
-            parts = with_state_dtypes(parts, *choice, each.name)
+    parts = _parts(base, modifiers)
     name = name or parts[0].name + "".join(_camel(each.name) for each in modifiers)
     if not name.isidentifier() or keyword.iskeyword(name):
         raise CompositionError(f"the name {name!r} of a class is a word of letters: MyAdamW")
@@ -150,20 +141,36 @@ def composed(
     return Composition(name, text, f"<{name}>", 1, base, modifiers)
 
 
+def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Part]:
+    """Return the parts of a composition with their values, the optimizer first."""
+    from optgen.spec.composition.check_modifier import modifier_part
+    from optgen.spec.composition.complete import with_values
+    from optgen.spec.composition.state_dtypes import with_state_dtypes
+
+    listed = [each for each in modifiers if isinstance(each, Modifier)]
+    parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in listed]
+    parts = [_optimizer(base), *parts]
+    for each in modifiers:
+        if isinstance(each, StateDtype):
+            choice = (each.default, dict(each.by_key), dict(each.blocks))
+            parts = with_state_dtypes(parts, *choice, each.name)
+    return parts
+
+
 @contextlib.contextmanager
-def _errors_of_parts(spec: Composition) -> Iterator[None]:
-    """Name the part in an error of a composed text: a comment stands above its lines."""
+def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[None]:
+    """Give errors in the text of a composition the place in the file of the part."""
+    from optgen.spec.composition.names import fit
+    from optgen.spec.composition.origins import error_of_part
     from optgen.spec.errors import SpecError
 
     try:
         yield
     except SpecError as error:
-        above = spec.source.split("\n")[: error.place.line]
-        parts = [line.strip().removeprefix("# ") for line in above if line.startswith("    # ")]
-        if not parts or error.place.file != spec.file:
+        if error.place.file != spec.file:
             raise
-        message = f"{error.message} (in {parts[-1]}, a part of the composition)"
-        raise SpecError(error.place, message, error.hint, error.source) from None
+        optimizer, *others = _parts(spec.base, spec.modifiers)
+        raise error_of_part(error, fit(optimizer, others), names_parts) from None
 
 
 def _optimizer(spec: Spec) -> Part:

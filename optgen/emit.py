@@ -18,7 +18,7 @@ import jinja2
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS, Lowering
 from optgen.passes.derive import derive
-from optgen.passes.outline_sweeps import outline_sweeps
+from optgen.passes.outline_sweeps import with_sweeps
 
 RUFF = "0.17.5"
 """The formatter's version, on which generated files depend. The extra `build` pins it too."""
@@ -168,7 +168,7 @@ def render_all(
 ) -> dict[str, str]:
     """Return the text of every file of an algorithm, by path in its spec's generated folder."""
     texts: dict[str, str] = {}
-    for each in (*algorithm.with_functions, *outline_sweeps(algorithm).functions):
+    for each in with_sweeps(algorithm):
         texts |= _files(each, base, catalogued)
     if ruff:
         texts |= format_files({name: x for name, x in texts.items() if name.endswith(".py")}, ruff)

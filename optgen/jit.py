@@ -81,16 +81,14 @@ def _find(spec: str | os.PathLike[str]) -> Path:
     path = Path(spec)
     if path.suffix == ".py" or path.is_file():
         return path
-    from optgen.spec.files import module_name
-    from optgen.spec.reserved_names import is_snake_case
+    from optgen.spec.files import catalogue_name
 
-    name = module_name(str(spec))
-    found = resource("specs") / f"{name}.py"
-    if not is_snake_case(name) or not found.is_file():
-        known = sorted(p.stem for p in found.parent.glob("[!_]*.py"))
+    known = {path.stem: path for path in sorted(resource("specs").glob("[!_]*.py"))}
+    name = catalogue_name(str(spec), known)
+    if name is None:
         message = f"neither a spec file nor a name of the catalogue ({', '.join(known)})"
         raise FileNotFoundError(errno.ENOENT, message, str(spec))
-    return found
+    return known[name]
 
 
 def _from_file(path: Path) -> Spec:

@@ -31,12 +31,12 @@ struct Rule {
         return {one_minus_rho};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
-    // of float32, whose length divides n.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
+    // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
-        const S* __restrict grads, S* __restrict square_avgs, S* __restrict acc_deltas) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        Stream<const S> grads, Stream<S> square_avgs, Stream<S> acc_deltas) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C rho = C(hypers.rho);
@@ -79,7 +79,8 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[ACC_DELTA]);

@@ -31,13 +31,13 @@ struct Rule {
         return {one_minus_alpha};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
-    // of float32, whose length divides n.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
+    // vector of float32, whose length divides n.
     template <class S, bool MOMENTUM, bool CENTERED>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
-        const S* __restrict grads, S* __restrict square_avgs, S* __restrict momentum_buffers,
-        S* __restrict grad_avgs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        Stream<const S> grads, Stream<S> square_avgs, Stream<S> momentum_buffers,
+        Stream<S> grad_avgs) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C alpha = C(hypers.alpha);
@@ -97,7 +97,8 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false, false>) variants[] = {
             sweep<S, false, false>, sweep<S, false, true>, sweep<S, true, false>,
             sweep<S, true, true>};

@@ -35,12 +35,12 @@ struct Rule {
         return {eta_plus, eta_minus, s_min, s_max};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
-    // of float32, whose length divides n.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
+    // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
-        const S* __restrict grads, S* __restrict prevs, S* __restrict state_step_sizes) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        Stream<const S> grads, Stream<S> prevs, Stream<S> state_step_sizes) {
         using C = ComputeType<S>;
         const C eta_plus = C(scalars.eta_plus);
         const C eta_minus = C(scalars.eta_minus);
@@ -80,7 +80,8 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[PREV],
             streams[STATE_STEP_SIZE]);

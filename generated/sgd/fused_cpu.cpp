@@ -32,12 +32,12 @@ struct Rule {
         return {one_minus_dampening};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
-    // of float32, whose length divides n.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
+    // vector of float32, whose length divides n.
     template <class S, bool MOMENTUM>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* __restrict params,
-        const S* __restrict grads, S* __restrict momentum_buffers) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, Stream<S> params,
+        Stream<const S> grads, Stream<S> momentum_buffers) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C momentum = C(hypers.momentum);
@@ -97,7 +97,8 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.momentum)](
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[MOMENTUM_BUFFER]);

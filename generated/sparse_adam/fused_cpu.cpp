@@ -38,12 +38,12 @@ struct Rule {
         return {one_minus_beta1, one_minus_beta2, step_size};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
-    // of float32, whose length divides n.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
+    // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
-        const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_avg_sqs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
@@ -78,7 +78,8 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Stream<S>* streams) {
         return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ]);

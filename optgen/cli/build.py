@@ -18,7 +18,7 @@ from optgen.cli.locate_specs import (
     spec_path,
     specs_folder,
 )
-from optgen.compositions import composed
+from optgen.compositions import composed, errors_of_parts
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.spec.base_spec import read_base
@@ -144,8 +144,9 @@ def _checked_modifier(path: Path) -> str:
         spec = composed(Spec("Checked", _PLAIN, "checked.py", 1), (modifier,), "Checked")
     except CompositionError as error:
         raise SpecError(Place(str(path), 1, 1), str(error), "choose other names") from None
-    (algorithm,) = read_spec(spec)
-    _render(algorithm, emit.find_ruff())
+    with errors_of_parts(spec, names_parts=False):
+        (algorithm,) = read_spec(spec)
+        _render(algorithm, emit.find_ruff())
     hypers = ", ".join(name for name, _ in hypers_of(modifier.spec)) or "none"
     return f"{modifier.name}: ok (a modifier; hyperparameters: {hypers})"
 

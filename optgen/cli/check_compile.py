@@ -13,7 +13,7 @@ from optgen.cli.locate_specs import spec_path
 from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.passes.outline_sweeps import outline_sweeps
+from optgen.passes.outline_sweeps import with_sweeps
 from optgen.runtime.fused_cpu.kernel import suspending_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
@@ -32,18 +32,13 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
     """
     paths = dict.fromkeys(spec_path(name) for name in names)
     for path in filterfalse(is_modifier, paths):
-        functions = (each for a in read_spec(path) for each in _with_sweeps(a))
+        functions = (each for a in read_spec(path) for each in with_sweeps(a))
         for algorithm in filter(_CPP.applies, functions):
             try:
                 _build(algorithm)
             except (library_cache.NoCompilerError, CompileError) as error:
                 raise ToolchainError(f"{algorithm.name}: {error}") from None
             yield f"{algorithm.name}: compiles"
-
-
-def _with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
-    """Return an algorithm and its functions; of a rule on matrices, also its sweeps."""
-    return (*algorithm.with_functions, *outline_sweeps(algorithm).functions)
 
 
 def _build(algorithm: Algorithm) -> None:

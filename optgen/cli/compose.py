@@ -12,6 +12,7 @@ from optgen.cli.locate_specs import spec_path
 from optgen.compositions import (
     StateDtype,
     composed,
+    errors_of_parts,
     list_modifiers,
     modifier,
     quantized,
@@ -38,7 +39,8 @@ def spec_text(optimizer: str, modifiers: Sequence[str], name: str | None) -> str
         spec = composed(spec_of(spec_path(optimizer)), chosen, name)
     except (CompositionError, TypeError) as error:
         raise typer.BadParameter(str(error)) from None
-    read_spec(spec)
+    with errors_of_parts(spec):
+        read_spec(spec)
     ruff = find_ruff()
     return format_python(spec.source, ruff) if ruff else spec.source
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from inspect import signature
 
@@ -33,7 +34,9 @@ def _modifier_row(name: str) -> tuple[str, ...]:
 
 
 def _row(algorithm: Algorithm) -> tuple[str, ...]:
-    states = ", ".join(_state(s) for s in algorithm.kept_states()) or "-"
+    states = textwrap.shorten(
+        ", ".join(_state(s) for s in algorithm.kept_states()) or "-", 100, placeholder=" …"
+    )
     if algorithm.base:
         states = f"as {algorithm.base}"
     return (algorithm.module, algorithm.name, states, algorithm.paper)

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from optgen.ir.algorithm import Algorithm
-from optgen.spec.files import module_name
+from optgen.spec.files import catalogue_name, module_name
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def spec_path(name: str) -> Path:
     if Path(name).exists():
         raise typer.BadParameter(f"{name} is not a spec file, whose name ends in .py")
     known = catalogue()
-    module = name if name in known else module_name(name)
-    if module in known:
+    module = catalogue_name(name, known)
+    if module is not None:
         return shorten(known[module])
-    close = difflib.get_close_matches(module, known, n=1)
+    close = difflib.get_close_matches(module_name(name), known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
     raise typer.BadParameter(f"no algorithm is called {name}; {hint}")
 

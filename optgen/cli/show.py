@@ -13,7 +13,7 @@ from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS, Lowering
 from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
-from optgen.passes.outline_sweeps import outline_sweeps
+from optgen.passes.outline_sweeps import with_sweeps
 from optgen.passes.plan import plan
 from optgen.spec.base_spec import read_base
 from optgen.spec.errors import spec_errors
@@ -85,11 +85,9 @@ def _functions_too(algorithms: Iterable[Algorithm]) -> Iterator[Algorithm]:
         yield from algorithm.with_functions
 
 
-def _with_functions(algorithm: Algorithm, lowering: Lowering) -> Iterator[Algorithm]:
-    """Yield an algorithm, the functions of its programs, and for C++ those of its sweeps."""
-    yield from algorithm.with_functions
-    if lowering.name == "fused_cpu":
-        yield from outline_sweeps(algorithm).functions
+def _with_functions(algorithm: Algorithm, lowering: Lowering) -> tuple[Algorithm, ...]:
+    """Return an algorithm, the functions of its programs, and for C++ those of its sweeps."""
+    return with_sweeps(algorithm) if lowering.name == "fused_cpu" else algorithm.with_functions
 
 
 def _whole(name: str) -> Iterator[Algorithm]:

@@ -1,15 +1,16 @@
 """The mirror of torch.optim, name for name: `import optgen.optim as optim` replaces torch's.
 
+Published optimizers that torch does not have are beside them: `from optgen.optim import Lion`.
 Schedulers are written by hand. `Optimizer` is torch's own class, from which ours derive.
 """
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import torch.optim
 from torch.optim import Optimizer
 
 from optgen.optim import _functional as _functional  # available like torch's, without importing it
-from optgen.optim import functional, lr_scheduler, swa_utils
+from optgen.optim import _published, functional, lr_scheduler, swa_utils
 from optgen.optim._adafactor import Adafactor
 from optgen.optim._create_optimizer import create_optimizer, list_optimizers, optimizer_class
 from optgen.optim._muon import Muon
@@ -28,6 +29,9 @@ from optgen.optim.rprop import Rprop
 from optgen.optim.sgd import SGD
 from optgen.optim.sparse_adam import SparseAdam
 from optgen.runtime.state.swap import swap_in_optimizer_params_and_state
+
+if TYPE_CHECKING:
+    from optgen.optim._published import *  # noqa: F403
 
 __all__ = [
     "ASGD",
@@ -59,8 +63,16 @@ __all__ = [
 swap_in_optimizer_params_and_state.__module__ = __name__
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> type[Optimizer]:
+    """Import a published optimizer when it is first asked for."""
+    for spec, published_name in _published.PUBLISHED.items():
+        if name == published_name:
+            return _published.published(spec)
     message = f"module {__name__!r} has no attribute {name!r}"
     if name in torch.optim.__all__:
         message = f"optgen.optim has no {name} yet; torch.optim.{name} works beside it"
     raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_published.PUBLISHED.values()})

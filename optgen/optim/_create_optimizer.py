@@ -11,25 +11,33 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from optgen.optim._param_groups import param_groups
+from optgen.optim._published import PUBLISHED, published
 
 _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     # timm
     "momentum": ("sgd", {"momentum": 0.9}),
     "nesterov": ("sgd", {"momentum": 0.9, "nesterov": True}),
     "nadamw": ("nadam", {"decoupled_weight_decay": True}),
+    "adoptw": ("adopt", {"decouple": True}),
+    "nlars": ("lars", {"nesterov": True}),
     # Hugging Face's Trainer
     "adamw_torch": ("adamw", {}),
     "adamw_torch_fused": ("adamw", {}),
+    "adamw_bnb_8bit": ("adamw_8bit", {}),
+    "lion_32bit": ("lion", {}),
+    "galore_adamw": ("galore", {}),
+    "apollo_adamw": ("apollo", {}),
 }
 
 
 def list_optimizers(pattern: str = "*") -> list[str]:
     """Return the names that `create_optimizer` takes and that match a pattern, as in "ada*"."""
-    return sorted(name for name in (*_classes(), *_ALIASES) if fnmatchcase(name, pattern.lower()))
+    names = (*_mirrored(), *PUBLISHED, *_ALIASES)
+    return sorted(name for name in names if fnmatchcase(name, pattern.lower()))
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """Return the class of `optgen.optim` with a name, in letters of any case.
+    """Return the class of `optgen.optim` with a name, in letters of any case; `_` may be left out.
 
     Raises:
         ValueError: there is none.
@@ -83,8 +91,8 @@ def _listed(params: Iterable[Any]) -> Any:
     return [params] if isinstance(params, Tensor) else params
 
 
-def _classes() -> dict[str, type[Optimizer]]:
-    """Return the classes of optgen.optim by their names in small letters."""
+def _mirrored() -> dict[str, type[Optimizer]]:
+    """Return the mirror's classes by their names in small letters."""
     import optgen.optim
 
     found = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
@@ -94,11 +102,19 @@ def _classes() -> dict[str, type[Optimizer]]:
 
 def _found(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
     """Return the class with a name, and the arguments that the name stands for."""
-    key, given = _ALIASES.get(name.lower(), (name.lower(), {}))
-    classes = _classes()
-    if key not in classes:
-        known = list_optimizers()
-        near = get_close_matches(name.lower(), known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise ValueError(f"no optimizer is called {name!r}: {hint}")
-    return classes[key], given
+    alias, given = _ALIASES.get(name.lower(), (name, {}))
+    key, mirrored = _letters(alias), _mirrored()
+    if key in mirrored:
+        return mirrored[key], given
+    for each in PUBLISHED:
+        if key == _letters(each):
+            return published(each), given
+    known = list_optimizers()
+    near = get_close_matches(name.lower(), known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    raise ValueError(f"no optimizer is called {name!r}: {hint}")
+
+
+def _letters(name: str) -> str:
+    """Return a name without what differs between ScheduleFreeSGD and schedule_free_sgd."""
+    return name.lower().replace("_", "")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from spec_files import spec_file
 
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.cli.plan_traffic import traffic, traffic_of
 from optgen.spec.read_spec import read_spec
-
-SPECS = Path(__file__).parents[1] / "specs"
 
 
 def keys(traffic: Traffic, group: dict[str, object]) -> list[tuple[list[str], list[str]]]:
@@ -58,7 +55,7 @@ def test_phases_of_rows_and_columns() -> None:
 
 def test_a_rule_that_stores_late() -> None:
     """LAMB's moments are computed twice and stored once."""
-    (algorithm,) = read_spec(SPECS / "lamb.py")
+    (algorithm,) = read_spec(spec_file("lamb"))
     (found,) = traffic_of(algorithm) or ()
 
     assert keys(found, {}) == [

@@ -11,10 +11,11 @@ from cli.commands import ROOT, RULE, run, snapshot
 from optgen import emit
 
 
-def test_build_of_the_catalogue_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_of_the_catalogue_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/test_generated.py builds all of them."""
     monkeypatch.chdir(ROOT)
 
-    result = run("build", "--check")
+    result = run("build", "--check", "adafactor", "soap", "averaging")
 
     assert result.exit_code == 0, result.output
 

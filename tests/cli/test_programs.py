@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from cli.commands import make_checkout, run, snapshot
+from spec_files import spec_file
 
-TEXT = (Path(__file__).parents[1] / "specs" / "schedule_free_sgd.py").read_text()
+TEXT = spec_file("schedule_free_sgd").read_text()
 FILES = ("__init__.py", "forloop.py", "foreach.py", "fused_cpu.cpp", "fused_triton.py")
 PROGRAMS = ("to_average", "to_gradient_point")
 

@@ -50,7 +50,7 @@ def test_show(golden: Golden, outside_checkout: Path) -> None:
 
 def test_show_of_a_rule_on_whole_matrices() -> None:
     """Its C++ is that of its sweeps. There is no Triton file, and the command says why."""
-    path = str(ROOT / "tests" / "specs" / "soap.py")
+    path = str(ROOT / "specs" / "soap.py")
     result = run("show", path, "--lowering", "fused_triton")
     assert result.exit_code == 2
     message = "SOAP has no fused_triton: the state gram_left is a square matrix"

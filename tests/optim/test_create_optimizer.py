@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import optgen.specs
 from optgen import optim
-from optgen.optim import create_optimizer, list_optimizers, optimizer_class, param_groups
+from optgen.cli.locate_specs import spec_path
+from optgen.compositions import spec_of
+from optgen.jit import named_spec
+from optgen.optim import (
+    _published,
+    create_optimizer,
+    list_optimizers,
+    optimizer_class,
+    param_groups,
+)
+from optgen.optim._published import PUBLISHED
 
 
 class Block(nn.Module):
@@ -38,10 +52,13 @@ def options_of(groups: list[dict[str, Any]], key: str) -> dict[str, Any]:
 
 
 def test_the_list_has_every_class_and_takes_patterns() -> None:
-    names = "adadelta adafactor adagrad adam adamax adamw adamw_torch adamw_torch_fused"
-    assert list_optimizers("ada*") == names.split()
+    names = "adadelta adafactor adagrad adam adamax adamw adamw_8bit adamw_torch adamw_torch_fused"
+    assert set(names.split()) <= set(list_optimizers("ada*"))
+    assert list_optimizers("schedule_free_*") == [
+        f"schedule_free_{base}" for base in ("adamw", "radam", "sgd")
+    ]
     assert list_optimizers("LB*") == ["lbfgs"]
-    assert list_optimizers("no*") == []
+    assert list_optimizers("nox*") == []
 
 
 @pytest.mark.parametrize("name", list_optimizers())
@@ -50,6 +67,25 @@ def test_every_name_makes_an_optimizer(name: str) -> None:
     optimizer = create_optimizer(params, name, lr=0.5)
     assert type(optimizer) is optimizer_class(name)
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(("spec", "name"), PUBLISHED.items())
+def test_published_classes_are_in_the_module(spec: str, name: str) -> None:
+    """The catalogue, the module and its hints for type checkers have them; pickle finds them."""
+    kind: Any = getattr(optim, name)
+    assert optimizer_class(spec) is optimizer_class(name) is kind
+    assert (kind.__module__, kind.__name__, kind.rule.name) == ("optgen.optim", name, spec)
+    assert pickle.loads(pickle.dumps(kind)) is kind
+    assert name in dir(optim)
+    assert spec_of(kind).name == named_spec(name).name == spec_path(name).stem == spec
+    assert f"from optgen.generated.{spec} import {name} as {name}" in inspect.getsource(_published)
+
+
+def test_the_list_of_published_classes_is_the_catalogue() -> None:
+    """The mirror's classes, those of `optgen.keyed`, and functions have other homes."""
+    specs = {path.stem for path in Path(optgen.specs.__path__[0]).glob("[!_]*.py")}
+    elsewhere = {*map(str.lower, optim.__all__), "averaging", "row_wise_adagrad", "sparse_adam"}
+    assert specs - elsewhere == set(PUBLISHED)
 
 
 def test_an_alias_brings_arguments_that_others_replace() -> None:

@@ -2,27 +2,27 @@
 
 Sources: SOAP and Shampoo (of matrices) as pytorch_optimizer has them, from nikhilvyas/SOAP and
 Gupta et al.; Polar Express and MuonH of KellerJordan/modded-nanogpt; zichongli5/NorMuon; KL-SOAP
-of yorkerlin/KL-Methods. Vectors of Shampoo, one-sided Shampoo and the variant of KL-Shampoo are
-written from the formulas of the specs.
+of yorkerlin/KL-Methods; Chongjie-Si/AdaMuon; LIONS-EPFL/scion; KWNS4 of lixilinx/psgd_torch, with
+exact spectral norms; MuonClip from arXiv 2507.20534, algorithm 1. Vectors of Shampoo, one-sided
+Shampoo and the variant of KL-Shampoo are written from the formulas of the specs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lowerings.low_rank_papers import drawn_normal
+from spec_files import loaded
 from torch import Tensor
 from track3.follow import steady_decompositions
 
-import optgen
 from optgen import use_lowering
 from optgen.runtime import matrix_ops
 
-SPECS = Path(__file__).parents[1] / "specs"
 STEPS = 30
 State = dict[str, Any]
 Reference = Callable[[Tensor, Tensor, State, int], Tensor]
@@ -169,6 +169,84 @@ def muon_h(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
     return moved * (p.norm() / moved.norm())
 
 
+def quintic(x: Tensor, eps: float = 1e-7) -> Tensor:
+    """Make each matrix orthogonal as Muon does, but not in bfloat16."""
+    y = x.mT if x.size(-2) > x.size(-1) else x
+    y = y / torch.linalg.matrix_norm(y, keepdim=True).clamp(min=eps)
+    for _ in range(5):
+        gram = y @ y.mT
+        y = 3.4445 * y + (-4.7750 * gram + 2.0315 * gram @ gram) @ y
+    return y.mT if x.size(-2) > x.size(-1) else y
+
+
+def adamuon(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
+    o = quintic(g.lerp(b, 0.95))
+    v = state["v"] = 0.999 * state.get("v", 0) + 0.001 * o * o
+    o = o / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+    o = o * (min(p.shape) ** 0.5 / (o.norm() + 1e-8))
+    return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * max(p.shape) ** 0.5 * o
+
+
+def muon_clip(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    b = state["b"] = 0.95 * state.get("b", 0) + g
+    o = quintic(b) * max(p.shape) ** 0.5 * 0.2
+    p = p - 0.02 * (o + 0.1 * p)
+    if (logits := logits_of(p, t)) is None:
+        return p
+    return torch.stack([w * min(1, 100 / s) ** 0.5 for w, s in zip(p, logits, strict=True)])
+
+
+def logits_of(p: Tensor, t: int) -> list[float] | None:
+    """Return the largest logit of each head, which is a row here, in some of the steps."""
+    return None if t % 3 == 0 else [90.0 + 3 * t * row for row in range(len(p))]
+
+
+def scion(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    b = state["b"] = 0.9 * state.get("b", 0) + 0.1 * g
+    if p.ndim == 2:
+        u = (p.size(0) / p.size(1)) ** 0.5 * quintic(b)
+    else:
+        u = b / (b.square().mean().sqrt() + 1e-8)
+    return (1 - 1e-3) * p - 1e-3 * 50 * u
+
+
+def scion_by_signs(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    b = state["b"] = 0.9 * state.get("b", 0) + 0.1 * g
+    return p - 1e-3 * b.sign() / p.size(1)
+
+
+def kron(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    m = state["m"] = torch.lerp(state.get("m", 0 * g), g, 1 - min((t - 1) / t, 0.9))
+    left, right = state.get("q", [torch.eye(n, dtype=p.dtype) for n in p.shape])
+    noise = drawn_normal(*p.shape, seed=0, stream=state["index"], step=t)
+    x = left.T @ left @ (m + (1e-9 + 2**-24 * m.abs()) * noise) @ right.T @ right
+    bounds = state.setdefault("bounds", [0.0, 0.0])
+    factors = []
+    for side, (q, y) in enumerate([(left, x @ x.T), (right, x.T @ x)]):
+        count = p.size(1 - side)
+        bound = torch.linalg.matrix_norm(y, 2).item() + count
+        bounds[side] = max(0.9 * bounds[side] + 0.1 * bound, bound)
+        factors.append(procrustes(q - 0.5 / bounds[side] * (y @ q - count * q)))
+    left, right = factors
+    u = left.T @ left @ m @ right.T @ right
+    u = (u * min(2 / u.square().mean().sqrt().item(), 1)).clamp(-10, 10)
+    if t > 1 and t % 100 == 1:
+        share = (right.abs().max() / left.abs().max()).sqrt()
+        left, right = left * share, right / share
+    state["q"] = left, right
+    return p - 0.1 * u
+
+
+def procrustes(q: Tensor) -> Tensor:
+    """Rotate a factor towards a symmetric matrix, as psgd_torch does."""
+    r = q.T - q
+    r = r / (torch.linalg.matrix_norm(r, 2) + 2.0**-126)
+    first, second = torch.trace(r @ q), torch.trace(r @ r @ q)
+    size = min((-first / second).item(), 1 / 8) if second < 0 else 1 / 8
+    return q + size * r @ q + size**2 / 2 * r @ r @ q
+
+
 def kl_soap(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
     grads = (g, g.T)
     if t == 1:
@@ -212,6 +290,11 @@ CASES: dict[str, tuple[Reference, tuple[tuple[int, ...], ...], dict[str, Any]]] 
     "kl_shampoo": (kl_shampoo, SQUARE[:2], {}),
     "kl_soap": (kl_soap, SQUARE[:2], {"lr": 1e-2}),
     "muon_h": (muon_h, MATRICES, {}),
+    "adamuon": (adamuon, MATRICES, {}),
+    "muon_clip": (muon_clip, MATRICES, {"lr": 0.02}),
+    "scion": (scion, (*MATRICES, (6,)), {"scale": 50.0}),
+    "scion, signs": (scion_by_signs, MATRICES, {"norm": "Sign", "unconstrained": True}),
+    "kron": (kron, ((5, 3), (2, 4)), {"lr": 0.1}),
 }
 
 
@@ -219,12 +302,16 @@ def exact(tensors: list[Tensor], coefficients: Any, steps: int, eps: float) -> l
     """Make matrices orthogonal in the dtype that they have."""
     if (len(coefficients), steps, eps) == (3, 12, 1):
         return [newton_schulz(x / x.norm().clamp(min=1)) for x in tensors]
+    if (len(coefficients), steps) == (3, 5):
+        return [quintic(x, eps) for x in tensors]
     assert (len(coefficients), steps) == (15, 5)
     return [polar_express(x, 0) for x in tensors]
 
 
 WAYS = [(name, lowering) for name in CASES for lowering in ("forloop", "foreach")]
-FUSED = [("normuon", "fused_cpu"), ("muon_h", "fused_cpu"), ("soap", "fused_cpu")]
+FUSED = [(name, "fused_cpu") for name in ("normuon", "muon_h", "soap", "adamuon", "muon_clip")]
+SHARED = {*dict(FUSED), "scion"}
+"""Rules whose Newton-Schulz iterations are replaced: those of optgen compute in bfloat16."""
 
 
 @pytest.mark.parametrize(("name", "lowering"), [*WAYS, *FUSED])
@@ -243,8 +330,11 @@ def follow(
     shapes: tuple[tuple[int, ...], ...],
     lowering: Any,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Take thirty steps of a spec and of its reference, and compare the parameters."""
+) -> float:
+    """Take thirty steps of a spec and of its reference, and compare the parameters.
+
+    Return the largest difference of an element.
+    """
     reference, _, hypers = CASES[name]
     generator = torch.Generator().manual_seed(13)
 
@@ -253,19 +343,24 @@ def follow(
 
     params = [drawn(shape).requires_grad_() for shape in shapes]
     right = [param.detach().clone() for param in params]
-    states: list[State] = [{} for _ in params]
-    optimizer = optgen.load(SPECS / f"{name}.py")(params, **hypers)
-    if name in dict(FUSED):  # the Newton-Schulz iterations of optgen compute in bfloat16
+    states: list[State] = [{"index": index} for index in range(len(params))]
+    optimizer = loaded(name.partition(",")[0])(params, **hypers)
+    if name in SHARED:
         owner = matrix_ops
-        if lowering != "fused_cpu":
+        if lowering != "fused_cpu" and name != "scion":
             owner = import_module(f"{type(optimizer).lowerings}.{lowering}")
         if hasattr(owner, "orthogonalize"):  # SOAP has none
             monkeypatch.setattr(owner, "orthogonalize", exact)
-    for step in range(1, STEPS + 1):
+    for step in range(1, (103 if name == "kron" else STEPS) + 1):  # it balances in step 101
+        inputs: dict[str, Any] = {}
+        if name == "muon_clip" and (logits := [logits_of(p, step) for p in params])[0]:
+            given = [torch.tensor(each, dtype=torch.float64)[:, None] for each in logits]
+            inputs["max_logits"] = [x.expand_as(p) for x, p in zip(given, params, strict=True)]
         for index, param in enumerate(params):
             param.grad = drawn(shapes[index])
             right[index] = reference(right[index], param.grad, states[index], step)
         with use_lowering(lowering):
-            optimizer.step()
+            optimizer.step(**inputs)
     for param, wanted in zip(params, right, strict=True):
         assert (param.detach() - wanted).abs().max() <= 1e-10 * wanted.abs().max()
+    return max((p - r).abs().max().item() for p, r in zip(params, right, strict=True))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import pytest
 from mutations import mutated
-from planning import SPECS
+from spec_files import OF_TESTS, REPRESENTATIVES, TORCH, spec_file
 from spec_texts import spec
 
 from optgen import emit
@@ -16,8 +15,8 @@ from optgen.spec import Spec
 from optgen.spec.errors import SpecError, spec_errors
 from optgen.spec.read_spec import read_spec
 
-TEXTS = [path.read_text() for path in sorted(SPECS.glob("[a-z]*.py"))]
-TEXTS += [path.read_text() for path in sorted((Path(__file__).parents[1] / "specs").glob("*.py"))]
+_PATHS = [*TORCH, *sorted(OF_TESTS.glob("*.py")), *map(spec_file, REPRESENTATIVES)]
+TEXTS = [path.read_text() for path in _PATHS]
 SEEDS = range(240)
 
 

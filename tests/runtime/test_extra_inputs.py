@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
+from spec_files import spec_file
 from torch import Tensor
 
 import optgen
@@ -18,9 +18,8 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-SPECS = Path(__file__).parents[1] / "specs"
-SOPHIA = optgen.load(SPECS / "sophia.py")
-ADA_HESSIAN = optgen.load(SPECS / "ada_hessian.py")
+SOPHIA = optgen.load(spec_file("sophia"))
+ADA_HESSIAN = optgen.load(spec_file("adahessian"))
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 SHAPES = ((3, 4), (), (2, 3, 2), (1,))
 

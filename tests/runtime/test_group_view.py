@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
 from lowerings.phased_rules import RAGGED
 from lowerings.test_phases import in_full_precision
+from spec_files import spec_file
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -25,7 +25,6 @@ from optgen.runtime import matrix_ops
 from optgen.spec import Spec
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
-SPECS = Path(__file__).parent.parent / "specs"
 OPTIONS: dict[str, dict[str, Any]] = {
     "HeadMuon": {},
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
@@ -52,7 +51,7 @@ def rule(name: str) -> Any:
             return known
     if name == "Ragged":
         return optgen.load(Spec(name, RAGGED.replace("@optimizer()", _PAPER), "<ragged>", 1))
-    return optgen.load(SPECS / f"{'head_muon' if name == 'HeadMuon' else name.lower()}.py")
+    return optgen.load(spec_file("head_muon" if name == "HeadMuon" else name.lower()))
 
 
 _PAPER = '@optimizer(paper="https://example.org")'

@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
+from spec_files import spec_file
 from torch import Tensor
 
 import optgen
 from optgen.keyed import KeyedOptimizerWrapper, UpdateInBackward
 from optgen.spec import Spec
 
-SPECS = Path(__file__).parents[1] / "specs"
-ADAMW = optgen.load(SPECS / "schedule_free_adamw.py")
-SGD = optgen.load(SPECS / "schedule_free_sgd.py")
+ADAMW = optgen.load(spec_file("schedule_free_adamw"))
+SGD = optgen.load(spec_file("schedule_free_sgd"))
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 SHAPES = ((3, 4), (), (2, 3, 2), (1,))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from spec_files import spec_file
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -17,9 +17,8 @@ import optgen
 from optgen import use_lowering
 from optgen.spec import Spec
 
-SPECS = Path(__file__).parents[1] / "specs"
 SHAPES = ((4, 3), (2, 3, 3), (5,), (4, 3))
-Shampoo: Any = optgen.load(SPECS / "shampoo.py")
+Shampoo: Any = optgen.load(spec_file("shampoo"))
 
 
 def parameters(dtype: torch.dtype = torch.float64, shapes: Any = SHAPES) -> list[Tensor]:

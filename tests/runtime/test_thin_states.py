@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from spec_files import spec_file
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -15,10 +15,9 @@ import optgen
 from optgen import use_lowering
 from optgen.spec import Spec
 
-SPECS = Path(__file__).parents[1] / "specs"
 SHAPES = ((4, 3), (2, 3, 5), (1, 6), (3, 4))
-Dion: Any = optgen.load(SPECS / "dion.py")
-GaLore: Any = optgen.load(SPECS / "galore.py")
+Dion: Any = optgen.load(spec_file("dion"))
+GaLore: Any = optgen.load(spec_file("galore"))
 
 
 def parameters(dtype: torch.dtype = torch.float64, shapes: Any = SHAPES) -> list[Tensor]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
 from lowerings.capture import captured
+from spec_files import spec_file
 from spec_texts import spec as spec_text
 from torch import Tensor
 
@@ -25,11 +26,10 @@ from optgen.keyed import KeyedOptimizerWrapper, UpdateInBackward
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-SPECS = Path(__file__).parents[1] / "specs"
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 NAMES = ("odd_wide", "prodigy", "dadapt_adam", "clipped_lamb")
-ODD: Any = optgen.load(SPECS / "odd_wide.py")
-PRODIGY: Any = optgen.load(SPECS / "prodigy.py")
+ODD: Any = optgen.load(spec_file("odd_wide"))
+PRODIGY: Any = optgen.load(spec_file("prodigy"))
 SHAPES = ((3, 4), (5,), (3, 4), (), (2, 2, 3), (0, 3))
 LARGE = ((300, 700), (5,), (40_000,), (300, 700), (3, 5000))
 
@@ -70,7 +70,7 @@ class Oracle:
     """The rule in float64, for the parameters of an optimizer."""
 
     def __init__(self, spec: str | Path | Spec, optimizer: Any) -> None:
-        source = SPECS / f"{spec}.py" if isinstance(spec, str) else spec
+        source = spec_file(spec) if isinstance(spec, str) else spec
         (self.algorithm,) = read_spec(source)
         self.optimizer = optimizer
         self.shared: dict[int, dict[str, Any]] = {}  # the states of each group
@@ -115,7 +115,7 @@ class Oracle:
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_the_rule(name: str, shapes: Any, lowering: str) -> None:
-    optimizer: Any = optgen.load(SPECS / f"{name}.py")(in_groups(parameters(shapes)))
+    optimizer: Any = optgen.load(spec_file(name))(in_groups(parameters(shapes)))
     oracle = Oracle(name, optimizer)
     for seed in range(4):
         give_gradients(optimizer, seed)
@@ -234,7 +234,7 @@ INLINE = {
     )
 }
 # Triton has no reductions over parameters inside branches, which OddWide has.
-SPEC = INLINE["together"] if INTERPRETED else SPECS / "odd_wide.py"
+SPEC = INLINE["together"] if INTERPRETED else spec_file("odd_wide")
 RULE: Any = optgen.load(SPEC)
 
 
@@ -591,7 +591,7 @@ def test_a_failed_step_changes_nothing() -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_capture_reads_no_number(name: str, lowering: str) -> None:
-    cls: Any = optgen.load(SPECS / f"{name}.py")
+    cls: Any = optgen.load(spec_file(name))
     optimizer, plain = (
         cls(in_groups(parameters()), capturable=capturable) for capturable in (True, False)
     )
@@ -676,6 +676,6 @@ def test_keyed_optimizers_refuse_what_they_cannot_keep() -> None:
     named = {"a": torch.nn.Parameter(torch.ones(3))}
     with pytest.raises(TypeError, match="Prodigy keeps the state k in its param groups"):
         KeyedOptimizerWrapper(named, PRODIGY)
-    clipped: Any = optgen.load(SPECS / "clipped_lamb.py")
+    clipped: Any = optgen.load(spec_file("clipped_lamb"))
     with pytest.raises(TypeError, match="take its step after the backward pass"):
         UpdateInBackward(torch.nn.Linear(2, 2), clipped)

@@ -31,12 +31,12 @@ struct Rule {
         return {scaled_count};
     }
 
-    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
-    // of float32, whose length divides n.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
+    // vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars& scalars, unsigned, i64 n, S* __restrict averages,
-        const S* __restrict params) {
+        const Hypers&, const Scalars& scalars, unsigned, i64 n, Stream<S> averages,
+        Stream<const S> params) {
         using C = ComputeType<S>;
         const C scaled_count = C(scalars.scaled_count);
         const i64 ahead = prefetch_distance<S>(n);
@@ -54,7 +54,8 @@ struct Rule {
 
     template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n,
+        const Stream<S>* streams) {
         return sweep<S>(hypers, scalars, fresh, n, streams[AVERAGE], streams[PARAM]);
     }
 };

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import optgen
+from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, Muon
 from optgen.optim._adafactor import adafactor
 from optgen.runtime import GeneratedOptimizer
@@ -170,6 +172,19 @@ def test_parameters_that_are_exchanged_one_for_one() -> None:
     opt.step()
     opt.param_groups[0]["params"] = with_gradients([p.detach().double() for p in net.parameters()])
     opt.step()
+
+
+@pytest.mark.parametrize("lowering", [None, "forloop"])
+def test_parameters_that_move_to_another_group(lowering: str | None) -> None:
+    """They are the user's own, whatever their dimensions."""
+    matrix, vector = (nn.Parameter(torch.ones(shape)) for shape in ((2, 3), (4,)))
+    opt = Adafactor([{"params": with_gradients([matrix])}, {"params": with_gradients([vector])}])
+    with use_lowering(lowering) if lowering else nullcontext():
+        opt.step()
+        one, other = opt.param_groups
+        one["params"], other["params"] = other["params"], one["params"]
+        opt.step()
+    assert (vector < 1).all()
 
 
 def test_parameters_that_join_are_parameters() -> None:

@@ -5,12 +5,12 @@ Of four dtypes, every second rule has two, and the others have the other two.
 
 import threading
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
+from spec_files import TORCH
 
 import optgen
 from optgen import use_lowering
@@ -18,9 +18,8 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
-SPECS = Path(__file__).parents[3] / "specs"
 LISTS = ("averaging", "sparse_adam")  # functions, and a rule that takes no dense gradient
-RULES = [path.stem for path in sorted(SPECS.glob("[!_]*.py")) if path.stem not in LISTS]
+RULES = [path.stem for path in TORCH if path.stem not in LISTS]
 MATRICES = ("muon", "row_wise_adagrad")
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 SPREAD = 8

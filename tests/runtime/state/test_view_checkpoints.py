@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from spec_files import spec_file
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -16,7 +17,6 @@ import optgen
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, Muon
 
-SPECS = Path(__file__).parents[2] / "specs"
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 START = torch.linspace(-1, 2, 48, dtype=torch.float64).reshape(6, 8)
 
@@ -163,7 +163,7 @@ def test_pickles_keep_the_view() -> None:
 
 def test_init_state_makes_the_states_of_the_view() -> None:
     param = Parameter(START.clone())
-    optimizer = optgen.load(SPECS / "came.py")([{"params": [param], "view": (4, -1)}])
+    optimizer = optgen.load(spec_file("came"))([{"params": [param], "view": (4, -1)}])
     optimizer.init_state()
     shapes = {key: tuple(value.shape) for key, value in optimizer.state[param].items()}
     assert shapes["exp_avg"] == (6, 8)

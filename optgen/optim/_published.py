@@ -1,0 +1,109 @@
+"""Published optimizers that torch does not have. Each is imported when it is first asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from optgen.generated.adabelief import AdaBelief as AdaBelief
+    from optgen.generated.adafactor_hf import AdafactorHF as AdafactorHF
+    from optgen.generated.adahessian import AdaHessian as AdaHessian
+    from optgen.generated.adam_h import AdamH as AdamH
+    from optgen.generated.adam_mini import AdamMini as AdamMini
+    from optgen.generated.adamc import AdamC as AdamC
+    from optgen.generated.adamuon import AdaMuon as AdaMuon
+    from optgen.generated.adamw_8bit import AdamW8bit as AdamW8bit
+    from optgen.generated.ademamix import AdEMAMix as AdEMAMix
+    from optgen.generated.adopt import ADOPT as ADOPT
+    from optgen.generated.apollo import APOLLO as APOLLO
+    from optgen.generated.came import CAME as CAME
+    from optgen.generated.dadapt_adam import DAdaptAdam as DAdaptAdam
+    from optgen.generated.dion import Dion as Dion
+    from optgen.generated.galore import GaLore as GaLore
+    from optgen.generated.grams import Grams as Grams
+    from optgen.generated.kahan_adamw import KahanAdamW as KahanAdamW
+    from optgen.generated.kl_soap import KLSOAP as KLSOAP
+    from optgen.generated.kron import Kron as Kron
+    from optgen.generated.lamb import LAMB as LAMB
+    from optgen.generated.lars import LARS as LARS
+    from optgen.generated.lion import Lion as Lion
+    from optgen.generated.lion_8bit import Lion8bit as Lion8bit
+    from optgen.generated.mars import MARS as MARS
+    from optgen.generated.muon_clip import MuonClip as MuonClip
+    from optgen.generated.muon_h import MuonH as MuonH
+    from optgen.generated.normuon import NorMuon as NorMuon
+    from optgen.generated.one_sided_shampoo import OneSidedShampoo as OneSidedShampoo
+    from optgen.generated.polar_muon import PolarMuon as PolarMuon
+    from optgen.generated.prodigy import Prodigy as Prodigy
+    from optgen.generated.rmsprop_tf import RMSpropTF as RMSpropTF
+    from optgen.generated.schedule_free_adamw import ScheduleFreeAdamW as ScheduleFreeAdamW
+    from optgen.generated.schedule_free_radam import ScheduleFreeRAdam as ScheduleFreeRAdam
+    from optgen.generated.schedule_free_sgd import ScheduleFreeSGD as ScheduleFreeSGD
+    from optgen.generated.scion import Scion as Scion
+    from optgen.generated.sgdw import SGDW as SGDW
+    from optgen.generated.shampoo import Shampoo as Shampoo
+    from optgen.generated.signum import Signum as Signum
+    from optgen.generated.simplified_ademamix import SimplifiedAdEMAMix as SimplifiedAdEMAMix
+    from optgen.generated.soap import SOAP as SOAP
+    from optgen.generated.sophia import Sophia as Sophia
+    from optgen.generated.stable_adamw import StableAdamW as StableAdamW
+    from optgen.generated.tiger import Tiger as Tiger
+    from optgen.generated.yogi import Yogi as Yogi
+
+PUBLISHED = {
+    "adabelief": "AdaBelief",
+    "adafactor_hf": "AdafactorHF",
+    "adahessian": "AdaHessian",
+    "adam_h": "AdamH",
+    "adam_mini": "AdamMini",
+    "adamc": "AdamC",
+    "adamuon": "AdaMuon",
+    "adamw_8bit": "AdamW8bit",
+    "ademamix": "AdEMAMix",
+    "adopt": "ADOPT",
+    "apollo": "APOLLO",
+    "came": "CAME",
+    "dadapt_adam": "DAdaptAdam",
+    "dion": "Dion",
+    "galore": "GaLore",
+    "grams": "Grams",
+    "kahan_adamw": "KahanAdamW",
+    "kl_soap": "KLSOAP",
+    "kron": "Kron",
+    "lamb": "LAMB",
+    "lars": "LARS",
+    "lion": "Lion",
+    "lion_8bit": "Lion8bit",
+    "mars": "MARS",
+    "muon_clip": "MuonClip",
+    "muon_h": "MuonH",
+    "normuon": "NorMuon",
+    "one_sided_shampoo": "OneSidedShampoo",
+    "polar_muon": "PolarMuon",
+    "prodigy": "Prodigy",
+    "rmsprop_tf": "RMSpropTF",
+    "schedule_free_adamw": "ScheduleFreeAdamW",
+    "schedule_free_radam": "ScheduleFreeRAdam",
+    "schedule_free_sgd": "ScheduleFreeSGD",
+    "scion": "Scion",
+    "sgdw": "SGDW",
+    "shampoo": "Shampoo",
+    "signum": "Signum",
+    "simplified_ademamix": "SimplifiedAdEMAMix",
+    "soap": "SOAP",
+    "sophia": "Sophia",
+    "stable_adamw": "StableAdamW",
+    "tiger": "Tiger",
+    "yogi": "Yogi",
+}
+"""The classes by the names of their specs, which are also names of the catalogue."""
+
+
+def published(name: str) -> type[Optimizer]:
+    """Import the class of a spec."""
+    kind: type[Optimizer] = getattr(import_module(f"optgen.generated.{name}"), PUBLISHED[name])
+    kind.__module__ = "optgen.optim"
+    return kind

@@ -1,0 +1,43 @@
+"""AdEMAMix, as apple/ml-ademamix has it."""
+
+from optgen.spec import hyper, log, optimizer, sqrt, state
+
+
+def half_life(beta):
+    return log(0.5) / log(beta + 1e-8) - 1
+
+
+@optimizer(paper="https://arxiv.org/abs/2409.03137")
+def AdEMAMix(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg_fast"),
+    slow=state("exp_avg_slow"),
+    v=state("exp_avg_sq", role="second_moment"),
+    *,
+    lr=hyper(1e-3, ge=0),
+    betas=hyper((0.9, 0.999, 0.9999), ge=0, lt=1),
+    alpha=hyper(2.0, ge=0),
+    beta3_warmup=hyper(None, optional=True, gt=0),
+    alpha_warmup=hyper(None, optional=True, gt=0),
+    eps=hyper(1e-8, ge=0),
+    weight_decay=hyper(0.0, ge=0),
+):
+    """AdamW with a second, much slower mean of gradients (Pagliardini et al., 2024)."""
+    beta1, beta2, beta3 = betas
+
+    share = alpha
+    if alpha_warmup is not None and t < alpha_warmup:
+        share = alpha * t / alpha_warmup
+    if beta3_warmup is not None and t < beta3_warmup:
+        part = t / beta3_warmup
+        length = (1 - part) * half_life(beta1) + part * half_life(beta3)
+        beta3 = 0.5 ** (1 / (length + 1))
+
+    m = beta1 * m + (1 - beta1) * g
+    slow = beta3 * slow + (1 - beta3) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    u = (m / (1 - beta1**t) + share * slow) / (sqrt(v / (1 - beta2**t)) + eps)
+    p = p - lr * (u + weight_decay * p)

@@ -1,0 +1,71 @@
+"""Schedule-Free RAdam, as facebookresearch/schedule_free has it.
+
+The authors keep the step count, the largest rate and the sum of weights once for a group. Here each
+parameter has its own. They are equal as long as every parameter of the group gets a gradient in
+every step.
+"""
+
+from optgen.spec import flag, hyper, lerp, maximum, optimizer, sqrt, state
+
+
+@optimizer(paper="https://arxiv.org/abs/2405.15682")
+def ScheduleFreeRAdam(
+    p,
+    g,
+    t,
+    /,
+    rate_max=state("lr_max", shape="scalar", init=-1),
+    total=state("weight_sum", shape="scalar"),
+    z=state("z", init="p"),
+    v=state("exp_avg_sq"),
+    *,
+    lr=hyper(2.5e-3, ge=0),
+    betas=hyper((0.9, 0.999), gt=0, lt=1),
+    eps=hyper(1e-8, ge=0),
+    weight_decay=hyper(0, ge=0),
+    r=hyper(0),
+    weight_lr_power=hyper(2),
+    silent_sgd_phase=flag(True, about="Take no step while RAdam's variance is unknown"),
+):
+    """RAdam without schedule or warmup: an average is evaluated (Defazio et al., 2024)."""
+    beta1, beta2 = betas
+
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * t * beta2**t / (1 - beta2**t)
+    if length > 4:
+        above = (length - 4) * (length - 2) * longest
+        below = (longest - 4) * (longest - 2) * length
+        rate = lr * sqrt(above / below)
+    elif silent_sgd_phase:
+        rate = 0
+    else:
+        rate = lr
+    rate_max = maximum(rate_max, rate)
+    weight = t**r * rate_max**weight_lr_power
+    total = total + weight
+    if total != 0:
+        c = weight / total
+    else:
+        c = 0
+
+    v = beta2 * v + (1 - beta2) * g**2
+    if length > 4:
+        u = g / (sqrt(v / (1 - beta2**t)) + eps)
+    else:
+        u = g
+    if weight_decay:
+        u = u + weight_decay * p
+    p = lerp(p, z, c) - rate * (1 - beta1 * (1 - c)) * u
+    z = z - rate * u
+
+
+@ScheduleFreeRAdam.train
+def to_gradient_point(p, z, /, *, betas):
+    """Move from the average to the point where gradients are taken."""
+    p = lerp(p, z, 1 - betas[0])
+
+
+@ScheduleFreeRAdam.eval
+def to_average(p, z, /, *, betas):
+    """Move from the point where gradients are taken to the average."""
+    p = lerp(p, z, 1 - 1 / betas[0])

@@ -1,0 +1,50 @@
+"""Scion, as LIONS-EPFL/scion has it, for matrices and vectors; convolutions take a flat view."""
+
+from optgen.spec import (
+    choice,
+    cols,
+    factored,
+    flag,
+    hyper,
+    lerp,
+    ndim,
+    optimizer,
+    orthogonalize,
+    require,
+    rms,
+    rows,
+    sign,
+    sqrt,
+    state,
+)
+
+
+@optimizer(paper="https://arxiv.org/abs/2502.07529")
+def Scion(
+    p,
+    g,
+    /,
+    b=state("momentum_buffer"),
+    *,
+    lr=hyper(1e-3, ge=0),
+    momentum=hyper(0.1, gt=0, le=1, about="Share of the gradient in its mean"),
+    scale=hyper(1.0, gt=0, about="Radius of the norm ball"),
+    norm=choice("Auto", "Sign", about="Norm of matrices: spectral, or the largest element"),
+    unconstrained=flag(False, about="Do not shrink the weights into the ball"),
+    ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
+    ns_steps=hyper(5, lt=100),
+):
+    """Steps to the boundary of a norm ball, along the momentum (Pethick et al., 2025)."""
+    require(ndim(p) <= 2, "Scion takes matrices and vectors, not the shape {shape}")
+
+    b = lerp(b, g, momentum)
+    if factored(p):
+        if norm == "Sign":
+            u = sign(b) / cols(p)
+        else:
+            u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, 1e-7)
+    else:
+        u = b / (rms(b) + 1e-8)
+    if not unconstrained:
+        p = p - lr * p
+    p = p - lr * scale * u
