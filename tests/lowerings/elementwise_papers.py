@@ -291,7 +291,7 @@ ELEMENTWISE: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[
         BOTH | {"beta1": 0.9, "scale_parameter": False},
     ),
     "lamb": ("lamb", lamb, BOTH),
-    "lars": ("lars", lars, {"lr": 1.0, "weight_decay": DECAY}),
+    "lars": ("lars", lars, {"weight_decay": DECAY, "momentum": 0.9}),
     "kahan_adamw": ("kahan_adamw", kahan_adamw, BOTH),
     "schedule_free_radam": (
         "schedule_free_radam",

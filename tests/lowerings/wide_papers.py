@@ -37,6 +37,7 @@ def prodigy(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]
 def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
     """Take a step of D-Adapt Adam as arXiv 2301.07733 and its authors' package have it."""
     root, d = math.sqrt(0.99), own.get("d", 1e-3)
+    own["k"] = own.get("k", 0) + 1
     zeros = [g * 0 for g in grads]
     ms, vs, ss = (own.get(name, zeros) for name in ("exp_avg", "exp_avg_sq", "s"))
     inner = sum(
@@ -74,8 +75,8 @@ D_OPTIONS = {"betas": (0.9, 0.99), "weight_decay": 0.1, "d0": 1e-3, "growth_rate
 LAMB_OPTIONS = {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1, "max_grad_norm": 2.0}
 Step = Callable[[list[Tensor], list[Tensor], Own], list[Tensor]]
 WIDE_PAPERS: dict[str, tuple[Step, dict[str, Any]]] = {
-    "prodigy": (prodigy, D_OPTIONS),
-    "dadapt_adam": (dadapt_adam, D_OPTIONS),
+    "prodigy": (prodigy, D_OPTIONS | {"use_bias_correction": True}),
+    "dadapt_adam": (dadapt_adam, D_OPTIONS | {"decouple": True}),
     "clipped_lamb": (clipped_lamb, LAMB_OPTIONS),
 }
 """Steps of rules in tests/specs, and the options of the class that they correspond to."""

@@ -117,7 +117,7 @@ def polar_muon(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
 
 def normuon(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
     b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
-    update = polar_express(g.lerp(b, 0.95), 0)
+    update = quintic(g.lerp(b, 0.95))
     size = update.norm()
     mean = (update * update).mean(-1, keepdim=True)
     v = state["v"] = torch.lerp(state.get("v", 0 * mean), mean, 0.05)
@@ -181,11 +181,10 @@ def quintic(x: Tensor, eps: float = 1e-7) -> Tensor:
 
 def adamuon(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
     b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
-    o = quintic(g.lerp(b, 0.95))
-    v = state["v"] = 0.999 * state.get("v", 0) + 0.001 * o * o
-    o = o / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-    o = o * (min(p.shape) ** 0.5 / (o.norm() + 1e-8))
-    return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * max(p.shape) ** 0.5 * o
+    o = quintic(g.lerp(b, 0.95).sign())
+    v = state["v"] = 0.95 * state.get("v", 0) + 0.05 * o * o
+    o = o / (v.sqrt() + 1e-8)
+    return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * p.numel() ** 0.5 / (o.norm() + 1e-8) * o
 
 
 def muon_clip(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
@@ -235,7 +234,7 @@ def kron(p: Tensor, g: Tensor, state: State, t: int) -> Tensor:
         share = (right.abs().max() / left.abs().max()).sqrt()
         left, right = left * share, right / share
     state["q"] = left, right
-    return p - 0.1 * u
+    return p * (1 - 0.1 * 0.05) - 0.1 * u
 
 
 def procrustes(q: Tensor) -> Tensor:
@@ -292,8 +291,12 @@ CASES: dict[str, tuple[Reference, tuple[tuple[int, ...], ...], dict[str, Any]]] 
     "muon_h": (muon_h, MATRICES, {}),
     "adamuon": (adamuon, MATRICES, {}),
     "muon_clip": (muon_clip, MATRICES, {"lr": 0.02}),
-    "scion": (scion, (*MATRICES, (6,)), {"scale": 50.0}),
-    "scion, signs": (scion_by_signs, MATRICES, {"norm": "Sign", "unconstrained": True}),
+    "scion": (scion, (*MATRICES, (6,)), {"scale": 50.0, "momentum": 0.1}),
+    "scion, signs": (
+        scion_by_signs,
+        MATRICES,
+        {"norm": "Sign", "unconstrained": True, "momentum": 0.1},
+    ),
     "kron": (kron, ((5, 3), (2, 4)), {"lr": 0.1}),
 }
 
