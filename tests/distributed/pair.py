@@ -21,13 +21,25 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import ForkServer
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 RANKS: Final = 2
-_START: Final = 120.0  # seconds that two processes may need to import torch and to meet
+_MEETING: Final = 120.0  # seconds that two processes may need to import torch and to meet
 _GRACE: Final = 2.0  # seconds for a rank to answer after the other has failed, or after the limit
+
+_IMPORTED: Final = [
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "optgen.optim",
+]
 
 Function = Callable[..., Any]  # of a module, so that a new process finds it: (rank, *args)
 
@@ -79,29 +91,44 @@ def several(ranks: int) -> Iterator[Callable[..., list[Any]]]:
         processes.kill()
 
 
+@cache
+def _server() -> ForkServer:
+    """Return the server that forks ranks: it has imported torch, and runs no tests.
+
+    Python keeps one server in a process, and that of Triton's interpreter has another environment.
+    """
+    server = ForkServer()
+    server.set_forkserver_preload(_IMPORTED)
+    return server
+
+
+def _start(context: ForkServerContext, **options: Any) -> ForkServerProcess:
+    """Start a process as a fork of this server."""
+    process = context.Process(**options, daemon=True)
+    connect = _server().connect_to_new_process
+    with mock.patch.object(forkserver, "connect_to_new_process", connect):
+        process.start()
+    return process
+
+
 class _Pair:
     """Two running processes, or several, and a pipe to each."""
 
     def __init__(self, ranks: int = RANKS) -> None:
         self._ranks = ranks
         self._folder = Path(tempfile.mkdtemp(prefix="optgen-pair-"))
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(ranks):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve,
-                args=(rank, ranks, theirs, self._folder),
-                daemon=True,
-                name=f"rank {rank}",
-            )
-            process.start()
+            arguments = (rank, ranks, theirs, self._folder)
+            process = _start(context, target=_serve, args=arguments, name=f"rank {rank}")
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
         try:
-            self._answers(_START)
+            self._answers(_MEETING)
         except BaseException:
             self.kill()
             raise
@@ -208,7 +235,7 @@ def _meet(rank: int, ranks: int, folder: Path) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's host name is
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), ranks)
-    limit = timedelta(seconds=10 * _START)
+    limit = timedelta(seconds=10 * _MEETING)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
 
 
