@@ -28,7 +28,7 @@ from optgen.bench.targets import of_machine
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES
 from optgen.bench.verdict import verdicts
-from optgen.cli.bench import limited
+from optgen.cli.bench import is_memory_bound
 from optgen.cli.list_specs import columns
 from optgen.cli.plan_traffic import traffic
 
@@ -95,7 +95,7 @@ def wanted(arguments: argparse.Namespace) -> list[results.Cell]:
     """Return the requested cells."""
     return [
         cell
-        for cell in select_cells.everything(limited)
+        for cell in select_cells.everything(is_memory_bound)
         if cell.part in arguments.parts
         and cell.name in arguments.only
         and cell.tensors in arguments.lists

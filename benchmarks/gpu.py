@@ -3,9 +3,9 @@
     python benchmarks/gpu.py [--part PART …] [--only AdamW RAdam …] [--minutes M] [--out FILE]
 
 Needs only torch with CUDA and Triton, because generated/ is checked in. Appends each result to
-benchmarks/results/gpu-<device>.jsonl at once. A later run continues the file of a run that ended by
---minutes or by a limit of the machine. After a fault, a new process goes on with the next task.
-Exits with 1 if a check failed, with 3 if there is more to do.
+benchmarks/results/gpu-<device>.jsonl as soon as it is known. If --minutes or a limit of the machine
+ends a run, the next run continues its file. After a fault, a new process goes on with the next
+task. Exits with 1 if a check failed, with 3 if there is more to do.
 
     python benchmarks/gpu.py --rehearse
 
@@ -39,7 +39,7 @@ QUIET = 240.0
 """Seconds without a result after which a process counts as hanging."""
 BROKEN = 75
 """The exit status of a process whose device no longer works."""
-Work = dict[str, Callable[[], Result]]
+Tasks = dict[str, Callable[[], Result]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def watched(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
 
 
 def work(given: argparse.Namespace) -> int:
-    """Run, in a separate process, everything that is not done, while the device has no fault."""
+    """Run the tasks that are not done, as a worker process; stop at a fault of the device."""
     import torch
 
     results, until = Results(given.out), time.monotonic() + 60 * given.minutes
@@ -105,8 +105,8 @@ def work(given: argparse.Namespace) -> int:
     return 0
 
 
-def plan(given: argparse.Namespace) -> Work:
-    """Return the tasks by name. Imports happen here, after the choice of the interpreter."""
+def plan(given: argparse.Namespace) -> Tasks:
+    """Return the tasks by name. Only a worker imports Triton; --rehearse interprets it."""
     from benchmarks.classes import CLASSES
     from benchmarks.gpu_checks import Check, situations, trajectories
     from benchmarks.gpu_device import spare_the_compiler
@@ -121,12 +121,12 @@ def plan(given: argparse.Namespace) -> Work:
 
     spare_the_compiler()
     names = given.only or CLASSES
-    parts: dict[str, Work] = {
+    parts: dict[str, Tasks] = {
         "situations": {name: checked(check) for name, check in situations(names).items()},
         "trajectories": {name: checked(check) for name, check in trajectories(names).items()},
         "speed": comparisons(names, compiled=not given.no_compile),
     }
-    todo: Work = {"machine": machine}
+    todo: Tasks = {"machine": machine}
     for part in given.part:
         todo |= {f"{part}: {name}": run for name, run in parts[part].items()}
     return todo
@@ -154,7 +154,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the versions and the device, on which the figures depend."""
     import torch
     import triton
 

@@ -49,7 +49,7 @@ class Results:
 
 
 def show(name: str, result: Result) -> None:
-    """Print a line for a check, or for each variant its time, bandwidth and ratio to our time."""
+    """Print the outcome of a check, or the figures of a comparison with a line for each variant."""
     if "right" in result:
         what = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
         print("ok  " if result["right"] else "BAD ", name, what, flush=True)

@@ -46,7 +46,7 @@ class Change:
     new: str | None
 
     @property
-    def of_others(self) -> bool:
+    def is_handwritten(self) -> bool:
         """Tell whether the existing file was not generated, and so must not be changed."""
         return self.old is not None and not _is_ours(self.old)
 
@@ -179,7 +179,7 @@ def render_all(
 
 
 def _files(algorithm: Algorithm, base: Algorithm | None, catalogued: bool) -> dict[str, str]:
-    """Return the text of every file of an algorithm without its programs, not formatted."""
+    """Return the unformatted text of every file of one algorithm; programs have their own files."""
     subfolder = Path(algorithm.folder).relative_to(algorithm.module)
     return {
         (subfolder / lowering.filename).as_posix(): _render(algorithm, lowering, base, catalogued)

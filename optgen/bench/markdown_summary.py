@@ -6,7 +6,7 @@ from textwrap import fill
 from optgen.bench.first_step import COLD, WARM
 from optgen.bench.report import ratio, torch_ratio
 from optgen.bench.results import Cell, Figures, Results
-from optgen.bench.target_figures import faster, mean
+from optgen.bench.target_figures import mean, speedup
 from optgen.bench.targets import MEAN, VECTOR_CLASSES
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.torch_compile import COMPILED
@@ -60,7 +60,7 @@ def _digits(value: float) -> str:
 def _points(results: Results) -> Iterator[str]:
     count = len(VECTOR_CLASSES) * len(MEAN)
     complete = f"{count} of {count}"  # the label of a mean if no figure is missing
-    means = [mean(faster(VECTOR_CLASSES, MEAN, form), count)(results) for form in (None, DEFAULT)]
+    means = [mean(speedup(VECTOR_CLASSES, MEAN, form), count)(results) for form in (None, DEFAULT)]
     if all(complete in each for each in means):
         best, default = (each[complete] for each in means)
         lists = ", ".join(LISTS[name].title for name in MEAN)

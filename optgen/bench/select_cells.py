@@ -8,11 +8,11 @@ from optgen.bench.tensor_lists import FOR_ALL, LISTS
 from optgen.bench.variants import CLASSES, FACTORED, suited
 
 _LARGE = 5_000_000  # elements; with more, a step that multiplies matrices takes seconds
-_BUSY = ("SGD", "AdamW", "Adafactor")
+_BUSY = ("SGD", "AdamW", "Adafactor")  # classes to measure while another process keeps a core busy
 _COMPILED = (("SGD", "1e6"), ("AdamW", "1e6"), ("AdamW", "2.5e7"), ("AdamW", "resnet50"))
 _FIRST_STEP = (("AdamW", "1e6"), ("AdamW", "resnet50"), ("Adafactor", "resnet50"))
 
-Limited = Callable[[str], bool]
+IsMemoryBound = Callable[[str], bool]
 """Tells whether memory limits a class's step, because it multiplies no matrices."""
 
 
@@ -20,27 +20,27 @@ def chosen(
     part: str,
     names: Sequence[str],
     lists: Sequence[str],
-    limited: Limited,
+    is_memory_bound: IsMemoryBound,
     dtypes: Sequence[str] = ("float32",),
     threads: Sequence[int] = (1,),
 ) -> Iterator[Cell]:
     """Yield every combination, except lists that are too large or have no tensor for a class."""
     for count, dtype, tensors, name in product(threads, dtypes, lists, names):
         taken = suited(name, LISTS[tensors])
-        if taken.shapes and (limited(name) or taken.elements <= _LARGE):
+        if taken.shapes and (is_memory_bound(name) or taken.elements <= _LARGE):
             yield Cell(part, name, tensors, dtype, count)
 
 
-def everything(limited: Limited) -> Iterator[Cell]:
+def everything(is_memory_bound: IsMemoryBound) -> Iterator[Cell]:
     """Yield all cells that are published for a machine, the most important ones first."""
-    memory_bound = [name for name in CLASSES if limited(name)]
+    memory_bound = [name for name in CLASSES if is_memory_bound(name)]
     for threads, dtype in product((1, 2), ("float32", "bfloat16")):
-        yield from chosen("step", CLASSES, FOR_ALL, limited, [dtype], [threads])
-        yield from chosen("step", FACTORED, ["thin"], limited, [dtype], [threads])
-    yield from chosen("first step", CLASSES, ["2000x256"], limited)
+        yield from chosen("step", CLASSES, FOR_ALL, is_memory_bound, [dtype], [threads])
+        yield from chosen("step", FACTORED, ["thin"], is_memory_bound, [dtype], [threads])
+    yield from chosen("first step", CLASSES, ["2000x256"], is_memory_bound)
     yield from (Cell("first step", *each) for each in _FIRST_STEP)
-    yield from chosen("memory", memory_bound, ["resnet50", "2.5e7"], limited)
-    yield from chosen("memory", FACTORED, ["thin"], limited)
-    yield from chosen("busy", _BUSY, ["2000x256"], limited, threads=(1, 2))
-    yield from chosen("bits", memory_bound, ["resnet50"], limited, threads=(2,))
+    yield from chosen("memory", memory_bound, ["resnet50", "2.5e7"], is_memory_bound)
+    yield from chosen("memory", FACTORED, ["thin"], is_memory_bound)
+    yield from chosen("busy", _BUSY, ["2000x256"], is_memory_bound, threads=(1, 2))
+    yield from chosen("bits", memory_bound, ["resnet50"], is_memory_bound, threads=(2,))
     yield from (Cell("compile", *each) for each in _COMPILED)

@@ -1,4 +1,4 @@
-"""Extract from results the figures that targets bound, by class and list."""
+"""Extract from results the figures to compare with targets, by class and list of tensors."""
 
 from collections.abc import Callable, Sequence
 from math import exp, log
@@ -36,23 +36,25 @@ def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -
     return extract
 
 
-def of_limit(names: Sequence[str], lists: Sequence[str], dtype: str = "float32") -> Extract:
+def fraction_of_limit(
+    names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
+) -> Extract:
     """Return a function that extracts the fraction of the memory limit that steps reach."""
     return steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
 
 
-def faster(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
-    """Return a function that extracts torch's time, in its fastest or a given form, over ours."""
+def speedup(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
+    """Return a function that extracts torch's time, of its fastest or a given form, over ours."""
     if form is None:
         return steps(torch_ratio, names, lists)
     return steps(lambda figures: ratio(figures, form), names, lists)
 
 
-def mean(several: Extract, count: int) -> Extract:
+def mean(figures: Extract, count: int) -> Extract:
     """Return a function that extracts the geometric mean of some figures, labelled "n of count"."""
 
     def extract(results: Results) -> Values:
-        values = several(results).values()
+        values = figures(results).values()
         return {f"{len(values)} of {count}": exp(fmean(map(log, values)))} if values else {}
 
     return extract

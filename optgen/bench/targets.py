@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from optgen.bench.first_step import COLD, WARM
 from optgen.bench.results import Figures
 from optgen.bench.suite import ONE_GROUP
-from optgen.bench.target_figures import faster, mean, of_limit, part, steps
+from optgen.bench.target_figures import fraction_of_limit, mean, part, speedup, steps
 from optgen.bench.tensor_lists import TensorList
 from optgen.bench.variants import CLASSES, DEFAULT, FACTORED, FUSED, OURS, generated, suited
 from optgen.bench.verdict import Target
@@ -31,22 +31,28 @@ def targets(*, converts_bfloat16: bool) -> tuple[Target, ...]:
 
 
 def _float32() -> Iterator[Target]:
-    yield Target("of the limit, 2.5e7 and GPT-2", of_limit(ELEMENTWISE, ["2.5e7", "gpt2"]), 0.95)
-    yield Target("of the limit, ResNet-50", of_limit(ELEMENTWISE, ["resnet50"]), 0.9)
-    yield Target("against torch's fused, large lists", faster(ELEMENTWISE, _LARGE, FUSED), 1)
+    yield Target(
+        "of the limit, 2.5e7 and GPT-2", fraction_of_limit(ELEMENTWISE, ["2.5e7", "gpt2"]), 0.95
+    )
+    yield Target("of the limit, ResNet-50", fraction_of_limit(ELEMENTWISE, ["resnet50"]), 0.9)
+    yield Target("against torch's fused, large lists", speedup(ELEMENTWISE, _LARGE, FUSED), 1)
     others = tuple(name for name in ELEMENTWISE if name not in _ROOTS)
-    yield Target("of the limit, 1e6", of_limit(others, ["1e6"]), 0.75)
-    yield Target(f"of the limit, 1e6: {', '.join(_ROOTS)}", of_limit(_ROOTS, ["1e6"]), 0.7)
+    yield Target("of the limit, 1e6", fraction_of_limit(others, ["1e6"]), 0.75)
+    yield Target(f"of the limit, 1e6: {', '.join(_ROOTS)}", fraction_of_limit(_ROOTS, ["1e6"]), 0.7)
 
 
 def _phases() -> Iterator[Target]:
     yield Target(
-        "phases: of their limit, 2.5e7, GPT-2", of_limit(FACTORED, ["2.5e7", "gpt2"]), 0.75
+        "phases: of their limit, 2.5e7, GPT-2", fraction_of_limit(FACTORED, ["2.5e7", "gpt2"]), 0.75
     )
-    yield Target("phases: of their limit, ResNet-50", of_limit(FACTORED, ["resnet50"]), 0.5)
-    yield Target("phases: of their limit, thin matrices", of_limit(FACTORED, ["thin"]), 0.5)
-    yield Target("phases: times faster than torch, 2.5e7", faster(FACTORED, ["2.5e7"]), 6)
-    yield Target("phases: times faster than torch, ResNet-50", faster(FACTORED, ["resnet50"]), 12)
+    yield Target(
+        "phases: of their limit, ResNet-50", fraction_of_limit(FACTORED, ["resnet50"]), 0.5
+    )
+    yield Target(
+        "phases: of their limit, thin matrices", fraction_of_limit(FACTORED, ["thin"]), 0.5
+    )
+    yield Target("phases: times faster than torch, 2.5e7", speedup(FACTORED, ["2.5e7"]), 6)
+    yield Target("phases: times faster than torch, ResNet-50", speedup(FACTORED, ["resnet50"]), 12)
 
 
 def _bfloat16_in_hardware() -> Iterator[Target]:
@@ -66,7 +72,9 @@ def _bfloat16_in_software() -> Iterator[Target]:
 def _bfloat16(tensors: str, names: tuple[str, ...], least: float) -> Target:
     some = "" if names == ELEMENTWISE else f": {', '.join(names)}"
     return Target(
-        f"of the limit, bfloat16, {tensors}{some}", of_limit(names, [tensors], "bfloat16"), least
+        f"of the limit, bfloat16, {tensors}{some}",
+        fraction_of_limit(names, [tensors], "bfloat16"),
+        least,
     )
 
 
@@ -74,15 +82,15 @@ def _many_tensors() -> Iterator[Target]:
     bounds = {("AdamW", "Adam"): 12, ("Adagrad",): 15, ("SGD",): 5}
     for names, least in bounds.items():
         title = f"times faster than torch's fused, 2000x256: {', '.join(names)}"
-        yield Target(title, faster(names, _TINY, FUSED), least)
+        yield Target(title, speedup(names, _TINY, FUSED), least)
     rest = [name for name in VECTOR_CLASSES if not any(name in names for names in bounds)]
-    yield Target("times faster than torch, 2000x256: the rest", faster(rest, _TINY), 20)
+    yield Target("times faster than torch, 2000x256: the rest", speedup(rest, _TINY), 20)
     yield Target(
         "20 groups, times one group", steps(_of_one_group, VECTOR_CLASSES, ["20groups"]), most=1.2
     )
     count = len(VECTOR_CLASSES) * len(MEAN)
     for least, title, form in ((6, "fastest", None), (10, "default", DEFAULT)):
-        values = mean(faster(VECTOR_CLASSES, MEAN, form), count)
+        values = mean(speedup(VECTOR_CLASSES, MEAN, form), count)
         yield Target(f"geometric mean against torch's {title}", values, least)
 
 

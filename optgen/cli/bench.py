@@ -51,10 +51,12 @@ class Request:
         if self.dtype not in DTYPES:
             raise typer.BadParameter(f"no dtype {self.dtype}; there are {', '.join(DTYPES)}")
         setting = ([self.dtype], [self.threads])
-        found = list(select_cells.chosen("step", names, self.lists, limited, *setting))
+        found = list(select_cells.chosen("step", names, self.lists, is_memory_bound, *setting))
         if self.compiled:
             catalogued = [name for name in names if name not in OWN]  # the only ones it knows
-            found += select_cells.chosen("compile", catalogued, [_COMPILED], limited, *setting)
+            found += select_cells.chosen(
+                "compile", catalogued, [_COMPILED], is_memory_bound, *setting
+            )
         return found
 
     def suite(self) -> Suite:
@@ -100,7 +102,7 @@ def tables(measured: Results) -> Iterable[str]:
     )
 
 
-def limited(name: str) -> bool:
+def is_memory_bound(name: str) -> bool:
     """Tell whether memory limits a class's step, because it multiplies no matrices."""
     return traffic(name) is not None
 

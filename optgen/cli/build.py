@@ -170,7 +170,7 @@ def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
 def _changes(wanted: Targets) -> list[emit.Change]:
     """Return all changes, after reading every spec and generating every text."""
     found = list(_differences(wanted))
-    if others := [str(shorten(change.path)) for change in found if change.of_others]:
+    if others := [str(shorten(change.path)) for change in found if change.is_handwritten]:
         raise typer.BadParameter(
             f"not written by optgen, so not overwritten: {', '.join(others)}; "
             "move these files away, or choose another folder with --out"

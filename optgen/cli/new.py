@@ -10,7 +10,7 @@ from optgen.cli.locate_specs import find_checkout, shorten
 from optgen.emit import write_atomically
 from optgen.spec.reserved_names import is_snake_case
 
-_SKELETON = '''"""{title}: say here where it comes from, and where the rule leaves the paper."""
+_SKELETON = '''"""{title}: say here where it comes from, and how the rule differs from the paper."""
 
 from optgen.spec import hyper, optimizer, state
 
@@ -38,7 +38,7 @@ _NOQA = "# ruff: noqa: B008 (a declaration is read and never run)\n"
 def write(name: str) -> Path:
     """Write the skeleton of a new spec and return its path. An existing file is an error."""
     if not is_snake_case(name):
-        raise typer.BadParameter(f"{name} is not in snake_case, and it becomes the file's name")
+        raise typer.BadParameter(f"{name} is not in snake_case, as the name of a spec file must be")
     checkout = find_checkout()
     path = shorten((checkout.specs if checkout else Path.cwd()) / f"{name}.py")
     if path.exists():

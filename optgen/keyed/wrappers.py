@@ -120,12 +120,12 @@ class OptimizerWrapper(WrapperBase):
 
     @property
     def params(self) -> Mapping[str, Tensor]:  # type: ignore[override]
-        """The parameters of the wrapped optimizer, and of wrappers inside this one, by name."""
+        """The parameters of the wrapped optimizer, and those that wrappers add to it, by name."""
         return self._optimizer._all_params()
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The state of these parameters, by parameter."""
+        """The state of the wrapped optimizer, and of what wrappers add to it, by parameter."""
         return self._optimizer._all_state()
 
     @property
@@ -143,7 +143,7 @@ class OptimizerWrapper(WrapperBase):
         self._optimizer.load_state_dict(state_dict)
 
     def _after_load(self) -> None:
-        self._passes_on = False  # the wrapped optimizer has been called already
+        self._passes_on = False  # the wrapped optimizer called it when it loaded
         try:
             self.post_load_state_dict()
         finally:

@@ -95,7 +95,7 @@ class Backend(Protocol):
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
         """Return a cached step that may take the next step, after one that updated all batches.
 
-        Return None if the next step must be gathered.
+        Return None if the next step must gather its tensors.
         """
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:

@@ -22,6 +22,6 @@ def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str
                 return f"`{name}` in {option} {why}", hint
         missing = [name for name in needed if order and name not in order]
         if missing:
-            hint = f"{option} lists all of them; leave it out to keep the spec's own order"
+            hint = f"add it; or remove {option} to keep the spec's own order"
             return f"{option} leaves out `{missing[0]}`", hint
     return None

@@ -21,15 +21,19 @@ QUANTIZED_OPTIONS = {
 
 
 def check_declaration(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
-    """Check that a state of 8 bits has its parameter's shape, and that others have no blocks."""
+    """Check that a state of 8 bits has its parameter's shape, and others none of its options."""
     if options.get("dtype") != QUANTIZED:
         for option in node.keywords:
             if option.arg in QUANTIZED_OPTIONS:
-                hint = f'add dtype="{QUANTIZED}", or leave it out'
+                hint = f'add dtype="{QUANTIZED}", or remove `{option.arg}`'
                 source.error(option.value, f"`{option.arg}` is for a state of 8 bits", hint)
     elif options.get("shape", "like") != "like":
         message = f'dtype="{QUANTIZED}" is for a state of the parameter\'s shape'
-        source.error(node, message, "leave it out: such a state is small beside the parameter")
+        source.error(
+            node,
+            message,
+            "remove dtype: a state of another shape is small compared with the parameter",
+        )
 
 
 def check_quantized(source: Source, algorithm: Algorithm) -> None:

@@ -62,7 +62,7 @@ def read_algorithm(
 ) -> Algorithm:
     """Return the algorithm that a decorated function of a file declares, after all checks.
 
-    A name of `read_elsewhere`, in a program, need not be read in the rule.
+    `read_elsewhere` has the names that programs read. The rule need not read them.
 
     Raises:
         SpecError: the first thing in the function that the language does not allow.
@@ -74,13 +74,13 @@ def read_algorithm(
     check_rank(source, algorithm)
     check_orders(source, algorithm, node)
     check_inputs(source, algorithm, node)
-    while True:
+    while True:  # until every state that follows from a reduction is on the device
         given = (source, algorithm, node, constants, helpers, read_elsewhere)
         with_rule, scope = read_rule(*given)
         fed = scope.fed_by_reductions
         if fed <= {state.symbol for state in algorithm.device_scalars()}:
             break
-        algorithm = _on_device(algorithm, fed)  # what these feed is on the device too
+        algorithm = _on_device(algorithm, fed)  # a next reading finds the states that read these
     if with_rule.is_function:
         check_function(source, with_rule, scope, node)
         check_elementwise(source, with_rule)
@@ -90,7 +90,7 @@ def read_algorithm(
     check_shared(source, with_rule)
     check_roundings(source, with_rule)
     check_quantized(source, with_rule)
-    return with_rule if with_rule.is_function else _with_unwritten_states(with_rule, scope)
+    return with_rule if with_rule.is_function else _mark_written_states(with_rule, scope)
 
 
 def _on_device(algorithm: Algorithm, fed: Collection[str]) -> Algorithm:
@@ -121,8 +121,8 @@ def read_rule(
     return algorithm, scope
 
 
-def _with_unwritten_states(algorithm: Algorithm, scope: Scope) -> Algorithm:
-    """Return the algorithm with `written` set to False for states that no statement writes."""
+def _mark_written_states(algorithm: Algorithm, scope: Scope) -> Algorithm:
+    """Return the algorithm with `written` set to whether a statement writes the state."""
     states = (replace(s, written=s.symbol in scope.written) for s in algorithm.states)
     return replace(algorithm, states=tuple(states))
 

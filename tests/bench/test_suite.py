@@ -25,7 +25,7 @@ from optgen.bench.results import Cell
 from optgen.bench.suite import ONE_GROUP, PARTS, Suite
 from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, make
-from optgen.cli.bench import limited
+from optgen.cli.bench import is_memory_bound
 from optgen.cli.plan_traffic import traffic
 
 SUITE = Suite(traffic, Budget(0.0, most=1, least=1))
@@ -44,12 +44,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_step_of_every_class(name: str) -> None:
     """There are our step, the limit if memory limits the step, and the forms that torch has."""
-    cell = Cell("step", name, "small" if limited(name) else "20groups", "bfloat16")
+    cell = Cell("step", name, "small" if is_memory_bound(name) else "20groups", "bfloat16")
 
     found = SUITE.run(cell)
 
     assert next(iter(found)) == OURS
-    assert (LIMIT in found) is limited(name)
+    assert (LIMIT in found) is is_memory_bound(name)
     assert DEFAULT in found
     assert (FUSED in found) is (name in {"SGD", "Adam", "AdamW", "Adagrad"})
     assert found[OURS]["median"] > 0
@@ -184,7 +184,7 @@ def test_a_process_that_fails_says_why() -> None:
 
 
 def test_what_is_published_can_be_measured() -> None:
-    found = list(select_cells.everything(limited))
+    found = list(select_cells.everything(is_memory_bound))
 
     assert len(found) == len(set(found))
     assert {cell.part for cell in found} == set(PARTS)

@@ -6,7 +6,7 @@ import pytest
 
 from optgen.bench.report import misses, verdict_table
 from optgen.bench.results import Cell, Figures, Results
-from optgen.bench.target_figures import faster, mean, of_limit
+from optgen.bench.target_figures import fraction_of_limit, mean, speedup
 from optgen.bench.targets import ELEMENTWISE, FACTORED, VECTOR_CLASSES, of_machine
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
 from optgen.bench.verdict import Target, verdicts
@@ -30,7 +30,7 @@ RESULTS: Results = {
 
 
 def test_one_slow_class_misses_the_target_and_is_named() -> None:
-    (found,) = verdicts([Target("x", of_limit(["AdamW", "SGD"], ["1e6"]), 0.75)], RESULTS)
+    (found,) = verdicts([Target("x", fraction_of_limit(["AdamW", "SGD"], ["1e6"]), 0.75)], RESULTS)
 
     assert found.values == {"AdamW, 1e6": 0.5, "SGD, 1e6": 0.9}
     assert found.missed == ["AdamW, 1e6"]
@@ -40,7 +40,7 @@ def test_one_slow_class_misses_the_target_and_is_named() -> None:
 
 
 def test_a_target_is_reached_if_all_classes_reach_it() -> None:
-    (found,) = verdicts([Target("x", of_limit(["AdamW", "SGD"], ["1e6"]), 0.5)], RESULTS)
+    (found,) = verdicts([Target("x", fraction_of_limit(["AdamW", "SGD"], ["1e6"]), 0.5)], RESULTS)
 
     assert found.word == "reached by 2"
     assert list(misses([found])) == []
@@ -48,7 +48,7 @@ def test_a_target_is_reached_if_all_classes_reach_it() -> None:
 
 def test_not_measured_is_not_reached() -> None:
     """A form that torch lacks for a class counts as not measured too."""
-    some = [of_limit(["AdamW"], ["gpt2"]), faster(["SGD"], ["1e6"], FUSED)]
+    some = [fraction_of_limit(["AdamW"], ["gpt2"]), speedup(["SGD"], ["1e6"], FUSED)]
 
     assert [v.word for v in verdicts([Target("x", s, 0) for s in some], RESULTS)] == [
         "not measured"
@@ -67,8 +67,8 @@ def test_a_geometric_mean_says_how_many_figures_it_has() -> None:
     """Two of four figures are measured. Torch takes 8/2 and 2/1 times as long as ours in its
     fastest form, 20/2 and 2/1 times as long in its default form.
     """
-    fastest = mean(faster(["AdamW", "SGD"], ["1e6"]), 4)(RESULTS)
-    default = mean(faster(["AdamW", "SGD"], ["1e6"], DEFAULT), 4)(RESULTS)
+    fastest = mean(speedup(["AdamW", "SGD"], ["1e6"]), 4)(RESULTS)
+    default = mean(speedup(["AdamW", "SGD"], ["1e6"], DEFAULT), 4)(RESULTS)
 
     assert fastest == {"2 of 4": pytest.approx((4.0 * 2.0) ** 0.5)}
     assert default == {"2 of 4": pytest.approx((10.0 * 2.0) ** 0.5)}

@@ -1,8 +1,8 @@
-"""Print a `Finish` between two sweeps as a kernel body: float64, one program per few matrices.
+"""Print a `Finish` between two sweeps as a kernel body, which computes in float64.
 
-Statements on rows are in a loop over the rows, and statements on columns in a loop over the
-columns. A loop's reduction is known after the loop, so a statement on rows or columns that reads it
-is in a loop of the next stage.
+Each program of the kernel takes a few matrices. Statements on rows are in a loop over the rows, and
+statements on columns in a loop over the columns. A loop's reduction is known after the loop, so a
+statement on rows or columns that reads it is in a loop of the next stage.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class FinishPrinter:
             for stmt, conditions in with_conditions(self._body):
                 self._find_stage(stmt, conditions)
 
-    def crossing(self) -> Iterator[Ref]:
+    def read_by_later_loops(self) -> Iterator[Ref]:
         """Yield the rows and columns that a later loop of the same kernel reads."""
         for axis in LINES:
             for stage in range(self._last_stage + 1):
-                read = self._read(self._lines_of(axis, stage))
+                read = self._read(self._statements_on(axis, stage))
                 yield from (
                     r for r in read if self._stages.get(r, stage) < stage and self._axes(r) in LINES
                 )
@@ -100,14 +100,14 @@ class FinishPrinter:
             last = self._stages[stmt.target] + is_reduction(stmt.value)
             self._last_read[ref] = max(last, self._last_read.get(ref, -1))
 
-    def _lines_of(self, axis: Axes, stage: int) -> Program:
+    def _statements_on(self, axis: Axes, stage: int) -> Program:
         """Return a stage's statements on rows, or on columns."""
         return filter_assigns(
             self._body, lambda a: self._loop_axes(a) is axis and self._stages[a.target] == stage
         )
 
     def _outside_loops(self, stage: int) -> list[str]:
-        """Return a stage's statements on numbers of the tensor and of the program's matrices."""
+        """Print a stage's statements on numbers of the tensor, or of the program's matrices."""
         body = filter_assigns(
             self._body,
             lambda a: self._loop_axes(a) not in LINES and self._stages[a.target] == stage,
@@ -134,7 +134,7 @@ class FinishPrinter:
         ]
 
     def _loop(self, axis: Axes, stage: int) -> list[str]:
-        body = self._lines_of(axis, stage)
+        body = self._statements_on(axis, stage)
         if not body:
             return []
         size, tile = _SIZE[axis]

@@ -76,7 +76,8 @@ def _slots(plan: Plan, packed: PackedScalars) -> Slots:
     crossing = list(_crossing(plan))
     for phase in plan.phases:
         if isinstance(phase, Finish):
-            crossing += FinishPrinter(plan, phase, packed, allocate_slots(plan, ())).crossing()
+            printer = FinishPrinter(plan, phase, packed, allocate_slots(plan, ()))
+            crossing += printer.read_by_later_loops()
     return allocate_slots(plan, crossing)
 
 

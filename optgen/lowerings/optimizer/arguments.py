@@ -30,7 +30,7 @@ ADDED = (
 def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
     """Return the arguments that may be positional, and the keyword-only ones."""
     known = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
-    # the order of the spec; arguments after "*", and those that it lacks, are keyword-only
+    # An argument is keyword-only if the order has it after "*", or does not have it.
     order = algorithm.keywords or tuple(known)
     known |= {a.name: a for a in ADDED}
     star = order.index("*") if "*" in order else len(order)
@@ -47,7 +47,7 @@ def group_keys(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def backfill(algorithm: Algorithm) -> dict[str, str]:
-    """Return the defaults that torch fills into groups of checkpoints older than a flag."""
+    """Return the flags of torch's class, with the defaults that old checkpoints get on loading."""
     texts = {a.name: a.default for a in ADDED}
     texts |= {h.name: literal(h.default) for h in algorithm.hypers if h.type == "flag"}
     return {key: texts[key] for key in algorithm.keywords if key in texts}

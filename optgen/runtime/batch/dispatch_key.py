@@ -46,8 +46,9 @@ def dispatch_keys(
 ) -> list[DispatchKey]:
     """Return the dispatch key of every parameter and its gradient.
 
-    `ordinary` promises that gradients are dense and of plain classes, and parameters distinct.
-    `seen` are the parameters in the shapes that the rule sees; by default the members.
+    `members` are the group's parameters, and `params` their real, local views. `seen` are the
+    members in the shapes that the rule sees, if a view changes these. `ordinary` promises that
+    gradients are dense and of plain classes, and parameters distinct.
     """
     keys = (
         [_plain_key(param.device.type) for param in params]

@@ -1,4 +1,4 @@
-"""A gradient scaler's work that a step does: skip itself after an overflow, unscale gradients."""
+"""Do in a step what a gradient scaler leaves to it: skip after an overflow, unscale gradients."""
 
 from typing import Any
 

@@ -54,12 +54,12 @@ def row_index_error(low: int, high: int, rows: int) -> IndexError:
 
 
 def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
-    """Gather the touched rows; the values of a row that a gradient names repeatedly add up."""
+    """Gather the touched rows; add up the gradients of a row that is named more than once."""
     grads = [grad.coalesce() for grad in batch.grads]
     indices = [grad.indices().unbind(0) for grad in grads]
     states = [
-        _gather(column, indices) if state.shape in ("like", "row") else column
-        for state, column in zip(rule.states, batch.states, strict=True)
+        _gather(tensors, indices) if state.shape in ("like", "row") else tensors
+        for state, tensors in zip(rule.states, batch.states, strict=True)
     ]
     values = reals([grad.values() for grad in grads])
     params = _gather(batch.params, indices)

@@ -61,7 +61,7 @@ class EagerBackend:
         """Return None: this backend gathers batches in a first step as in any other."""
 
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
-        """Return None: every step is gathered."""
+        """Return None: every step gathers its tensors."""
 
     def call(self, function: Lowered, batch: Batch) -> None:
         """Update the lists of an elementwise function."""

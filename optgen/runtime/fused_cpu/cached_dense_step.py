@@ -75,7 +75,7 @@ class CachedDenseStep:
     def of(
         cls, kernel: Kernel, optimizer: Optimized, stepped: set[int] | None
     ) -> "CachedDenseStep | None":
-        """Return the cached plan of a step; None if such steps must be gathered.
+        """Return the cached plan of a step; None if such steps must gather their tensors.
 
         `stepped` holds the identities of the groups that the step updated.
         """
@@ -120,7 +120,7 @@ class CachedDenseStep:
             fresh[:] = array("B", bytes(len(fresh)))
 
     def run(self, optimizer: Optimized) -> bool:
-        """Take a step; or change nothing and return False if the step must be gathered."""
+        """Take a step; or change nothing and return False if it must gather its tensors."""
         if not self._busy.acquire(blocking=False):
             return False  # another thread takes a step
         try:

@@ -2,7 +2,7 @@
 
 Such a step has no state. If its gradients are small, gathering the tensors takes as long as the
 update. So the table is allocated once. Every step checks the class, dtype, shape and memory of each
-parameter and of its gradient anew. If a check fails, the step is gathered.
+parameter and of its gradient anew. If a check fails, the step gathers its tensors.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ _PLAIN = {Tensor, torch.nn.Parameter}
 
 
 class CachedSparseStep:
-    """Cached plan of the last step of sparse gradients."""
+    """Cached plan of the last step, if all its gradients were sparse."""
 
     zeroes_gradients = False
 
@@ -51,13 +51,13 @@ class CachedSparseStep:
         self._table.set_hypers()
         group_numbers = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
         self._table.group[:] = array("i", group_numbers)
-        self._columns = [array("q", bytes(8 * count)) for _ in Rows.FIELDS]
-        starts = (column.buffer_info()[0] for column in self._columns)
+        self._row_fields = [array("q", bytes(8 * count)) for _ in Rows.FIELDS]
+        starts = (values.buffer_info()[0] for values in self._row_fields)
         self._rows = Rows(*starts)
 
     @classmethod
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
-        """Return the cached plan of a step of all these groups; None if there can be none."""
+        """Return the plan of a step that updates all these groups; None if it cannot be cached."""
         present = any(state.present(group) for state in kernel.rule.states for group in groups)
         if present or kernel.rule.step is not None or not kernel.rule.scatter_adds:
             return None
@@ -65,7 +65,7 @@ class CachedSparseStep:
         return cached if all(all(map(is_constant, v.hypers)) for v in cached._values) else None
 
     def run(self, optimizer: Optimized) -> bool:
-        """Take a step; or change nothing and return False if the step must be gathered."""
+        """Take a step; or change nothing and return False if it must gather its tensors."""
         groups = optimizer.param_groups
         if getattr(optimizer, "grad_scale", None) is not None or len(groups) != len(self._sizes):
             return False
@@ -148,12 +148,12 @@ class CachedSparseStep:
     def _fill_entries(
         self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int
     ) -> None:
-        """Fill the table and the columns for the tensor with number `t`."""
+        """Fill the entries of tensor number `t` in the table and in the fields of `Rows`."""
         table = self._table
         table.address[t] = param.data_ptr()
         table.address[len(table.elements) + t] = values.data_ptr()
         table.elements[t] = values.numel()
         table.types[t] = code | in_stream(code, 1)
         numbers: Iterator[int] = iter((indices.data_ptr(), indices.numel(), param.shape[0]))
-        for column, number in zip(self._columns, numbers, strict=True):
-            column[t] = number
+        for field, number in zip(self._row_fields, numbers, strict=True):
+            field[t] = number

@@ -1,7 +1,7 @@
 """Prepare kernel calls: check batches before anything is written.
 
-Tables are filled at once, too. Only the table of a step that makes copies, or that suspends, is
-filled when the call runs.
+A call's table is filled here, too. But if the call copies tensors or suspends, its table is filled
+when it runs.
 """
 
 from collections.abc import Callable, Iterable
@@ -119,10 +119,12 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
         if update and kernel_batches
         else None
     )
-    copied = [gather_rows(optimizer.rule, batch) for batch in sparse if batch not in kernel_batches]
+    touched = [
+        gather_rows(optimizer.rule, batch) for batch in sparse if batch not in kernel_batches
+    ]
     dense = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
-        *(each.rows for each in copied),
+        *(each.rows for each in touched),
     ]
     others = prepare_dense(kernel, optimizer, dense) if dense else None
 
@@ -131,7 +133,7 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
             in_place()  # runs first: it raises an error if an index names no row
         if others:
             others()
-        for each in copied:
+        for each in touched:
             each.scatter_rows()
         return not dense
 

@@ -93,7 +93,7 @@ class FusedTritonBackend:
         """Return None: this backend gathers batches in a first step as in any other."""
 
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
-        """Return None: every step is gathered."""
+        """Return None: every step gathers its tensors."""
 
     def call(self, function: Lowered, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""

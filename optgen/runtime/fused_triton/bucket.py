@@ -96,9 +96,9 @@ class Bucket:
         like = [s for s, k in zip(tensors[2:], states.values(), strict=True) if k == "like"]
         check_shapes([*tensors[:2], *like])
         check_devices(tensors, key.device)
-        self._in_order = spec is not None and spec.in_order
-        self._to_copy = tensors_to_copy(tensors, self._in_order)
-        self._layouts = [StreamLayout(stream, self._in_order) for stream in tensors]
+        self._row_major = spec is not None and spec.needs_row_major
+        self._to_copy = tensors_to_copy(tensors, self._row_major)
+        self._layouts = [StreamLayout(stream, self._row_major) for stream in tensors]
         self._scalar_kinds = list(map(dtypes_and_devices, streams[len(key.dtypes) :]))
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
@@ -273,7 +273,7 @@ class Bucket:
             original.copy_(copy)
 
     def _copy_of(self, tensor: Tensor, param: Tensor) -> Tensor:
-        if self._in_order:
+        if self._row_major:
             return tensor.clone(memory_format=torch.contiguous_format)
         return copy_like(tensor, param)
 

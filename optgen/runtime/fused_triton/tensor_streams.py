@@ -18,8 +18,8 @@ _dtype = attrgetter("dtype")
 class StreamLayout:
     """Memory layout of a stream's tensors, which every step compares.
 
-    An assignment to `.data` can change the layout of a tensor that stays the same object. With
-    `shaped`, the shapes belong to the layout, else the numbers of elements suffice.
+    An assignment to `.data` can change the layout of a tensor that stays the same object. If
+    `shaped` is true, shapes are compared, and not only the numbers of elements.
     """
 
     def __init__(self, tensors: Sequence[Tensor], shaped: bool = False) -> None:
@@ -77,14 +77,15 @@ def check_devices(streams: StreamTensors, device: torch.device) -> None:
             )
 
 
-def tensors_to_copy(streams: StreamTensors, in_order: bool) -> list[tuple[int, int]]:
-    """Return the indices (stream, tensor) of tensors to copy, a parameter before its streams.
+def tensors_to_copy(streams: StreamTensors, row_major: bool) -> list[tuple[int, int]]:
+    """Return the pairs (stream index, parameter index) of the tensors that must be copied.
 
-    With `in_order`, the kernels need row-major tensors.
+    A parameter comes before its gradient and states, whose copies take its layout. `row_major`
+    tells that the kernels need row-major tensors.
     """
     if all(map(_are_plain, streams)):
         return []
-    if in_order:
+    if row_major:
         return [
             (k, i) for k, s in enumerate(streams) for i, t in enumerate(s) if not is_row_major(t)
         ]

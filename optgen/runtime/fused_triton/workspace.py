@@ -43,7 +43,7 @@ class WorkspaceSpec:
     locals: tuple[str, ...] = ()  # operands and results of matrix ops
 
     @property
-    def in_order(self) -> bool:
+    def needs_row_major(self) -> bool:
         """Tell whether tensors must be row-major."""
         return self.by_matrix or self.draws or bool(self.locals)
 

@@ -58,7 +58,7 @@ class Consensus:
         Raises:
             RuntimeError: another rank failed, or is about to take another step.
         """
-        failed, differ, overflowed = self.conclude(False, overflowed)
+        failed, differ, overflowed = self.ask_ranks(False, overflowed)
         self.refused = failed or differ
         if failed:
             raise RuntimeError(
@@ -72,8 +72,8 @@ class Consensus:
             )
         return overflowed
 
-    def conclude(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
-        """Ask all ranks; return whether one failed, two differ, and a gradient overflowed.
+    def ask_ranks(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
+        """Return whether a rank failed, whether two differ, and the greatest `overflowed`.
 
         A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
         """
@@ -84,8 +84,9 @@ class Consensus:
             on_cpu = "cpu:" in distributed.get_backend_config(group)
             sent = vector if on_cpu else vector.to(device)
             distributed.all_reduce(sent, distributed.ReduceOp.MAX, group=group)
-            any_failed, any_differ, overflowed, most, least = sent.tolist()
-            failed, differ = bool(any_failed), bool(any_differ) or most != -least
+            # The greatest of the negated digests is the least digest, negated.
+            any_failed, any_differ, overflowed, most, minus_least = sent.tolist()
+            failed, differ = bool(any_failed), bool(any_differ) or most != -minus_least
         return failed, differ, overflowed
 
 
@@ -93,8 +94,8 @@ class Consensus:
 def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
     """Leave the context normally on all ranks that share sharded parameters, or on none of them.
 
-    Without sharded parameters, no collective runs. At the end, a gradient scaler's `found_inf` is
-    that of the rank with the greatest.
+    Without sharded parameters, no collective runs. At the end, `found_inf` of a gradient scaler is
+    the greatest of all ranks.
 
     Raises:
         RuntimeError: another rank failed within its context, or is about to take another step.
@@ -108,7 +109,7 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
         yield consensus
     except Exception:
         if not consensus.refused:
-            consensus.conclude(True, 0.0)
+            consensus.ask_ranks(True, 0.0)
         raise
     flag = getattr(optimizer, "found_inf", None)
     own_flag = 0.0 if flag is None else float(flag)
@@ -137,10 +138,10 @@ def note_batch(consensus: Consensus, rule: Rule, lowering: str, batch: Batch) ->
 
 
 def _numbers(values: Iterable[Any]) -> list[Any]:
-    """Return values with CPU tensors as numbers, and without tensors on a device.
+    """Return the values; replace CPU tensors by numbers, and leave out tensors on a device.
 
-    Reading a tensor on a device would wait for the device. The text of a tensor would lack digits,
-    and making it would take longer than the step.
+    Reading a tensor on a device would wait for the device. The text of a tensor would lack
+    digits, and to make it would take longer than the step.
     """
     numbers = []
     for value in values:

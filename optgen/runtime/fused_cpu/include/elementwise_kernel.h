@@ -21,7 +21,8 @@
 //            compiler vectorizes loops over float32 and double; 16-bit elements use VectorPair.
 // An elementwise rule has one loop and no plan: a step is one sweep over the list of all elements.
 //
-// Threads. Threads are libgomp's, from torch's own pool. Little traffic needs one thread.
+// Threads. Threads are libgomp's, from torch's own pool. A step with little traffic runs on one
+// thread.
 //   elementwise  Each thread has an equal range of the list of elements. There is no barrier.
 //   phased       Small tensors go whole to one thread. Threads claim blocks of large tensors. The
 //                thread that does a tensor's last block runs the finish steps. A barrier follows
@@ -29,9 +30,9 @@
 //   sparse       Each touched row belongs to one thread.
 //
 // Order of sums. A loop adds up in lanes, and combines the lanes at the end of a row or tile. The
-// partial sums are double: of numbers and matrices per block, of columns per band, of rows per
-// chunk (see tensor_plan.h). When a pass ends, they are combined in the order of the blocks. No sum
-// is atomic. So a sum has the same bits for any number of threads.
+// partial sums are in double. A number or matrix value has one for each block, a column for each
+// band, and a row for each chunk (see tensor_plan.h). When a pass ends, they are combined in the
+// order of the blocks. No sum is atomic. So a sum has the same bits for any number of threads.
 //
 // Steps that suspend. On shards, a sum over a sharded axis is complete only when other ranks have
 // added theirs. A reduction over several parameters needs a number of each. Each tensor is a state
@@ -166,8 +167,8 @@ struct ElementwiseKernel : Program<R> {
 
     i64 length() const { return first_element[table.tensors]; }
 
-    // Updates streams in place if they have the compute dtype C, all others through buffers: of
-    // dtypes that no loop converts in registers, or if gradients must be unscaled.
+    // Updates streams of the compute dtype C in place, and all others through buffers. This is for
+    // dtypes that no loop converts in registers, and for gradients that must be unscaled.
     template <class C>
     void through_buffers(i64 t, i64 first, i64 n) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];

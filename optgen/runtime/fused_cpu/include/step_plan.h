@@ -15,7 +15,7 @@ struct TensorMethodsOf {
     static TensorPasses<R, C> passes_of(const TensorPlan& plan) {
         return TensorPasses<R, C>(*static_cast<const Program<R>*>(plan.program), plan);
     }
-    // plan.memory may not be set yet: TensorPasses only measures.
+    // Only computes sizes, so plan.memory need not be set.
     static i64 tensor_bytes(const TensorPlan& plan) { return passes_of(plan).bytes; }
     static i64 scratch_bytes(const TensorPlan& plan) {
         return optgen_sweep_library->of(C()).scratch(descriptor<R, C>(plan), plan) * i64(sizeof(C));
@@ -23,7 +23,7 @@ struct TensorMethodsOf {
     static void begin(const TensorPlan& plan) { passes_of(plan).begin(); }
     static void finish(const TensorPlan& plan, int pass) {
         const TensorPasses<R, C> passes = passes_of(plan);
-        passes.finish(passes.table()[pass]);
+        passes.finish(passes.pass_list()[pass]);
     }
     static void sweep(const TensorPlan& plan, int pass, i64 block, char* scratch) {
         const TensorPasses<R, C> passes = passes_of(plan);
@@ -33,7 +33,7 @@ struct TensorMethodsOf {
             passes.axis_values, passes.row_sums, passes.column_sums};
         const Footprint& footprint = FOOTPRINTS<R>.of[plan.strategy][pass];
         optgen_sweep_library->of(C()).run(
-            descriptor<R, C>(plan), context, passes.table()[pass], footprint, pass == 0,
+            descriptor<R, C>(plan), context, passes.pass_list()[pass], footprint, pass == 0,
             reinterpret_cast<C*>(scratch), block);
     }
     static constexpr TensorMethods METHODS{tensor_bytes, scratch_bytes, begin, sweep, finish};
@@ -56,9 +56,10 @@ bool plan_tensor(const Program<R>& program, i64 t, TensorPlan& plan) {
 struct StepPlan {
     HeapArray<TensorPlan> plans;
     i64 count = 0;
-    i64 memory = 0;  // bytes that any tensor needs at most, shared by its blocks
-    i64 scratch = 0; // bytes that a thread needs at most for any tensor
-    i64 traffic = 0; // bytes of all streams and scalars, as if each had its parameter's shape
+    i64 memory = 0;  // bytes for the tensor that needs most; its blocks share them
+    i64 scratch = 0; // bytes for one thread, at the tensor that needs most
+    i64 traffic = 0; // bytes of all states, parameters and gradients. A state of another shape
+                     // counts as if it had its parameter's shape.
 
     template <class... R>
     explicit StepPlan(const Table& table, const Program<R>&... programs)

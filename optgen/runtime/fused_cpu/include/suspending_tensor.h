@@ -37,7 +37,7 @@ struct SuspendingTensor : TensorPasses<R, C> {
               *static_cast<const Program<R>*>(given_progress.plan->program), *given_progress.plan),
           progress(given_progress) {}
 
-    const Pass& pass() const { return this->table()[progress.pass]; }
+    const Pass& pass() const { return this->pass_list()[progress.pass]; }
 
     // Combines the partial results that a sweep's blocks left.
     void combine() const {

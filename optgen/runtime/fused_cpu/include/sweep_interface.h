@@ -1,8 +1,9 @@
 // The interface to the sweep library (toolchain/sweep_library.cpp). Sweeps know rules only by their
-// descriptors. So the library is separate, and a second compiler builds it at the same time.
+// descriptors. So the library is separate from the kernel, and two compiler processes build the two
+// at the same time.
 
-// Beside vectorization, the passes of -O2 and -O3 double the build time. They make nothing faster
-// except the loops of broadcast_reduce.h over few rows or columns.
+// Vectorization is the only optimization of -O2 and -O3 that is kept. The others double the build
+// time, and speed up only the loops of broadcast_reduce.h over few rows or columns.
 #ifndef __clang__
 #pragma GCC optimize("O1", "tree-vectorize", "vect-cost-model=dynamic")
 #endif
@@ -13,7 +14,8 @@ namespace optgen {
 // Functions for the compute dtype C.
 template <class C>
 struct SweepFunctions {
-    i64 (*scratch)(const RuleDescriptor<C>&, const TensorPlan&); // numbers that a thread needs
+    // Returns how many elements of scratch memory a thread needs.
+    i64 (*scratch)(const RuleDescriptor<C>&, const TensorPlan&);
     void (*run)(
         const RuleDescriptor<C>&, const TensorContext<C>&, const Pass&, const Footprint&,
         bool first, C* scratch, i64 block);

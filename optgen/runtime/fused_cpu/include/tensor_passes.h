@@ -1,4 +1,4 @@
-// Runs the passes of one tensor: its memory, and the steps between sweeps.
+// Lays out the memory of one tensor's passes, and runs the steps between its sweeps.
 #include "optgen/runtime/fused_cpu/include/make_tensor_plan.h"
 #include "optgen/runtime/fused_cpu/include/loop_access.h"
 
@@ -30,8 +30,8 @@ struct TensorPasses {
     const TensorPlan& plan;
     double* numbers;  // [NUMBERS]
     double* partials; // [block][PARTIALS]: of numbers, and of the reductions to the block's matrix
-    // Values of axes that no tile can compute by itself: row, column and matrix values, and the
-    // unrounded sums that these are computed from.
+    // Row, column and matrix values, if a tile cannot compute them by itself. Below are the sums
+    // that they are converted from.
     C* axis_values[VALUES];
     double* row_sums = nullptr;    // [reduction][chunk][row]
     double* column_sums = nullptr; // [reduction][band][column]
@@ -66,7 +66,7 @@ struct TensorPasses {
         return carved;
     }
 
-    const Pass* table() const { return R::PASSES[plan.strategy]; }
+    const Pass* pass_list() const { return R::PASSES[plan.strategy]; }
 
     LoopInputs<R> inputs(i64 block) const {
         const i64 t = plan.tensor;
@@ -86,17 +86,6 @@ struct TensorPasses {
             if (has_axis_buffer(v) && dtype(v))
                 read<COMPILED_DTYPES>(
                     dtype(v), address(v), 0, plan.extent().count(R::AXES[v]), axis_values[v]);
-        if constexpr (R::HAS_AXES)
-            if (!plan.blocks) clear_results();
-    }
-
-    // Zeroes the results of a tensor without elements, which has no block that would do so.
-    NOINLINE void clear_results() const {
-        for (const Step& step : R::STEPS) {
-            if (step.kind == Step::LOOP || step.axes == NONE || plan.is_complete(step.axes)) continue;
-            double* const results = result_of(step);
-            for (i64 i = 0; i < plan.extent().count(step.axes); ++i) results[i] = 0;
-        }
     }
 
     // Zeroes the sums of an empty tensor, which has no block that would do so. An empty matrix can
@@ -124,7 +113,7 @@ struct TensorPasses {
     void store_values(const Pass& pass) const {
         if constexpr (STORES_NUMBERS<R>)
             for (const StoredNumber& stored : R::STORED_NUMBERS)
-                if (&pass == table() + plan.passes - 1)
+                if (&pass == pass_list() + plan.passes - 1)
                     write_scalar(
                         dtype(STREAMS + stored.cell), numbers[stored.number],
                         address(STREAMS + stored.cell));
