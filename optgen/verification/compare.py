@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from optgen.runtime.backends import BACKENDS
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.use_lowering import use_lowering
 from optgen.verification.case import Case
-from optgen.verification.reference import Given, Reference
+from optgen.verification.reference import Given, Packaged, Reference
 
 BY_HAND = "by_hand"
 """The key of a class that is written by hand, so that it has no lowerings."""
@@ -32,7 +33,7 @@ class Trajectory:
     """The parameters of a reference after each step, and the reference after the last one."""
 
     params: list[list[Tensor]]
-    reference: Reference
+    reference: Reference | Packaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class Followed:
 
     optimizer: Optimizer
     params: list[Tensor]
-    reference: Reference
+    reference: Reference | Packaged
     error: float
 
 
@@ -51,8 +52,11 @@ def trajectory(case: Case) -> Trajectory:
     reference = case.begin(case.problem.start())
     params = []
     for step in range(1, case.steps + 1):
-        found = [param.detach().clone() for param in reference.params]
-        reference.step(_gradients(case, found, step), _given(case, found, step))
+        if isinstance(reference, Packaged):
+            take_step(case, reference.optimizer, reference.params, step)
+        else:
+            here = reference.params
+            reference.step(_gradients(case, here, step), _given(case, here, step))
         params.append([param.detach().clone() for param in reference.params])
     return Trajectory(params, reference)
 
@@ -68,7 +72,7 @@ def follow(case: Case, kind: Callable[..., Optimizer], lowering: str) -> Followe
     with _orthogonalizing(case, optimizer), _through(lowering):
         for step, wanted in enumerate(expected.params, 1):
             take_step(case, optimizer, params, step)
-            worst = _worse(worst, difference(params, wanted))
+            worst = worse(worst, difference(params, wanted))
     return Followed(optimizer, params, expected.reference, worst)
 
 
@@ -115,8 +119,9 @@ def _is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1" and find_spec("numpy") is not None
 
 
-def _worse(worst: float, error: float) -> float:
-    return worst if error <= worst else error  # also if it is NaN
+def worse(worst: float, error: float) -> float:
+    """Return the larger of two differences; NaN is the largest."""
+    return error if error > worst or math.isnan(error) else worst
 
 
 def _gradients(case: Case, params: list[Tensor], step: int) -> list[Tensor]:

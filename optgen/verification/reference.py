@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 Values = dict[Any, Any]
 """The values that a rule keeps for the next step.
@@ -22,7 +23,7 @@ Given = dict[str, Any]
 
 
 class Reference(Protocol):
-    """An implementation that takes steps on parameters of its own."""
+    """A rule that takes steps on parameters of its own."""
 
     params: list[Tensor]
 
@@ -30,7 +31,14 @@ class Reference(Protocol):
         """Take a step."""
 
 
-Begin = Callable[[list[Tensor]], Reference]
+class Packaged:
+    """A library's optimizer, with parameters of its own. It steps as ours does."""
+
+    def __init__(self, optimizer: Optimizer, params: list[Tensor]) -> None:
+        self.optimizer, self.params = optimizer, params
+
+
+Begin = Callable[[list[Tensor]], Reference | Packaged]
 """Makes a reference for parameters."""
 
 
