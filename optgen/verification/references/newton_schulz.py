@@ -127,10 +127,10 @@ def exact(
     tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
 ) -> list[Tensor]:
     """Make matrices orthogonal as an optimizer asks for it, but not in bfloat16."""
-    asked: tuple[float, ...] = (*coefficients, steps, eps)
-    if asked == (2.0, -1.5, 0.5, 12, 1):
+    asked = [*coefficients, steps, eps]
+    if asked == [2.0, -1.5, 0.5, 12, 1]:
         return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
-    if asked[:-1] == (3.4445, -4.7750, 2.0315, 5):
+    if asked[:-1] == [3.4445, -4.7750, 2.0315, 5]:
         return [quintic(x, eps) for x in tensors]
     if len(coefficients) == 3 * len(POLAR_EXPRESS) and steps == len(POLAR_EXPRESS):
         return [polar_express(x, 0) for x in tensors]
