@@ -272,7 +272,7 @@ def verify(
     json: Annotated[Path | None, typer.Option(help="Write the rows into this file.")] = None,
     markdown: Annotated[
         list[Path] | None,
-        typer.Option(help="Write the table into this file, between its marks if it has them."),
+        typer.Option(help="Write the table into this page, between its two marks."),
     ] = None,
 ) -> None:
     """Compare optimizers with other implementations.

@@ -29,14 +29,15 @@ def run(
     chosen = _chosen(names, every)
     if reference == PACKAGE and not every:
         _check_installed(chosen)
+    _check_files([*([json] if json else []), *markdown])
+    texts = {page: _page(page, reference) for page in markdown}
     found = _compare(chosen, reference)
-    typer.echo("\n".join(_report(found) if not every else _summary(found, len(chosen))))
+    typer.echo("\n".join(_summary(found, len(chosen)) if every else _report(found)))
     if json:
         write_atomically(json, evidence.to_json(found))
         typer.echo(f"rows: {json}")
-    for page in markdown:
-        text = page.read_text(encoding="utf-8") if page.exists() else ""
-        write_atomically(page, pages.filled(text, found, reference or RULE))
+    for page, text in texts.items():
+        write_atomically(page, pages.filled(text, found, reference))
         typer.echo(f"table: {page}")
     return all(row.passed for row in found)
 
@@ -69,6 +70,22 @@ def _check_installed(names: Sequence[str]) -> None:
         way = f"pip install {packages[0]}" if packages else "use --reference rule"
         known = "is installed" if packages else "is known"
         raise typer.BadParameter(f"no package that has {name} {known}: {way}")
+
+
+def _check_files(files: Sequence[Path]) -> None:
+    """Refuse a file in a folder that does not exist, before a minute of comparing."""
+    for file in files:
+        if not file.parent.is_dir():
+            raise typer.BadParameter(f"no such folder: {file.parent}")
+
+
+def _page(page: Path, reference: str | None) -> str:
+    """Return the text of a page; refuse one that has no place for the table."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    if text and not pages.has_marks(text, reference):
+        marks = f"{pages.start_mark(reference)} and {pages.END}"
+        raise typer.BadParameter(f"{page} has no place for the table: add the lines {marks}")
+    return text
 
 
 def _compare(names: Sequence[str], reference: str | None) -> list[Row]:

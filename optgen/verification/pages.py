@@ -16,9 +16,15 @@ _FILLED = "difference"
 """The column that is filled in a table with other columns."""
 
 
-def start_mark(reference: str) -> str:
+def start_mark(reference: str | None) -> str:
     """Return the line before a table of one kind of references."""
-    return f"<!-- by optgen verify --reference {reference} -->"
+    option = f" --reference {reference}" if reference else ""
+    return f"<!-- by optgen verify{option} -->"
+
+
+def has_marks(page: str, reference: str | None) -> bool:
+    """Tell whether a page has the two lines between which a table belongs."""
+    return END in page.partition(start_mark(reference))[2]
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -43,16 +49,14 @@ def table(rows: Sequence[Row]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def filled(page: str, rows: Sequence[Row], reference: str) -> str:
-    """Return a page with the table of rows between its marks; without marks, the table alone.
+def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
+    """Return a page with the table of rows between its marks. An empty page gets marks, too.
 
     A table with a column "difference" keeps its other columns.
     """
     start = start_mark(reference)
-    before, found, rest = page.partition(start)
-    old, ended, after = rest.partition(END)
-    if not (found and ended):
-        return table(rows)
+    before, _, rest = (page or f"{start}\n{END}\n").partition(start)
+    old, _, after = rest.partition(END)
     new = _with_differences(old, rows) if f"| {_FILLED} |" in old else f"\n\n{table(rows)}\n"
     return f"{before}{start}{new}{END}{after}"
 

@@ -82,6 +82,30 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         assert message in " ".join(result.output.replace("│", " ").split())
 
 
+def test_files_are_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page without marks keeps its text, and nothing is compared."""
+    monkeypatch.setattr(evidence, "rows", None)
+    page = tmp_path / "page.md"
+    page.write_text("A page.\n")
+    for option, file, message in (
+        ("--json", tmp_path / "none" / "rows.json", "no such folder"),
+        ("--markdown", page, "has no place for the table: add the lines <!-- by optgen verify"),
+    ):
+        result = run("verify", "lion", option, str(file))
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.replace("│", " ").split())
+    assert page.read_text() == "A page.\n"
+
+
+def test_a_new_page_can_be_written_again(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+
+    for _ in range(2):
+        assert run("verify", "signum", "--markdown", str(page)).exit_code == 0
+        assert page.read_text().startswith("<!-- by optgen verify -->\n\n| name | ")
+        assert page.read_text().count("| `signum` | ") == 1
+
+
 def test_an_authors_package_comes_first() -> None:
     assert evidence.distributions("lion")[0] == "lion-pytorch"
     assert {package.case.name for package in libraries.LIBRARIES} <= {*evidence.SOURCES}
