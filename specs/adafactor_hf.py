@@ -55,7 +55,7 @@ def AdafactorHF(
     if factored(p):
         r = beta2 * r + (1 - beta2) * row_mean(square)
         c = beta2 * c + (1 - beta2) * col_mean(square)
-        u = g / sqrt(r * c / col_mean(r))
+        u = g / sqrt(r / col_mean(r)) / sqrt(c)  # r * c may underflow
     else:
         v = beta2 * v + (1 - beta2) * square
         u = g / sqrt(v)

@@ -1,4 +1,11 @@
-from optgen.spec import hyper, mean, optimizer, sqrt, state
+"""Adam-mini, as zyushun/Adam-mini has it, but all vectors take Adam's steps, and not only biases.
+
+A matrix has a second moment for each row. The authors have one for each head of query and key
+weights: show these as a row for each head, by `"view": (heads, -1)`. Show any other parameter that
+shall have one second moment as one row, by `"view": (1, -1)`.
+"""
+
+from optgen.spec import factored, hyper, optimizer, row_mean, sqrt, state
 
 
 @optimizer(paper="https://arxiv.org/abs/2406.16793")
@@ -8,16 +15,23 @@ def AdamMini(
     t,
     /,
     m=state("m"),
-    v=state("vmean", shape="scalar"),
+    r=state("vmean", shape="row", when="factored"),
+    v=state("v", when="not factored"),
     *,
     lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.0, ge=0),
 ):
-    """Adam with one second moment for each parameter."""
+    """Adam with one second moment for each row of a matrix (Zhang et al., 2024)."""
     beta1, beta2 = betas
+
     p = p - lr * weight_decay * p
     m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * mean(g**2)
-    p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+    if factored(p):
+        r = beta2 * r + (1 - beta2) * row_mean(g**2)
+        u = m / (sqrt(r / (1 - beta2**t)) + eps)
+    else:
+        v = beta2 * v + (1 - beta2) * g**2
+        u = m / (sqrt(v / (1 - beta2**t)) + eps)
+    p = p - lr / (1 - beta1**t) * u

@@ -13,6 +13,7 @@ from optgen.spec import (
     orthogonalize,
     require,
     rows,
+    sign,
     sqrt,
     state,
 )
@@ -22,7 +23,6 @@ from optgen.spec import (
 def AdaMuon(
     p,
     g,
-    t,
     /,
     b=state("momentum_buffer"),
     v=state("v_buffer"),
@@ -32,11 +32,10 @@ def AdaMuon(
     momentum=hyper(0.95, ge=0, lt=1),
     nesterov=flag(True),
     ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
-    ns_steps=hyper(5, lt=100),
-    beta2=hyper(0.999, ge=0, lt=1),
+    ns_steps=hyper(5, lt=100, whole=True),
     eps=hyper(1e-8, ge=0),
 ):
-    """Muon with a second moment for each element, in steps of AdamW's size (Si et al., 2025)."""
+    """Muon of the momentum's signs, with a second moment for each element (Si et al., 2025)."""
     require(ndim(p) == 2, "AdaMuon takes matrices, not the shape {shape}")
 
     b = lerp(b, g, 1 - momentum)
@@ -44,9 +43,9 @@ def AdaMuon(
         u = lerp(g, b, momentum)
     else:
         u = b
-    o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-    v = beta2 * v + (1 - beta2) * o**2
-    o = o / (sqrt(v / (1 - beta2**t)) + eps)
+    o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+    v = momentum * v + (1 - momentum) * o**2
+    o = o / (sqrt(v) + eps)
     o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
     p = p - lr * weight_decay * p
     p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o

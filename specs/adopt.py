@@ -1,4 +1,8 @@
-"""ADOPT with the paper's clipping, as the authors' second version and timm have it."""
+"""ADOPT with clipping, as iShohei220/adopt has it.
+
+Their `clip_lambda` is a function of the step; here it is the power `step**clip_exp`. timm has
+`clip_exp=0.333` and calls `decouple` `decoupled`.
+"""
 
 from optgen.spec import clamp, flag, fresh, hyper, maximum, optimizer, sqrt, state
 
@@ -19,7 +23,7 @@ def ADOPT(
     weight_decay=hyper(0.0, ge=0),
     decouple=flag(False),
 ):
-    """Adam that converges with any beta2: it divides by the last moment (Taniguchi, 2024)."""
+    """Adam that converges with any beta2: it divides by the last v (Taniguchi et al., 2024)."""
     beta1, beta2 = betas
 
     if weight_decay and not decouple:

@@ -43,15 +43,15 @@ def APOLLO(
     last=state("last_norm", shape="row"),
     k=state("stream", shape="scalar", init="index"),
     *,
-    lr=hyper(1e-2, ge=0),
+    lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-6, ge=0),
     weight_decay=hyper(0.0, ge=0),
-    rank=hyper(256, ge=1),
-    update_proj_gap=hyper(200, ge=1),
+    rank=hyper(256, ge=1, whole=True),
+    update_proj_gap=hyper(200, ge=1, whole=True),
     scale=hyper(1.0, ge=0),
     mini=flag(False),
-    seed=hyper(0, ge=0),
+    seed=hyper(0, ge=0, whole=True),
 ):
     """Gradients scaled by random projections to a low rank (Zhu et al., 2024)."""
     require(ndim(p) >= 2, "APOLLO takes matrices, not the shape {shape}")

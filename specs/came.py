@@ -29,7 +29,7 @@ def CAME(
     lr=hyper(2e-4, ge=0),
     betas=hyper((0.9, 0.999, 0.9999), ge=0, lt=1),
     eps=hyper((1e-30, 1e-16), ge=0),
-    clip=hyper(1.0, gt=0),
+    clip_threshold=hyper(1.0, gt=0),
     weight_decay=hyper(0.0, ge=0),
 ):
     """Adafactor that trusts an update as far as it agrees with its mean (Luo et al., 2023)."""
@@ -39,11 +39,11 @@ def CAME(
 
     r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
     c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
-    u = g / sqrt(r * c / mean(r))
-    u = u / maximum(1, rms(u) / clip)
+    u = g / sqrt(r / mean(r)) / sqrt(c)  # r * c may underflow
+    u = u / maximum(1, rms(u) / clip_threshold)
     m = beta1 * m + (1 - beta1) * u
 
     residual = (u - m) ** 2 + eps2
     r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
     c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
-    p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+    p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)

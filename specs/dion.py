@@ -30,9 +30,9 @@ def Dion(
     lr=hyper(1e-2, ge=0),
     mu=hyper(0.95, ge=0),
     weight_decay=hyper(0.01, ge=0),
-    rank=hyper(768, ge=1),
-    eps=hyper(1e-8, ge=0),
-    seed=hyper(0, ge=0),
+    rank=hyper(768, ge=1, whole=True),
+    epsilon=hyper(1e-8, ge=0),
+    seed=hyper(0, ge=0, whole=True),
 ):
     """Orthonormal updates of low rank, with error feedback (Ahn et al., 2025)."""
     require(ndim(p) >= 2, "Dion takes matrices, not the shape {shape}")
@@ -43,6 +43,6 @@ def Dion(
     P = qr(m @ Q)
     R = transpose(m) @ P
     m = m - (1 - mu) * P @ transpose(R)
-    Q = R / (col_norm(R) + eps)
+    Q = R / (col_norm(R) + epsilon)
     p = p - lr * weight_decay * p
     p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)

@@ -33,8 +33,8 @@ def GaLore(
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-6, ge=0),
     weight_decay=hyper(0.0, ge=0),
-    rank=hyper(128, ge=1),
-    update_proj_gap=hyper(200, ge=1),
+    rank=hyper(128, ge=1, whole=True),
+    update_proj_gap=hyper(200, ge=1, whole=True),
     scale=hyper(0.25),
 ):
     """Adam in the subspace of the gradient's leading singular vectors (Zhao et al., 2024)."""

@@ -46,26 +46,31 @@ def KLSOAP(
     R=state("gram_right", shape=("cols", "cols")),
     U=state("basis_left", shape=("rows", "rows")),
     W=state("basis_right", shape=("cols", "cols")),
-    a=state("whitening_left", shape="row", init="start"),
-    b=state("whitening_right", shape="col", init="start"),
+    a=state("whitening_left", shape="row"),
+    b=state("whitening_right", shape="col"),
     *,
     lr=hyper(1e-4, ge=0),
     betas=hyper((0.9, 0.98), ge=0, lt=1),
-    shampoo_beta=hyper(0.98, ge=0, lt=1),
+    shampoo_beta=hyper(-1.0, ge=-1, lt=1, about="Decay of the covariances; below 0, betas[1]"),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.01, ge=0),
-    precondition_frequency=hyper(10, ge=1),
-    start=hyper(0.1**-0.5, gt=0),
+    precondition_frequency=hyper(10, ge=1, whole=True),
+    init_factor=hyper(0.1, gt=0),
     max_clamp_value=hyper(4000, gt=0),
 ):
     """SOAP whose covariances minimize a Kullback-Leibler divergence (Lin et al., 2025)."""
     require(ndim(p) == 2, "KLSOAP takes matrices, not the shape {shape}")
     beta1, beta2 = betas
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
 
     if t == 1:
-        L = lerp(L, g @ transpose(g) / cols(p), 1 - shampoo_beta)
-        R = lerp(R, transpose(g) @ g / rows(p), 1 - shampoo_beta)
+        L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
+        R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
         U, W = basis(L), basis(R)
+        a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
     else:
         x = transpose(U) @ g @ W
         m = lerp(m, x, 1 - beta1)
@@ -74,11 +79,11 @@ def KLSOAP(
         p = p - lr * weight_decay * p
 
         y, z = g @ W * b, transpose(U) @ g * a
-        L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
-        R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
+        L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
+        R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
         left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-        a = whitening(lerp(1 / a**2, left, 1 - shampoo_beta), rows(p), max_clamp_value)
-        b = whitening(lerp(1 / b**2, right, 1 - shampoo_beta), cols(p), max_clamp_value)
+        a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
+        b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
         if (t - 1) % precondition_frequency == 0:
             momentum = U @ m @ transpose(W)
             U, W = qr(L @ U), qr(R @ W)

@@ -1,6 +1,12 @@
 """PSGD with Kronecker factors, as KWNS4 of lixilinx/psgd_torch has it with dense factors.
 
-The authors bound spectral norms from below by random vectors. Here they are exact.
+The authors bound spectral norms from below by random vectors. Here they are exact. The authors
+update the factors in a random share of the steps, and balance them in a hundredth of these. Here
+both happen at fixed intervals.
+
+The authors recommend to lower `lr_preconditioner` soon from 0.5 to between 0.01 and 0.1, and to
+update the factors in a share of the steps that falls from 1 to between 0.01 and 0.1. Both stand in
+the param group: set `group["lr_preconditioner"]` and `group["update_every"]` while training.
 """
 
 from optgen.spec import (
@@ -53,18 +59,20 @@ def Kron(
     b=state("L_right", shape="col"),
     k=state("stream", shape="scalar", init="index"),
     *,
-    lr=hyper(3e-4, ge=0),
+    lr=hyper(2e-4, ge=0),
     lr_preconditioner=hyper(0.5, gt=0, lt=1),
     betaL=hyper(0.9, ge=0, le=1),
     damping=hyper(1e-9, ge=0),
     momentum=hyper(0.9, ge=0, le=1),
-    weight_decay=hyper(0.0, ge=0),
+    weight_decay=hyper(0.05, ge=0),
     grad_clip_max_amps=hyper((2.0, 10.0), ge=1),
     preconditioner_init_scale=hyper(1.0, gt=0),
-    update_every=hyper(1, ge=1, about="Steps from one update of the factors to the next"),
-    seed=hyper(0, ge=0),
+    update_every=hyper(
+        1, ge=1, whole=True, about="Steps from one update of the factors to the next"
+    ),
+    seed=hyper(0, ge=0, whole=True),
 ):
-    """Whitening by two factors that are fitted without inverses (Li, 2015; Pooladzandi, 2024)."""
+    """Whitening by two factors, fitted without inverses (Li, 2015; Pooladzandi & Li, 2024)."""
     require(ndim(p) == 2, "Kron takes matrices, not the shape {shape}")
     max_average, largest = grad_clip_max_amps
 

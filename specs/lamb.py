@@ -1,6 +1,9 @@
-"""LAMB, as NVIDIA and timm have it, without their clipping of all gradients together."""
+"""LAMB, as NVIDIA and timm have it, without their clipping of all gradients together.
 
-from optgen.spec import hyper, norm, optimizer, sqrt, state, where
+As there, parameters without weight decay take Adam's steps, unless `always_adapt`.
+"""
+
+from optgen.spec import flag, hyper, minimum, norm, optimizer, sqrt, state, where
 
 
 @optimizer(paper="https://arxiv.org/abs/1904.00962")
@@ -16,6 +19,8 @@ def LAMB(
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-6, ge=0),
     weight_decay=hyper(0.01, ge=0),
+    trust_clip=flag(False, about="Let the weights' norm over the step's be 1 at most"),
+    always_adapt=flag(False, about="Scale steps of parameters without weight decay, too"),
 ):
     """Adam with steps as large as the layer, for large batches (You et al., 2019)."""
     beta1, beta2 = betas
@@ -26,5 +31,9 @@ def LAMB(
     v_hat = v / (1 - beta2**t)
 
     u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-    trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-    p = p - lr * trust * u
+    if weight_decay or always_adapt:
+        trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+        if trust_clip:
+            trust = minimum(trust, 1)
+        u = trust * u
+    p = p - lr * u

@@ -1,6 +1,9 @@
-"""LARS, as timm has it."""
+"""LARS, as timm has it.
 
-from optgen.spec import flag, fresh, hyper, norm, optimizer, state, where
+As there, parameters without weight decay take SGD's steps, unless `always_adapt`.
+"""
+
+from optgen.spec import flag, fresh, hyper, minimum, norm, optimizer, require, state, where
 
 
 @optimizer(paper="https://arxiv.org/abs/1708.03888")
@@ -8,24 +11,38 @@ def LARS(
     p,
     g,
     /,
-    b=state("momentum_buffer"),
+    b=state("momentum_buffer", when="momentum"),
     *,
-    lr=hyper(0.1, ge=0),
-    momentum=hyper(0.9, ge=0, lt=1),
-    weight_decay=hyper(1e-4, ge=0),
-    trust_coefficient=hyper(1e-3, ge=0),
-    eps=hyper(1e-8, ge=0),
+    lr=hyper(1.0, ge=0),
+    momentum=hyper(0.0, ge=0),
+    dampening=hyper(0.0),
+    weight_decay=hyper(0.0, ge=0),
     nesterov=flag(False),
+    trust_coeff=hyper(1e-3, ge=0),
+    eps=hyper(1e-8, ge=0),
+    trust_clip=flag(False, about="Let no step be larger than SGD's, as LARC does"),
+    always_adapt=flag(False, about="Scale steps of parameters without weight decay, too"),
 ):
-    """Momentum with steps as large as the layer (You et al., 2017)."""
-    ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-    u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
+    """SGD with steps as large as the layer (You et al., 2017)."""
+    require(
+        not nesterov or (momentum > 0 and dampening == 0),
+        "Nesterov momentum takes momentum and no dampening",
+    )
 
-    if fresh(b):
-        b = u
-    else:
-        b = momentum * b + u
-    if nesterov:
-        p = p - lr * (u + momentum * b)
-    else:
-        p = p - lr * b
+    trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+    trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+    if trust_clip:
+        trust = minimum(trust / lr, 1)
+    if weight_decay or always_adapt:
+        g = trust * (g + weight_decay * p)
+
+    if momentum:
+        if fresh(b):
+            b = g
+        else:
+            b = momentum * b + (1 - dampening) * g
+        if nesterov:
+            g = g + momentum * b
+        else:
+            g = b
+    p = p - lr * g

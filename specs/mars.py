@@ -1,4 +1,7 @@
-"""MARS with AdamW's step, as AGI-Arena/MARS has it; its vectors take AdamW unless `optimize_1d`."""
+"""MARS with AdamW's step, as AGI-Arena/MARS has it.
+
+Parameters that are not matrices take AdamW's steps, unless `optimize_1d`.
+"""
 
 from optgen.spec import flag, hyper, maximum, ndim, norm, optimizer, sqrt, state
 
@@ -19,7 +22,7 @@ def MARS(
     weight_decay=hyper(0.0, ge=0),
     gamma=hyper(0.025, ge=0),
     optimize_1d=flag(False),
-    lr_1d_factor=hyper(1.0, ge=0),
+    lr_1d_factor=hyper(1.0, ge=0, about="The authors' lr_1d, as a share of lr"),
     betas_1d=hyper((0.9, 0.95), ge=0, lt=1),
     weight_decay_1d=hyper(0.1, ge=0),
 ):

@@ -16,7 +16,7 @@ def OneSidedShampoo(
     lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.99), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
-    every=hyper(5, ge=1),
+    every=hyper(5, ge=1, whole=True),
 ):
     """Momentum times the inverse root of the columns' covariance (Xie et al., 2025)."""
     require(ndim(p) >= 2, "OneSidedShampoo takes matrices, not the shape {shape}")

@@ -1,6 +1,6 @@
-"""Prodigy, as its authors' package has it, with decoupled weight decay and the bias correction."""
+"""Prodigy, as its authors' package has it."""
 
-from optgen.spec import abs, hyper, maximum, minimum, optimizer, sqrt, state, sum, where
+from optgen.spec import abs, flag, hyper, maximum, minimum, optimizer, sqrt, state, sum, where
 
 
 @optimizer(paper="https://arxiv.org/abs/2306.06101")
@@ -19,31 +19,44 @@ def Prodigy(
     *,
     lr=hyper(1.0, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),
+    beta3=hyper(None, optional=True, ge=0, lt=1, about="Decay of d's sums; None is sqrt(betas[1])"),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.0, ge=0),
+    decouple=flag(True, about="Decay weights as AdamW does"),
+    use_bias_correction=flag(False),
+    safeguard_warmup=flag(False, about="Leave lr out of the sum that d is divided by"),
     d0=hyper(1e-6, gt=0),
     d_coef=hyper(1.0, gt=0),
     growth_rate=hyper(None, optional=True, gt=1),
 ):
-    """Adam whose step size grows with an estimate d of the distance to the solution."""
+    """Adam with an estimate d of the distance to go as its rate (Mishchenko & Defazio, 2023)."""
     beta1, beta2 = betas
-    beta3 = sqrt(beta2)
+    memory = sqrt(beta2)
+    if beta3 is not None:
+        memory = beta3
     k = k + 1
-    rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
+    rate = d * lr
+    if use_bias_correction:
+        rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+    if weight_decay and not decouple:
+        g = g + weight_decay * p
 
     m = beta1 * m + (1 - beta1) * d * g
     v = beta2 * v + (1 - beta2) * d**2 * g**2
-    s = beta3 * s + d / d0 * rate * g
-    r = beta3 * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+    if safeguard_warmup:
+        s = memory * s + d / d0 * d * g
+    else:
+        s = memory * s + d / d0 * rate * g
+    r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
     length = sum(abs(s), over="all")
     d_hat = where(length > 0, d_coef * r / length, d)
 
     d_new = where(d == d0, maximum(d, d_hat), d)
     d_max = maximum(d_max, d_hat)
     if growth_rate is not None:
-        d_new = d_new * growth_rate
-        d = minimum(d_max, d_new)
+        d = minimum(d_max, d_new * growth_rate)
     else:
         d = d_max
-    p = p - weight_decay * rate * p
+    if decouple:
+        p = p - weight_decay * rate * p
     p = p - rate * m / (sqrt(v) + d * eps)

@@ -1,4 +1,8 @@
-"""Scion, as LIONS-EPFL/scion has it, for matrices and vectors; convolutions take a flat view."""
+"""Scion, as LIONS-EPFL/scion has it, for matrices and vectors.
+
+A convolution takes a flat view, such as `"view": (channels, -1)`. The authors' step of it is
+smaller: divide `scale` by the root of the number of elements of the kernel, by 3 for 3 x 3.
+"""
 
 from optgen.spec import (
     choice,
@@ -27,12 +31,12 @@ def Scion(
     b=state("momentum_buffer"),
     *,
     lr=hyper(1e-3, ge=0),
-    momentum=hyper(0.1, gt=0, le=1, about="Share of the gradient in its mean"),
+    momentum=hyper(1.0, gt=0, le=1, about="Share of the gradient in its mean: 0.1 is usual"),
     scale=hyper(1.0, gt=0, about="Radius of the norm ball"),
     norm=choice("Auto", "Sign", about="Norm of matrices: spectral, or the largest element"),
     unconstrained=flag(False, about="Do not shrink the weights into the ball"),
     ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
-    ns_steps=hyper(5, lt=100),
+    ns_steps=hyper(5, lt=100, whole=True),
 ):
     """Steps to the boundary of a norm ball, along the momentum (Pethick et al., 2025)."""
     require(ndim(p) <= 2, "Scion takes matrices and vectors, not the shape {shape}")

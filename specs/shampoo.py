@@ -31,7 +31,7 @@ def Shampoo(
     lr=hyper(1e-1, ge=0),
     eps=hyper(1e-4, ge=0),
     weight_decay=hyper(0.0, ge=0),
-    update_freq=hyper(1, ge=1),
+    update_freq=hyper(1, ge=1, whole=True),
 ):
     """Gradients between the fourth roots of their accumulated covariances (Gupta et al., 2018)."""
     if weight_decay:

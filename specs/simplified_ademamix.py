@@ -16,7 +16,7 @@ def SimplifiedAdEMAMix(
     m=state("exp_avg"),
     v=state("exp_avg_sq", role="second_moment"),
     *,
-    lr=hyper(1e-3, ge=0),
+    lr=hyper(1e-4, ge=0),
     betas=hyper((0.99, 0.95), ge=0, lt=1),
     alpha=hyper(0.0, ge=0),
     beta1_warmup=hyper(None, optional=True, gt=0),
@@ -33,6 +33,5 @@ def SimplifiedAdEMAMix(
 
     m = beta1 * m + g
     v = beta2 * v + (1 - beta2) * g**2
-    root = sqrt(1 - beta2**t)
-    u = root * (alpha * g + m) / (sqrt(v) + eps * root)
+    u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
     p = p - lr * (u + weight_decay * p)

@@ -34,14 +34,18 @@ def SOAP(
     *,
     lr=hyper(3e-3, ge=0),
     betas=hyper((0.95, 0.95), ge=0, lt=1),
-    shampoo_beta=hyper(0.95, ge=0, le=1),
+    shampoo_beta=hyper(-1.0, ge=-1, le=1, about="Decay of the covariances; below 0, betas[1]"),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.01, ge=0),
-    precondition_frequency=hyper(10, ge=1),
+    precondition_frequency=hyper(10, ge=1, whole=True),
 ):
     """Adam in the eigenbasis of the gradient's covariances (Vyas et al., 2024)."""
     beta1, beta2 = betas
     k = t - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
 
     if k > 0:
         m = beta1 * m + (1 - beta1) * g
@@ -55,8 +59,8 @@ def SOAP(
         p = p - lr * weight_decay * p
 
     if factored(p):
-        L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-        R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
+        L = lerp(L, g @ transpose(g), 1 - decay)
+        R = lerp(R, transpose(g) @ g, 1 - decay)
         if k == 0:
             U = eigenvectors(L)
             W = eigenvectors(R)

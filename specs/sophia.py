@@ -22,7 +22,7 @@ def Sophia(
     batch_size=hyper(5120, gt=0),
     weight_decay=hyper(0.1, ge=0),
 ):
-    """Momentum over an estimate of the Hessian's diagonal, clipped by element (Liu, 2023)."""
+    """Momentum over an estimate of the Hessian's diagonal, and clipped (Liu et al., 2023)."""
     beta1, beta2 = betas
 
     if given(h_new):

@@ -18,7 +18,7 @@ def Yogi(
     initial_accumulator=hyper(1e-6, ge=0),
     weight_decay=hyper(0.0, ge=0),
 ):
-    """Adam whose second moment changes by a gradient's square at most (Zaheer, 2018)."""
+    """Adam whose second moment changes by a gradient's square at most (Zaheer et al., 2018)."""
     beta1, beta2 = betas
 
     if weight_decay:

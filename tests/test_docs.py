@@ -125,6 +125,25 @@ def test_the_catalogue_page_has_every_published_optimizer() -> None:
     assert rows == [(each.module, each.name, each.paper) for each in algorithms]
 
 
+def lines_of_rules() -> dict[str, int]:
+    """Return how many lines each function in `specs/` has, without blank ones and its docstring."""
+    counts = {}
+    for file in sorted((ROOT / "specs").rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        for rule in ast.parse(text).body:
+            if isinstance(rule, ast.FunctionDef):
+                body = rule.body[ast.get_docstring(rule) is not None :]
+                lines = text.splitlines()[body[0].lineno - 1 : body[-1].end_lineno] if body else []
+                counts[f"{file.stem}.{rule.name}"] = sum(bool(line.strip()) for line in lines)
+    return counts
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/catalogue.md"])
+def test_the_pages_know_how_long_the_longest_rule_is(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert re.findall(r"at most (\S+) lines", text) == [str(max(lines_of_rules().values()))]
+
+
 def test_the_readme_installs_the_wheel_of_this_version() -> None:
     wheels = set(re.findall(r"dist/optgen-[\w.]+-py3-none-any.whl", README))
 

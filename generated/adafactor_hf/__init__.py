@@ -28,8 +28,9 @@ class AdafactorHF(GeneratedOptimizer):
                 \operatorname{mean}_{\rightarrow}(\text{square}_t) \\
             &\quad c_t \leftarrow \beta_{2,t} c_{t-1} + (1 - \beta_{2,t})
                 \operatorname{mean}_{\downarrow}(\text{square}_t) \\
-            &\quad u_t \leftarrow \frac{g_t}{\sqrt{\frac{r_t
-                c_t}{\operatorname{mean}_{\downarrow}(r_t)}}} \\
+            &\quad u_t \leftarrow
+                \frac{\frac{g_t}{\sqrt{\frac{r_t}{\operatorname{mean}_{\downarrow}(r_t)}}}}{\sqrt{c_t}}
+                \\
             &\textbf{else}: \\
             &\quad v_t \leftarrow \beta_{2,t} v_{t-1} + (1 - \beta_{2,t}) \text{square}_t \\
             &\quad u_t \leftarrow \frac{g_t}{\sqrt{v_t}} \\

@@ -87,7 +87,7 @@ def update_factored(
         exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (square_row_sum / cols(params[0]))
         # c = beta2 * c + (1 - beta2) * col_mean(square)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (square_col_sum / rows(params[0]))
-        # u = g / sqrt(r * c / col_mean(r))
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
         exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
         if scale_parameter:
             # decay = weight_decay * rate * maximum(eps2, rms(p))
@@ -95,22 +95,22 @@ def update_factored(
         else:
             # decay = weight_decay * rate
             decay = number(params[0], weight_decay * rate, len(params))
-        # u = g / sqrt(r * c / col_mean(r))
-        row_factor = exp_avg_sq_row / exp_avg_sq_row_col_sum
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
+        col_factor = 1 / sqrt(exp_avg_sq_col)
         write(exp_avg_sq_rows, exp_avg_sq_row)
         write(exp_avg_sq_cols, exp_avg_sq_col)
         u_sq_sum = no_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
-        for grad_blocks, row_factor_blocks, exp_avg_sq_col_blocks in list_blocks(
-            grads, row_factor.unbind(), exp_avg_sq_col.unbind()
+        for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
+            grads, row_factor.unbind(), col_factor.unbind()
         ):
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(r * c / col_mean(r))
-            denoms = torch._foreach_mul(row_factor_blocks, exp_avg_sq_col_blocks)
-            torch._foreach_sqrt_(denoms)
-            us = torch._foreach_div(grad_blocks, denoms)
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+            torch._foreach_mul_(us, col_factor_blocks)
             scale_(us, grad_weight)
             # u = u / maximum(1, rms(u) / clip_threshold)
             torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
@@ -126,7 +126,7 @@ def update_factored(
             grad_blocks,
             exp_avg_blocks,
             row_factor_blocks,
-            exp_avg_sq_col_blocks,
+            col_factor_blocks,
             u_scale_blocks,
             u_scale2_blocks,
             step_size_blocks,
@@ -135,7 +135,7 @@ def update_factored(
             grads,
             exp_avgs,
             row_factor.unbind(),
-            exp_avg_sq_col.unbind(),
+            col_factor.unbind(),
             u_scale.unbind(),
             [] if u_scale2 is None else u_scale2.unbind(),
             step_size.unbind(),
@@ -143,10 +143,9 @@ def update_factored(
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(r * c / col_mean(r))
-            denoms = torch._foreach_mul(row_factor_blocks, exp_avg_sq_col_blocks)
-            torch._foreach_sqrt_(denoms)
-            us = torch._foreach_div(grad_blocks, denoms)
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+            torch._foreach_mul_(us, col_factor_blocks)
             scale_(us, grad_weight)
             # u = u / maximum(1, rms(u) / clip_threshold)
             torch._foreach_mul_(us, u_scale_blocks)
@@ -249,7 +248,7 @@ def update_sharded_factored(
     exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (
         square_col_sum / rows(collectives.whole)
     )
-    # u = g / sqrt(r * c / col_mean(r))
+    # u = g / sqrt(r / col_mean(r)) / sqrt(c)
     exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
     yield [collectives.sum(exp_avg_sq_row_col_sum, "rows")]
     if scale_parameter:
@@ -258,25 +257,25 @@ def update_sharded_factored(
     else:
         # decay = weight_decay * rate
         decay = number(params[0], weight_decay * rate, len(params))
-    # u = g / sqrt(r * c / col_mean(r))
-    row_factor = exp_avg_sq_row / exp_avg_sq_row_col_sum
+    # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+    row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
+    col_factor = 1 / sqrt(exp_avg_sq_col)
     write(exp_avg_sq_rows, exp_avg_sq_row)
     write(exp_avg_sq_cols, exp_avg_sq_col)
     u_sq_sum = no_sum(params[0], len(params))
-    for grad_blocks, row_factor_blocks, exp_avg_sq_col_blocks, u_sq_sum_blocks in list_chunks(
-        grads, row_factor.unbind(), exp_avg_sq_col.unbind(), sums=[u_sq_sum.unbind()]
+    for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
+        grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # u = g / sqrt(r * c / col_mean(r))
-        denoms = torch._foreach_mul(row_factor_blocks, exp_avg_sq_col_blocks)
-        torch._foreach_sqrt_(denoms)
-        us = torch._foreach_div(grad_blocks, denoms)
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
         scale_(us, grad_weight)
         # u = u / maximum(1, rms(u) / clip_threshold)
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-    del grad_blocks, denoms, us  # freed before waiting for other ranks
+    del grad_blocks, us  # freed before waiting for other ranks
     yield [collectives.sum(u_sq_sum)]
     # u = u / maximum(1, rms(u) / clip_threshold)
     u_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
@@ -290,7 +289,7 @@ def update_sharded_factored(
         grad_blocks,
         exp_avg_blocks,
         row_factor_blocks,
-        exp_avg_sq_col_blocks,
+        col_factor_blocks,
         u_scale_blocks,
         u_scale2_blocks,
         step_size_blocks,
@@ -299,7 +298,7 @@ def update_sharded_factored(
         grads,
         exp_avgs,
         row_factor.unbind(),
-        exp_avg_sq_col.unbind(),
+        col_factor.unbind(),
         u_scale.unbind(),
         [] if u_scale2 is None else u_scale2.unbind(),
         step_size.unbind(),
@@ -307,10 +306,9 @@ def update_sharded_factored(
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # u = g / sqrt(r * c / col_mean(r))
-        denoms = torch._foreach_mul(row_factor_blocks, exp_avg_sq_col_blocks)
-        torch._foreach_sqrt_(denoms)
-        us = torch._foreach_div(grad_blocks, denoms)
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
         scale_(us, grad_weight)
         # u = u / maximum(1, rms(u) / clip_threshold)
         torch._foreach_mul_(us, u_scale_blocks)

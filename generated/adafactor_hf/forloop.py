@@ -78,7 +78,7 @@ def update_factored(
         exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (square_row_sum / cols(params[0]))
         # c = beta2 * c + (1 - beta2) * col_mean(square)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (square_col_sum / rows(params[0]))
-        # u = g / sqrt(r * c / col_mean(r))
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
         exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
         if scale_parameter:
             # decay = weight_decay * rate * maximum(eps2, rms(p))
@@ -86,20 +86,20 @@ def update_factored(
         else:
             # decay = weight_decay * rate
             decay = number(params[index], weight_decay * rate)
-        # u = g / sqrt(r * c / col_mean(r))
-        row_factor = exp_avg_sq_row / exp_avg_sq_row_col_sum
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
+        col_factor = 1 / sqrt(exp_avg_sq_col)
         exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
         exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
         u_sq_sum = no_sum(params[index])
-        for grad_block, row_factor_block, exp_avg_sq_col_block in blocks(
-            grads[index], row_factor, exp_avg_sq_col
+        for grad_block, row_factor_block, col_factor_block in blocks(
+            grads[index], row_factor, col_factor
         ):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # u = g / sqrt(r * c / col_mean(r))
-            denom = row_factor_block.mul(exp_avg_sq_col_block).sqrt_()
-            u = grad_block.div(denom).mul_(grad_weight)
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            u = grad_block.mul(row_factor_block).mul_(col_factor_block).mul_(grad_weight)
             # u = u / maximum(1, rms(u) / clip_threshold)
             u_sq_sum.add_(sum_of_squares(u))
         # u = u / maximum(1, rms(u) / clip_threshold)
@@ -114,7 +114,7 @@ def update_factored(
             grad_block,
             exp_avg_block,
             row_factor_block,
-            exp_avg_sq_col_block,
+            col_factor_block,
             u_scale_block,
             u_scale2_block,
             step_size_block,
@@ -123,7 +123,7 @@ def update_factored(
             grads[index],
             exp_avgs[index] if beta1 else None,
             row_factor,
-            exp_avg_sq_col,
+            col_factor,
             u_scale,
             u_scale2,
             step_size,
@@ -131,9 +131,8 @@ def update_factored(
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # u = g / sqrt(r * c / col_mean(r))
-            denom = row_factor_block.mul(exp_avg_sq_col_block).sqrt_()
-            u = grad_block.div(denom).mul_(grad_weight)
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            u = grad_block.mul(row_factor_block).mul_(col_factor_block).mul_(grad_weight)
             # u = u / maximum(1, rms(u) / clip_threshold)
             u.mul_(u_scale_block)
             if scale_parameter:
@@ -206,9 +205,14 @@ def update_functional_factored(
         # c = beta2 * c + (1 - beta2) * col_mean(square)
         square_col_sum = col_sum(square)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + square_col_sum_weight * square_col_sum
-        # u = g / sqrt(r * c / col_mean(r))
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
         exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
-        u = grad_weight * grad / sqrt(exp_avg_sq_row * exp_avg_sq_col / exp_avg_sq_row_col_sum)
+        u = (
+            grad_weight
+            * grad
+            / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
+            / sqrt(exp_avg_sq_col)
+        )
         # u = u / maximum(1, rms(u) / clip_threshold)
         u_sq_sum = total(u * u)
         u = 1 / maximum(1, sqrt(u_sq_sum / param.numel()) / clip_threshold) * u

@@ -35,8 +35,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
 
     // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum {
-        SQUARE_VALUE = STREAMS, SQUARE_ROW_SUM, SQUARE_COL_SUM, EXP_AVG_SQ_ROW_COL_SUM,
-        ROW_FACTOR_RSQRT, EXP_AVG_SQ_COL_RSQRT, VALUES };
+        SQUARE_VALUE = STREAMS, SQUARE_ROW_SUM, SQUARE_COL_SUM, EXP_AVG_SQ_ROW_COL_SUM, ROW_FACTOR,
+        COL_FACTOR, VALUES };
     static constexpr int AXES[] = {
         TENSOR, TENSOR, TENSOR, ROW, COLUMN, TENSOR, TENSOR, ROW, COLUMN, MATRIX, ROW, COLUMN};
     enum {
@@ -52,13 +52,13 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         {Step::LOOP, COLUMN, set(EXP_AVG_SQ_COL, SQUARE_COL_SUM), set(EXP_AVG_SQ_COL), 0},
         {Step::SUM, MATRIX, set(EXP_AVG_SQ_ROW), set(EXP_AVG_SQ_ROW_COL_SUM), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(EXP_AVG_SQ_ROW, EXP_AVG_SQ_ROW_COL_SUM), set(ROW_FACTOR_RSQRT), 0},
-        {Step::LOOP, COLUMN, set(EXP_AVG_SQ_COL), set(EXP_AVG_SQ_COL_RSQRT), 0},
-        {Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR_RSQRT, EXP_AVG_SQ_COL_RSQRT), set(), 0},
+        {Step::LOOP, ROW, set(EXP_AVG_SQ_ROW, EXP_AVG_SQ_ROW_COL_SUM), set(ROW_FACTOR), 0},
+        {Step::LOOP, COLUMN, set(EXP_AVG_SQ_COL), set(COL_FACTOR), 0},
+        {Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR, COL_FACTOR), set(), 0},
         {Step::SUM, NONE, set(), set(), 2},
         {Step::LOOP, NONE, set(), set(), 0},
         {
-            Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR_RSQRT, EXP_AVG_SQ_COL_RSQRT, EXP_AVG, PARAM),
+            Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR, COL_FACTOR, EXP_AVG, PARAM),
             set(PARAM, EXP_AVG), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
@@ -332,37 +332,36 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
     template <class C, bool EXPANDED>
     NOINLINE static void rows2(
         i64 n, const C* __restrict exp_avg_sq_rows, const C* __restrict exp_avg_sq_row_col_sums,
-        C* __restrict row_factor_rsqrts) {
+        C* __restrict row_factors) {
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_row = exp_avg_sq_rows[i];
             const C exp_avg_sq_row_col_sum = exp_avg_sq_row_col_sums[EXPANDED ? i : 0];
 
-            // u = g / sqrt(r * c / col_mean(r))
-            const C row_factor = exp_avg_sq_row / exp_avg_sq_row_col_sum;
-            const C row_factor_rsqrt = 1 / sqrt(row_factor);
+            // u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            const C row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum);
 
-            row_factor_rsqrts[i] = row_factor_rsqrt;
+            row_factors[i] = row_factor;
         }
     }
 
     template <class C>
     NOINLINE static void columns2(
-        i64 n, const C* __restrict exp_avg_sq_cols, C* __restrict exp_avg_sq_col_rsqrts) {
+        i64 n, const C* __restrict exp_avg_sq_cols, C* __restrict col_factors) {
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_col = exp_avg_sq_cols[i];
 
-            // u = g / sqrt(r * c / col_mean(r))
-            const C exp_avg_sq_col_rsqrt = 1 / sqrt(exp_avg_sq_col);
+            // u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            const C col_factor = 1 / sqrt(exp_avg_sq_col);
 
-            exp_avg_sq_col_rsqrts[i] = exp_avg_sq_col_rsqrt;
+            col_factors[i] = col_factor;
         }
     }
 
     template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 rows, i64 n, i64 pitch,
-        const S* __restrict grads, const ComputeScalar<S>* __restrict row_factor_rsqrts,
-        const ComputeScalar<S>* __restrict exp_avg_sq_col_rsqrts) {
+        const S* __restrict grads, const ComputeScalar<S>* __restrict row_factors,
+        const ComputeScalar<S>* __restrict col_factors) {
         const C grad_weight = C(scalars.grad_weight);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
@@ -372,15 +371,15 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
             #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum)
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C grad = load_as<S, C>(grads + i);
-                const C row_factor_rsqrt = broadcast<S, C, EXPANDED>(row_factor_rsqrts, i, row);
-                C exp_avg_sq_col_rsqrt = load_as<S, C>(exp_avg_sq_col_rsqrts + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
+                C col_factor = load_as<S, C>(col_factors + i);
 
                 if (maximize != 0) {
                     // g = -g
                     grad = -grad;
                 }
-                // u = g / sqrt(r * c / col_mean(r))
-                const C u = grad_weight * grad * row_factor_rsqrt * exp_avg_sq_col_rsqrt;
+                // u = g / sqrt(r / col_mean(r)) / sqrt(c)
+                const C u = grad_weight * grad * row_factor * col_factor;
                 // u = u / maximum(1, rms(u) / clip_threshold)
                 const C u_sq = u * u;
 
@@ -397,7 +396,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const double u_sq_sum = numbers.u_sq_sum;
         const double param_sq_sum = numbers.param_sq_sum;
         const double decay = numbers.decay;
-        // u = g / sqrt(r * c / col_mean(r))
+        // u = g / sqrt(r / col_mean(r)) / sqrt(c)
         // u = u / maximum(1, rms(u) / clip_threshold)
         const double u_scale = 1
             / (sqrt(sizes.rows)
@@ -418,8 +417,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
     NOINLINE static void sweep3(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
         i64 pitch, S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
-        const ComputeScalar<S>* __restrict row_factor_rsqrts,
-        const ComputeScalar<S>* __restrict exp_avg_sq_col_rsqrts) {
+        const ComputeScalar<S>* __restrict row_factors,
+        const ComputeScalar<S>* __restrict col_factors) {
         const C rate = C(scalars.rate);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C u_scale = C(numbers.u_scale);
@@ -433,16 +432,16 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
                 C param = load_as<S, C>(params + i);
                 C grad = load_as<S, C>(grads + i);
                 C exp_avg = BETA1 ? load_as<S, C>(exp_avgs + i) : C(0);
-                const C row_factor_rsqrt = broadcast<S, C, EXPANDED>(row_factor_rsqrts, i, row);
-                C exp_avg_sq_col_rsqrt = load_as<S, C>(exp_avg_sq_col_rsqrts + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
+                C col_factor = load_as<S, C>(col_factors + i);
 
                 if (maximize != 0) {
                     // g = -g
                     grad = -grad;
                 }
-                // u = g / sqrt(r * c / col_mean(r))
+                // u = g / sqrt(r / col_mean(r)) / sqrt(c)
                 // u = u / maximum(1, rms(u) / clip_threshold)
-                C u = u_scale * grad * row_factor_rsqrt * exp_avg_sq_col_rsqrt;
+                C u = u_scale * grad * row_factor * col_factor;
                 if (scale_parameter != 0) {
                     // u = u * rate * maximum(eps2, rms(p))
                     u = u_scale2 * u;
@@ -489,8 +488,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
                     inputs.scalars, inputs.sizes, n, at[EXP_AVG_SQ_COL], at[SQUARE_COL_SUM]);
             case RUN_ROWS2:
                 return rows2<C, EXPANDED>(
-                    n, at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_ROW_COL_SUM], at[ROW_FACTOR_RSQRT]);
-            case RUN_COLUMNS2: return columns2<C>(n, at[EXP_AVG_SQ_COL], at[EXP_AVG_SQ_COL_RSQRT]);
+                    n, at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_ROW_COL_SUM], at[ROW_FACTOR]);
+            case RUN_COLUMNS2: return columns2<C>(n, at[EXP_AVG_SQ_COL], at[COL_FACTOR]);
         }
     }
 
@@ -509,13 +508,13 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
             case RUN_SWEEP2:
                 return sweep2<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.sums(), rows, n, pitch, at[GRAD],
-                    at[ROW_FACTOR_RSQRT], at[EXP_AVG_SQ_COL_RSQRT]);
+                    at[ROW_FACTOR], at[COL_FACTOR]);
             case RUN_SWEEP3: {
                 constexpr decltype(&sweep3<S, C, EXPANDED, false>) variants[] = {
                     sweep3<S, C, EXPANDED, false>, sweep3<S, C, EXPANDED, true>};
                 return variants[truth(inputs.hypers.beta1)](
                     inputs.hypers, inputs.scalars, inputs.named(), rows, n, pitch, at[PARAM],
-                    at[GRAD], at[EXP_AVG], at[ROW_FACTOR_RSQRT], at[EXP_AVG_SQ_COL_RSQRT]);
+                    at[GRAD], at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR]);
             }
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
@@ -626,8 +625,8 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
             exp_avg_sq_row = exp_avg_sq_row + one_minus_beta2 * (square - exp_avg_sq_row);
             // c = beta2 * c + (1 - beta2) * col_mean(square)
             exp_avg_sq_col = exp_avg_sq_col + one_minus_beta2 * (square - exp_avg_sq_col);
-            // u = g / sqrt(r * c / col_mean(r))
-            const C u = grad / sqrt(exp_avg_sq_row * exp_avg_sq_col / exp_avg_sq_row);
+            // u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            const C u = grad / (sqrt(exp_avg_sq_row / exp_avg_sq_row) * sqrt(exp_avg_sq_col));
             // u = u / maximum(1, rms(u) / clip_threshold)
             const C u_sq = u * u;
             C param_sq = 0;
@@ -657,7 +656,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
             // decay = weight_decay * rate
             decay = hypers.weight_decay * scalars.rate;
         }
-        // u = g / sqrt(r * c / col_mean(r))
+        // u = g / sqrt(r / col_mean(r)) / sqrt(c)
         // u = u / maximum(1, rms(u) / clip_threshold)
         const double u_scale = 1
             / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold);
@@ -705,9 +704,9 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
             exp_avg_sq_row = exp_avg_sq_row + one_minus_beta2 * (square - exp_avg_sq_row);
             // c = beta2 * c + (1 - beta2) * col_mean(square)
             exp_avg_sq_col = exp_avg_sq_col + one_minus_beta2 * (square - exp_avg_sq_col);
-            // u = g / sqrt(r * c / col_mean(r))
+            // u = g / sqrt(r / col_mean(r)) / sqrt(c)
             // u = u / maximum(1, rms(u) / clip_threshold)
-            C u = u_scale * grad / sqrt(exp_avg_sq_row * exp_avg_sq_col / exp_avg_sq_row);
+            C u = u_scale * grad / (sqrt(exp_avg_sq_row / exp_avg_sq_row) * sqrt(exp_avg_sq_col));
             if (scale_parameter != 0) {
                 // u = u * rate * maximum(eps2, rms(p))
                 u = u_scale2 * u;

@@ -350,15 +350,17 @@ def adafactor_hf_factored_matrices1(
         square_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = beta2 * c + (1 - beta2) * col_mean(square)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (square_col_sum / row_count)
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        col_factor = 1 / sqrt(exp_avg_sq_col)
         tl.store(exp_avg_sq_cols + lanes, exp_avg_sq_col.to(EXP_AVG_SQ_COL_T), mask)
-        tl.store(column_values + all_columns + lanes, exp_avg_sq_col, mask)
+        tl.store(column_values + all_columns + lanes, col_factor, mask)
     tl.debug_barrier()  # the next loop reads stores of other threads
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(left, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
-        # u = g / sqrt(r * c / col_mean(r))
-        row_factor = exp_avg_sq_row / exp_avg_sq_row_col_sum
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
         tl.store(row_values + all_rows + lanes, row_factor, mask)
     if group == 0:
         tl.store(scalars + 10, param_sq_sum)
@@ -427,28 +429,20 @@ def adafactor_hf_factored_finish1(
 
 @triton.jit
 def adafactor_hf_factored_tile2(
-    grads,
-    lanes,
-    mask,
-    row_factors,
-    exp_avg_sq_cols,
-    in_rows,
-    in_columns,
-    scalars,
-    dtype: tl.constexpr,
+    grads, lanes, mask, row_factors, col_factors, in_rows, in_columns, scalars, dtype: tl.constexpr
 ):
     """Sum the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
-    exp_avg_sq_col = tl.load(exp_avg_sq_cols, in_columns)[:, None, :]
+    col_factor = tl.load(col_factors, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
     grad_weight = tl.load(scalars + 7).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # u = g / sqrt(r * c / col_mean(r))
-    u = grad_weight * div(grad, sqrt(row_factor * exp_avg_sq_col))
+    # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+    u = grad_weight * grad * row_factor * col_factor
     # u = u / maximum(1, rms(u) / clip_threshold)
     u_sq_sum = total(u * u, mask)
 
@@ -498,7 +492,7 @@ def adafactor_hf_factored_tiles2(
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
     row_factors = row_values + all_rows
-    exp_avg_sq_cols = column_values + all_columns
+    col_factors = column_values + all_columns
     grads = tl.load(row + (STREAMS + 1) * tensors)
     full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
     height, width = height.to(tl.int32), width.to(tl.int32)
@@ -509,7 +503,7 @@ def adafactor_hf_factored_tiles2(
             lanes,
             None,
             row_factors,
-            exp_avg_sq_cols,
+            col_factors,
             None,
             None,
             scalars,
@@ -523,7 +517,7 @@ def adafactor_hf_factored_tiles2(
             lanes,
             mask,
             row_factors,
-            exp_avg_sq_cols,
+            col_factors,
             in_rows,
             in_columns,
             scalars,
@@ -592,7 +586,7 @@ def adafactor_hf_factored_finish2(rows, shapes, scalars, partials, found_inf, te
     numel = tl.load(row + NUMEL * tensors).to(tl.float64)
     row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
     u_scale2 = tl.zeros((), tl.float64)
-    # u = g / sqrt(r * c / col_mean(r))
+    # u = g / sqrt(r / col_mean(r)) / sqrt(c)
     # u = u / maximum(1, rms(u) / clip_threshold)
     u_scale = 1 / (
         sqrt(row_count)
@@ -616,7 +610,7 @@ def adafactor_hf_factored_tile3(
     lanes,
     mask,
     row_factors,
-    exp_avg_sq_cols,
+    col_factors,
     in_rows,
     in_columns,
     scalars,
@@ -629,7 +623,7 @@ def adafactor_hf_factored_tile3(
     if BETA1:
         exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
-    exp_avg_sq_col = tl.load(exp_avg_sq_cols, in_columns)[:, None, :]
+    col_factor = tl.load(col_factors, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
     u_scale = tl.load(scalars + 12).to(dtype)
     scale_parameter = tl.load(scalars + 2).to(dtype)
@@ -641,9 +635,9 @@ def adafactor_hf_factored_tile3(
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # u = g / sqrt(r * c / col_mean(r))
+    # u = g / sqrt(r / col_mean(r)) / sqrt(c)
     # u = u / maximum(1, rms(u) / clip_threshold)
-    u = u_scale * div(grad, sqrt(row_factor * exp_avg_sq_col))
+    u = u_scale * grad * row_factor * col_factor
     if scale_parameter != 0:
         # u = u * rate * maximum(eps2, rms(p))
         u = u_scale2 * u
@@ -708,7 +702,7 @@ def adafactor_hf_factored_tiles3(
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
     row_factors = row_values + all_rows
-    exp_avg_sq_cols = column_values + all_columns
+    col_factors = column_values + all_columns
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
@@ -723,7 +717,7 @@ def adafactor_hf_factored_tiles3(
             lanes,
             None,
             row_factors,
-            exp_avg_sq_cols,
+            col_factors,
             None,
             None,
             scalars,
@@ -740,7 +734,7 @@ def adafactor_hf_factored_tiles3(
             lanes,
             mask,
             row_factors,
-            exp_avg_sq_cols,
+            col_factors,
             in_rows,
             in_columns,
             scalars,

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdamMini(GeneratedOptimizer):
-    r"""Adam with one second moment for each parameter.
+    r"""Adam with one second moment for each row of a matrix (Zhang et al., 2024).
 
     .. math::
         \begin{aligned}
@@ -17,9 +17,14 @@ class AdamMini(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
-            &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) \operatorname{mean}(g_t^2) \\
-            &\theta_t \leftarrow \theta_t - \frac{\frac{\gamma m_t}{1 -
-                \beta_1^t}}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon}
+            &\textbf{if } \dim \theta > 1: \\
+            &\quad r_t \leftarrow \beta_2 r_{t-1} + (1 - \beta_2)
+                \operatorname{mean}_{\rightarrow}(g_t^2) \\
+            &\quad u_t \leftarrow \frac{m_t}{\sqrt{\frac{r_t}{1 - \beta_2^t}} + \epsilon} \\
+            &\textbf{else}: \\
+            &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+            &\quad u_t \leftarrow \frac{m_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
+            &\theta_t \leftarrow \theta_t - \frac{\gamma}{1 - \beta_1^t} u_t
         \end{aligned}
 
     Args:
@@ -47,17 +52,25 @@ class AdamMini(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         m (Tensor): :math:`m_t`, like the parameter, at first 0.
-        vmean (Tensor): :math:`v_t`, float64, 0-dimensional, at first 0.
+        vmean (Tensor): :math:`r_t`, one number per row of the parameter, at first 0, only where it
+            has rows and columns.
+        v (Tensor): :math:`v_t`, like the parameter, at first 0, only where it has no rows and
+            columns.
 
     Paper: https://arxiv.org/abs/2406.16793
     """
 
     rule = Rule(
         name="adam_mini",
-        states=(State("m"), State("vmean", shape="scalar", dtype="float64", on_device=True)),
+        states=(
+            State("m"),
+            State("vmean", shape="row", when="factored"),
+            State("v", when="not factored"),
+        ),
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
         elementwise=False,
+        facts=("factored",),
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -7,13 +7,15 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, stacked_numbers, sum_of_squares, write
+from optgen.runtime.eager.reductions import no_row_sum, row_sum_of_squares, write
 from optgen.runtime.eager.scalars import advance, sqrt
+from optgen.runtime.eager.slices import chunks
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
+from optgen.runtime.tensors.matrix_shape import cols
 
 
-def update(
+def update_factored(
     params: list[Tensor],
     grads: list[Tensor],
     ms: list[Tensor],
@@ -29,35 +31,43 @@ def update(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
+    bias_correction1 = 1 - beta1**step
+    step_size = lr / bias_correction1
 
     for sublist in sublists(params, grads, ms, vmeans):
         params, grads, ms, vmeans = sublist
-        vmean = stacked_numbers(params[0], vmeans)
-        grad_sq_sum = no_sum(params[0], len(params))
-        grad_sq_sums = grad_sq_sum.unbind()
-        for grad_blocks, m_blocks in list_blocks(grads, ms):
+        vmean = torch.stack(vmeans)
+        grad_sq_row_sum = no_row_sum(params[0], len(params))
+        for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_blocks(
+            grads, ms, grad_sq_row_sum.unbind()
+        ):
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             # m = beta1 * m + (1 - beta1) * g
             torch._foreach_lerp_(m_blocks, grad_blocks, 1 - beta1)
-            # v = beta2 * v + (1 - beta2) * mean(g**2)
+            # r = beta2 * r + (1 - beta2) * row_mean(g**2)
             torch._foreach_add_(
-                grad_sq_sums, [sum_of_squares(grad_block) for grad_block in grad_blocks]
+                grad_sq_row_sum_blocks,
+                [row_sum_of_squares(grad_block) for grad_block in grad_blocks],
             )
-        # v = beta2 * v + (1 - beta2) * mean(g**2)
-        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_sum / params[0].numel())
-        # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-        step_size = lr / ((1 - beta1**step) * (sqrt(vmean / (1 - beta2**step)) + eps))
-        write(vmeans, vmean.flatten())
-        for param_blocks, m_blocks, step_size_blocks in list_blocks(params, ms, step_size.unbind()):
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(params[0]))
+        # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
+        write(vmeans, vmean)
+        for param_blocks, m_blocks, row_factor_blocks in list_blocks(
+            params, ms, row_factor.unbind()
+        ):
             # p = p - lr * weight_decay * p
             scale_(param_blocks, 1 - lr * weight_decay)
-            # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-            torch._foreach_addcmul_(param_blocks, m_blocks, step_size_blocks, -1)
+            # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+            # p = p - lr / (1 - beta1**t) * u
+            torch._foreach_addcmul_(param_blocks, m_blocks, row_factor_blocks, -step_size)
 
 
-def update_sharded(
+def update_sharded_factored(
     params: list[Tensor],
     grads: list[Tensor],
     ms: list[Tensor],
@@ -74,30 +84,74 @@ def update_sharded(
     """Update one bucket of shards in place; yields the reductions that all ranks must complete."""
     step = advance(state_steps)
     beta1, beta2 = betas
+    bias_correction1 = 1 - beta1**step
+    step_size = lr / bias_correction1
 
-    vmean = stacked_numbers(params[0], vmeans)
-    grad_sq_sum = no_sum(params[0], len(params))
-    for grad_blocks, m_blocks, grad_sq_sum_blocks in list_chunks(
-        grads, ms, sums=[grad_sq_sum.unbind()]
+    vmean = torch.stack(vmeans)
+    grad_sq_row_sum = no_row_sum(params[0], len(params))
+    for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_chunks(
+        grads, ms, grad_sq_row_sum.unbind()
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         # m = beta1 * m + (1 - beta1) * g
         torch._foreach_lerp_(m_blocks, grad_blocks, 1 - beta1)
-        # v = beta2 * v + (1 - beta2) * mean(g**2)
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2)
         torch._foreach_add_(
-            grad_sq_sum_blocks, [sum_of_squares(grad_block) for grad_block in grad_blocks]
+            grad_sq_row_sum_blocks, [row_sum_of_squares(grad_block) for grad_block in grad_blocks]
         )
     del grad_blocks  # freed before waiting for other ranks
-    yield [collectives.sum(grad_sq_sum)]
-    # v = beta2 * v + (1 - beta2) * mean(g**2)
-    vmean = beta2 * vmean + (1 - beta2) * (grad_sq_sum / collectives.whole.numel())
-    # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-    step_size = lr / ((1 - beta1**step) * (sqrt(vmean / (1 - beta2**step)) + eps))
-    write(vmeans, vmean.flatten())
-    for param_blocks, m_blocks, step_size_blocks in list_chunks(params, ms, step_size.unbind()):
+    yield [collectives.sum(grad_sq_row_sum, "cols")]
+    # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+    vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(collectives.whole))
+    # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+    # p = p - lr / (1 - beta1**t) * u
+    row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
+    write(vmeans, vmean)
+    for param_blocks, m_blocks, row_factor_blocks in list_chunks(params, ms, row_factor.unbind()):
         # p = p - lr * weight_decay * p
         scale_(param_blocks, 1 - lr * weight_decay)
-        # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-        torch._foreach_addcmul_(param_blocks, m_blocks, step_size_blocks, -1)
+        # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        torch._foreach_addcmul_(param_blocks, m_blocks, row_factor_blocks, -step_size)
+
+
+def update_not_factored(
+    params: list[Tensor],
+    grads: list[Tensor],
+    ms: list[Tensor],
+    vs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+) -> None:
+    """Update one bucket in place: tensors that share every number of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    bias_correction2 = 1 - beta2**step
+    bias_correction2_sqrt = sqrt(bias_correction2)
+    bias_correction1 = 1 - beta1**step
+    step_size = lr * bias_correction2_sqrt / bias_correction1
+
+    for chunk in chunks(params, grads, ms, vs):
+        params, grads, ms, vs = chunk
+        if maximize:
+            # g = -g
+            grads = torch._foreach_neg(grads)
+        # p = p - lr * weight_decay * p
+        scale_(params, 1 - lr * weight_decay)
+        # m = beta1 * m + (1 - beta1) * g
+        torch._foreach_lerp_(ms, grads, 1 - beta1)
+        # v = beta2 * v + (1 - beta2) * g**2
+        scale_(vs, beta2)
+        torch._foreach_addcmul_(vs, grads, grads, 1 - beta2)
+        # u = m / (sqrt(v / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        denoms = torch._foreach_sqrt(vs)
+        torch._foreach_add_(denoms, eps * bias_correction2_sqrt)
+        torch._foreach_addcdiv_(params, ms, denoms, -step_size)

@@ -5,12 +5,13 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.reductions import no_sum, number, sum_of_squares, total
-from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.working_copies import write_number
+from optgen.runtime.eager.reductions import no_row_sum, row_sum, row_sum_of_squares
+from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt
+from optgen.runtime.eager.slices import slices
+from optgen.runtime.tensors.matrix_shape import cols
 
 
-def update(
+def update_factored(
     params: list[Tensor],
     grads: list[Tensor],
     ms: list[Tensor],
@@ -26,31 +27,37 @@ def update(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
+    bias_correction1 = 1 - beta1**step
+    step_size = lr / bias_correction1
 
     for index in range(len(params)):
-        vmean = number(params[index], vmeans[index])
-        grad_sq_sum = no_sum(params[index])
-        for grad_block, m_block in blocks(grads[index], ms[index]):
+        vmean = vmeans[index]
+        grad_sq_row_sum = no_row_sum(params[index])
+        for grad_block, m_block, grad_sq_row_sum_block in blocks(
+            grads[index], ms[index], grad_sq_row_sum
+        ):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
             # m = beta1 * m + (1 - beta1) * g
             m_block.lerp_(grad_block, 1 - beta1)
-            # v = beta2 * v + (1 - beta2) * mean(g**2)
-            grad_sq_sum.add_(sum_of_squares(grad_block))
-        # v = beta2 * v + (1 - beta2) * mean(g**2)
-        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_sum / params[0].numel())
-        # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-        step_size = lr / ((1 - beta1**step) * (sqrt(vmean / (1 - beta2**step)) + eps))
-        vmeans[index].copy_(vmean.view(()))
-        for param_block, m_block, step_size_block in blocks(params[index], ms[index], step_size):
+            # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+            grad_sq_row_sum_block.add_(row_sum_of_squares(grad_block))
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(params[0]))
+        # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
+        vmeans[index].copy_(vmean)
+        for param_block, m_block, row_factor_block in blocks(params[index], ms[index], row_factor):
             # p = p - lr * weight_decay * p
             param_block.mul_(1 - lr * weight_decay)
-            # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-            param_block.addcmul_(m_block, step_size_block, value=-1)
+            # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+            # p = p - lr / (1 - beta1**t) * u
+            param_block.addcmul_(m_block, row_factor_block, value=-step_size)
 
 
-def update_functional(
+def update_functional_factored(
     params: list[Tensor],
     grads: list[Tensor],
     ms: list[Tensor],
@@ -72,6 +79,11 @@ def update_functional(
         vmean = vmeans[index].clone()
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
+        grad_sq_row_sum_weight = divide(1 - beta2, cols(params[index]))
+        bias_correction2 = 1 - beta2**step
+        bias_correction2_sqrt = sqrt(bias_correction2)
+        bias_correction1 = 1 - beta1**step
+        step_size = lr / bias_correction1
 
         if maximize:
             # g = -g
@@ -80,12 +92,95 @@ def update_functional(
         param = (1 - lr * weight_decay) * param
         # m = beta1 * m + (1 - beta1) * g
         m = beta1 * m + (1 - beta1) * grad
-        # v = beta2 * v + (1 - beta2) * mean(g**2)
-        grad_sq_sum = total(grad * grad)
-        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_sum / param.numel())
-        # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-        param = param - lr / ((1 - beta1**step) * (sqrt(vmean / (1 - beta2**step)) + eps)) * m
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+        grad_sq_row_sum = row_sum(grad * grad)
+        vmean = beta2 * vmean + grad_sq_row_sum_weight * grad_sq_row_sum
+        # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        param = param - step_size * m / (1 / bias_correction2_sqrt * sqrt(vmean) + eps)
 
         params[index].copy_(param)
         ms[index].copy_(m)
-        write_number(vmeans[index], vmean)
+        vmeans[index].copy_(vmean)
+
+
+def update_not_factored(
+    params: list[Tensor],
+    grads: list[Tensor],
+    ms: list[Tensor],
+    vs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+) -> None:
+    """Update one bucket in place: tensors that share every number of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    bias_correction2 = 1 - beta2**step
+    bias_correction2_sqrt = sqrt(bias_correction2)
+    bias_correction1 = 1 - beta1**step
+    step_size = lr / bias_correction1
+
+    for param, grad, m, v in slices(params, grads, ms, vs):
+        if maximize:
+            # g = -g
+            grad = grad.neg()
+        # p = p - lr * weight_decay * p
+        param.mul_(1 - lr * weight_decay)
+        # m = beta1 * m + (1 - beta1) * g
+        m.lerp_(grad, 1 - beta1)
+        # v = beta2 * v + (1 - beta2) * g**2
+        v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        # u = m / (sqrt(v / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        denom = v.sqrt().div_(bias_correction2_sqrt).add_(eps)
+        param.addcdiv_(m, denom, value=-step_size)
+
+
+def update_functional_not_factored(
+    params: list[Tensor],
+    grads: list[Tensor],
+    ms: list[Tensor],
+    vs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+    capturable: bool,
+) -> None:
+    """Update out of place, except for the last copies; autograd or a graph capture can follow."""
+    for index in range(len(params)):
+        param = params[index].clone()
+        grad = grads[index]
+        m = ms[index].clone()
+        v = vs[index].clone()
+        step = advance_one(state_steps[index], capturable)
+        beta1, beta2 = betas
+        bias_correction2 = 1 - beta2**step
+        bias_correction2_sqrt = sqrt(bias_correction2)
+        bias_correction1 = 1 - beta1**step
+        step_size = lr / bias_correction1
+
+        if maximize:
+            # g = -g
+            grad = -grad
+        # p = p - lr * weight_decay * p
+        param = (1 - lr * weight_decay) * param
+        # m = beta1 * m + (1 - beta1) * g
+        m = beta1 * m + (1 - beta1) * grad
+        # v = beta2 * v + (1 - beta2) * g**2
+        v = beta2 * v + (1 - beta2) * grad * grad
+        # u = m / (sqrt(v / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        param = param - step_size * m / (1 / bias_correction2_sqrt * sqrt(v) + eps)
+
+        params[index].copy_(param)
+        ms[index].copy_(m)
+        vs[index].copy_(v)

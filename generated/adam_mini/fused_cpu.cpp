@@ -5,10 +5,10 @@
 namespace optgen {
 namespace {
 
-// Adam with one second moment for each parameter.
+// Adam with one second moment for each row of a matrix (Zhang et al., 2024).
 struct Rule {
-    enum { PARAM, GRAD, M, STREAMS };
-    enum { STEP, VMEAN, CELLS };
+    enum { PARAM, GRAD, M, VMEAN, V, STREAMS };
+    enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
     // Hyperparameters of a group: one row of the table.
@@ -17,36 +17,49 @@ struct Rule {
     };
 };
 
-// All parameters.
-struct AdamMiniRule : Rule {
-    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
-    static bool applies(const Sizes&) { return true; }
+// Parameters that are factored and not one by one.
+struct AdamMiniFactoredNotOneByOneRule : Rule {
+    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double beta2, vmean_before, beta1, step, decay, one_minus_beta1;
+        double beta2, step, decay, one_minus_beta1, step_size;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sq_sum, vmean, step_size;
     };
 
     // Values of the steps, their axes, the steps, and the passes that run steps together.
-    enum { VALUES = STREAMS };
-    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, MAKE_GRAD_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
+    enum { GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, ROW_FACTOR, VALUES };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR, ROW, ROW};
+    enum { RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD), set(), 0},
-        {Step::SUM, NONE, set(), set(), 0},
-        {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(GRAD, PARAM, M), set(PARAM, M), 0},
+        {Step::LOOP, TENSOR, set(GRAD), set(GRAD_SQ), 0},
+        {Step::SUM, ROW, set(GRAD_SQ), set(GRAD_SQ_ROW_SUM), 0},
+        {Step::LOOP, ROW, set(VMEAN, GRAD_SQ_ROW_SUM), set(VMEAN, ROW_FACTOR), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, M, ROW_FACTOR), set(PARAM, M), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SQ_SUM),
-            set(RUN_NUMBERS1),
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2),
             set(),
+            set(PARAM, M, VMEAN),
+        },
+    };
+    static constexpr Pass WHOLE_ROWS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(PARAM, M, VMEAN),
+        },
+    };
+    static constexpr Pass WHOLE_COLUMNS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM),
+            set(RUN_ROWS1),
+            set(VMEAN),
         },
         {
             set(RUN_SWEEP2),
@@ -54,79 +67,268 @@ struct AdamMiniRule : Rule {
             set(PARAM, M),
         },
     };
-    static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
-    static constexpr int PASS_COUNTS[] = {2};
-    static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 3;
-    static constexpr StoredNumber STORED_NUMBERS[] = {{1, VMEAN}};
-    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr Pass EXACT_MATRICES[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(PARAM, M, VMEAN),
+        },
+    };
+    static constexpr Pass EXACT_ROWS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(PARAM, M, VMEAN),
+        },
+    };
+    static constexpr Pass EXACT_COLUMNS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM),
+            set(RUN_ROWS1),
+            set(VMEAN),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(PARAM, M),
+        },
+    };
+    static constexpr Pass SPLIT[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM),
+            set(RUN_ROWS1),
+            set(VMEAN),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(PARAM, M),
+        },
+    };
+    static constexpr const Pass* PASSES[] = {
+        WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
+        SPLIT};
+    static constexpr int PASS_COUNTS[] = {1, 1, 2, 1, 1, 2, 2};
+    static constexpr bool HAS_AXES = true;
+    static constexpr int NUMBERS = 0;
+    static constexpr int ROW_REDUCTIONS = 1, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
         const double step = cells[STEP].value;
-        const double vmean = cells[VMEAN].value;
-        const double decay = 1 - lr * weight_decay;
-        const double vmean_before = vmean;
         // beta1, beta2 = betas
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
+        const double decay = 1 - lr * weight_decay;
         const double one_minus_beta1 = 1 - beta1;
-        return {beta2, vmean_before, beta1, step, decay, one_minus_beta1};
+        const double bias_correction1 = 1 - pow(beta1, step);
+        const double step_size = lr / bias_correction1;
+        return {beta2, step, decay, one_minus_beta1, step_size};
+    }
+
+    template <class S, class C, bool EXPANDED>
+    NOINLINE static void sweep1(
+        const Hypers& hypers, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
+        ComputeScalar<S>* __restrict grad_sqs, ComputeScalar<S>* __restrict grad_sq_row_sums) {
+        const auto maximize = unlikely<C>(truth(hypers.maximize));
+
+        for (i64 row = 0; row < rows; ++row) {
+            C grad_sq_row_sum = 0;
+
+            #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_sq_row_sum)
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C grad = load_as<S, C>(grads + i);
+
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
+                }
+                // r = beta2 * r + (1 - beta2) * row_mean(g**2)
+                const C grad_sq = grad * grad;
+
+                if constexpr (EXPANDED) {
+                    store_as<S>(grad_sqs + i, grad_sq);
+                } else {
+                    grad_sq_row_sum += grad_sq;
+                }
+            }
+
+            if constexpr (!EXPANDED) {
+                grad_sq_row_sums[row] += lane_sum(grad_sq_row_sum);
+            }
+            grads += pitch, grad_sqs += pitch;
+        }
+    }
+
+    template <class C>
+    NOINLINE static void rows1(
+        const Hypers& hypers, const Scalars& scalars, const Sizes& sizes, i64 n,
+        C* __restrict vmeans, const C* __restrict grad_sq_row_sums, C* __restrict row_factors) {
+        const C beta2 = C(scalars.beta2);
+        const C step = C(scalars.step);
+        const C eps = C(hypers.eps);
+
+        for (i64 i = 0; i < n; ++i) {
+            C vmean = vmeans[i];
+            C grad_sq_row_sum = grad_sq_row_sums[i];
+
+            // r = beta2 * r + (1 - beta2) * row_mean(g**2)
+            vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum * C(1 / sizes.cols));
+            // u = m / (sqrt(r / (1 - beta2**t)) + eps)
+            // p = p - lr / (1 - beta1**t) * u
+            const C row_factor = 1 / (sqrt(vmean) / sqrt(1 - pow(beta2, step)) + eps);
+
+            vmeans[i] = vmean;
+            row_factors[i] = row_factor;
+        }
+    }
+
+    template <class S, class C, bool EXPANDED>
+    NOINLINE static void sweep2(
+        const Hypers& hypers, const Scalars& scalars, i64 rows, i64 n, i64 pitch,
+        S* __restrict params, const S* __restrict grads, S* __restrict ms,
+        const ComputeScalar<S>* __restrict row_factors) {
+        const C decay = C(scalars.decay);
+        const C one_minus_beta1 = C(scalars.one_minus_beta1);
+        const C step_size = C(scalars.step_size);
+        const auto maximize = unlikely<C>(truth(hypers.maximize));
+
+        for (i64 row = 0; row < rows; ++row) {
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C param = load_as<S, C>(params + i);
+                C grad = load_as<S, C>(grads + i);
+                C m = load_as<S, C>(ms + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
+
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
+                }
+                // p = p - lr * weight_decay * p
+                param = decay * param;
+                // m = beta1 * m + (1 - beta1) * g
+                m = m + one_minus_beta1 * (grad - m);
+                // u = m / (sqrt(r / (1 - beta2**t)) + eps)
+                // p = p - lr / (1 - beta1**t) * u
+                param = param - step_size * m * row_factor;
+
+                store_as<S>(params + i, param);
+                store_as<S>(ms + i, m);
+            }
+            params += pitch, grads += pitch, ms += pitch;
+        }
+    }
+
+    static void run_numbers(int step, const LoopInputs<AdamMiniFactoredNotOneByOneRule>& inputs) {
+        (void)inputs;
+        switch (step) {
+        }
+    }
+
+    template <class C, bool EXPANDED>
+    static void run_axes(
+        int step, const LoopInputs<AdamMiniFactoredNotOneByOneRule>& inputs,
+        i64 n, const Pointer* at) {
+        switch (step) {
+            case RUN_ROWS1:
+                return rows1<C>(
+                    inputs.hypers, inputs.scalars, inputs.sizes, n, at[VMEAN], at[GRAD_SQ_ROW_SUM],
+                    at[ROW_FACTOR]);
+        }
+    }
+
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
+    // values are broadcast to every element, and the tile is one row.
+    template <class S, class C, bool EXPANDED>
+    static void run(
+        int step, const LoopInputs<AdamMiniFactoredNotOneByOneRule>& inputs,
+        i64 rows, i64 n, i64 pitch, const Pointer* at) {
+        (void)rows, (void)pitch;
+        switch (step) {
+            case RUN_SWEEP1:
+                return sweep1<S, C, EXPANDED>(
+                    inputs.hypers, rows, n, pitch, at[GRAD], at[GRAD_SQ], at[GRAD_SQ_ROW_SUM]);
+            case RUN_SWEEP2:
+                return sweep2<S, C, EXPANDED>(
+                    inputs.hypers, inputs.scalars, rows, n, pitch, at[PARAM], at[GRAD], at[M],
+                    at[ROW_FACTOR]);
+            default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
+        }
+    }
+};
+
+// Parameters that are factored and one by one.
+struct AdamMiniFactoredOneByOneRule : Rule {
+    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
+
+    // Results of the scalar program that the loops read.
+    struct Scalars {
+        double decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
+    };
+
+    // Numbers of the whole parameter that are computed from reductions.
+    struct Numbers {
+    };
+
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    enum { VALUES = STREAMS };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
+    enum { RUN_SWEEP1, STEP_COUNT };
+    static constexpr Step STEPS[] = {
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, M, VMEAN), set(PARAM, M, VMEAN), 0},
+    };
+    static constexpr Pass WHOLE_MATRICES[] = {
+        {
+            set(RUN_SWEEP1),
+            set(),
+            set(PARAM, M, VMEAN),
+        },
+    };
+    static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
+    static constexpr int PASS_COUNTS[] = {1};
+    static constexpr bool HAS_AXES = false;
+    static constexpr int NUMBERS = 0;
+    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
+
+    // Scalar program: computed once per step and parameter, in double.
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
+        const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
+        const double step = cells[STEP].value;
+        // beta1, beta2 = betas
+        const double beta1 = hypers.betas[0];
+        const double beta2 = hypers.betas[1];
+        const double decay = 1 - lr * weight_decay;
+        const double one_minus_beta1 = 1 - beta1;
+        const double one_minus_beta2 = 1 - beta2;
+        const double bias_correction2 = 1 - pow(beta2, step);
+        const double bias_correction2_sqrt = sqrt(bias_correction2);
+        const double scaled_eps = eps * bias_correction2_sqrt;
+        const double bias_correction1 = 1 - pow(beta1, step);
+        const double step_size = lr * bias_correction2_sqrt / bias_correction1;
+        return {decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
     }
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        const Hypers& hypers, Numbers& sums, i64 n, const S* __restrict grads) {
-        const auto maximize = unlikely<C>(truth(hypers.maximize));
-
-        C grad_sq_sum = 0;
-
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_sq_sum)
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C grad = load_as<S, C>(grads + i);
-
-            if (maximize != 0) {
-                // g = -g
-                grad = -grad;
-            }
-            // v = beta2 * v + (1 - beta2) * mean(g**2)
-            const C grad_sq = grad * grad;
-
-            grad_sq_sum += grad_sq;
-        }
-
-        sums.grad_sq_sum += lane_sum(grad_sq_sum);
-    }
-
-    static void numbers1(
-        const Hypers& hypers, const Scalars& scalars, const Sizes& sizes, Numbers& numbers) {
-        const double grad_sq_sum = numbers.grad_sq_sum;
-        // v = beta2 * v + (1 - beta2) * mean(g**2)
-        const double vmean = scalars.beta2 * scalars.vmean_before
-            + (1 - scalars.beta2) * (grad_sq_sum / sizes.numel);
-        // p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-        const double step_size = hypers.lr
-            / ((1 - pow(scalars.beta1, scalars.step))
-            * (sqrt(vmean / (1 - pow(scalars.beta2, scalars.step))) + hypers.eps));
-        numbers.vmean = vmean;
-        numbers.step_size = step_size;
-    }
-
-    template <class S, class C>
-    NOINLINE static void sweep2(
-        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        S* __restrict params, const S* __restrict grads, S* __restrict ms) {
+        const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict ms, S* __restrict vmeans) {
         const C decay = C(scalars.decay);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
-        const C step_size = C(numbers.step_size);
+        const C beta2 = C(scalars.beta2);
+        const C one_minus_beta2 = C(scalars.one_minus_beta2);
+        const C step_size = C(scalars.step_size);
+        const C scaled_eps = C(scalars.scaled_eps);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
             C grad = load_as<S, C>(grads + i);
             C m = load_as<S, C>(ms + i);
+            C vmean = load_as<S, C>(vmeans + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -136,19 +338,21 @@ struct AdamMiniRule : Rule {
             param = decay * param;
             // m = beta1 * m + (1 - beta1) * g
             m = m + one_minus_beta1 * (grad - m);
-            // p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-            param = param - step_size * m;
+            // r = beta2 * r + (1 - beta2) * row_mean(g**2)
+            vmean = beta2 * vmean + one_minus_beta2 * grad * grad;
+            // u = m / (sqrt(r / (1 - beta2**t)) + eps)
+            // p = p - lr / (1 - beta1**t) * u
+            param = param - step_size * m / (sqrt(vmean) + scaled_eps);
 
             store_as<S>(params + i, param);
             store_as<S>(ms + i, m);
+            store_as<S>(vmeans + i, vmean);
         }
     }
 
-    static void run_numbers(int step, const LoopInputs<AdamMiniRule>& inputs) {
+    static void run_numbers(int step, const LoopInputs<AdamMiniFactoredOneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1:
-                return numbers1(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
         }
     }
 
@@ -156,14 +360,125 @@ struct AdamMiniRule : Rule {
     // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool EXPANDED>
     static void run(
-        int step, const LoopInputs<AdamMiniRule>& inputs,
+        int step, const LoopInputs<AdamMiniFactoredOneByOneRule>& inputs,
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<S, C>(inputs.hypers, inputs.sums(), n, at[GRAD]);
-            case RUN_SWEEP2:
-                return sweep2<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named(), n, at[PARAM], at[GRAD], at[M]);
+            case RUN_SWEEP1:
+                return sweep1<S, C>(
+                    inputs.hypers, inputs.scalars, n, at[PARAM], at[GRAD], at[M], at[VMEAN]);
+        }
+    }
+};
+
+// Parameters that are not factored.
+struct AdamMiniNotFactoredRule : Rule {
+    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    static bool applies(const Sizes& sizes) { return !factored(sizes); }
+
+    // Results of the scalar program that the loops read.
+    struct Scalars {
+        double decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
+    };
+
+    // Numbers of the whole parameter that are computed from reductions.
+    struct Numbers {
+    };
+
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    enum { VALUES = STREAMS };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR};
+    enum { RUN_SWEEP1, STEP_COUNT };
+    static constexpr Step STEPS[] = {
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, M, V), set(PARAM, M, V), 0},
+    };
+    static constexpr Pass WHOLE_MATRICES[] = {
+        {
+            set(RUN_SWEEP1),
+            set(),
+            set(PARAM, M, V),
+        },
+    };
+    static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
+    static constexpr int PASS_COUNTS[] = {1};
+    static constexpr bool HAS_AXES = false;
+    static constexpr int NUMBERS = 0;
+    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
+
+    // Scalar program: computed once per step and parameter, in double.
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
+        const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
+        const double step = cells[STEP].value;
+        // beta1, beta2 = betas
+        const double beta1 = hypers.betas[0];
+        const double beta2 = hypers.betas[1];
+        const double decay = 1 - lr * weight_decay;
+        const double one_minus_beta1 = 1 - beta1;
+        const double one_minus_beta2 = 1 - beta2;
+        const double bias_correction2 = 1 - pow(beta2, step);
+        const double bias_correction2_sqrt = sqrt(bias_correction2);
+        const double scaled_eps = eps * bias_correction2_sqrt;
+        const double bias_correction1 = 1 - pow(beta1, step);
+        const double step_size = lr * bias_correction2_sqrt / bias_correction1;
+        return {decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
+    }
+
+    template <class S, class C>
+    NOINLINE static void sweep1(
+        const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict ms, S* __restrict vs) {
+        const C decay = C(scalars.decay);
+        const C one_minus_beta1 = C(scalars.one_minus_beta1);
+        const C beta2 = C(scalars.beta2);
+        const C one_minus_beta2 = C(scalars.one_minus_beta2);
+        const C step_size = C(scalars.step_size);
+        const C scaled_eps = C(scalars.scaled_eps);
+        const auto maximize = unlikely<C>(truth(hypers.maximize));
+
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load_as<S, C>(params + i);
+            C grad = load_as<S, C>(grads + i);
+            C m = load_as<S, C>(ms + i);
+            C v = load_as<S, C>(vs + i);
+
+            if (maximize != 0) {
+                // g = -g
+                grad = -grad;
+            }
+            // p = p - lr * weight_decay * p
+            param = decay * param;
+            // m = beta1 * m + (1 - beta1) * g
+            m = m + one_minus_beta1 * (grad - m);
+            // v = beta2 * v + (1 - beta2) * g**2
+            v = beta2 * v + one_minus_beta2 * grad * grad;
+            // u = m / (sqrt(v / (1 - beta2**t)) + eps)
+            // p = p - lr / (1 - beta1**t) * u
+            param = param - step_size * m / (sqrt(v) + scaled_eps);
+
+            store_as<S>(params + i, param);
+            store_as<S>(ms + i, m);
+            store_as<S>(vs + i, v);
+        }
+    }
+
+    static void run_numbers(int step, const LoopInputs<AdamMiniNotFactoredRule>& inputs) {
+        (void)inputs;
+        switch (step) {
+        }
+    }
+
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: row and column
+    // values are broadcast to every element, and the tile is one row.
+    template <class S, class C, bool EXPANDED>
+    static void run(
+        int step, const LoopInputs<AdamMiniNotFactoredRule>& inputs,
+        i64 rows, i64 n, i64 pitch, const Pointer* at) {
+        (void)rows, (void)pitch;
+        switch (step) {
+            case RUN_SWEEP1:
+                return sweep1<S, C>(
+                    inputs.hypers, inputs.scalars, n, at[PARAM], at[GRAD], at[M], at[V]);
         }
     }
 };
@@ -171,9 +486,11 @@ struct AdamMiniRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the rule needs shapes.
-extern "C" const bool optgen_shapes = true;
+// Read by the runtime: the rule needs shapes, and works on matrices.
+extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::AdamMiniRule>(*table, *threads);
+    optgen::step<
+        optgen::AdamMiniFactoredNotOneByOneRule, optgen::AdamMiniFactoredOneByOneRule,
+        optgen::AdamMiniNotFactoredRule>(*table, *threads);
 }

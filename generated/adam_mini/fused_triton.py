@@ -18,26 +18,41 @@ from optgen.runtime.fused_triton.device_functions import (
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
-    BLOCKS,
+    COLUMNS,
     PARTIALS,
-    add_up,
-    total,
+    TILE_INDEX,
+    VALUES,
+    combine,
+    elements,
+    extents,
+    inside,
+    is_last,
+    is_whole,
+    left_of,
+    lines,
+    lines_inside,
+    row_total,
+    tile_at,
+    whole_elements,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(10)
+SCALARS = tl.constexpr(7)
 WORKSPACES = {
-    (): WorkspaceSpec(
+    (True,): WorkspaceSpec(
         scalars=SCALARS.value,
-        sums=1,
+        by_matrix=True,
+        row_values=2,
+        row_sums=1,
+    ),
+    (False,): WorkspaceSpec(
+        scalars=SCALARS.value,
     ),
 }
 
 
 @triton.jit(do_not_specialize=["tensors"])
-def adam_mini_scalars(
-    rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr, VMEAN_T: tl.constexpr
-):
+def adam_mini_factored_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
     """Advance one tensor's step and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
@@ -49,32 +64,29 @@ def adam_mini_scalars(
     eps = tl.load(hyper + 3)
     weight_decay = tl.load(hyper + 4)
     maximize = tl.load(hyper + 5)
-    steps = tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(STEP_T))
+    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
-    vmeans = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(VMEAN_T))
-    vmean = tl.load(vmeans).to(tl.float64)
 
-    decay = 1 - lr * weight_decay
-    vmean_before = vmean
     # beta1, beta2 = betas
     beta1 = tl.load(hyper + 1)
     beta2 = tl.load(hyper + 2)
+    decay = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
+    bias_correction1 = 1 - ipow(beta1, step)
+    step_size = lr / bias_correction1
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, beta2)
-    tl.store(scalars + 2, vmean_before)
-    tl.store(scalars + 3, lr)
-    tl.store(scalars + 4, beta1)
-    tl.store(scalars + 5, step)
-    tl.store(scalars + 6, eps)
-    tl.store(scalars + 7, decay)
-    tl.store(scalars + 8, one_minus_beta1)
+    tl.store(scalars + 2, step)
+    tl.store(scalars + 3, eps)
+    tl.store(scalars + 4, decay)
+    tl.store(scalars + 5, one_minus_beta1)
+    tl.store(scalars + 6, step_size)
 
 
 @triton.jit
-def adam_mini_tile1(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
+def adam_mini_factored_tile1(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
     """Sum the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -85,18 +97,19 @@ def adam_mini_tile1(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # v = beta2 * v + (1 - beta2) * mean(g**2)
-    grad_sq_sum = total(grad * grad, mask)
+    # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+    grad_sq_row_sum = row_total(grad * grad, mask)
 
-    return grad_sq_sum
+    return grad_sq_row_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adam_mini_step1(
+@triton.jit
+def adam_mini_factored_tiles1(
+    tensor,
     rows,
-    block_tensor,
     shapes,
     scalars,
+    values,
     partials,
     loss_scale,
     found_inf,
@@ -104,80 +117,203 @@ def adam_mini_step1(
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    """Run one tile, and store its sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
-    start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    depth, height, width = extents(shape, tensors)
+    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    left = left_of(depth, matrix, DEPTH)
+    below = left_of(height, tile_row * HEIGHT, HEIGHT)
+    beside = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             left = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    grad_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((grads) & 15 == 0):
-        grad_sq_sum = adam_mini_tile1(
-            at(grads, start, GRAD_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            loss_scale,
-            COMPUTE_T,
+    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((grads) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        grad_sq_row_sum = adam_mini_factored_tile1(
+            at(grads, start, GRAD_T, VECTOR), lanes, None, scalars, loss_scale, COMPUTE_T
         )
     else:
-        for first in range(0, left, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            more_grad_sq_sum = adam_mini_tile1(
-                at(grads, start, GRAD_T, 1), lanes, lanes < left, scalars, loss_scale, COMPUTE_T
-            )
-            grad_sq_sum = grad_sq_sum + more_grad_sq_sum
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        grad_sq_row_sum = adam_mini_factored_tile1(
+            at(grads, start, GRAD_T, 1), lanes, mask, scalars, loss_scale, COMPUTE_T
+        )
     partials += tl.load(shape + PARTIALS * tensors)
-    tl.store(partials + block, grad_sq_sum)
+    if DEPTH > 1:
+        tl.store(values + row_lanes, grad_sq_row_sum, in_rows)
+    else:
+        tl.store(partials + tile_column * all_rows + row_lanes, grad_sq_row_sum, in_rows)
 
 
 @triton.jit(do_not_specialize=["tensors"])
-def adam_mini_finish1(rows, shapes, scalars, partials, found_inf, tensors, VMEAN_T: tl.constexpr):
-    """Compute what the next phase reads from one tensor's sums."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    row = rows + tl.program_id(0)
-    shape = shapes + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * tensors)
-    blocks = tl.load(shape + BLOCKS * tensors)
-    grad_sq_sum = add_up(partials, blocks)
-    beta2 = tl.load(scalars + 1)
-    vmean_before = tl.load(scalars + 2)
-    lr = tl.load(scalars + 3)
-    beta1 = tl.load(scalars + 4)
-    step = tl.load(scalars + 5)
-    eps = tl.load(scalars + 6)
-    numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    # v = beta2 * v + (1 - beta2) * mean(g**2)
-    vmean = beta2 * vmean_before + (1 - beta2) * (grad_sq_sum / numel)
-    # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-    step_size = lr / ((1 - ipow(beta1, step)) * (sqrt(vmean / (1 - ipow(beta2, step))) + eps))
-    tl.store(scalars + 9, step_size)
-    vmeans = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(VMEAN_T))
-    tl.store(vmeans, vmean.to(VMEAN_T))
+def adam_mini_factored_step1(
+    rows,
+    block_tensor,
+    shapes,
+    scalars,
+    values,
+    partials,
+    loss_scale,
+    found_inf,
+    tensors,
+    COMPUTE_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    tensor = tl.load(block_tensor + tl.program_id(0))
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_index == k:
+            adam_mini_factored_tiles1(
+                tensor,
+                rows,
+                shapes,
+                scalars,
+                values,
+                partials,
+                loss_scale,
+                found_inf,
+                tensors,
+                COMPUTE_T,
+                GRAD_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
 
 
 @triton.jit
-def adam_mini_tile2(params, grads, ms, lanes, mask, scalars, dtype: tl.constexpr):
+def adam_mini_factored_matrices1(
+    tensor,
+    group,
+    rows,
+    shapes,
+    scalars,
+    values,
+    tensors,
+    VMEAN_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    row = rows + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    depth, height, _width = extents(shape, tensors)
+    matrix = group * DEPTH
+    left = depth - matrix
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * tensors)
+    row_values = values + matrix * height
+    vmeans = tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(VMEAN_T)) + matrix * height
+    beta2 = tl.load(scalars + 1)
+    step = tl.load(scalars + 2)
+    eps = tl.load(scalars + 3)
+    column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        vmean = tl.load(vmeans + lanes, mask, 0.0).to(tl.float64)
+        grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / column_count)
+        # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        row_factor = 1 / (sqrt(vmean) / sqrt(1 - ipow(beta2, step)) + eps)
+        tl.store(vmeans + lanes, vmean.to(VMEAN_T), mask)
+        tl.store(row_values + all_rows + lanes, row_factor, mask)
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def adam_mini_factored_finish1(
+    firsts,
+    owners,
+    rows,
+    shapes,
+    scalars,
+    values,
+    partials,
+    arrived,
+    found_inf,
+    tensors,
+    VMEAN_T: tl.constexpr,
+    TILES: tl.constexpr,
+    LINES: tl.constexpr,
+):
+    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(owners + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(firsts + tensor)
+    shape = shapes + tensor
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_index == k:
+            group, count = program, 1
+            if TILES[k][0] == 1:
+                group, count = combine(
+                    program,
+                    shape,
+                    values,
+                    partials,
+                    tensors,
+                    SUMS=0,
+                    ROW_SUMS=1,
+                    COLUMN_SUMS=0,
+                    ROW_VALUES=2,
+                    HEIGHT=TILES[k][1],
+                    WIDTH=TILES[k][2],
+                )
+            if is_last(arrived, group, shape, tensors, count):
+                adam_mini_factored_matrices1(
+                    tensor,
+                    group,
+                    rows,
+                    shapes,
+                    scalars,
+                    values,
+                    tensors,
+                    VMEAN_T,
+                    LINES[k][0],
+                    LINES[k][1],
+                    LINES[k][2],
+                )
+
+
+@triton.jit
+def adam_mini_factored_tile2(
+    params, grads, ms, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     m = tl.load(ms + lanes, mask).to(dtype)
+    row_factor = tl.load(row_factors, in_rows)[:, :, None]
     maximize = tl.load(scalars).to(dtype)
-    decay = tl.load(scalars + 7).to(dtype)
-    one_minus_beta1 = tl.load(scalars + 8).to(dtype)
-    step_size = tl.load(scalars + 9).to(dtype)
+    decay = tl.load(scalars + 4).to(dtype)
+    one_minus_beta1 = tl.load(scalars + 5).to(dtype)
+    step_size = tl.load(scalars + 6).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -186,24 +322,216 @@ def adam_mini_tile2(params, grads, ms, lanes, mask, scalars, dtype: tl.constexpr
     param = decay * param
     # m = beta1 * m + (1 - beta1) * g
     m = m + one_minus_beta1 * (grad - m)
-    # p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-    param = param - step_size * m
+    # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+    # p = p - lr / (1 - beta1**t) * u
+    param = param - step_size * m * row_factor
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(ms + lanes, m.to(ms.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adam_mini_step2(
+@triton.jit
+def adam_mini_factored_tiles2(
+    tensor,
     rows,
-    block_tensor,
+    shapes,
     scalars,
+    values,
     found_inf,
     tensors,
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     M_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run one tile."""
+    row = rows + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    depth, height, width = extents(shape, tensors)
+    block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    left = left_of(depth, matrix, DEPTH)
+    below = left_of(height, tile_row * HEIGHT, HEIGHT)
+    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            left = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * tensors)
+    row_values = values + row_lanes
+    row_factors = row_values + all_rows
+    params = tl.load(row + STREAMS * tensors)
+    grads = tl.load(row + (STREAMS + 1) * tensors)
+    ms = tl.load(row + (STREAMS + 2) * tensors)
+    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((params | grads | ms) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        adam_mini_factored_tile2(
+            at(params, start, PARAM_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
+            at(ms, start, M_T, VECTOR),
+            lanes,
+            None,
+            row_factors,
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        adam_mini_factored_tile2(
+            at(params, start, PARAM_T, 1),
+            at(grads, start, GRAD_T, 1),
+            at(ms, start, M_T, 1),
+            lanes,
+            mask,
+            row_factors,
+            in_rows,
+            scalars,
+            COMPUTE_T,
+        )
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def adam_mini_factored_step2(
+    rows,
+    block_tensor,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    tensors,
+    COMPUTE_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    M_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    tensor = tl.load(block_tensor + tl.program_id(0))
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_index == k:
+            adam_mini_factored_tiles2(
+                tensor,
+                rows,
+                shapes,
+                scalars,
+                values,
+                found_inf,
+                tensors,
+                COMPUTE_T,
+                PARAM_T,
+                GRAD_T,
+                M_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def adam_mini_not_factored_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
+    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    row = rows + tl.program_id(0)
+    hyper = hypers + tl.load(row + GROUP * tensors) * 6
+    scalars += tl.program_id(0) * SCALARS
+    lr = tl.load(hyper)
+    eps = tl.load(hyper + 3)
+    weight_decay = tl.load(hyper + 4)
+    maximize = tl.load(hyper + 5)
+    steps = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(STEP_T))
+    step = tl.load(steps).to(tl.float64) + 1
+
+    # beta1, beta2 = betas
+    beta1 = tl.load(hyper + 1)
+    beta2 = tl.load(hyper + 2)
+    decay = 1 - lr * weight_decay
+    one_minus_beta1 = 1 - beta1
+    one_minus_beta2 = 1 - beta2
+    bias_correction2 = 1 - ipow(beta2, step)
+    bias_correction2_sqrt = sqrt(bias_correction2)
+    scaled_eps = eps * bias_correction2_sqrt
+    bias_correction1 = 1 - ipow(beta1, step)
+    step_size = lr * bias_correction2_sqrt / bias_correction1
+
+    tl.store(steps, step.to(STEP_T))
+    tl.store(scalars, maximize)
+    tl.store(scalars + 1, decay)
+    tl.store(scalars + 2, one_minus_beta1)
+    tl.store(scalars + 3, beta2)
+    tl.store(scalars + 4, one_minus_beta2)
+    tl.store(scalars + 5, step_size)
+    tl.store(scalars + 6, scaled_eps)
+
+
+@triton.jit
+def adam_mini_not_factored_tile1(
+    params, grads, ms, vs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+):
+    """Update the elements `lanes` of one tensor."""
+    param = tl.load(params + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    m = tl.load(ms + lanes, mask).to(dtype)
+    v = tl.load(vs + lanes, mask).to(dtype)
+    maximize = tl.load(scalars).to(dtype)
+    decay = tl.load(scalars + 1).to(dtype)
+    one_minus_beta1 = tl.load(scalars + 2).to(dtype)
+    beta2 = tl.load(scalars + 3).to(dtype)
+    one_minus_beta2 = tl.load(scalars + 4).to(dtype)
+    step_size = tl.load(scalars + 5).to(dtype)
+    scaled_eps = tl.load(scalars + 6).to(dtype)
+    if loss_scale is not None:
+        grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
+        tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
+
+    if maximize != 0:
+        # g = -g
+        grad = neg(grad)
+    # p = p - lr * weight_decay * p
+    param = decay * param
+    # m = beta1 * m + (1 - beta1) * g
+    m = m + one_minus_beta1 * (grad - m)
+    # v = beta2 * v + (1 - beta2) * g**2
+    v = beta2 * v + one_minus_beta2 * grad * grad
+    # u = m / (sqrt(v / (1 - beta2**t)) + eps)
+    # p = p - lr / (1 - beta1**t) * u
+    param = param - step_size * div(m, sqrt(v) + scaled_eps)
+
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    tl.store(ms + lanes, m.to(ms.dtype.element_ty), mask)
+    tl.store(vs + lanes, v.to(vs.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def adam_mini_not_factored_step1(
+    rows,
+    block_tensor,
+    scalars,
+    loss_scale,
+    found_inf,
+    tensors,
+    COMPUTE_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    M_T: tl.constexpr,
+    V_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -221,34 +549,39 @@ def adam_mini_step2(
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     ms = tl.load(row + (STREAMS + 2) * tensors)
-    if (left == BLOCK) & ((params | grads | ms) & 15 == 0):
-        adam_mini_tile2(
+    vs = tl.load(row + (STREAMS + 4) * tensors)
+    if (left == BLOCK) & ((params | grads | ms | vs) & 15 == 0):
+        adam_mini_not_factored_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(ms, start, M_T, VECTOR),
+            at(vs, start, V_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
+            loss_scale,
             COMPUTE_T,
         )
     else:
         for first in range(0, left, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adam_mini_tile2(
+            adam_mini_not_factored_tile1(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(ms, start, M_T, 1),
+                at(vs, start, V_T, 1),
                 lanes,
                 lanes < left,
                 scalars,
+                loss_scale,
                 COMPUTE_T,
             )
 
 
-def update(bucket: Bucket) -> None:
+def _update_factored(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
-    adam_mini_scalars[(bucket.tensors,)](
+    adam_mini_factored_scalars[(bucket.tensors,)](
         bucket.rows,
         bucket.hypers,
         work.scalars,
@@ -257,11 +590,12 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    adam_mini_step1[(bucket.blocks,)](
+    adam_mini_factored_step1[(bucket.blocks,)](
         bucket.rows,
         bucket.block_tensor,
         work.shapes,
         work.scalars,
+        work.values,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -270,20 +604,27 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    adam_mini_finish1[(bucket.tensors,)](
+    programs = work.programs(1, 0)
+    adam_mini_factored_finish1[(programs.total,)](
+        programs.firsts,
+        programs.owners,
         bucket.rows,
         work.shapes,
         work.scalars,
+        work.values,
         work.partials,
+        work.arrived,
         bucket.found_inf,
         bucket.tensors,
-        bucket.scalar_types[1],
-        **work.numbers,
+        bucket.types[3],
+        **work.lines,
     )
-    adam_mini_step2[(bucket.blocks,)](
+    adam_mini_factored_step2[(bucket.blocks,)](
         bucket.rows,
         bucket.block_tensor,
+        work.shapes,
         work.scalars,
+        work.values,
         bucket.found_inf,
         bucket.tensors,
         bucket.compute_type,
@@ -292,3 +633,39 @@ def update(bucket: Bucket) -> None:
         bucket.types[2],
         **bucket.options,
     )
+
+
+def _update_not_factored(bucket: Bucket) -> None:
+    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    work = bucket.workspace
+    adam_mini_not_factored_scalars[(bucket.tensors,)](
+        bucket.rows,
+        bucket.hypers,
+        work.scalars,
+        bucket.found_inf,
+        bucket.tensors,
+        *bucket.scalar_types,
+        **bucket.prologue_options,
+    )
+    adam_mini_not_factored_step1[(bucket.blocks,)](
+        bucket.rows,
+        bucket.block_tensor,
+        work.scalars,
+        bucket.loss_scale,
+        bucket.found_inf,
+        bucket.tensors,
+        bucket.compute_type,
+        bucket.types[0],
+        bucket.types[1],
+        bucket.types[2],
+        bucket.types[4],
+        **bucket.options,
+    )
+
+
+def update(bucket: Bucket) -> None:
+    """Launch the kernels for the shape of the bucket's tensors."""
+    if bucket.key.facts == (True,):
+        _update_factored(bucket)
+    elif bucket.key.facts == (False,):
+        _update_not_factored(bucket)

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdaMuon(GeneratedOptimizer):
-    r"""Muon with a second moment for each element, in steps of AdamW's size (Si et al., 2025).
+    r"""Muon of the momentum's signs, with a second moment for each element (Si et al., 2025).
 
     .. math::
         \begin{aligned}
@@ -21,9 +21,10 @@ class AdaMuon(GeneratedOptimizer):
             &\quad u_t \leftarrow \operatorname{lerp}(g_t, b_t, \mu) \\
             &\textbf{else}: \\
             &\quad u_t \leftarrow b_t \\
-            &o_t \leftarrow \operatorname{NewtonSchulz}_{k}(u_t;\, (a_1, a_2, a_3), 10^{-7}) \\
-            &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) o_t^2 \\
-            &o_t \leftarrow \frac{o_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
+            &o_t \leftarrow \operatorname{NewtonSchulz}_{k}(\operatorname{sign}(u_t);\, (a_1, a_2,
+                a_3), 10^{-7}) \\
+            &v_t \leftarrow \mu v_{t-1} + (1 - \mu) o_t^2 \\
+            &o_t \leftarrow \frac{o_t}{\sqrt{v_t} + \epsilon} \\
             &o_t \leftarrow \frac{o_t \sqrt{\min(\operatorname{rows}(\theta),
                 \operatorname{cols}(\theta))}}{\left\|o_t\right\|_2 + \epsilon} \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
@@ -35,14 +36,12 @@ class AdaMuon(GeneratedOptimizer):
         params: Parameters to optimize, or dicts that define groups; both may have names.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-2.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
-        momentum (float): Decay rate of the running average of gradients, in [0, 1); :math:`\mu` in
-            the rule. Default: 0.95.
+        momentum (float): Decay rate of the running averages, in [0, 1); :math:`\mu` in the rule.
+            Default: 0.95.
         nesterov (bool): Nesterov. Default: True.
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
-        ns_steps (float): Ns steps, below 100; :math:`k` in the rule. Default: 5.
-        beta2 (float): Decay rate of a running average, in [0, 1); :math:`\beta_2` in the rule.
-            Default: 0.999.
+        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 5.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -60,7 +59,6 @@ class AdaMuon(GeneratedOptimizer):
             partition.
 
     State:
-        step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         momentum_buffer (Tensor): :math:`b_t`, like the parameter, at first 0.
         v_buffer (Tensor): :math:`v_t`, like the parameter, at first 0.
 
@@ -77,13 +75,13 @@ class AdaMuon(GeneratedOptimizer):
             "nesterov",
             "ns_coefficients",
             "ns_steps",
-            "beta2",
             "eps",
             "maximize",
         ),
+        step=None,
         tensor_hypers=(),
         elementwise=False,
-        upper_bounds=(("momentum", 1), ("ns_steps", 100), ("beta2", 1)),
+        upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )
     lowerings = __name__
 
@@ -96,7 +94,6 @@ class AdaMuon(GeneratedOptimizer):
         nesterov: bool = True,
         ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
         ns_steps: float = 5,
-        beta2: float = 0.999,
         eps: float = 1e-8,
         *,
         maximize: bool = False,
@@ -111,10 +108,8 @@ class AdaMuon(GeneratedOptimizer):
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"Invalid momentum value: {momentum}")
-        if not ns_steps < 100.0:
-            raise ValueError(f"Invalid ns_steps value: {ns_steps}")
-        if not 0.0 <= beta2 < 1.0:
-            raise ValueError(f"Invalid beta2 value: {beta2}")
+        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+            raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
         defaults = {
@@ -124,7 +119,6 @@ class AdaMuon(GeneratedOptimizer):
             "nesterov": nesterov,
             "ns_coefficients": ns_coefficients,
             "ns_steps": ns_steps,
-            "beta2": beta2,
             "eps": eps,
             "maximize": maximize,
             "foreach": foreach,

@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import one_list_block, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import no_sum, sum_of_squares
-from optgen.runtime.eager.scalars import advance, maximum, minimum, sqrt
+from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
@@ -20,7 +20,6 @@ def update(
     grads: list[Tensor],
     momentum_buffers: list[Tensor],
     v_buffers: list[Tensor],
-    state_steps: list[Tensor],
     *,
     lr: float,
     weight_decay: float,
@@ -28,15 +27,11 @@ def update(
     nesterov: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
-    beta2: float,
     eps: float,
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
-    step = advance(state_steps)
-    bias_correction2 = 1 - beta2**step
-    bias_correction2_sqrt = sqrt(bias_correction2)
-    scaled_eps = eps * bias_correction2_sqrt
+    one_minus_momentum = 1 - momentum
     step_size = lr * 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
 
     for sublist in sublists(params, grads, momentum_buffers, v_buffers):
@@ -45,27 +40,28 @@ def update(
             # g = -g
             grads = torch._foreach_neg(grads)
         # b = lerp(b, g, 1 - momentum)
-        torch._foreach_lerp_(momentum_buffers, grads, 1 - momentum)
+        torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
         if nesterov:
             # u = lerp(g, b, momentum)
             us = torch._foreach_lerp(grads, momentum_buffers, momentum)
         else:
             # u = b
             us = momentum_buffers
-        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-        o2s = orthogonalize(us, ns_coefficients, ns_steps, 1e-07)
+        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+        sign_matrixs = torch._foreach_sign(us)
+        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+        o2s = orthogonalize(sign_matrixs, ns_coefficients, ns_steps, 1e-07)
         o2s = [o2.to(params[0].dtype) for o2 in o2s]
         o_sq_sum = no_sum(params[0], len(params))
         o_sq_sums = o_sq_sum.unbind()
         for v_buffer_blocks, o2_blocks in one_list_block(v_buffers, o2s):
-            # v = beta2 * v + (1 - beta2) * o**2
-            scale_(v_buffer_blocks, beta2)
-            torch._foreach_addcmul_(v_buffer_blocks, o2_blocks, o2_blocks, 1 - beta2)
-            # o = o / (sqrt(v / (1 - beta2**t)) + eps)
+            # v = momentum * v + (1 - momentum) * o**2
+            scale_(v_buffer_blocks, momentum)
+            torch._foreach_addcmul_(v_buffer_blocks, o2_blocks, o2_blocks, one_minus_momentum)
+            # o = o / (sqrt(v) + eps)
             denoms = torch._foreach_sqrt(v_buffer_blocks)
-            torch._foreach_add_(denoms, scaled_eps)
+            torch._foreach_add_(denoms, eps)
             o3s = torch._foreach_div(o2_blocks, denoms)
-            scale_(o3s, bias_correction2_sqrt)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
             torch._foreach_add_(o_sq_sums, [sum_of_squares(o3) for o3 in o3s])
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
@@ -73,11 +69,10 @@ def update(
         for param_blocks, v_buffer_blocks, o2_blocks, o_scale_blocks in one_list_block(
             params, v_buffers, o2s, o_scale.unbind()
         ):
-            # o = o / (sqrt(v / (1 - beta2**t)) + eps)
+            # o = o / (sqrt(v) + eps)
             denoms = torch._foreach_sqrt(v_buffer_blocks)
-            torch._foreach_add_(denoms, scaled_eps)
+            torch._foreach_add_(denoms, eps)
             o3s = torch._foreach_div(o2_blocks, denoms)
-            scale_(o3s, bias_correction2_sqrt)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
             os = torch._foreach_mul(o3s, o_scale_blocks)
             # p = p - lr * weight_decay * p
@@ -91,7 +86,6 @@ def update_sharded(
     grads: list[Tensor],
     momentum_buffers: list[Tensor],
     v_buffers: list[Tensor],
-    state_steps: list[Tensor],
     *,
     lr: float,
     weight_decay: float,
@@ -99,44 +93,41 @@ def update_sharded(
     nesterov: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
-    beta2: float,
     eps: float,
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
     """Update one bucket of shards in place; yields the reductions that all ranks must complete."""
-    step = advance(state_steps)
-    bias_correction2 = 1 - beta2**step
-    bias_correction2_sqrt = sqrt(bias_correction2)
-    scaled_eps = eps * bias_correction2_sqrt
+    one_minus_momentum = 1 - momentum
     step_size = lr * 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))
 
     if maximize:
         # g = -g
         grads = torch._foreach_neg(grads)
     # b = lerp(b, g, 1 - momentum)
-    torch._foreach_lerp_(momentum_buffers, grads, 1 - momentum)
+    torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
     if nesterov:
         # u = lerp(g, b, momentum)
         us = torch._foreach_lerp(grads, momentum_buffers, momentum)
     else:
         # u = b
         us = momentum_buffers
-    # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-    whole = yield collectives.gather(us)
+    # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+    sign_matrixs = torch._foreach_sign(us)
+    # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+    whole = yield collectives.gather(sign_matrixs)
     o2s = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
     o2s = [o2.to(params[0].dtype) for o2 in o2s]
     o_sq_sum = no_sum(params[0], len(params))
     o_sq_sums = o_sq_sum.unbind()
     for v_buffer_blocks, o2_blocks in one_list_block(v_buffers, o2s):
-        # v = beta2 * v + (1 - beta2) * o**2
-        scale_(v_buffer_blocks, beta2)
-        torch._foreach_addcmul_(v_buffer_blocks, o2_blocks, o2_blocks, 1 - beta2)
-        # o = o / (sqrt(v / (1 - beta2**t)) + eps)
+        # v = momentum * v + (1 - momentum) * o**2
+        scale_(v_buffer_blocks, momentum)
+        torch._foreach_addcmul_(v_buffer_blocks, o2_blocks, o2_blocks, one_minus_momentum)
+        # o = o / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(v_buffer_blocks)
-        torch._foreach_add_(denoms, scaled_eps)
+        torch._foreach_add_(denoms, eps)
         o3s = torch._foreach_div(o2_blocks, denoms)
-        scale_(o3s, bias_correction2_sqrt)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
         torch._foreach_add_(o_sq_sums, [sum_of_squares(o3) for o3 in o3s])
     yield [collectives.sum(o_sq_sum)]
@@ -147,11 +138,10 @@ def update_sharded(
     for param_blocks, v_buffer_blocks, o2_blocks, o_scale_blocks in one_list_block(
         params, v_buffers, o2s, o_scale.unbind()
     ):
-        # o = o / (sqrt(v / (1 - beta2**t)) + eps)
+        # o = o / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(v_buffer_blocks)
-        torch._foreach_add_(denoms, scaled_eps)
+        torch._foreach_add_(denoms, eps)
         o3s = torch._foreach_div(o2_blocks, denoms)
-        scale_(o3s, bias_correction2_sqrt)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
         os = torch._foreach_mul(o3s, o_scale_blocks)
         # p = p - lr * weight_decay * p

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import one_block
 from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
-from optgen.runtime.eager.scalars import advance, advance_one, lerp, maximum, minimum, sqrt
+from optgen.runtime.eager.scalars import lerp, maximum, minimum, sign, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
@@ -16,7 +16,6 @@ def update(
     grads: list[Tensor],
     momentum_buffers: list[Tensor],
     v_buffers: list[Tensor],
-    state_steps: list[Tensor],
     *,
     lr: float,
     weight_decay: float,
@@ -24,14 +23,11 @@ def update(
     nesterov: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
-    beta2: float,
     eps: float,
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
-    step = advance(state_steps)
-    bias_correction2 = 1 - beta2**step
-    bias_correction2_sqrt = sqrt(bias_correction2)
+    one_minus_momentum = 1 - momentum
     step_size = lr * 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
@@ -41,22 +37,24 @@ def update(
             # g = -g
             grad = grad.neg()
         # b = lerp(b, g, 1 - momentum)
-        momentum_buffer.lerp_(grad, 1 - momentum)
+        momentum_buffer.lerp_(grad, one_minus_momentum)
         if nesterov:
             # u = lerp(g, b, momentum)
             u = grad.lerp(momentum_buffer, momentum)
         else:
             # u = b
             u = momentum_buffer
-        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-        o2 = orthogonalize([u], ns_coefficients, ns_steps, 1e-07)[0]
+        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+        sign_matrix = u.sign()
+        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+        o2 = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
         o2 = o2.to(params[index].dtype)
         o_sq_sum = no_sum(params[index])
         for v_buffer_block, o2_block in one_block(v_buffers[index], o2):
-            # v = beta2 * v + (1 - beta2) * o**2
-            v_buffer_block.mul_(beta2).addcmul_(o2_block, o2_block, value=1 - beta2)
-            # o = o / (sqrt(v / (1 - beta2**t)) + eps)
-            denom = v_buffer_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+            # v = momentum * v + (1 - momentum) * o**2
+            v_buffer_block.mul_(momentum).addcmul_(o2_block, o2_block, value=one_minus_momentum)
+            # o = o / (sqrt(v) + eps)
+            denom = v_buffer_block.sqrt().add_(eps)
             o3 = o2_block.div(denom)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
             o_sq_sum.add_(sum_of_squares(o3))
@@ -65,8 +63,8 @@ def update(
         for param_block, v_buffer_block, o2_block, o_scale_block in one_block(
             params[index], v_buffers[index], o2, o_scale
         ):
-            # o = o / (sqrt(v / (1 - beta2**t)) + eps)
-            denom = v_buffer_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+            # o = o / (sqrt(v) + eps)
+            denom = v_buffer_block.sqrt().add_(eps)
             o3 = o2_block.div(denom)
             # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
             o = o3.mul(o_scale_block)
@@ -81,7 +79,6 @@ def update_functional(
     grads: list[Tensor],
     momentum_buffers: list[Tensor],
     v_buffers: list[Tensor],
-    state_steps: list[Tensor],
     *,
     lr: float,
     weight_decay: float,
@@ -89,7 +86,6 @@ def update_functional(
     nesterov: bool,
     ns_coefficients: tuple[float, float, float],
     ns_steps: float,
-    beta2: float,
     eps: float,
     maximize: bool,
     capturable: bool,
@@ -100,28 +96,26 @@ def update_functional(
         grad = grads[index]
         momentum_buffer = momentum_buffers[index].clone()
         v_buffer = v_buffers[index].clone()
-        step = advance_one(state_steps[index], capturable)
-        bias_correction2 = 1 - beta2**step
-        bias_correction2_sqrt = sqrt(bias_correction2)
+        one_minus_momentum = 1 - momentum
         step_size = lr * 0.2 * sqrt(maximum(rows(params[index]), cols(params[index])))
 
         if maximize:
             # g = -g
             grad = -grad
         # b = lerp(b, g, 1 - momentum)
-        momentum_buffer = lerp(momentum_buffer, grad, 1 - momentum)
+        momentum_buffer = lerp(momentum_buffer, grad, one_minus_momentum)
         if nesterov:
             # u = lerp(g, b, momentum)
             u = lerp(grad, momentum_buffer, momentum)
         else:
             # u = b
             u = momentum_buffer
-        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
-        o2 = orthogonalize([u], ns_coefficients, ns_steps, 1e-07)[0]
-        # v = beta2 * v + (1 - beta2) * o**2
-        v_buffer = beta2 * v_buffer + (1 - beta2) * o2 * o2
-        # o = o / (sqrt(v / (1 - beta2**t)) + eps)
-        o3 = o2 / (1 / bias_correction2_sqrt * sqrt(v_buffer) + eps)
+        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+        o2 = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
+        # v = momentum * v + (1 - momentum) * o**2
+        v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2
+        # o = o / (sqrt(v) + eps)
+        o3 = o2 / (sqrt(v_buffer) + eps)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
         o_sq_sum = total(o3 * o3)
         o = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o3

@@ -5,16 +5,15 @@
 namespace optgen {
 namespace {
 
-// Muon with a second moment for each element, in steps of AdamW's size (Si et al., 2025).
+// Muon of the momentum's signs, with a second moment for each element (Si et al., 2025).
 struct Rule {
-    enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, U, O2, STREAMS };
-    enum { STEP, CELLS };
-    static constexpr bool HAS_STEP = true;
+    enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, SIGN_MATRIX, O2, STREAMS };
+    enum { CELLS };
+    static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double lr, weight_decay, momentum, nesterov, ns_coefficients[3], ns_steps, beta2, eps;
-        double maximize;
+        double lr, weight_decay, momentum, nesterov, ns_coefficients[3], ns_steps, eps, maximize;
     };
 };
 
@@ -37,13 +36,13 @@ struct AdaMuonBefore : Rule {
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, U), 0},
+        {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, SIGN_MATRIX), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
             set(RUN_SWEEP1),
             set(),
-            set(MOMENTUM_BUFFER, U),
+            set(MOMENTUM_BUFFER, SIGN_MATRIX),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
@@ -63,7 +62,7 @@ struct AdaMuonBefore : Rule {
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, const S* __restrict grads,
-        S* __restrict momentum_buffers, S* __restrict us) {
+        S* __restrict momentum_buffers, S* __restrict sign_matrixs) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
@@ -87,9 +86,11 @@ struct AdaMuonBefore : Rule {
                 // u = b
                 u = momentum_buffer;
             }
+            // o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+            const C sign_matrix = sign(u);
 
             store_as<S>(momentum_buffers + i, momentum_buffer);
-            store_as<S>(us + i, u);
+            store_as<S>(sign_matrixs + i, sign_matrix);
         }
     }
 
@@ -109,7 +110,8 @@ struct AdaMuonBefore : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
+                    inputs.hypers, inputs.scalars, n, at[GRAD], at[MOMENTUM_BUFFER],
+                    at[SIGN_MATRIX]);
         }
     }
 };
@@ -121,8 +123,7 @@ struct AdaMuonAfter : Rule {
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double one_minus_beta2, bias_correction2_sqrt, scaled_eps, inverse_bias_correction2_sqrt;
-        double decay, step_size;
+        double one_minus_momentum, decay, step_size;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -160,30 +161,21 @@ struct AdaMuonAfter : Rule {
     static constexpr int MATRIX_REDUCTIONS = 0;
 
     // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
-        const double lr = hypers.lr, weight_decay = hypers.weight_decay, beta2 = hypers.beta2;
-        const double eps = hypers.eps;
-        const double step = cells[STEP].value;
-        const double one_minus_beta2 = 1 - beta2;
+    static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes& sizes) {
+        const double lr = hypers.lr, weight_decay = hypers.weight_decay, momentum = hypers.momentum;
+        const double one_minus_momentum = 1 - momentum;
         const double decay = 1 - lr * weight_decay;
-        const double bias_correction2 = 1 - pow(beta2, step);
-        const double bias_correction2_sqrt = sqrt(bias_correction2);
-        const double scaled_eps = eps * bias_correction2_sqrt;
-        const double inverse_bias_correction2_sqrt = 1 / bias_correction2_sqrt;
         const double step_size = lr * 0.2 * sqrt(maximum(sizes.rows, sizes.cols));
-        return {
-            one_minus_beta2, bias_correction2_sqrt, scaled_eps, inverse_bias_correction2_sqrt,
-            decay, step_size};
+        return {one_minus_momentum, decay, step_size};
     }
 
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
         const S* __restrict v_buffers, const S* __restrict o2s) {
-        const C beta2 = C(hypers.beta2);
-        const C one_minus_beta2 = C(scalars.one_minus_beta2);
-        const C bias_correction2_sqrt = C(scalars.bias_correction2_sqrt);
-        const C scaled_eps = C(scalars.scaled_eps);
+        const C momentum = C(hypers.momentum);
+        const C one_minus_momentum = C(scalars.one_minus_momentum);
+        const C eps = C(hypers.eps);
 
         C o_sq_sum = 0;
 
@@ -192,10 +184,10 @@ struct AdaMuonAfter : Rule {
             C v_buffer = load_as<S, C>(v_buffers + i);
             C o2 = load_as<S, C>(o2s + i);
 
-            // v = beta2 * v + (1 - beta2) * o**2
-            v_buffer = beta2 * v_buffer + one_minus_beta2 * o2 * o2;
-            // o = o / (sqrt(v / (1 - beta2**t)) + eps)
-            const C o3 = bias_correction2_sqrt * o2 / (sqrt(v_buffer) + scaled_eps);
+            // v = momentum * v + (1 - momentum) * o**2
+            v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2;
+            // o = o / (sqrt(v) + eps)
+            const C o3 = o2 / (sqrt(v_buffer) + eps);
             // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
             const C o_sq = o3 * o3;
 
@@ -207,7 +199,7 @@ struct AdaMuonAfter : Rule {
 
     static void numbers1(const Hypers& hypers, const Sizes& sizes, Numbers& numbers) {
         const double o_sq_sum = numbers.o_sq_sum;
-        // o = o / (sqrt(v / (1 - beta2**t)) + eps)
+        // o = o / (sqrt(v) + eps)
         // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
         const double o_scale = sqrt(minimum(sizes.rows, sizes.cols))
             / (sqrt(o_sq_sum) + hypers.eps);
@@ -218,10 +210,9 @@ struct AdaMuonAfter : Rule {
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
         S* __restrict params, S* __restrict v_buffers, const S* __restrict o2s) {
-        const C beta2 = C(hypers.beta2);
-        const C one_minus_beta2 = C(scalars.one_minus_beta2);
+        const C momentum = C(hypers.momentum);
+        const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C eps = C(hypers.eps);
-        const C inverse_bias_correction2_sqrt = C(scalars.inverse_bias_correction2_sqrt);
         const C decay = C(scalars.decay);
         const C step_size = C(scalars.step_size);
         const C o_scale = C(numbers.o_scale);
@@ -231,11 +222,11 @@ struct AdaMuonAfter : Rule {
             C v_buffer = load_as<S, C>(v_buffers + i);
             C o2 = load_as<S, C>(o2s + i);
 
-            // v = beta2 * v + (1 - beta2) * o**2
-            v_buffer = beta2 * v_buffer + one_minus_beta2 * o2 * o2;
-            // o = o / (sqrt(v / (1 - beta2**t)) + eps)
+            // v = momentum * v + (1 - momentum) * o**2
+            v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2;
+            // o = o / (sqrt(v) + eps)
             // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            const C o = o_scale * o2 / (inverse_bias_correction2_sqrt * sqrt(v_buffer) + eps);
+            const C o = o_scale * o2 / (sqrt(v_buffer) + eps);
             // p = p - lr * weight_decay * p
             param = decay * param;
             // p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
@@ -278,8 +269,8 @@ struct AdaMuonAfter : Rule {
 // Read by the runtime: the rule needs shapes.
 extern "C" const bool optgen_shapes = true;
 // Matrix ops between the parts of a step, and the streams that are no states.
-extern "C" const char* const optgen_calls = "o2 = orthogonalize(u, ns_coefficients, ns_steps, 1e-07)";
-extern "C" const char* const optgen_locals = "u o2";
+extern "C" const char* const optgen_calls = "o2 = orthogonalize(sign_matrix, ns_coefficients, ns_steps, 1e-07)";
+extern "C" const char* const optgen_locals = "sign_matrix o2";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::AdaMuonBefore>(*table, *threads);

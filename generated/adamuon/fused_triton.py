@@ -13,11 +13,11 @@ from optgen.runtime.fused_triton.device_functions import (
     STREAMS,
     at,
     div,
-    ipow,
     lerp,
     maximum,
     minimum,
     neg,
+    sign,
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
@@ -31,65 +31,51 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
-SCALARS = tl.constexpr(13)
+SCALARS = tl.constexpr(8)
 WORKSPACES = {
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=1,
-        locals=("u", "o2"),
+        locals=("sign_matrix", "o2"),
     ),
 }
 
 
 @triton.jit(do_not_specialize=["tensors"])
-def adamuon_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr):
+def adamuon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
     """Advance one tensor's step and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     row = rows + tl.program_id(0)
     shape = shapes + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 11
+    hyper = hypers + tl.load(row + GROUP * tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     weight_decay = tl.load(hyper + 1)
     momentum = tl.load(hyper + 2)
     nesterov = tl.load(hyper + 3)
-    beta2 = tl.load(hyper + 8)
-    eps = tl.load(hyper + 9)
-    maximize = tl.load(hyper + 10)
-    steps = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(STEP_T))
-    step = tl.load(steps).to(tl.float64) + 1
+    eps = tl.load(hyper + 8)
+    maximize = tl.load(hyper + 9)
     row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
 
     one_minus_momentum = 1 - momentum
-    one_minus_beta2 = 1 - beta2
     decay = 1 - lr * weight_decay
-    bias_correction2 = 1 - ipow(beta2, step)
-    bias_correction2_sqrt = sqrt(bias_correction2)
-    scaled_eps = eps * bias_correction2_sqrt
-    inverse_bias_correction2_sqrt = 1 / bias_correction2_sqrt
     step_size = lr * 0.2 * sqrt(maximum(row_count, column_count))
 
-    tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, one_minus_momentum)
     tl.store(scalars + 2, nesterov)
     tl.store(scalars + 3, momentum)
-    tl.store(scalars + 4, beta2)
-    tl.store(scalars + 5, one_minus_beta2)
-    tl.store(scalars + 6, bias_correction2_sqrt)
-    tl.store(scalars + 7, scaled_eps)
-    tl.store(scalars + 8, eps)
-    tl.store(scalars + 9, inverse_bias_correction2_sqrt)
-    tl.store(scalars + 10, decay)
-    tl.store(scalars + 11, step_size)
+    tl.store(scalars + 4, eps)
+    tl.store(scalars + 5, decay)
+    tl.store(scalars + 6, step_size)
 
 
 @triton.jit
 def adamuon_tile1(
-    grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+    grads, momentum_buffers, sign_matrixs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -113,9 +99,11 @@ def adamuon_tile1(
     else:
         # u = b
         u = momentum_buffer
+    # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+    sign_matrix = sign(u)
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
+    tl.store(sign_matrixs + lanes, sign_matrix.to(sign_matrixs.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -129,7 +117,7 @@ def adamuon_step1(
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
-    U_T: tl.constexpr,
+    SIGN_MATRIX_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -146,12 +134,12 @@ def adamuon_step1(
             left = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    us = tl.load(row + (STREAMS + 5) * tensors)
-    if (left == BLOCK) & ((grads | momentum_buffers | us) & 15 == 0):
+    sign_matrixs = tl.load(row + (STREAMS + 4) * tensors)
+    if (left == BLOCK) & ((grads | momentum_buffers | sign_matrixs) & 15 == 0):
         adamuon_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(us, start, U_T, VECTOR),
+            at(sign_matrixs, start, SIGN_MATRIX_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -164,7 +152,7 @@ def adamuon_step1(
             adamuon_tile1(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(us, start, U_T, 1),
+                at(sign_matrixs, start, SIGN_MATRIX_T, 1),
                 lanes,
                 lanes < left,
                 scalars,
@@ -178,15 +166,14 @@ def adamuon_tile2(v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
     """Sum the elements `lanes` of one tensor."""
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
     o2 = tl.load(o2s + lanes, mask).to(dtype)
-    beta2 = tl.load(scalars + 4).to(dtype)
-    one_minus_beta2 = tl.load(scalars + 5).to(dtype)
-    bias_correction2_sqrt = tl.load(scalars + 6).to(dtype)
-    scaled_eps = tl.load(scalars + 7).to(dtype)
+    momentum = tl.load(scalars + 3).to(dtype)
+    one_minus_momentum = tl.load(scalars + 1).to(dtype)
+    eps = tl.load(scalars + 4).to(dtype)
 
-    # v = beta2 * v + (1 - beta2) * o**2
-    v_buffer = beta2 * v_buffer + one_minus_beta2 * o2 * o2
-    # o = o / (sqrt(v / (1 - beta2**t)) + eps)
-    o3 = bias_correction2_sqrt * div(o2, sqrt(v_buffer) + scaled_eps)
+    # v = momentum * v + (1 - momentum) * o**2
+    v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2
+    # o = o / (sqrt(v) + eps)
+    o3 = div(o2, sqrt(v_buffer) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
     o_sq_sum = total(o3 * o3, mask)
 
@@ -221,7 +208,7 @@ def adamuon_step2(
         if tl.load(found_inf) != 0.0:
             left = 0
     v_buffers = tl.load(row + (STREAMS + 3) * tensors)
-    o2s = tl.load(row + (STREAMS + 6) * tensors)
+    o2s = tl.load(row + (STREAMS + 5) * tensors)
     o_sq_sum = tl.zeros((), tl.float64)
     if (left == BLOCK) & ((v_buffers | o2s) & 15 == 0):
         o_sq_sum = adamuon_tile2(
@@ -259,13 +246,13 @@ def adamuon_finish1(rows, shapes, scalars, partials, found_inf, tensors):
     partials += tl.load(shape + PARTIALS * tensors)
     blocks = tl.load(shape + BLOCKS * tensors)
     o_sq_sum = add_up(partials, blocks)
-    eps = tl.load(scalars + 8)
+    eps = tl.load(scalars + 4)
     row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
-    # o = o / (sqrt(v / (1 - beta2**t)) + eps)
+    # o = o / (sqrt(v) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
     o_scale = sqrt(minimum(row_count, column_count)) / (sqrt(o_sq_sum) + eps)
-    tl.store(scalars + 12, o_scale)
+    tl.store(scalars + 7, o_scale)
 
 
 @triton.jit
@@ -274,19 +261,18 @@ def adamuon_tile3(params, v_buffers, o2s, lanes, mask, scalars, dtype: tl.conste
     param = tl.load(params + lanes, mask).to(dtype)
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
     o2 = tl.load(o2s + lanes, mask).to(dtype)
-    beta2 = tl.load(scalars + 4).to(dtype)
-    one_minus_beta2 = tl.load(scalars + 5).to(dtype)
-    o_scale = tl.load(scalars + 12).to(dtype)
-    inverse_bias_correction2_sqrt = tl.load(scalars + 9).to(dtype)
-    eps = tl.load(scalars + 8).to(dtype)
-    decay = tl.load(scalars + 10).to(dtype)
-    step_size = tl.load(scalars + 11).to(dtype)
+    momentum = tl.load(scalars + 3).to(dtype)
+    one_minus_momentum = tl.load(scalars + 1).to(dtype)
+    o_scale = tl.load(scalars + 7).to(dtype)
+    eps = tl.load(scalars + 4).to(dtype)
+    decay = tl.load(scalars + 5).to(dtype)
+    step_size = tl.load(scalars + 6).to(dtype)
 
-    # v = beta2 * v + (1 - beta2) * o**2
-    v_buffer = beta2 * v_buffer + one_minus_beta2 * o2 * o2
-    # o = o / (sqrt(v / (1 - beta2**t)) + eps)
+    # v = momentum * v + (1 - momentum) * o**2
+    v_buffer = momentum * v_buffer + one_minus_momentum * o2 * o2
+    # o = o / (sqrt(v) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-    o = o_scale * div(o2, inverse_bias_correction2_sqrt * sqrt(v_buffer) + eps)
+    o = o_scale * div(o2, sqrt(v_buffer) + eps)
     # p = p - lr * weight_decay * p
     param = decay * param
     # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
@@ -323,7 +309,7 @@ def adamuon_step3(
             left = 0
     params = tl.load(row + STREAMS * tensors)
     v_buffers = tl.load(row + (STREAMS + 3) * tensors)
-    o2s = tl.load(row + (STREAMS + 6) * tensors)
+    o2s = tl.load(row + (STREAMS + 5) * tensors)
     if (left == BLOCK) & ((params | v_buffers | o2s) & 15 == 0):
         adamuon_tile3(
             at(params, start, PARAM_T, VECTOR),
@@ -361,7 +347,7 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    bucket.allocate_local("u")
+    bucket.allocate_local("sign_matrix")
     adamuon_step1[(bucket.blocks,)](
         bucket.rows,
         bucket.block_tensor,
@@ -372,13 +358,13 @@ def update(bucket: Bucket) -> None:
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
-        bucket.local_type("u"),
+        bucket.local_type("sign_matrix"),
         **bucket.options,
     )
-    # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
+    # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
     bucket.call(
         orthogonalize,
-        "u",
+        "sign_matrix",
         "o2",
         lambda group: (
             group["ns_coefficients"],

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class ADOPT(GeneratedOptimizer):
-    r"""Adam that converges with any beta2: it divides by the last moment (Taniguchi, 2024).
+    r"""Adam that converges with any beta2: it divides by the last v (Taniguchi et al., 2024).
 
     .. math::
         \begin{aligned}

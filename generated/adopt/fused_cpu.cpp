@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam that converges with any beta2: it divides by the last moment (Taniguchi, 2024).
+// Adam that converges with any beta2: it divides by the last v (Taniguchi et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -64,19 +64,19 @@ class APOLLO(GeneratedOptimizer):
 
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
-        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
+        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
             :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.999).
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
-        rank (float): Rank of thin matrices, a whole number, at least 1; :math:`\text{rank}` in the
-            rule. Default: 256.
-        update_proj_gap (float): Update proj gap, at least 1; :math:`\text{update proj gap}` in the
-            rule. Default: 200.
+        rank (float): Rank of thin matrices, a whole number, a whole number, at least 1;
+            :math:`\text{rank}` in the rule. Default: 256.
+        update_proj_gap (float): Update proj gap, a whole number, at least 1; :math:`\text{update
+            proj gap}` in the rule. Default: 200.
         scale (float): Scale, at least 0; :math:`\text{scale}` in the rule. Default: 1.0.
         mini (bool): Mini. Default: False.
-        seed (float): Seed, at least 0; :math:`\text{seed}` in the rule. Default: 0.
+        seed (float): Seed, a whole number, at least 0; :math:`\text{seed}` in the rule. Default: 0.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -150,7 +150,7 @@ class APOLLO(GeneratedOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-2,
+        lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
@@ -176,14 +176,16 @@ class APOLLO(GeneratedOptimizer):
             raise ValueError(f"Invalid epsilon value: {eps}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not 1.0 <= rank:
-            raise ValueError(f"Invalid rank value: {rank}")
-        if not 1.0 <= update_proj_gap:
-            raise ValueError(f"Invalid update_proj_gap value: {update_proj_gap}")
+        if not (1.0 <= rank and rank % 1 == 0):
+            raise ValueError(f"Invalid rank value, which must be whole: {rank}")
+        if not (1.0 <= update_proj_gap and update_proj_gap % 1 == 0):
+            raise ValueError(
+                f"Invalid update_proj_gap value, which must be whole: {update_proj_gap}"
+            )
         if not 0.0 <= scale:
             raise ValueError(f"Invalid scale value: {scale}")
-        if not 0.0 <= seed:
-            raise ValueError(f"Invalid seed value: {seed}")
+        if not (0.0 <= seed and seed % 1 == 0):
+            raise ValueError(f"Invalid seed value, which must be whole: {seed}")
         if rank % 1:
             raise ValueError(f"Invalid rank value, which must be whole: {rank}")
         defaults = {

@@ -20,17 +20,19 @@ class CAME(GeneratedOptimizer):
                 + \epsilon_1) \\
             &c_t \leftarrow \beta_2 c_{t-1} + (1 - \beta_2) \operatorname{mean}_{\downarrow}(g_t^2 +
                 \epsilon_1) \\
-            &u_t \leftarrow \frac{g_t}{\sqrt{\frac{r_t c_t}{\operatorname{mean}(r_t)}}} \\
-            &u_t \leftarrow \frac{u_t}{\max(1, \frac{\operatorname{rms}(u_t)}{\text{clip}})} \\
+            &u_t \leftarrow
+                \frac{\frac{g_t}{\sqrt{\frac{r_t}{\operatorname{mean}(r_t)}}}}{\sqrt{c_t}} \\
+            &u_t \leftarrow \frac{u_t}{\max(1, \frac{\operatorname{rms}(u_t)}{\text{clip
+                threshold}})} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) u_t \\
             &\text{residual}_t \leftarrow (u_t - m_t)^2 + \epsilon_2 \\
             &r^{\text{res}}_t \leftarrow \beta_3 r^{\text{res}}_{t-1} + (1 - \beta_3)
                 \operatorname{mean}_{\rightarrow}(\text{residual}_t) \\
             &c^{\text{res}}_t \leftarrow \beta_3 c^{\text{res}}_{t-1} + (1 - \beta_3)
                 \operatorname{mean}_{\downarrow}(\text{residual}_t) \\
-            &\theta_t \leftarrow \theta_{t-1} - \gamma \left(\frac{m_t}{\sqrt{\frac{r^{\text{res}}_t
-                c^{\text{res}}_t}{\operatorname{mean}(r^{\text{res}}_t)}}} + \lambda
-                \theta_{t-1}\right)
+            &\theta_t \leftarrow \theta_{t-1} - \gamma
+                \left(\frac{\frac{m_t}{\sqrt{\frac{r^{\text{res}}_t}{\operatorname{mean}(r^{\text{res}}_t)}}}}{\sqrt{c^{\text{res}}_t}}
+                + \lambda \theta_{t-1}\right)
         \end{aligned}
 
     Args:
@@ -40,7 +42,8 @@ class CAME(GeneratedOptimizer):
             :math:`(\beta_1, \beta_2, \beta_3)` in the rule. Default: (0.9, 0.999, 0.9999).
         eps (tuple[float, float]): Eps, each at least 0; :math:`(\epsilon_1, \epsilon_2)` in the
             rule. Default: (1e-30, 1e-16).
-        clip (float): Clip, above 0; :math:`\text{clip}` in the rule. Default: 1.0.
+        clip_threshold (float): Clip threshold, above 0; :math:`\text{clip threshold}` in the rule.
+            Default: 1.0.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
@@ -77,7 +80,7 @@ class CAME(GeneratedOptimizer):
             State("exp_avg_res_row", shape="row"),
             State("exp_avg_res_col", shape="col"),
         ),
-        hypers=("lr", "betas", "eps", "clip", "weight_decay", "maximize"),
+        hypers=("lr", "betas", "eps", "clip_threshold", "weight_decay", "maximize"),
         step=None,
         tensor_hypers=(),
         elementwise=False,
@@ -91,7 +94,7 @@ class CAME(GeneratedOptimizer):
         lr: float = 2e-4,
         betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
         eps: tuple[float, float] = (1e-30, 1e-16),
-        clip: float = 1.0,
+        clip_threshold: float = 1.0,
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
@@ -112,15 +115,15 @@ class CAME(GeneratedOptimizer):
             raise ValueError(f"Invalid eps value at index 0: {eps[0]}")
         if not 0.0 <= eps[1]:
             raise ValueError(f"Invalid eps value at index 1: {eps[1]}")
-        if not 0.0 < clip:
-            raise ValueError(f"Invalid clip value: {clip}")
+        if not 0.0 < clip_threshold:
+            raise ValueError(f"Invalid clip_threshold value: {clip_threshold}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         defaults = {
             "lr": lr,
             "betas": betas,
             "eps": eps,
-            "clip": clip,
+            "clip_threshold": clip_threshold,
             "weight_decay": weight_decay,
             "maximize": maximize,
             "foreach": foreach,

@@ -35,7 +35,7 @@ def update(
     lr: float,
     betas: tuple[float, float, float],
     eps: tuple[float, float],
-    clip: float,
+    clip_threshold: float,
     weight_decay: float,
     maximize: bool,
 ) -> None:
@@ -86,35 +86,35 @@ def update(
         exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(params[0]))
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(params[0]))
-        # u = g / sqrt(r * c / mean(r))
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
         exp_avg_sq_row_sum = totals(exp_avg_sq_row)
-        u_scale = divide(params[0].numel(), cols(params[0])) / exp_avg_sq_row_sum
+        row_factor = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_sq_row / exp_avg_sq_row_sum
+        )
+        col_factor = 1 / sqrt(exp_avg_sq_col)
         write(exp_avg_sq_rows, exp_avg_sq_row)
         write(exp_avg_sq_cols, exp_avg_sq_col)
         u_sq_sum = no_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
-        for (
-            grad_blocks,
-            exp_avg_sq_row_blocks,
-            exp_avg_sq_col_blocks,
-            u_scale_blocks,
-        ) in list_blocks(grads, exp_avg_sq_row.unbind(), exp_avg_sq_col.unbind(), u_scale.unbind()):
+        for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
+            grads, row_factor.unbind(), col_factor.unbind()
+        ):
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(r * c / mean(r))
-            denoms = torch._foreach_mul(exp_avg_sq_row_blocks, exp_avg_sq_col_blocks)
-            torch._foreach_mul_(denoms, u_scale_blocks)
-            torch._foreach_sqrt_(denoms)
-            us = torch._foreach_div(grad_blocks, denoms)
-            # u = u / maximum(1, rms(u) / clip)
+            # u = g / sqrt(r / mean(r)) / sqrt(c)
+            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+            torch._foreach_mul_(us, col_factor_blocks)
+            # u = u / maximum(1, rms(u) / clip_threshold)
             torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-        # u = u / maximum(1, rms(u) / clip)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # m = beta1 * m + (1 - beta1) * u
-        exp_avg_scale = (1 - beta1) / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip)
-        # u = u / maximum(1, rms(u) / clip)
+        exp_avg_scale = (1 - beta1) / maximum(
+            1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold
+        )
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # residual = (u - m) ** 2 + eps2
-        residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip)
+        residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
         residual_row_sum = no_row_sum(params[0], len(params))
         residual_col_sum = no_col_sum(params[0], len(params))
         for (
@@ -122,9 +122,8 @@ def update(
             exp_avg_blocks,
             residual_row_sum_blocks,
             residual_col_sum_blocks,
-            exp_avg_sq_row_blocks,
-            exp_avg_sq_col_blocks,
-            u_scale_blocks,
+            row_factor_blocks,
+            col_factor_blocks,
             exp_avg_scale_blocks,
             residual_scale_blocks,
         ) in list_blocks(
@@ -132,9 +131,8 @@ def update(
             exp_avgs,
             residual_row_sum.unbind(),
             residual_col_sum.unbind(),
-            exp_avg_sq_row.unbind(),
-            exp_avg_sq_col.unbind(),
-            u_scale.unbind(),
+            row_factor.unbind(),
+            col_factor.unbind(),
             exp_avg_scale.unbind(),
             residual_scale.unbind(),
         ):
@@ -142,16 +140,14 @@ def update(
                 if maximize:
                     # g = -g
                     grad_blocks = torch._foreach_neg(grad_blocks)
-                # u = g / sqrt(r * c / mean(r))
-                denoms = torch._foreach_mul(exp_avg_sq_row_blocks, exp_avg_sq_col_blocks)
-                torch._foreach_mul_(denoms, u_scale_blocks)
-                torch._foreach_sqrt_(denoms)
-                us = torch._foreach_div(grad_blocks, denoms)
-            # u = u / maximum(1, rms(u) / clip)
+                # u = g / sqrt(r / mean(r)) / sqrt(c)
+                us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+                torch._foreach_mul_(us, col_factor_blocks)
+            # u = u / maximum(1, rms(u) / clip_threshold)
             # m = beta1 * m + (1 - beta1) * u
             scale_(exp_avg_blocks, beta1)
             torch._foreach_addcmul_(exp_avg_blocks, us, exp_avg_scale_blocks)
-            # u = u / maximum(1, rms(u) / clip)
+            # u = u / maximum(1, rms(u) / clip_threshold)
             # residual = (u - m) ** 2 + eps2
             operands = torch._foreach_mul(us, residual_scale_blocks)
             torch._foreach_sub_(operands, exp_avg_blocks)
@@ -173,30 +169,21 @@ def update(
         exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
             residual_col_sum / rows(params[0])
         )
-        # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         exp_avg_res_row_sum = totals(exp_avg_res_row)
-        param_scale = divide(params[0].numel(), cols(params[0])) / exp_avg_res_row_sum
+        row_factor2 = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
+        )
+        col_factor2 = 1 / sqrt(exp_avg_res_col)
         write(exp_avg_res_rows, exp_avg_res_row)
         write(exp_avg_res_cols, exp_avg_res_col)
-        for (
-            param_blocks,
-            exp_avg_blocks,
-            exp_avg_res_row_blocks,
-            exp_avg_res_col_blocks,
-            param_scale_blocks,
-        ) in list_blocks(
-            params,
-            exp_avgs,
-            exp_avg_res_row.unbind(),
-            exp_avg_res_col.unbind(),
-            param_scale.unbind(),
+        for param_blocks, exp_avg_blocks, row_factor2_blocks, col_factor2_blocks in list_blocks(
+            params, exp_avgs, row_factor2.unbind(), col_factor2.unbind()
         ):
-            # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-            denoms = torch._foreach_mul(exp_avg_res_row_blocks, exp_avg_res_col_blocks)
-            torch._foreach_mul_(denoms, param_scale_blocks)
-            torch._foreach_sqrt_(denoms)
+            # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+            updates = torch._foreach_mul(exp_avg_blocks, row_factor2_blocks)
             scale_(param_blocks, 1 - lr * weight_decay)
-            torch._foreach_addcdiv_(param_blocks, exp_avg_blocks, denoms, -lr)
+            torch._foreach_addcmul_(param_blocks, updates, col_factor2_blocks, -lr)
 
 
 def update_sharded(
@@ -211,7 +198,7 @@ def update_sharded(
     lr: float,
     betas: tuple[float, float, float],
     eps: tuple[float, float],
-    clip: float,
+    clip_threshold: float,
     weight_decay: float,
     maximize: bool,
     collectives: Collectives,
@@ -246,44 +233,39 @@ def update_sharded(
     exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(collectives.whole))
     # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
     exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(collectives.whole))
-    # u = g / sqrt(r * c / mean(r))
+    # u = g / sqrt(r / mean(r)) / sqrt(c)
     exp_avg_sq_row_sum = totals(exp_avg_sq_row)
     yield [collectives.sum(exp_avg_sq_row_sum, "batch", "rows")]
-    u_scale = divide(collectives.whole.numel(), cols(collectives.whole)) / exp_avg_sq_row_sum
+    row_factor = 1 / sqrt(
+        divide(collectives.whole.numel(), cols(collectives.whole))
+        * exp_avg_sq_row
+        / exp_avg_sq_row_sum
+    )
+    col_factor = 1 / sqrt(exp_avg_sq_col)
     write(exp_avg_sq_rows, exp_avg_sq_row)
     write(exp_avg_sq_cols, exp_avg_sq_col)
     u_sq_sum = no_sum(params[0], len(params))
-    for (
-        grad_blocks,
-        exp_avg_sq_row_blocks,
-        exp_avg_sq_col_blocks,
-        u_scale_blocks,
-        u_sq_sum_blocks,
-    ) in list_chunks(
-        grads,
-        exp_avg_sq_row.unbind(),
-        exp_avg_sq_col.unbind(),
-        u_scale.unbind(),
-        sums=[u_sq_sum.unbind()],
+    for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
+        grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # u = g / sqrt(r * c / mean(r))
-        denoms = torch._foreach_mul(exp_avg_sq_row_blocks, exp_avg_sq_col_blocks)
-        torch._foreach_mul_(denoms, u_scale_blocks)
-        torch._foreach_sqrt_(denoms)
-        us = torch._foreach_div(grad_blocks, denoms)
-        # u = u / maximum(1, rms(u) / clip)
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-    del grad_blocks, denoms, us  # freed before waiting for other ranks
+    del grad_blocks, us  # freed before waiting for other ranks
     yield [collectives.sum(u_sq_sum)]
-    # u = u / maximum(1, rms(u) / clip)
+    # u = u / maximum(1, rms(u) / clip_threshold)
     # m = beta1 * m + (1 - beta1) * u
-    exp_avg_scale = (1 - beta1) / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip)
-    # u = u / maximum(1, rms(u) / clip)
+    exp_avg_scale = (1 - beta1) / maximum(
+        1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold
+    )
+    # u = u / maximum(1, rms(u) / clip_threshold)
     # residual = (u - m) ** 2 + eps2
-    residual_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip)
+    residual_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
     residual_row_sum = no_row_sum(params[0], len(params))
     residual_col_sum = no_col_sum(params[0], len(params))
     for (
@@ -291,9 +273,8 @@ def update_sharded(
         exp_avg_blocks,
         residual_row_sum_blocks,
         residual_col_sum_blocks,
-        exp_avg_sq_row_blocks,
-        exp_avg_sq_col_blocks,
-        u_scale_blocks,
+        row_factor_blocks,
+        col_factor_blocks,
         exp_avg_scale_blocks,
         residual_scale_blocks,
     ) in list_chunks(
@@ -301,25 +282,22 @@ def update_sharded(
         exp_avgs,
         residual_row_sum.unbind(),
         residual_col_sum.unbind(),
-        exp_avg_sq_row.unbind(),
-        exp_avg_sq_col.unbind(),
-        u_scale.unbind(),
+        row_factor.unbind(),
+        col_factor.unbind(),
         exp_avg_scale.unbind(),
         residual_scale.unbind(),
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # u = g / sqrt(r * c / mean(r))
-        denoms = torch._foreach_mul(exp_avg_sq_row_blocks, exp_avg_sq_col_blocks)
-        torch._foreach_mul_(denoms, u_scale_blocks)
-        torch._foreach_sqrt_(denoms)
-        us = torch._foreach_div(grad_blocks, denoms)
-        # u = u / maximum(1, rms(u) / clip)
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # m = beta1 * m + (1 - beta1) * u
         scale_(exp_avg_blocks, beta1)
         torch._foreach_addcmul_(exp_avg_blocks, us, exp_avg_scale_blocks)
-        # u = u / maximum(1, rms(u) / clip)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # residual = (u - m) ** 2 + eps2
         operands = torch._foreach_mul(us, residual_scale_blocks)
         torch._foreach_sub_(operands, exp_avg_blocks)
@@ -329,7 +307,7 @@ def update_sharded(
         torch._foreach_add_(residual_row_sum_blocks, [row_sum(residual) for residual in residuals])
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
         torch._foreach_add_(residual_col_sum_blocks, [col_sum(residual) for residual in residuals])
-    del grad_blocks, denoms, us, operands, residuals  # freed before waiting for other ranks
+    del grad_blocks, us, operands, residuals  # freed before waiting for other ranks
     yield [collectives.sum(residual_row_sum, "cols"), collectives.sum(residual_col_sum, "rows")]
     # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
     exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (
@@ -339,24 +317,21 @@ def update_sharded(
     exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
         residual_col_sum / rows(collectives.whole)
     )
-    # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+    # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
     exp_avg_res_row_sum = totals(exp_avg_res_row)
     yield [collectives.sum(exp_avg_res_row_sum, "batch", "rows")]
-    param_scale = divide(collectives.whole.numel(), cols(collectives.whole)) / exp_avg_res_row_sum
+    row_factor2 = 1 / sqrt(
+        divide(collectives.whole.numel(), cols(collectives.whole))
+        * exp_avg_res_row
+        / exp_avg_res_row_sum
+    )
+    col_factor2 = 1 / sqrt(exp_avg_res_col)
     write(exp_avg_res_rows, exp_avg_res_row)
     write(exp_avg_res_cols, exp_avg_res_col)
-    for (
-        param_blocks,
-        exp_avg_blocks,
-        exp_avg_res_row_blocks,
-        exp_avg_res_col_blocks,
-        param_scale_blocks,
-    ) in list_chunks(
-        params, exp_avgs, exp_avg_res_row.unbind(), exp_avg_res_col.unbind(), param_scale.unbind()
+    for param_blocks, exp_avg_blocks, row_factor2_blocks, col_factor2_blocks in list_chunks(
+        params, exp_avgs, row_factor2.unbind(), col_factor2.unbind()
     ):
-        # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-        denoms = torch._foreach_mul(exp_avg_res_row_blocks, exp_avg_res_col_blocks)
-        torch._foreach_mul_(denoms, param_scale_blocks)
-        torch._foreach_sqrt_(denoms)
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+        updates = torch._foreach_mul(exp_avg_blocks, row_factor2_blocks)
         scale_(param_blocks, 1 - lr * weight_decay)
-        torch._foreach_addcdiv_(param_blocks, exp_avg_blocks, denoms, -lr)
+        torch._foreach_addcmul_(param_blocks, updates, col_factor2_blocks, -lr)

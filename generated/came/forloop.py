@@ -30,7 +30,7 @@ def update(
     lr: float,
     betas: tuple[float, float, float],
     eps: tuple[float, float],
-    clip: float,
+    clip_threshold: float,
     weight_decay: float,
     maximize: bool,
 ) -> None:
@@ -62,29 +62,33 @@ def update(
         exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(params[0]))
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(params[0]))
-        # u = g / sqrt(r * c / mean(r))
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
         exp_avg_sq_row_sum = total(exp_avg_sq_row)
-        u_scale = divide(params[0].numel(), cols(params[0])) / exp_avg_sq_row_sum
+        row_factor = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_sq_row / exp_avg_sq_row_sum
+        )
+        col_factor = 1 / sqrt(exp_avg_sq_col)
         exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
         exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
         u_sq_sum = no_sum(params[index])
-        for grad_block, exp_avg_sq_row_block, exp_avg_sq_col_block, u_scale_block in blocks(
-            grads[index], exp_avg_sq_row, exp_avg_sq_col, u_scale
+        for grad_block, row_factor_block, col_factor_block in blocks(
+            grads[index], row_factor, col_factor
         ):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # u = g / sqrt(r * c / mean(r))
-            denom = exp_avg_sq_row_block.mul(exp_avg_sq_col_block).mul_(u_scale_block).sqrt_()
-            u = grad_block.div(denom)
-            # u = u / maximum(1, rms(u) / clip)
+            # u = g / sqrt(r / mean(r)) / sqrt(c)
+            u = grad_block.mul(row_factor_block).mul_(col_factor_block)
+            # u = u / maximum(1, rms(u) / clip_threshold)
             u_sq_sum.add_(sum_of_squares(u))
-        # u = u / maximum(1, rms(u) / clip)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # m = beta1 * m + (1 - beta1) * u
-        exp_avg_scale = (1 - beta1) / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip)
-        # u = u / maximum(1, rms(u) / clip)
+        exp_avg_scale = (1 - beta1) / maximum(
+            1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold
+        )
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # residual = (u - m) ** 2 + eps2
-        residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip)
+        residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
         residual_row_sum = no_row_sum(params[index])
         residual_col_sum = no_col_sum(params[index])
         for (
@@ -92,9 +96,8 @@ def update(
             exp_avg_block,
             residual_row_sum_block,
             residual_col_sum_block,
-            exp_avg_sq_row_block,
-            exp_avg_sq_col_block,
-            u_scale_block,
+            row_factor_block,
+            col_factor_block,
             exp_avg_scale_block,
             residual_scale_block,
         ) in blocks(
@@ -102,9 +105,8 @@ def update(
             exp_avgs[index],
             residual_row_sum,
             residual_col_sum,
-            exp_avg_sq_row,
-            exp_avg_sq_col,
-            u_scale,
+            row_factor,
+            col_factor,
             exp_avg_scale,
             residual_scale,
         ):
@@ -112,13 +114,12 @@ def update(
                 if maximize:
                     # g = -g
                     grad_block = grad_block.neg()
-                # u = g / sqrt(r * c / mean(r))
-                denom = exp_avg_sq_row_block.mul(exp_avg_sq_col_block).mul_(u_scale_block).sqrt_()
-                u = grad_block.div(denom)
-            # u = u / maximum(1, rms(u) / clip)
+                # u = g / sqrt(r / mean(r)) / sqrt(c)
+                u = grad_block.mul(row_factor_block).mul_(col_factor_block)
+            # u = u / maximum(1, rms(u) / clip_threshold)
             # m = beta1 * m + (1 - beta1) * u
             exp_avg_block.mul_(beta1).addcmul_(u, exp_avg_scale_block)
-            # u = u / maximum(1, rms(u) / clip)
+            # u = u / maximum(1, rms(u) / clip_threshold)
             # residual = (u - m) ** 2 + eps2
             operand = u.mul(residual_scale_block).sub_(exp_avg_block)
             residual = operand.mul(operand).add_(eps2)
@@ -134,21 +135,20 @@ def update(
         exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
             residual_col_sum / rows(params[0])
         )
-        # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         exp_avg_res_row_sum = total(exp_avg_res_row)
-        param_scale = divide(params[0].numel(), cols(params[0])) / exp_avg_res_row_sum
+        row_factor2 = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
+        )
+        col_factor2 = 1 / sqrt(exp_avg_res_col)
         exp_avg_res_rows[index].copy_(exp_avg_res_row)
         exp_avg_res_cols[index].copy_(exp_avg_res_col)
-        for (
-            param_block,
-            exp_avg_block,
-            exp_avg_res_row_block,
-            exp_avg_res_col_block,
-            param_scale_block,
-        ) in blocks(params[index], exp_avgs[index], exp_avg_res_row, exp_avg_res_col, param_scale):
-            # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-            denom = exp_avg_res_row_block.mul(exp_avg_res_col_block).mul_(param_scale_block).sqrt_()
-            param_block.mul_(1 - lr * weight_decay).addcdiv_(exp_avg_block, denom, value=-lr)
+        for param_block, exp_avg_block, row_factor2_block, col_factor2_block in blocks(
+            params[index], exp_avgs[index], row_factor2, col_factor2
+        ):
+            # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+            update = exp_avg_block.mul(row_factor2_block)
+            param_block.mul_(1 - lr * weight_decay).addcmul_(update, col_factor2_block, value=-lr)
 
 
 def update_functional(
@@ -163,7 +163,7 @@ def update_functional(
     lr: float,
     betas: tuple[float, float, float],
     eps: tuple[float, float],
-    clip: float,
+    clip_threshold: float,
     weight_decay: float,
     maximize: bool,
     capturable: bool,
@@ -195,40 +195,37 @@ def update_functional(
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
         grad_col_sum = col_sum(grad * grad + eps1)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + grad_col_sum_weight * grad_col_sum
-        # u = g / sqrt(r * c / mean(r))
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
         exp_avg_sq_row_sum = total(exp_avg_sq_row)
-        u = grad / sqrt(
-            divide(param.numel(), cols(param))
-            / exp_avg_sq_row_sum
-            * exp_avg_sq_row
-            * exp_avg_sq_col
+        u = (
+            grad
+            / sqrt(divide(param.numel(), cols(param)) / exp_avg_sq_row_sum * exp_avg_sq_row)
+            / sqrt(exp_avg_sq_col)
         )
-        # u = u / maximum(1, rms(u) / clip)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         u_sq_sum = total(u * u)
-        # u = u / maximum(1, rms(u) / clip)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # m = beta1 * m + (1 - beta1) * u
         exp_avg = (
-            beta1 * exp_avg + (1 - beta1) / maximum(1, sqrt(u_sq_sum / param.numel()) / clip) * u
+            beta1 * exp_avg
+            + (1 - beta1) / maximum(1, sqrt(u_sq_sum / param.numel()) / clip_threshold) * u
         )
-        # u = u / maximum(1, rms(u) / clip)
+        # u = u / maximum(1, rms(u) / clip_threshold)
         # residual = (u - m) ** 2 + eps2
-        residual = (1 / maximum(1, sqrt(u_sq_sum / param.numel()) / clip) * u - exp_avg) * (
-            1 / maximum(1, sqrt(u_sq_sum / param.numel()) / clip) * u - exp_avg
-        ) + eps2
+        residual = (
+            1 / maximum(1, sqrt(u_sq_sum / param.numel()) / clip_threshold) * u - exp_avg
+        ) * (1 / maximum(1, sqrt(u_sq_sum / param.numel()) / clip_threshold) * u - exp_avg) + eps2
         # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
         residual_row_sum = row_sum(residual)
         exp_avg_res_row = beta3 * exp_avg_res_row + residual_row_sum_weight * residual_row_sum
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
         residual_col_sum = col_sum(residual)
         exp_avg_res_col = beta3 * exp_avg_res_col + residual_col_sum_weight * residual_col_sum
-        # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         exp_avg_res_row_sum = total(exp_avg_res_row)
         param = (1 - lr * weight_decay) * param - lr * exp_avg / sqrt(
-            divide(param.numel(), cols(param))
-            / exp_avg_res_row_sum
-            * exp_avg_res_row
-            * exp_avg_res_col
-        )
+            divide(param.numel(), cols(param)) / exp_avg_res_row_sum * exp_avg_res_row
+        ) / sqrt(exp_avg_res_col)
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

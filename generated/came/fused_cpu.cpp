@@ -15,7 +15,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double lr, betas[3], eps[2], clip, weight_decay, maximize;
+        double lr, betas[3], eps[2], clip_threshold, weight_decay, maximize;
     };
 };
 
@@ -31,24 +31,21 @@ struct CAMENotOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double exp_avg_sq_row_sum, u_scale, u_sq_sum, u_scale2, exp_avg_res_row_sum, exp_avg_scale;
-        double param_scale;
+        double exp_avg_sq_row_sum, u_sq_sum, u_scale, exp_avg_res_row_sum, exp_avg_scale;
     };
 
     // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum {
-        GRAD_VALUE = STREAMS, GRAD_ROW_SUM, GRAD_COL_SUM, EXP_AVG_SQ_ROW_RSQRT,
-        EXP_AVG_SQ_COL_RSQRT, RESIDUAL_VALUE, RESIDUAL_ROW_SUM, RESIDUAL_COL_SUM,
-        EXP_AVG_RES_ROW_RSQRT, EXP_AVG_RES_COL_RSQRT, VALUES };
+        GRAD_VALUE = STREAMS, GRAD_ROW_SUM, GRAD_COL_SUM, ROW_FACTOR, COL_FACTOR, RESIDUAL_VALUE,
+        RESIDUAL_ROW_SUM, RESIDUAL_COL_SUM, ROW_FACTOR2, COL_FACTOR2, VALUES };
     static constexpr int AXES[] = {
         TENSOR, TENSOR, TENSOR, ROW, COLUMN, ROW, COLUMN, TENSOR, ROW, COLUMN, ROW, COLUMN, TENSOR,
         ROW, COLUMN, ROW, COLUMN};
     enum {
         RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_ROWS1, RUN_COLUMNS1,
-        MAKE_EXP_AVG_SQ_ROW_SUM, RUN_NUMBERS1, RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP2, MAKE_U_SQ_SUM,
-        RUN_NUMBERS2, RUN_SWEEP3, MAKE_RESIDUAL_ROW_SUM, MAKE_RESIDUAL_COL_SUM, RUN_ROWS3,
-        RUN_COLUMNS3, MAKE_EXP_AVG_RES_ROW_SUM, RUN_NUMBERS3, RUN_ROWS4, RUN_COLUMNS4, RUN_SWEEP4,
-        STEP_COUNT };
+        MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP2, MAKE_U_SQ_SUM, RUN_NUMBERS1,
+        RUN_SWEEP3, MAKE_RESIDUAL_ROW_SUM, MAKE_RESIDUAL_COL_SUM, RUN_ROWS3, RUN_COLUMNS3,
+        MAKE_EXP_AVG_RES_ROW_SUM, RUN_NUMBERS2, RUN_ROWS4, RUN_COLUMNS4, RUN_SWEEP4, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD), set(GRAD_VALUE), 0},
         {Step::SUM, ROW, set(GRAD_VALUE), set(GRAD_ROW_SUM), 0},
@@ -56,41 +53,38 @@ struct CAMENotOneByOneRule : Rule {
         {Step::LOOP, ROW, set(EXP_AVG_SQ_ROW, GRAD_ROW_SUM), set(EXP_AVG_SQ_ROW), 0},
         {Step::LOOP, COLUMN, set(EXP_AVG_SQ_COL, GRAD_COL_SUM), set(EXP_AVG_SQ_COL), 0},
         {Step::SUM, NONE, set(EXP_AVG_SQ_ROW), set(), 0},
+        {Step::LOOP, ROW, set(EXP_AVG_SQ_ROW), set(ROW_FACTOR), 0},
+        {Step::LOOP, COLUMN, set(EXP_AVG_SQ_COL), set(COL_FACTOR), 0},
+        {Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR, COL_FACTOR), set(), 0},
+        {Step::SUM, NONE, set(), set(), 1},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(EXP_AVG_SQ_ROW), set(EXP_AVG_SQ_ROW_RSQRT), 0},
-        {Step::LOOP, COLUMN, set(EXP_AVG_SQ_COL), set(EXP_AVG_SQ_COL_RSQRT), 0},
-        {Step::LOOP, TENSOR, set(GRAD, EXP_AVG_SQ_ROW_RSQRT, EXP_AVG_SQ_COL_RSQRT), set(), 0},
-        {Step::SUM, NONE, set(), set(), 2},
-        {Step::LOOP, NONE, set(), set(), 0},
-        {
-            Step::LOOP, TENSOR, set(GRAD, EXP_AVG_SQ_ROW_RSQRT, EXP_AVG_SQ_COL_RSQRT, EXP_AVG),
-            set(RESIDUAL_VALUE), 0},
+        {Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR, COL_FACTOR, EXP_AVG), set(RESIDUAL_VALUE), 0},
         {Step::SUM, ROW, set(RESIDUAL_VALUE), set(RESIDUAL_ROW_SUM), 1},
         {Step::SUM, COLUMN, set(RESIDUAL_VALUE), set(RESIDUAL_COL_SUM), 1},
         {Step::LOOP, ROW, set(EXP_AVG_RES_ROW, RESIDUAL_ROW_SUM), set(EXP_AVG_RES_ROW), 0},
         {Step::LOOP, COLUMN, set(EXP_AVG_RES_COL, RESIDUAL_COL_SUM), set(EXP_AVG_RES_COL), 0},
-        {Step::SUM, NONE, set(EXP_AVG_RES_ROW), set(), 4},
+        {Step::SUM, NONE, set(EXP_AVG_RES_ROW), set(), 3},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(EXP_AVG_RES_ROW), set(EXP_AVG_RES_ROW_RSQRT), 0},
-        {Step::LOOP, COLUMN, set(EXP_AVG_RES_COL), set(EXP_AVG_RES_COL_RSQRT), 0},
+        {Step::LOOP, ROW, set(EXP_AVG_RES_ROW), set(ROW_FACTOR2), 0},
+        {Step::LOOP, COLUMN, set(EXP_AVG_RES_COL), set(COL_FACTOR2), 0},
         {
             Step::LOOP, TENSOR,
-            set(GRAD, EXP_AVG, EXP_AVG_SQ_ROW_RSQRT, EXP_AVG_SQ_COL_RSQRT, PARAM, EXP_AVG_RES_ROW_RSQRT, EXP_AVG_RES_COL_RSQRT),
+            set(GRAD, EXP_AVG, ROW_FACTOR, COL_FACTOR, PARAM, ROW_FACTOR2, COL_FACTOR2),
             set(PARAM, EXP_AVG), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_ROWS1, RUN_COLUMNS1,
-                MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2, RUN_COLUMNS2),
-            set(RUN_NUMBERS1),
+                MAKE_EXP_AVG_SQ_ROW_SUM, RUN_COLUMNS2),
+            set(),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_ROWS1, RUN_COLUMNS1,
                 RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP2, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS2),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(),
         },
         {
@@ -98,8 +92,8 @@ struct CAMENotOneByOneRule : Rule {
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_ROWS1, RUN_COLUMNS1,
                 RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP3, MAKE_RESIDUAL_ROW_SUM,
                 MAKE_RESIDUAL_COL_SUM, RUN_ROWS3, RUN_COLUMNS3, MAKE_EXP_AVG_RES_ROW_SUM,
-                RUN_ROWS4, RUN_COLUMNS4),
-            set(RUN_NUMBERS3),
+                RUN_COLUMNS4),
+            set(),
             set(),
         },
         {
@@ -118,21 +112,21 @@ struct CAMENotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_ROWS1,
-                MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2),
-            set(RUN_COLUMNS1, RUN_NUMBERS1, RUN_COLUMNS2),
+                MAKE_EXP_AVG_SQ_ROW_SUM),
+            set(RUN_COLUMNS1, RUN_COLUMNS2),
             set(EXP_AVG_SQ_COL),
         },
         {
             set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_ROWS2, RUN_SWEEP2, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS2),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_ROWS2, RUN_SWEEP3,
                 MAKE_RESIDUAL_ROW_SUM, MAKE_RESIDUAL_COL_SUM, RUN_ROWS3,
-                MAKE_EXP_AVG_RES_ROW_SUM, RUN_ROWS4),
-            set(RUN_COLUMNS3, RUN_NUMBERS3, RUN_COLUMNS4),
+                MAKE_EXP_AVG_RES_ROW_SUM),
+            set(RUN_COLUMNS3, RUN_COLUMNS4),
             set(EXP_AVG_RES_COL),
         },
         {
@@ -146,21 +140,21 @@ struct CAMENotOneByOneRule : Rule {
     static constexpr Pass WHOLE_COLUMNS[] = {
         {
             set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_COLUMNS1, RUN_COLUMNS2),
-            set(RUN_ROWS1, MAKE_EXP_AVG_SQ_ROW_SUM, RUN_NUMBERS1, RUN_ROWS2),
+            set(RUN_ROWS1, MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2),
             set(EXP_AVG_SQ_ROW),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_COL_SUM, RUN_COLUMNS1, RUN_COLUMNS2, RUN_SWEEP2,
                 MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS2),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_COL_SUM, RUN_COLUMNS1, RUN_COLUMNS2, RUN_SWEEP3,
                 MAKE_RESIDUAL_ROW_SUM, MAKE_RESIDUAL_COL_SUM, RUN_COLUMNS3, RUN_COLUMNS4),
-            set(RUN_ROWS3, MAKE_EXP_AVG_RES_ROW_SUM, RUN_NUMBERS3, RUN_ROWS4),
+            set(RUN_ROWS3, MAKE_EXP_AVG_RES_ROW_SUM, RUN_ROWS4),
             set(EXP_AVG_RES_ROW),
         },
         {
@@ -175,21 +169,21 @@ struct CAMENotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_ROWS1, RUN_COLUMNS1,
-                MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2, RUN_COLUMNS2),
-            set(RUN_NUMBERS1),
+                MAKE_EXP_AVG_SQ_ROW_SUM, RUN_COLUMNS2),
+            set(),
             set(EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL),
         },
         {
             set(RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP2, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS2),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(),
         },
         {
             set(
                 RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP3, MAKE_RESIDUAL_ROW_SUM,
                 MAKE_RESIDUAL_COL_SUM, RUN_ROWS3, RUN_COLUMNS3, MAKE_EXP_AVG_RES_ROW_SUM,
-                RUN_ROWS4, RUN_COLUMNS4),
-            set(RUN_NUMBERS3),
+                RUN_COLUMNS4),
+            set(),
             set(EXP_AVG_RES_ROW, EXP_AVG_RES_COL),
         },
         {
@@ -202,20 +196,20 @@ struct CAMENotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_ROWS1,
-                MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2),
-            set(RUN_COLUMNS1, RUN_NUMBERS1, RUN_COLUMNS2),
+                MAKE_EXP_AVG_SQ_ROW_SUM),
+            set(RUN_COLUMNS1, RUN_COLUMNS2),
             set(EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL),
         },
         {
             set(RUN_ROWS2, RUN_SWEEP2, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS2),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(),
         },
         {
             set(
                 RUN_ROWS2, RUN_SWEEP3, MAKE_RESIDUAL_ROW_SUM, MAKE_RESIDUAL_COL_SUM, RUN_ROWS3,
-                MAKE_EXP_AVG_RES_ROW_SUM, RUN_ROWS4),
-            set(RUN_COLUMNS3, RUN_NUMBERS3, RUN_COLUMNS4),
+                MAKE_EXP_AVG_RES_ROW_SUM),
+            set(RUN_COLUMNS3, RUN_COLUMNS4),
             set(EXP_AVG_RES_ROW, EXP_AVG_RES_COL),
         },
         {
@@ -227,19 +221,19 @@ struct CAMENotOneByOneRule : Rule {
     static constexpr Pass EXACT_COLUMNS[] = {
         {
             set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM, RUN_COLUMNS1, RUN_COLUMNS2),
-            set(RUN_ROWS1, MAKE_EXP_AVG_SQ_ROW_SUM, RUN_NUMBERS1, RUN_ROWS2),
+            set(RUN_ROWS1, MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2),
             set(EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL),
         },
         {
             set(RUN_COLUMNS2, RUN_SWEEP2, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS2),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(),
         },
         {
             set(
                 RUN_COLUMNS2, RUN_SWEEP3, MAKE_RESIDUAL_ROW_SUM, MAKE_RESIDUAL_COL_SUM,
                 RUN_COLUMNS3, RUN_COLUMNS4),
-            set(RUN_ROWS3, MAKE_EXP_AVG_RES_ROW_SUM, RUN_NUMBERS3, RUN_ROWS4),
+            set(RUN_ROWS3, MAKE_EXP_AVG_RES_ROW_SUM, RUN_ROWS4),
             set(EXP_AVG_RES_ROW, EXP_AVG_RES_COL),
         },
         {
@@ -251,20 +245,18 @@ struct CAMENotOneByOneRule : Rule {
     static constexpr Pass SPLIT[] = {
         {
             set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, MAKE_GRAD_COL_SUM),
-            set(
-                RUN_ROWS1, RUN_COLUMNS1, MAKE_EXP_AVG_SQ_ROW_SUM, RUN_NUMBERS1, RUN_ROWS2,
-                RUN_COLUMNS2),
+            set(RUN_ROWS1, RUN_COLUMNS1, MAKE_EXP_AVG_SQ_ROW_SUM, RUN_ROWS2, RUN_COLUMNS2),
             set(EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL),
         },
         {
             set(RUN_SWEEP2, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS2),
+            set(RUN_NUMBERS1),
             set(),
         },
         {
             set(RUN_SWEEP3, MAKE_RESIDUAL_ROW_SUM, MAKE_RESIDUAL_COL_SUM),
             set(
-                RUN_ROWS3, RUN_COLUMNS3, MAKE_EXP_AVG_RES_ROW_SUM, RUN_NUMBERS3, RUN_ROWS4,
+                RUN_ROWS3, RUN_COLUMNS3, MAKE_EXP_AVG_RES_ROW_SUM, RUN_NUMBERS2, RUN_ROWS4,
                 RUN_COLUMNS4),
             set(EXP_AVG_RES_ROW, EXP_AVG_RES_COL),
         },
@@ -279,7 +271,7 @@ struct CAMENotOneByOneRule : Rule {
         SPLIT};
     static constexpr int PASS_COUNTS[] = {4, 4, 4, 4, 4, 4, 4};
     static constexpr bool HAS_AXES = true;
-    static constexpr int NUMBERS = 7;
+    static constexpr int NUMBERS = 5;
     static constexpr int ROW_REDUCTIONS = 2, COLUMN_REDUCTIONS = 2;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -371,45 +363,41 @@ struct CAMENotOneByOneRule : Rule {
         }
     }
 
-    static void numbers1(const Sizes& sizes, Numbers& numbers) {
-        const double exp_avg_sq_row_sum = numbers.exp_avg_sq_row_sum;
-        // u = g / sqrt(r * c / mean(r))
-        const double u_scale = sizes.numel / sizes.cols / exp_avg_sq_row_sum;
-        numbers.u_scale = u_scale;
-    }
-
     template <class C>
     NOINLINE static void rows2(
-        i64 n, const C* __restrict exp_avg_sq_rows, C* __restrict exp_avg_sq_row_rsqrts) {
+        const Sizes& sizes, const Numbers& numbers, i64 n, const C* __restrict exp_avg_sq_rows,
+        C* __restrict row_factors) {
+        const C exp_avg_sq_row_sum = C(numbers.exp_avg_sq_row_sum);
+
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_row = exp_avg_sq_rows[i];
 
-            // u = g / sqrt(r * c / mean(r))
-            const C exp_avg_sq_row_rsqrt = 1 / sqrt(exp_avg_sq_row);
+            // u = g / sqrt(r / mean(r)) / sqrt(c)
+            const C row_factor = 1
+                / sqrt(C(sizes.numel) * C(1 / sizes.cols) * exp_avg_sq_row / exp_avg_sq_row_sum);
 
-            exp_avg_sq_row_rsqrts[i] = exp_avg_sq_row_rsqrt;
+            row_factors[i] = row_factor;
         }
     }
 
     template <class C>
     NOINLINE static void columns2(
-        i64 n, const C* __restrict exp_avg_sq_cols, C* __restrict exp_avg_sq_col_rsqrts) {
+        i64 n, const C* __restrict exp_avg_sq_cols, C* __restrict col_factors) {
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_col = exp_avg_sq_cols[i];
 
-            // u = g / sqrt(r * c / mean(r))
-            const C exp_avg_sq_col_rsqrt = 1 / sqrt(exp_avg_sq_col);
+            // u = g / sqrt(r / mean(r)) / sqrt(c)
+            const C col_factor = 1 / sqrt(exp_avg_sq_col);
 
-            exp_avg_sq_col_rsqrts[i] = exp_avg_sq_col_rsqrt;
+            col_factors[i] = col_factor;
         }
     }
 
     template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep2(
-        const Hypers& hypers, const Numbers& numbers, Numbers& sums, i64 rows, i64 n, i64 pitch,
-        const S* __restrict grads, const ComputeScalar<S>* __restrict exp_avg_sq_row_rsqrts,
-        const ComputeScalar<S>* __restrict exp_avg_sq_col_rsqrts) {
-        const C u_scale = C(numbers.u_scale);
+        const Hypers& hypers, Numbers& sums, i64 rows, i64 n, i64 pitch, const S* __restrict grads,
+        const ComputeScalar<S>* __restrict row_factors,
+        const ComputeScalar<S>* __restrict col_factors) {
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -418,16 +406,16 @@ struct CAMENotOneByOneRule : Rule {
             #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum)
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C grad = load_as<S, C>(grads + i);
-                const C exp_avg_sq_row_rsqrt = broadcast<S, C, EXPANDED>(exp_avg_sq_row_rsqrts, i, row);
-                C exp_avg_sq_col_rsqrt = load_as<S, C>(exp_avg_sq_col_rsqrts + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
+                C col_factor = load_as<S, C>(col_factors + i);
 
                 if (maximize != 0) {
                     // g = -g
                     grad = -grad;
                 }
-                // u = g / sqrt(r * c / mean(r))
-                const C u = grad * (1 / sqrt(u_scale) * exp_avg_sq_row_rsqrt * exp_avg_sq_col_rsqrt);
-                // u = u / maximum(1, rms(u) / clip)
+                // u = g / sqrt(r / mean(r)) / sqrt(c)
+                const C u = grad * row_factor * col_factor;
+                // u = u / maximum(1, rms(u) / clip_threshold)
                 const C u_sq = u * u;
 
                 u_sq_sum += u_sq;
@@ -438,26 +426,26 @@ struct CAMENotOneByOneRule : Rule {
         }
     }
 
-    static void numbers2(const Hypers& hypers, const Sizes& sizes, Numbers& numbers) {
+    static void numbers1(const Hypers& hypers, const Sizes& sizes, Numbers& numbers) {
         const double u_sq_sum = numbers.u_sq_sum;
-        // u = g / sqrt(r * c / mean(r))
-        // u = u / maximum(1, rms(u) / clip)
-        const double u_scale2 = 1 / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip);
-        numbers.u_scale2 = u_scale2;
+        // u = g / sqrt(r / mean(r)) / sqrt(c)
+        // u = u / maximum(1, rms(u) / clip_threshold)
+        const double u_scale = 1
+            / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold);
+        numbers.u_scale = u_scale;
     }
 
     template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep3(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
         i64 pitch, const S* __restrict grads, const S* __restrict exp_avgs,
-        const ComputeScalar<S>* __restrict exp_avg_sq_row_rsqrts,
-        const ComputeScalar<S>* __restrict exp_avg_sq_col_rsqrts,
+        const ComputeScalar<S>* __restrict row_factors,
+        const ComputeScalar<S>* __restrict col_factors,
         ComputeScalar<S>* __restrict residual_values,
         ComputeScalar<S>* __restrict residual_row_sums,
         ComputeScalar<S>* __restrict residual_col_sums) {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C eps2 = C(scalars.eps2);
-        const C u_scale2 = C(numbers.u_scale2);
         const C u_scale = C(numbers.u_scale);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
@@ -468,17 +456,16 @@ struct CAMENotOneByOneRule : Rule {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C grad = load_as<S, C>(grads + i);
                 C exp_avg = load_as<S, C>(exp_avgs + i);
-                const C exp_avg_sq_row_rsqrt = broadcast<S, C, EXPANDED>(exp_avg_sq_row_rsqrts, i, row);
-                C exp_avg_sq_col_rsqrt = load_as<S, C>(exp_avg_sq_col_rsqrts + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
+                C col_factor = load_as<S, C>(col_factors + i);
 
                 if (maximize != 0) {
                     // g = -g
                     grad = -grad;
                 }
-                // u = g / sqrt(r * c / mean(r))
-                // u = u / maximum(1, rms(u) / clip)
-                const C u = u_scale2 * grad
-                    * (1 / sqrt(u_scale) * exp_avg_sq_row_rsqrt * exp_avg_sq_col_rsqrt);
+                // u = g / sqrt(r / mean(r)) / sqrt(c)
+                // u = u / maximum(1, rms(u) / clip_threshold)
+                const C u = u_scale * grad * row_factor * col_factor;
                 // m = beta1 * m + (1 - beta1) * u
                 exp_avg = exp_avg + one_minus_beta1 * (u - exp_avg);
                 // residual = (u - m) ** 2 + eps2
@@ -537,44 +524,44 @@ struct CAMENotOneByOneRule : Rule {
         }
     }
 
-    static void numbers3(
+    static void numbers2(
         const Hypers& hypers, const Scalars& scalars, const Sizes& sizes, Numbers& numbers) {
         const double u_sq_sum = numbers.u_sq_sum;
-        const double exp_avg_res_row_sum = numbers.exp_avg_res_row_sum;
-        // u = g / sqrt(r * c / mean(r))
-        // u = u / maximum(1, rms(u) / clip)
+        // u = g / sqrt(r / mean(r)) / sqrt(c)
+        // u = u / maximum(1, rms(u) / clip_threshold)
         // m = beta1 * m + (1 - beta1) * u
         const double exp_avg_scale = (1 - scalars.beta1)
-            / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip);
-        // p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-        const double param_scale = sizes.numel / sizes.cols / exp_avg_res_row_sum;
+            / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold);
         numbers.exp_avg_scale = exp_avg_scale;
-        numbers.param_scale = param_scale;
     }
 
     template <class C>
     NOINLINE static void rows4(
-        i64 n, const C* __restrict exp_avg_res_rows, C* __restrict exp_avg_res_row_rsqrts) {
+        const Sizes& sizes, const Numbers& numbers, i64 n, const C* __restrict exp_avg_res_rows,
+        C* __restrict row_factor2s) {
+        const C exp_avg_res_row_sum = C(numbers.exp_avg_res_row_sum);
+
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_res_row = exp_avg_res_rows[i];
 
-            // p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-            const C exp_avg_res_row_rsqrt = 1 / sqrt(exp_avg_res_row);
+            // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+            const C row_factor2 = 1
+                / sqrt(C(sizes.numel) * C(1 / sizes.cols) * exp_avg_res_row / exp_avg_res_row_sum);
 
-            exp_avg_res_row_rsqrts[i] = exp_avg_res_row_rsqrt;
+            row_factor2s[i] = row_factor2;
         }
     }
 
     template <class C>
     NOINLINE static void columns4(
-        i64 n, const C* __restrict exp_avg_res_cols, C* __restrict exp_avg_res_col_rsqrts) {
+        i64 n, const C* __restrict exp_avg_res_cols, C* __restrict col_factor2s) {
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_res_col = exp_avg_res_cols[i];
 
-            // p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-            const C exp_avg_res_col_rsqrt = 1 / sqrt(exp_avg_res_col);
+            // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+            const C col_factor2 = 1 / sqrt(exp_avg_res_col);
 
-            exp_avg_res_col_rsqrts[i] = exp_avg_res_col_rsqrt;
+            col_factor2s[i] = col_factor2;
         }
     }
 
@@ -582,16 +569,14 @@ struct CAMENotOneByOneRule : Rule {
     NOINLINE static void sweep4(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
         i64 pitch, S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
-        const ComputeScalar<S>* __restrict exp_avg_sq_row_rsqrts,
-        const ComputeScalar<S>* __restrict exp_avg_sq_col_rsqrts,
-        const ComputeScalar<S>* __restrict exp_avg_res_row_rsqrts,
-        const ComputeScalar<S>* __restrict exp_avg_res_col_rsqrts) {
+        const ComputeScalar<S>* __restrict row_factors,
+        const ComputeScalar<S>* __restrict col_factors,
+        const ComputeScalar<S>* __restrict row_factor2s,
+        const ComputeScalar<S>* __restrict col_factor2s) {
         const C beta1 = C(scalars.beta1);
         const C decay = C(scalars.decay);
         const C lr = C(hypers.lr);
         const C exp_avg_scale = C(numbers.exp_avg_scale);
-        const C u_scale = C(numbers.u_scale);
-        const C param_scale = C(numbers.param_scale);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -599,25 +584,21 @@ struct CAMENotOneByOneRule : Rule {
                 C param = load_as<S, C>(params + i);
                 C grad = load_as<S, C>(grads + i);
                 C exp_avg = load_as<S, C>(exp_avgs + i);
-                const C exp_avg_sq_row_rsqrt = broadcast<S, C, EXPANDED>(exp_avg_sq_row_rsqrts, i, row);
-                C exp_avg_sq_col_rsqrt = load_as<S, C>(exp_avg_sq_col_rsqrts + i);
-                const C exp_avg_res_row_rsqrt = broadcast<S, C, EXPANDED>(exp_avg_res_row_rsqrts, i, row);
-                C exp_avg_res_col_rsqrt = load_as<S, C>(exp_avg_res_col_rsqrts + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
+                C col_factor = load_as<S, C>(col_factors + i);
+                const C row_factor2 = broadcast<S, C, EXPANDED>(row_factor2s, i, row);
+                C col_factor2 = load_as<S, C>(col_factor2s + i);
 
                 if (maximize != 0) {
                     // g = -g
                     grad = -grad;
                 }
-                // u = g / sqrt(r * c / mean(r))
-                // u = u / maximum(1, rms(u) / clip)
+                // u = g / sqrt(r / mean(r)) / sqrt(c)
+                // u = u / maximum(1, rms(u) / clip_threshold)
                 // m = beta1 * m + (1 - beta1) * u
-                exp_avg = beta1 * exp_avg
-                    + exp_avg_scale * grad
-                    * (1 / sqrt(u_scale) * exp_avg_sq_row_rsqrt * exp_avg_sq_col_rsqrt);
-                // p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-                param = decay * param
-                    - lr * exp_avg
-                    * (1 / sqrt(param_scale) * exp_avg_res_row_rsqrt * exp_avg_res_col_rsqrt);
+                exp_avg = beta1 * exp_avg + exp_avg_scale * grad * row_factor * col_factor;
+                // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+                param = decay * param - lr * exp_avg * row_factor2 * col_factor2;
 
                 store_as<S>(params + i, param);
                 store_as<S>(exp_avgs + i, exp_avg);
@@ -629,10 +610,9 @@ struct CAMENotOneByOneRule : Rule {
     static void run_numbers(int step, const LoopInputs<CAMENotOneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.sizes, inputs.named());
-            case RUN_NUMBERS2: return numbers2(inputs.hypers, inputs.sizes, inputs.named());
-            case RUN_NUMBERS3:
-                return numbers3(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
+            case RUN_NUMBERS1: return numbers1(inputs.hypers, inputs.sizes, inputs.named());
+            case RUN_NUMBERS2:
+                return numbers2(inputs.hypers, inputs.scalars, inputs.sizes, inputs.named());
         }
     }
 
@@ -647,17 +627,20 @@ struct CAMENotOneByOneRule : Rule {
             case RUN_COLUMNS1:
                 return columns1<C>(
                     inputs.scalars, inputs.sizes, n, at[EXP_AVG_SQ_COL], at[GRAD_COL_SUM]);
-            case RUN_ROWS2: return rows2<C>(n, at[EXP_AVG_SQ_ROW], at[EXP_AVG_SQ_ROW_RSQRT]);
-            case RUN_COLUMNS2: return columns2<C>(n, at[EXP_AVG_SQ_COL], at[EXP_AVG_SQ_COL_RSQRT]);
+            case RUN_ROWS2:
+                return rows2<C>(
+                    inputs.sizes, inputs.named(), n, at[EXP_AVG_SQ_ROW], at[ROW_FACTOR]);
+            case RUN_COLUMNS2: return columns2<C>(n, at[EXP_AVG_SQ_COL], at[COL_FACTOR]);
             case RUN_ROWS3:
                 return rows3<C>(
                     inputs.scalars, inputs.sizes, n, at[EXP_AVG_RES_ROW], at[RESIDUAL_ROW_SUM]);
             case RUN_COLUMNS3:
                 return columns3<C>(
                     inputs.scalars, inputs.sizes, n, at[EXP_AVG_RES_COL], at[RESIDUAL_COL_SUM]);
-            case RUN_ROWS4: return rows4<C>(n, at[EXP_AVG_RES_ROW], at[EXP_AVG_RES_ROW_RSQRT]);
-            case RUN_COLUMNS4:
-                return columns4<C>(n, at[EXP_AVG_RES_COL], at[EXP_AVG_RES_COL_RSQRT]);
+            case RUN_ROWS4:
+                return rows4<C>(
+                    inputs.sizes, inputs.named(), n, at[EXP_AVG_RES_ROW], at[ROW_FACTOR2]);
+            case RUN_COLUMNS4: return columns4<C>(n, at[EXP_AVG_RES_COL], at[COL_FACTOR2]);
         }
     }
 
@@ -675,18 +658,18 @@ struct CAMENotOneByOneRule : Rule {
                     at[GRAD_ROW_SUM], at[GRAD_COL_SUM]);
             case RUN_SWEEP2:
                 return sweep2<S, C, EXPANDED>(
-                    inputs.hypers, inputs.named(), inputs.sums(), rows, n, pitch, at[GRAD],
-                    at[EXP_AVG_SQ_ROW_RSQRT], at[EXP_AVG_SQ_COL_RSQRT]);
+                    inputs.hypers, inputs.sums(), rows, n, pitch, at[GRAD], at[ROW_FACTOR],
+                    at[COL_FACTOR]);
             case RUN_SWEEP3:
                 return sweep3<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.named(), rows, n, pitch, at[GRAD],
-                    at[EXP_AVG], at[EXP_AVG_SQ_ROW_RSQRT], at[EXP_AVG_SQ_COL_RSQRT],
-                    at[RESIDUAL_VALUE], at[RESIDUAL_ROW_SUM], at[RESIDUAL_COL_SUM]);
+                    at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR], at[RESIDUAL_VALUE],
+                    at[RESIDUAL_ROW_SUM], at[RESIDUAL_COL_SUM]);
             case RUN_SWEEP4:
                 return sweep4<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.named(), rows, n, pitch, at[PARAM],
-                    at[GRAD], at[EXP_AVG], at[EXP_AVG_SQ_ROW_RSQRT], at[EXP_AVG_SQ_COL_RSQRT],
-                    at[EXP_AVG_RES_ROW_RSQRT], at[EXP_AVG_RES_COL_RSQRT]);
+                    at[GRAD], at[EXP_AVG], at[ROW_FACTOR], at[COL_FACTOR], at[ROW_FACTOR2],
+                    at[COL_FACTOR2]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
@@ -806,7 +789,7 @@ struct CAMEOneByOneRule : Rule {
             // r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
             exp_avg_sq_row = beta2 * exp_avg_sq_row + one_minus_beta2 * grad * grad
                 + exp_avg_sq_row_offset;
-            // u = g / sqrt(r * c / mean(r))
+            // u = g / sqrt(r / mean(r)) / sqrt(c)
             const C exp_avg_sq = exp_avg_sq_row;
 
             exp_avg_sq_row_sum += exp_avg_sq;
@@ -817,7 +800,7 @@ struct CAMEOneByOneRule : Rule {
 
     static void numbers1(const Sizes& sizes, Numbers& numbers) {
         const double exp_avg_sq_row_sum = numbers.exp_avg_sq_row_sum;
-        // u = g / sqrt(r * c / mean(r))
+        // u = g / sqrt(r / mean(r)) / sqrt(c)
         const double u_scale = sizes.numel / exp_avg_sq_row_sum;
         numbers.u_scale = u_scale;
     }
@@ -851,9 +834,9 @@ struct CAMEOneByOneRule : Rule {
             // c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
             exp_avg_sq_col = beta2 * exp_avg_sq_col + one_minus_beta2 * grad * grad
                 + exp_avg_sq_row_offset;
-            // u = g / sqrt(r * c / mean(r))
-            const C u = grad / sqrt(u_scale * exp_avg_sq_row * exp_avg_sq_col);
-            // u = u / maximum(1, rms(u) / clip)
+            // u = g / sqrt(r / mean(r)) / sqrt(c)
+            const C u = grad / (sqrt(u_scale * exp_avg_sq_row) * sqrt(exp_avg_sq_col));
+            // u = u / maximum(1, rms(u) / clip_threshold)
             const C u_sq = u * u;
 
             u_sq_sum += u_sq;
@@ -864,9 +847,10 @@ struct CAMEOneByOneRule : Rule {
 
     static void numbers2(const Hypers& hypers, const Sizes& sizes, Numbers& numbers) {
         const double u_sq_sum = numbers.u_sq_sum;
-        // u = g / sqrt(r * c / mean(r))
-        // u = u / maximum(1, rms(u) / clip)
-        const double u_scale2 = 1 / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip);
+        // u = g / sqrt(r / mean(r)) / sqrt(c)
+        // u = u / maximum(1, rms(u) / clip_threshold)
+        const double u_scale2 = 1
+            / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip_threshold);
         numbers.u_scale2 = u_scale2;
     }
 
@@ -906,16 +890,16 @@ struct CAMEOneByOneRule : Rule {
             // c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
             exp_avg_sq_col = beta2 * exp_avg_sq_col + one_minus_beta2 * grad * grad
                 + exp_avg_sq_row_offset;
-            // u = g / sqrt(r * c / mean(r))
-            // u = u / maximum(1, rms(u) / clip)
-            const C u = u_scale2 * grad / sqrt(u_scale * exp_avg_sq_row * exp_avg_sq_col);
+            // u = g / sqrt(r / mean(r)) / sqrt(c)
+            // u = u / maximum(1, rms(u) / clip_threshold)
+            const C u = u_scale2 * grad / (sqrt(u_scale * exp_avg_sq_row) * sqrt(exp_avg_sq_col));
             // m = beta1 * m + (1 - beta1) * u
             exp_avg = exp_avg + one_minus_beta1 * (u - exp_avg);
             // residual = (u - m) ** 2 + eps2
             const C residual = (u - exp_avg) * (u - exp_avg) + eps2;
             // r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
             exp_avg_res_row = exp_avg_res_row + one_minus_beta3 * (residual - exp_avg_res_row);
-            // p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+            // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
             const C exp_avg_res = exp_avg_res_row;
 
             exp_avg_res_row_sum += exp_avg_res;
@@ -926,7 +910,7 @@ struct CAMEOneByOneRule : Rule {
 
     static void numbers3(const Sizes& sizes, Numbers& numbers) {
         const double exp_avg_res_row_sum = numbers.exp_avg_res_row_sum;
-        // p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+        // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         const double param_scale = sizes.numel / exp_avg_res_row_sum;
         numbers.param_scale = param_scale;
     }
@@ -969,9 +953,9 @@ struct CAMEOneByOneRule : Rule {
             // c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
             exp_avg_sq_col = beta2 * exp_avg_sq_col + one_minus_beta2 * grad * grad
                 + exp_avg_sq_row_offset;
-            // u = g / sqrt(r * c / mean(r))
-            // u = u / maximum(1, rms(u) / clip)
-            const C u = u_scale2 * grad / sqrt(u_scale * exp_avg_sq_row * exp_avg_sq_col);
+            // u = g / sqrt(r / mean(r)) / sqrt(c)
+            // u = u / maximum(1, rms(u) / clip_threshold)
+            const C u = u_scale2 * grad / (sqrt(u_scale * exp_avg_sq_row) * sqrt(exp_avg_sq_col));
             // m = beta1 * m + (1 - beta1) * u
             exp_avg = exp_avg + one_minus_beta1 * (u - exp_avg);
             // residual = (u - m) ** 2 + eps2
@@ -980,9 +964,9 @@ struct CAMEOneByOneRule : Rule {
             exp_avg_res_row = exp_avg_res_row + one_minus_beta3 * (residual - exp_avg_res_row);
             // c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
             exp_avg_res_col = exp_avg_res_col + one_minus_beta3 * (residual - exp_avg_res_col);
-            // p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
+            // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
             param = decay * param
-                - lr * exp_avg / sqrt(param_scale * exp_avg_res_row * exp_avg_res_col);
+                - lr * exp_avg / (sqrt(param_scale * exp_avg_res_row) * sqrt(exp_avg_res_col));
 
             store_as<S>(params + i, param);
             store_as<S>(exp_avgs + i, exp_avg);

@@ -45,12 +45,12 @@ from optgen.runtime.fused_triton.device_reductions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(15)
+SCALARS = tl.constexpr(13)
 WORKSPACES = {
     (): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
-        row_values=3,
+        row_values=5,
         column_values=3,
         sums=1,
         row_sums=1,
@@ -70,7 +70,7 @@ def came_scalars(rows, hypers, scalars, found_inf, tensors):
     hyper = hypers + tl.load(row + GROUP * tensors) * 9
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
-    clip = tl.load(hyper + 6)
+    clip_threshold = tl.load(hyper + 6)
     weight_decay = tl.load(hyper + 7)
     maximize = tl.load(hyper + 8)
 
@@ -87,7 +87,7 @@ def came_scalars(rows, hypers, scalars, found_inf, tensors):
     tl.store(scalars, maximize)
     tl.store(scalars + 1, eps1)
     tl.store(scalars + 2, beta2)
-    tl.store(scalars + 3, clip)
+    tl.store(scalars + 3, clip_threshold)
     tl.store(scalars + 4, one_minus_beta1)
     tl.store(scalars + 5, eps2)
     tl.store(scalars + 6, beta3)
@@ -176,7 +176,7 @@ def came_tiles1(
     partials += tl.load(shape + PARTIALS * tensors)
     if DEPTH > 1:
         tl.store(values + row_lanes, grad_row_sum, in_rows)
-        tl.store(values + 3 * all_rows + column_lanes, grad_col_sum, in_columns)
+        tl.store(values + 5 * all_rows + column_lanes, grad_col_sum, in_columns)
     else:
         tl.store(partials + tile_column * all_rows + row_lanes, grad_row_sum, in_rows)
         tl.store(
@@ -254,7 +254,7 @@ def came_matrices1(
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
     row_values = values + matrix * height
-    column_values = values + 3 * all_rows + matrix * width
+    column_values = values + 5 * all_rows + matrix * width
     exp_avg_sq_rows = (
         tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
         + matrix * height
@@ -285,8 +285,10 @@ def came_matrices1(
         grad_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / row_count)
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
+        col_factor = 1 / sqrt(exp_avg_sq_col)
         tl.store(exp_avg_sq_cols + lanes, exp_avg_sq_col.to(EXP_AVG_SQ_COL_T), mask)
-        tl.store(column_values + all_columns + lanes, exp_avg_sq_col, mask)
+        tl.store(column_values + all_columns + lanes, col_factor, mask)
     tl.store(parts + group, exp_avg_sq_row_sum)
 
 
@@ -328,7 +330,7 @@ def came_finish1(
                     SUMS=0,
                     ROW_SUMS=1,
                     COLUMN_SUMS=1,
-                    ROW_VALUES=3,
+                    ROW_VALUES=5,
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
@@ -350,50 +352,101 @@ def came_finish1(
                 )
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def came_finish2(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    row = rows + tl.program_id(0)
-    shape = shapes + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
+@triton.jit
+def came_matrices2(
+    tensor,
+    group,
+    rows,
+    shapes,
+    values,
+    partials,
+    tensors,
+    EXP_AVG_SQ_ROW_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    row = rows + tensor
+    shape = shapes + tensor
+    depth, height, _width = extents(shape, tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
     groups = tl.load(shape + GROUPS * tensors)
+    matrix = group * DEPTH
+    left = depth - matrix
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * tensors)
+    row_values = values + matrix * height
+    exp_avg_sq_rows = (
+        tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
+        + matrix * height
+    )
     exp_avg_sq_row_sum = add_up(parts, groups)
     numel = tl.load(row + NUMEL * tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
-    # u = g / sqrt(r * c / mean(r))
-    u_scale = numel / column_count / exp_avg_sq_row_sum
-    tl.store(scalars + 10, u_scale)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
+        row_factor = 1 / sqrt(numel / column_count * exp_avg_sq_row / exp_avg_sq_row_sum)
+        tl.store(row_values + 2 * all_rows + lanes, row_factor, mask)
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def came_finish2(
+    firsts,
+    owners,
+    rows,
+    shapes,
+    values,
+    partials,
+    found_inf,
+    tensors,
+    EXP_AVG_SQ_ROW_T: tl.constexpr,
+    TILES: tl.constexpr,
+    LINES: tl.constexpr,
+):
+    """Finish some matrices of a tensor."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(owners + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(firsts + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_index == k:
+            came_matrices2(
+                tensor,
+                program,
+                rows,
+                shapes,
+                values,
+                partials,
+                tensors,
+                EXP_AVG_SQ_ROW_T,
+                LINES[k][0],
+                LINES[k][1],
+                LINES[k][2],
+            )
 
 
 @triton.jit
 def came_tile2(
-    grads,
-    lanes,
-    mask,
-    exp_avg_sq_rows,
-    exp_avg_sq_cols,
-    in_rows,
-    in_columns,
-    scalars,
-    dtype: tl.constexpr,
+    grads, lanes, mask, row_factors, col_factors, in_rows, in_columns, scalars, dtype: tl.constexpr
 ):
     """Sum the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
-    exp_avg_sq_row = tl.load(exp_avg_sq_rows, in_rows)[:, :, None]
-    exp_avg_sq_col = tl.load(exp_avg_sq_cols, in_columns)[:, None, :]
+    row_factor = tl.load(row_factors, in_rows)[:, :, None]
+    col_factor = tl.load(col_factors, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
-    u_scale = tl.load(scalars + 10).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # u = g / sqrt(r * c / mean(r))
-    u = div(grad, sqrt(u_scale * exp_avg_sq_row * exp_avg_sq_col))
-    # u = u / maximum(1, rms(u) / clip)
+    # u = g / sqrt(r / mean(r)) / sqrt(c)
+    u = grad * row_factor * col_factor
+    # u = u / maximum(1, rms(u) / clip_threshold)
     u_sq_sum = total(u * u, mask)
 
     return u_sq_sum
@@ -440,9 +493,9 @@ def came_tiles2(
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
     row_values = values + row_lanes
-    column_values = values + 3 * all_rows + column_lanes
-    exp_avg_sq_rows = row_values + all_rows
-    exp_avg_sq_cols = column_values + all_columns
+    column_values = values + 5 * all_rows + column_lanes
+    row_factors = row_values + 2 * all_rows
+    col_factors = column_values + all_columns
     grads = tl.load(row + (STREAMS + 1) * tensors)
     full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
     height, width = height.to(tl.int32), width.to(tl.int32)
@@ -452,8 +505,8 @@ def came_tiles2(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
-            exp_avg_sq_rows,
-            exp_avg_sq_cols,
+            row_factors,
+            col_factors,
             None,
             None,
             scalars,
@@ -466,8 +519,8 @@ def came_tiles2(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
-            exp_avg_sq_rows,
-            exp_avg_sq_cols,
+            row_factors,
+            col_factors,
             in_rows,
             in_columns,
             scalars,
@@ -527,13 +580,13 @@ def came_finish3(rows, shapes, scalars, partials, found_inf, tensors):
     partials += tl.load(shape + PARTIALS * tensors)
     blocks = tl.load(shape + BLOCKS * tensors)
     u_sq_sum = add_up(partials, blocks)
-    clip = tl.load(scalars + 3)
+    clip_threshold = tl.load(scalars + 3)
     numel = tl.load(row + NUMEL * tensors).to(tl.float64)
-    # u = g / sqrt(r * c / mean(r))
-    # u = u / maximum(1, rms(u) / clip)
-    u_scale2 = 1 / maximum(tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip)
-    tl.store(scalars + 11, u_sq_sum)
-    tl.store(scalars + 12, u_scale2)
+    # u = g / sqrt(r / mean(r)) / sqrt(c)
+    # u = u / maximum(1, rms(u) / clip_threshold)
+    u_scale = 1 / maximum(tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip_threshold)
+    tl.store(scalars + 10, u_sq_sum)
+    tl.store(scalars + 11, u_scale)
 
 
 @triton.jit
@@ -542,8 +595,8 @@ def came_tile3(
     exp_avgs,
     lanes,
     mask,
-    exp_avg_sq_rows,
-    exp_avg_sq_cols,
+    row_factors,
+    col_factors,
     in_rows,
     in_columns,
     scalars,
@@ -552,20 +605,19 @@ def came_tile3(
     """Sum the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
-    exp_avg_sq_row = tl.load(exp_avg_sq_rows, in_rows)[:, :, None]
-    exp_avg_sq_col = tl.load(exp_avg_sq_cols, in_columns)[:, None, :]
+    row_factor = tl.load(row_factors, in_rows)[:, :, None]
+    col_factor = tl.load(col_factors, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
-    u_scale2 = tl.load(scalars + 12).to(dtype)
-    u_scale = tl.load(scalars + 10).to(dtype)
+    u_scale = tl.load(scalars + 11).to(dtype)
     one_minus_beta1 = tl.load(scalars + 4).to(dtype)
     eps2 = tl.load(scalars + 5).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # u = g / sqrt(r * c / mean(r))
-    # u = u / maximum(1, rms(u) / clip)
-    u = u_scale2 * div(grad, sqrt(u_scale * exp_avg_sq_row * exp_avg_sq_col))
+    # u = g / sqrt(r / mean(r)) / sqrt(c)
+    # u = u / maximum(1, rms(u) / clip_threshold)
+    u = u_scale * grad * row_factor * col_factor
     # m = beta1 * m + (1 - beta1) * u
     exp_avg = exp_avg + one_minus_beta1 * (u - exp_avg)
     # residual = (u - m) ** 2 + eps2
@@ -621,9 +673,9 @@ def came_tiles3(
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
     row_values = values + row_lanes
-    column_values = values + 3 * all_rows + column_lanes
-    exp_avg_sq_rows = row_values + all_rows
-    exp_avg_sq_cols = column_values + all_columns
+    column_values = values + 5 * all_rows + column_lanes
+    row_factors = row_values + 2 * all_rows
+    col_factors = column_values + all_columns
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -635,8 +687,8 @@ def came_tiles3(
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
             lanes,
             None,
-            exp_avg_sq_rows,
-            exp_avg_sq_cols,
+            row_factors,
+            col_factors,
             None,
             None,
             scalars,
@@ -650,8 +702,8 @@ def came_tiles3(
             at(exp_avgs, start, EXP_AVG_T, 1),
             lanes,
             mask,
-            exp_avg_sq_rows,
-            exp_avg_sq_cols,
+            row_factors,
+            col_factors,
             in_rows,
             in_columns,
             scalars,
@@ -660,7 +712,7 @@ def came_tiles3(
     partials += tl.load(shape + PARTIALS * tensors)
     if DEPTH > 1:
         tl.store(values + row_lanes, residual_row_sum, in_rows)
-        tl.store(values + 3 * all_rows + column_lanes, residual_col_sum, in_columns)
+        tl.store(values + 5 * all_rows + column_lanes, residual_col_sum, in_columns)
     else:
         tl.store(partials + tile_column * all_rows + row_lanes, residual_row_sum, in_rows)
         tl.store(
@@ -739,7 +791,7 @@ def came_matrices4(
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
     row_values = values + matrix * height
-    column_values = values + 3 * all_rows + matrix * width
+    column_values = values + 5 * all_rows + matrix * width
     exp_avg_res_rows = (
         tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(EXP_AVG_RES_ROW_T))
         + matrix * height
@@ -750,15 +802,17 @@ def came_matrices4(
     )
     beta3 = tl.load(scalars + 6)
     beta1 = tl.load(scalars + 7)
-    u_sq_sum = tl.load(scalars + 11)
-    clip = tl.load(scalars + 3)
+    u_sq_sum = tl.load(scalars + 10)
+    clip_threshold = tl.load(scalars + 3)
     numel = tl.load(row + NUMEL * tensors).to(tl.float64)
     row_count = tl.load(shape + ROWS * tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
-    # u = g / sqrt(r * c / mean(r))
-    # u = u / maximum(1, rms(u) / clip)
+    # u = g / sqrt(r / mean(r)) / sqrt(c)
+    # u = u / maximum(1, rms(u) / clip_threshold)
     # m = beta1 * m + (1 - beta1) * u
-    exp_avg_scale = (1 - beta1) / maximum(tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip)
+    exp_avg_scale = (1 - beta1) / maximum(
+        tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip_threshold
+    )
     exp_avg_res_row_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
@@ -768,7 +822,7 @@ def came_matrices4(
         # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
         exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (residual_row_sum / column_count)
         tl.store(exp_avg_res_rows + lanes, exp_avg_res_row.to(EXP_AVG_RES_ROW_T), mask)
-        tl.store(row_values + 2 * all_rows + lanes, exp_avg_res_row, mask)
+        tl.store(row_values + 3 * all_rows + lanes, exp_avg_res_row, mask)
         exp_avg_res_row_sum += masked(exp_avg_res_row, mask)
     exp_avg_res_row_sum = tl.sum(exp_avg_res_row_sum)
     for first in range(0, width, WIDTH):
@@ -778,11 +832,13 @@ def came_matrices4(
         residual_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
         exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (residual_col_sum / row_count)
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+        col_factor2 = 1 / sqrt(exp_avg_res_col)
         tl.store(exp_avg_res_cols + lanes, exp_avg_res_col.to(EXP_AVG_RES_COL_T), mask)
-        tl.store(column_values + 2 * all_columns + lanes, exp_avg_res_col, mask)
+        tl.store(column_values + 2 * all_columns + lanes, col_factor2, mask)
     tl.store(parts + groups + group, exp_avg_res_row_sum)
     if group == 0:
-        tl.store(scalars + 13, exp_avg_scale)
+        tl.store(scalars + 12, exp_avg_scale)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -823,7 +879,7 @@ def came_finish4(
                     SUMS=0,
                     ROW_SUMS=1,
                     COLUMN_SUMS=1,
-                    ROW_VALUES=3,
+                    ROW_VALUES=5,
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
@@ -845,23 +901,83 @@ def came_finish4(
                 )
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def came_finish5(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    row = rows + tl.program_id(0)
-    shape = shapes + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
+@triton.jit
+def came_matrices5(
+    tensor,
+    group,
+    rows,
+    shapes,
+    values,
+    partials,
+    tensors,
+    EXP_AVG_RES_ROW_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    row = rows + tensor
+    shape = shapes + tensor
+    depth, height, _width = extents(shape, tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
     groups = tl.load(shape + GROUPS * tensors)
+    matrix = group * DEPTH
+    left = depth - matrix
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * tensors)
+    row_values = values + matrix * height
+    exp_avg_res_rows = (
+        tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(EXP_AVG_RES_ROW_T))
+        + matrix * height
+    )
     exp_avg_res_row_sum = add_up(parts + groups, groups)
     numel = tl.load(row + NUMEL * tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
-    # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-    param_scale = numel / column_count / exp_avg_res_row_sum
-    tl.store(scalars + 14, param_scale)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        exp_avg_res_row = tl.load(exp_avg_res_rows + lanes, mask, 0.0).to(tl.float64)
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+        row_factor2 = 1 / sqrt(numel / column_count * exp_avg_res_row / exp_avg_res_row_sum)
+        tl.store(row_values + 4 * all_rows + lanes, row_factor2, mask)
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def came_finish5(
+    firsts,
+    owners,
+    rows,
+    shapes,
+    values,
+    partials,
+    found_inf,
+    tensors,
+    EXP_AVG_RES_ROW_T: tl.constexpr,
+    TILES: tl.constexpr,
+    LINES: tl.constexpr,
+):
+    """Finish some matrices of a tensor."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(owners + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(firsts + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_index == k:
+            came_matrices5(
+                tensor,
+                program,
+                rows,
+                shapes,
+                values,
+                partials,
+                tensors,
+                EXP_AVG_RES_ROW_T,
+                LINES[k][0],
+                LINES[k][1],
+                LINES[k][2],
+            )
 
 
 @triton.jit
@@ -871,10 +987,10 @@ def came_tile4(
     exp_avgs,
     lanes,
     mask,
-    exp_avg_sq_rows,
-    exp_avg_sq_cols,
-    exp_avg_res_rows,
-    exp_avg_res_cols,
+    row_factors,
+    col_factors,
+    row_factor2s,
+    col_factor2s,
     in_rows,
     in_columns,
     scalars,
@@ -884,29 +1000,25 @@ def came_tile4(
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
-    exp_avg_sq_row = tl.load(exp_avg_sq_rows, in_rows)[:, :, None]
-    exp_avg_sq_col = tl.load(exp_avg_sq_cols, in_columns)[:, None, :]
-    exp_avg_res_row = tl.load(exp_avg_res_rows, in_rows)[:, :, None]
-    exp_avg_res_col = tl.load(exp_avg_res_cols, in_columns)[:, None, :]
+    row_factor = tl.load(row_factors, in_rows)[:, :, None]
+    col_factor = tl.load(col_factors, in_columns)[:, None, :]
+    row_factor2 = tl.load(row_factor2s, in_rows)[:, :, None]
+    col_factor2 = tl.load(col_factor2s, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
     beta1 = tl.load(scalars + 7).to(dtype)
-    exp_avg_scale = tl.load(scalars + 13).to(dtype)
-    u_scale = tl.load(scalars + 10).to(dtype)
+    exp_avg_scale = tl.load(scalars + 12).to(dtype)
     decay = tl.load(scalars + 8).to(dtype)
     lr = tl.load(scalars + 9).to(dtype)
-    param_scale = tl.load(scalars + 14).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # u = g / sqrt(r * c / mean(r))
-    # u = u / maximum(1, rms(u) / clip)
+    # u = g / sqrt(r / mean(r)) / sqrt(c)
+    # u = u / maximum(1, rms(u) / clip_threshold)
     # m = beta1 * m + (1 - beta1) * u
-    exp_avg = beta1 * exp_avg + exp_avg_scale * div(
-        grad, sqrt(u_scale * exp_avg_sq_row * exp_avg_sq_col)
-    )
-    # p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
-    param = decay * param - lr * div(exp_avg, sqrt(param_scale * exp_avg_res_row * exp_avg_res_col))
+    exp_avg = beta1 * exp_avg + exp_avg_scale * grad * row_factor * col_factor
+    # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+    param = decay * param - lr * exp_avg * row_factor2 * col_factor2
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
@@ -954,11 +1066,11 @@ def came_tiles4(
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
     row_values = values + row_lanes
-    column_values = values + 3 * all_rows + column_lanes
-    exp_avg_sq_rows = row_values + all_rows
-    exp_avg_sq_cols = column_values + all_columns
-    exp_avg_res_rows = row_values + 2 * all_rows
-    exp_avg_res_cols = column_values + 2 * all_columns
+    column_values = values + 5 * all_rows + column_lanes
+    row_factors = row_values + 2 * all_rows
+    col_factors = column_values + all_columns
+    row_factor2s = row_values + 4 * all_rows
+    col_factor2s = column_values + 2 * all_columns
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
@@ -972,10 +1084,10 @@ def came_tiles4(
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
             lanes,
             None,
-            exp_avg_sq_rows,
-            exp_avg_sq_cols,
-            exp_avg_res_rows,
-            exp_avg_res_cols,
+            row_factors,
+            col_factors,
+            row_factor2s,
+            col_factor2s,
             None,
             None,
             scalars,
@@ -990,10 +1102,10 @@ def came_tiles4(
             at(exp_avgs, start, EXP_AVG_T, 1),
             lanes,
             mask,
-            exp_avg_sq_rows,
-            exp_avg_sq_cols,
-            exp_avg_res_rows,
-            exp_avg_res_cols,
+            row_factors,
+            col_factors,
+            row_factor2s,
+            col_factor2s,
             in_rows,
             in_columns,
             scalars,
@@ -1083,14 +1195,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[4],
         **work.lines,
     )
-    came_finish2[(bucket.tensors,)](
+    programs = work.programs()
+    came_finish2[(programs.total,)](
+        programs.firsts,
+        programs.owners,
         bucket.rows,
         work.shapes,
-        work.scalars,
+        work.values,
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        bucket.types[3],
+        **work.lines,
     )
     came_step2[(bucket.blocks,)](
         bucket.rows,
@@ -1144,14 +1260,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[6],
         **work.lines,
     )
-    came_finish5[(bucket.tensors,)](
+    programs = work.programs()
+    came_finish5[(programs.total,)](
+        programs.firsts,
+        programs.owners,
         bucket.rows,
         work.shapes,
-        work.scalars,
+        work.values,
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        bucket.types[5],
+        **work.lines,
     )
     came_step4[(bucket.blocks,)](
         bucket.rows,

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class DAdaptAdam(GeneratedOptimizer):
-    r"""Adam whose step size is an estimate d of the distance to the solution (Defazio, 2023).
+    r"""Adam with an estimate d of the distance to go as its rate (Defazio & Mishchenko, 2023).
 
     .. math::
         \begin{aligned}
@@ -16,7 +16,13 @@ class DAdaptAdam(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &\beta_3 \leftarrow \sqrt{\beta_2} \\
+            &k_t \leftarrow k_{t-1} + 1 \\
             &\text{rate}_t \leftarrow d_{t-1} \gamma \\
+            &\textbf{if } \textit{use\_bias\_correction}: \\
+            &\quad \text{rate}_t \leftarrow \frac{\text{rate}_t \sqrt{1 - \beta_2^{k_t}}}{1 -
+                \beta_1^{k_t}} \\
+            &\textbf{if } \lambda \ne 0 \wedge \neg \textit{decouple}: \\
+            &\quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
             &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}(\frac{g_t
                 s_{t-1}}{\sqrt{v_{t-1}} + \epsilon}) \\
             &r_t \leftarrow \beta_3 r_{t-1} + (1 - \beta_3) \text{rate}_t \text{sum over all}_t \\
@@ -31,7 +37,9 @@ class DAdaptAdam(GeneratedOptimizer):
             &\textbf{if } \text{growth rate} \ne \varnothing: \\
             &\quad \hat{d}_t \leftarrow \min(\hat{d}_t, d_{t-1} \text{growth rate}) \\
             &d_t \leftarrow \max(d_{t-1}, \hat{d}_t) \\
-            &\theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
+            &\theta_t \leftarrow \theta_{t-1} \\
+            &\textbf{if } \textit{decouple}: \\
+            &\quad \theta_t \leftarrow \theta_t - \lambda \text{rate}_t \theta_t \\
             &\theta_t \leftarrow \theta_t - \frac{m_t}{\sqrt{v_t} + \epsilon}
         \end{aligned}
 
@@ -43,6 +51,8 @@ class DAdaptAdam(GeneratedOptimizer):
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
+        decouple (bool): Decay weights as AdamW does. Default: False.
+        use_bias_correction (bool): Use bias correction. Default: False.
         d0 (float): D0, above 0. Default: 1e-6.
         growth_rate (float or None): Growth rate, above 1; :math:`\text{growth rate}` in the rule.
             Default: None.
@@ -61,6 +71,7 @@ class DAdaptAdam(GeneratedOptimizer):
             partition.
 
     State:
+        k (Tensor): :math:`k_t`, float64, 0-dimensional, at first 0.
         d (Tensor): :math:`d_t`, float64, 0-dimensional, at first `d0`.
         numerator_weighted (Tensor): :math:`r_t`, float64, 0-dimensional, at first 0.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
@@ -73,6 +84,7 @@ class DAdaptAdam(GeneratedOptimizer):
     rule = Rule(
         name="dadapt_adam",
         states=(
+            State("k", shape="scalar", dtype="float64", on_device=True, of_group=True),
             State("d", init="d0", shape="scalar", dtype="float64", on_device=True, of_group=True),
             State(
                 "numerator_weighted", shape="scalar", dtype="float64", on_device=True, of_group=True
@@ -81,7 +93,16 @@ class DAdaptAdam(GeneratedOptimizer):
             State("exp_avg_sq"),
             State("s"),
         ),
-        hypers=("lr", "betas", "eps", "weight_decay", "growth_rate", "maximize"),
+        hypers=(
+            "lr",
+            "betas",
+            "eps",
+            "weight_decay",
+            "decouple",
+            "use_bias_correction",
+            "growth_rate",
+            "maximize",
+        ),
         step=None,
         tensor_hypers=(),
         elementwise=False,
@@ -97,6 +118,8 @@ class DAdaptAdam(GeneratedOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        decouple: bool = False,
+        use_bias_correction: bool = False,
         d0: float = 1e-6,
         growth_rate: float | None = None,
         *,
@@ -125,6 +148,8 @@ class DAdaptAdam(GeneratedOptimizer):
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
+            "decouple": decouple,
+            "use_bias_correction": use_bias_correction,
             "d0": d0,
             "growth_rate": growth_rate,
             "maximize": maximize,

@@ -17,6 +17,7 @@ from optgen.runtime.sharded.driver import Update
 def update_sharded(
     params: list[Tensor],
     grads: list[Tensor],
+    ks: list[Tensor],
     ds: list[Tensor],
     numerator_weighteds: list[Tensor],
     exp_avgs: list[Tensor],
@@ -27,6 +28,8 @@ def update_sharded(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    decouple: bool,
+    use_bias_correction: bool,
     growth_rate: float | None,
     maximize: bool,
     collectives: Collectives,
@@ -35,15 +38,25 @@ def update_sharded(
     beta1, beta2 = betas
     beta3 = sqrt(beta2)
 
+    step_size = None
+    k = stacked_numbers(params[0], ks)
     d = stacked_numbers(params[0], ds)
     numerator_weighted = stacked_numbers(params[0], numerator_weighteds)
+    k = k + 1
     rate = d * lr
+    if use_bias_correction:
+        # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+    else:
+        rate2 = rate
     # m = beta1 * m + (1 - beta1) * rate * g
-    exp_avg_scale = (1 - beta1) * rate
+    exp_avg_scale = (1 - beta1) * rate2
     # s = beta3 * s + (1 - beta3) * rate * g
-    s_scale = (1 - beta3) * rate
-    # p = p - weight_decay * rate * p
-    step_size = 1 - weight_decay * rate
+    s_scale = (1 - beta3) * rate2
+    if decouple:
+        # p = p - weight_decay * rate * p
+        step_size = 1 - weight_decay * rate2
+    write(ks, k.flatten())
     grad_sum = no_sum(params[0], len(params))
     abs_sum = no_sum(params[0], len(params))
     for (
@@ -65,12 +78,15 @@ def update_sharded(
         s_list,
         exp_avg_scale.unbind(),
         s_scale.unbind(),
-        step_size.unbind(),
+        [] if step_size is None else step_size.unbind(),
         sums=[grad_sum.unbind(), abs_sum.unbind()],
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay and not decouple:
+            # g = g + weight_decay * p
+            grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
         operands = torch._foreach_mul(grad_blocks, s_blocks)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, eps)
@@ -87,8 +103,9 @@ def update_sharded(
         torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
         operands = torch._foreach_abs(s_blocks)
         torch._foreach_add_(abs_sum_blocks, [total(operand) for operand in operands])
-        # p = p - weight_decay * rate * p
-        torch._foreach_mul_(param_blocks, step_size_blocks)
+        if decouple:
+            # p = p - weight_decay * rate * p
+            torch._foreach_mul_(param_blocks, step_size_blocks)
         # p = p - m / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, eps)
@@ -97,7 +114,7 @@ def update_sharded(
     yield [collectives.sum(grad_sum), collectives.sum(abs_sum)]
     sum_over_all = yield all_sum(grad_sum)
     # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-    numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate * sum_over_all
+    numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate2 * sum_over_all
     sum_over_all2 = yield all_sum(abs_sum)
     # length = sum(abs(s), over="all")
     length = sum_over_all2

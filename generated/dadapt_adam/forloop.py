@@ -15,6 +15,7 @@ from optgen.runtime.sharded.driver import Update
 def update(
     params: list[Tensor],
     grads: list[Tensor],
+    ks: list[Tensor],
     ds: list[Tensor],
     numerator_weighteds: list[Tensor],
     exp_avgs: list[Tensor],
@@ -25,6 +26,8 @@ def update(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    decouple: bool,
+    use_bias_correction: bool,
     growth_rate: float | None,
     maximize: bool,
 ) -> Update:
@@ -33,15 +36,25 @@ def update(
     beta3 = sqrt(beta2)
 
     for index in range(len(params)):
+        step_size = None
+        k = number(params[index], ks[index])
         d = number(params[index], ds[index])
         numerator_weighted = number(params[index], numerator_weighteds[index])
+        k = k + 1
         rate = d * lr
+        if use_bias_correction:
+            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        else:
+            rate2 = rate
         # m = beta1 * m + (1 - beta1) * rate * g
-        exp_avg_scale = (1 - beta1) * rate
+        exp_avg_scale = (1 - beta1) * rate2
         # s = beta3 * s + (1 - beta3) * rate * g
-        s_scale = (1 - beta3) * rate
-        # p = p - weight_decay * rate * p
-        step_size = 1 - weight_decay * rate
+        s_scale = (1 - beta3) * rate2
+        if decouple:
+            # p = p - weight_decay * rate * p
+            step_size = 1 - weight_decay * rate2
+        ks[index].copy_(k.view(()))
         grad_sum = no_sum(params[index])
         abs_sum = no_sum(params[index])
         for (
@@ -66,6 +79,9 @@ def update(
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
+            if weight_decay and not decouple:
+                # g = g + weight_decay * p
+                grad_block = grad_block.add(param_block, alpha=weight_decay)
             operand = grad_block.mul(s_block)
             denom = exp_avg_sq_block.sqrt().add_(eps)
             operand.div_(denom)
@@ -78,14 +94,15 @@ def update(
             s_block.mul_(beta3).addcmul_(grad_block, s_scale_block)
             operand = s_block.abs()
             abs_sum.add_(total(operand))
-            # p = p - weight_decay * rate * p
-            param_block.mul_(step_size_block)
+            if decouple:
+                # p = p - weight_decay * rate * p
+                param_block.mul_(step_size_block)
             # p = p - m / (sqrt(v) + eps)
             denom = exp_avg_sq_block.sqrt().add_(eps)
             param_block.addcdiv_(exp_avg_block, denom, value=-1)
         sum_over_all = yield all_sum(grad_sum)
         # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate * sum_over_all
+        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate2 * sum_over_all
         sum_over_all2 = yield all_sum(abs_sum)
         # length = sum(abs(s), over="all")
         length = sum_over_all2
@@ -105,6 +122,7 @@ def update(
 def update_functional(
     params: list[Tensor],
     grads: list[Tensor],
+    ks: list[Tensor],
     ds: list[Tensor],
     numerator_weighteds: list[Tensor],
     exp_avgs: list[Tensor],
@@ -115,6 +133,8 @@ def update_functional(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    decouple: bool,
+    use_bias_correction: bool,
     growth_rate: float | None,
     maximize: bool,
     capturable: bool,
@@ -126,6 +146,7 @@ def update_functional(
         exp_avg = exp_avgs[index].clone()
         exp_avg_sq = exp_avg_sqs[index].clone()
         s = s_list[index].clone()
+        k = ks[index].clone()
         d = ds[index].clone()
         numerator_weighted = numerator_weighteds[index].clone()
         beta1, beta2 = betas
@@ -134,17 +155,27 @@ def update_functional(
         if maximize:
             # g = -g
             grad = -grad
+        # k = k + 1
+        k = k + 1
         rate = d * lr
+        if use_bias_correction:
+            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        else:
+            rate2 = rate
+        if weight_decay and not decouple:
+            # g = g + weight_decay * p
+            grad = grad + weight_decay * param
         grad_sum = total(grad * s / (sqrt(exp_avg_sq) + eps))
         sum_over_all = yield all_sum(grad_sum)
         # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate * sum_over_all
+        numerator_weighted = beta3 * numerator_weighted + (1 - beta3) * rate2 * sum_over_all
         # m = beta1 * m + (1 - beta1) * rate * g
-        exp_avg = beta1 * exp_avg + (1 - beta1) * rate * grad
+        exp_avg = beta1 * exp_avg + (1 - beta1) * rate2 * grad
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
         # s = beta3 * s + (1 - beta3) * rate * g
-        s = beta3 * s + (1 - beta3) * rate * grad
+        s = beta3 * s + (1 - beta3) * rate2 * grad
         abs_sum = total(abs(s))
         sum_over_all2 = yield all_sum(abs_sum)
         # length = sum(abs(s), over="all")
@@ -158,8 +189,9 @@ def update_functional(
             d_hat2 = d_hat
         # d = maximum(d, d_hat)
         d = maximum(d, d_hat2)
-        # p = p - weight_decay * rate * p
-        param = (1 - weight_decay * rate) * param
+        if decouple:
+            # p = p - weight_decay * rate * p
+            param = (1 - weight_decay * rate2) * param
         # p = p - m / (sqrt(v) + eps)
         param = param - exp_avg / (sqrt(exp_avg_sq) + eps)
 
@@ -167,5 +199,6 @@ def update_functional(
         exp_avgs[index].copy_(exp_avg)
         exp_avg_sqs[index].copy_(exp_avg_sq)
         s_list[index].copy_(s)
+        write_number(ks[index], k)
         write_number(ds[index], d)
         write_number(numerator_weighteds[index], numerator_weighted)

@@ -5,15 +5,16 @@
 namespace optgen {
 namespace {
 
-// Adam whose step size is an estimate d of the distance to the solution (Defazio, 2023).
+// Adam with an estimate d of the distance to go as its rate (Defazio & Mishchenko, 2023).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, STREAMS };
-    enum { D, NUMERATOR_WEIGHTED, CELLS };
+    enum { K, D, NUMERATOR_WEIGHTED, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double lr, betas[2], eps, weight_decay, growth_rate, maximize;
+        double lr, betas[2], eps, weight_decay, decouple, use_bias_correction, growth_rate;
+        double maximize;
     };
 };
 
@@ -25,7 +26,7 @@ struct DAdaptAdamRule : Rule {
     // Results of the scalar program that the loops read.
     struct Scalars {
         double beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight2, decay;
-        double numerator_weighted_before, rate, d_before;
+        double numerator_weighted_before, rate2, d_before;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
@@ -42,7 +43,7 @@ struct DAdaptAdamRule : Rule {
         RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {
-            Step::LOOP, TENSOR, set(GRAD, S_, EXP_AVG_SQ, EXP_AVG, PARAM),
+            Step::LOOP, TENSOR, set(GRAD, PARAM, S_, EXP_AVG_SQ, EXP_AVG),
             set(PARAM, EXP_AVG, EXP_AVG_SQ, S_), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::SUM, NONE, set(), set(), 1},
@@ -73,6 +74,7 @@ struct DAdaptAdamRule : Rule {
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
+        double k = cells[K].value;
         const double d = cells[D].value;
         const double numerator_weighted = cells[NUMERATOR_WEIGHTED].value;
         const double numerator_weighted_before = numerator_weighted;
@@ -85,14 +87,27 @@ struct DAdaptAdamRule : Rule {
         // beta3 = sqrt(beta2)
         const double beta3 = sqrt(beta2);
         const double one_minus_beta3 = 1 - beta3;
+        // k = k + 1
+        k = cells[K].rounded(k + 1);
         // rate = d * lr
         const double rate = d * lr;
-        const double grad_weight = one_minus_beta1 * rate;
-        const double grad_weight2 = one_minus_beta3 * rate;
-        const double decay = 1 - weight_decay * rate;
+        double rate2;
+        if (truth(hypers.use_bias_correction)) {
+            // rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
+        } else {
+            rate2 = rate;
+        }
+        const double grad_weight = one_minus_beta1 * rate2;
+        const double grad_weight2 = one_minus_beta3 * rate2;
+        double decay = 0;
+        if (truth(hypers.decouple)) {
+            decay = 1 - weight_decay * rate2;
+        }
+        cells[K].value = k;
         return {
             beta1, grad_weight, beta2, one_minus_beta2, beta3, grad_weight2, decay,
-            numerator_weighted_before, rate, d_before};
+            numerator_weighted_before, rate2, d_before};
     }
 
     template <class S, class C>
@@ -100,6 +115,7 @@ struct DAdaptAdamRule : Rule {
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n, S* __restrict params,
         const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_avg_sqs,
         S* __restrict s_list) {
+        const C weight_decay = C(hypers.weight_decay);
         const C eps = C(hypers.eps);
         const C beta1 = C(scalars.beta1);
         const C grad_weight = C(scalars.grad_weight);
@@ -109,6 +125,8 @@ struct DAdaptAdamRule : Rule {
         const C grad_weight2 = C(scalars.grad_weight2);
         const C decay = C(scalars.decay);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
+        const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
+        const auto decouple = unlikely<C>(truth(hypers.decouple));
 
         C grad_sum = 0, abs_sum = 0;
 
@@ -124,6 +142,10 @@ struct DAdaptAdamRule : Rule {
                 // g = -g
                 grad = -grad;
             }
+            if (not_decouple != 0) {
+                // g = g + weight_decay * p
+                grad = grad + weight_decay * param;
+            }
             const C grad_value = grad * s / (sqrt(exp_avg_sq) + eps);
             // m = beta1 * m + (1 - beta1) * rate * g
             exp_avg = beta1 * exp_avg + grad_weight * grad;
@@ -132,8 +154,10 @@ struct DAdaptAdamRule : Rule {
             // s = beta3 * s + (1 - beta3) * rate * g
             s = beta3 * s + grad_weight2 * grad;
             const C abs_ = abs(s);
-            // p = p - weight_decay * rate * p
-            param = decay * param;
+            if (decouple != 0) {
+                // p = p - weight_decay * rate * p
+                param = decay * param;
+            }
             // p = p - m / (sqrt(v) + eps)
             param = param - exp_avg / (sqrt(exp_avg_sq) + eps);
 
@@ -161,7 +185,7 @@ struct DAdaptAdamRule : Rule {
         const double sum_over_all = numbers.sum_over_all;
         // r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
         const double numerator_weighted = scalars.beta3 * scalars.numerator_weighted_before
-            + (1 - scalars.beta3) * scalars.rate * sum_over_all;
+            + (1 - scalars.beta3) * scalars.rate2 * sum_over_all;
         numbers.numerator_weighted = numerator_weighted;
     }
 

@@ -18,6 +18,8 @@ from optgen.runtime.fused_triton.device_functions import (
     maximum,
     minimum,
     neg,
+    power,
+    rounded,
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
@@ -29,7 +31,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 
-SCALARS = tl.constexpr(19)
+SCALARS = tl.constexpr(22)
 WORKSPACES = {
     (): WorkspaceSpec(
         scalars=SCALARS.value,
@@ -40,23 +42,34 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def dadapt_adam_scalars(
-    rows, hypers, scalars, found_inf, tensors, D_T: tl.constexpr, NUMERATOR_WEIGHTED_T: tl.constexpr
+    rows,
+    hypers,
+    scalars,
+    found_inf,
+    tensors,
+    K_T: tl.constexpr,
+    D_T: tl.constexpr,
+    NUMERATOR_WEIGHTED_T: tl.constexpr,
 ):
     """Advance one tensor's step and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 7
+    hyper = hypers + tl.load(row + GROUP * tensors) * 9
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
     weight_decay = tl.load(hyper + 4)
-    growth_rate = tl.load(hyper + 5)
-    maximize = tl.load(hyper + 6)
-    ds = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(D_T))
+    decouple = tl.load(hyper + 5)
+    use_bias_correction = tl.load(hyper + 6)
+    growth_rate = tl.load(hyper + 7)
+    maximize = tl.load(hyper + 8)
+    ks = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(K_T))
+    k_ = tl.load(ks).to(tl.float64)
+    ds = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(D_T))
     d = tl.load(ds).to(tl.float64)
-    numerator_weighteds = tl.load(row + (STREAMS + 6) * tensors).to(
+    numerator_weighteds = tl.load(row + (STREAMS + 7) * tensors).to(
         tl.pointer_type(NUMERATOR_WEIGHTED_T)
     )
     numerator_weighted = tl.load(numerator_weighteds).to(tl.float64)
@@ -70,25 +83,37 @@ def dadapt_adam_scalars(
     one_minus_beta2 = 1 - beta2
     beta3 = sqrt(beta2)
     one_minus_beta3 = 1 - beta3
+    # k = k + 1
+    k_ = rounded(k_ + 1, K_T)
     rate = d * lr
-    grad_weight = one_minus_beta1 * rate
-    grad_weight2 = one_minus_beta3 * rate
-    decay = 1 - weight_decay * rate
+    if use_bias_correction != 0:
+        # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
+    else:
+        rate2 = rate
+    grad_weight = one_minus_beta1 * rate2
+    grad_weight2 = one_minus_beta3 * rate2
+    if decouple != 0:
+        decay = 1 - weight_decay * rate2
+        tl.store(scalars + 11, decay)
 
+    tl.store(ks, k_.to(K_T))
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, eps)
-    tl.store(scalars + 2, beta1)
-    tl.store(scalars + 3, grad_weight)
-    tl.store(scalars + 4, beta2)
-    tl.store(scalars + 5, one_minus_beta2)
-    tl.store(scalars + 6, beta3)
-    tl.store(scalars + 7, grad_weight2)
-    tl.store(scalars + 8, decay)
-    tl.store(scalars + 9, numerator_weighted_before)
-    tl.store(scalars + 10, rate)
-    tl.store(scalars + 11, d_before)
-    tl.store(scalars + 12, (is_none(growth_rate)) == 0)
-    tl.store(scalars + 13, growth_rate)
+    tl.store(scalars + 1, (weight_decay != 0) & ((decouple != 0) == 0))
+    tl.store(scalars + 2, weight_decay)
+    tl.store(scalars + 3, eps)
+    tl.store(scalars + 4, beta1)
+    tl.store(scalars + 5, grad_weight)
+    tl.store(scalars + 6, beta2)
+    tl.store(scalars + 7, one_minus_beta2)
+    tl.store(scalars + 8, beta3)
+    tl.store(scalars + 9, grad_weight2)
+    tl.store(scalars + 10, decouple)
+    tl.store(scalars + 12, numerator_weighted_before)
+    tl.store(scalars + 13, rate2)
+    tl.store(scalars + 14, d_before)
+    tl.store(scalars + 15, (is_none(growth_rate)) == 0)
+    tl.store(scalars + 16, growth_rate)
 
 
 @triton.jit
@@ -111,14 +136,17 @@ def dadapt_adam_tile1(
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     s = tl.load(s_list + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
-    eps = tl.load(scalars + 1).to(dtype)
-    beta1 = tl.load(scalars + 2).to(dtype)
-    grad_weight = tl.load(scalars + 3).to(dtype)
-    beta2 = tl.load(scalars + 4).to(dtype)
-    one_minus_beta2 = tl.load(scalars + 5).to(dtype)
-    beta3 = tl.load(scalars + 6).to(dtype)
-    grad_weight2 = tl.load(scalars + 7).to(dtype)
-    decay = tl.load(scalars + 8).to(dtype)
+    condition1 = tl.load(scalars + 1).to(dtype)
+    weight_decay = tl.load(scalars + 2).to(dtype)
+    eps = tl.load(scalars + 3).to(dtype)
+    beta1 = tl.load(scalars + 4).to(dtype)
+    grad_weight = tl.load(scalars + 5).to(dtype)
+    beta2 = tl.load(scalars + 6).to(dtype)
+    one_minus_beta2 = tl.load(scalars + 7).to(dtype)
+    beta3 = tl.load(scalars + 8).to(dtype)
+    grad_weight2 = tl.load(scalars + 9).to(dtype)
+    decouple = tl.load(scalars + 10).to(dtype)
+    decay = tl.load(scalars + 11).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -126,6 +154,9 @@ def dadapt_adam_tile1(
     if maximize != 0:
         # g = -g
         grad = neg(grad)
+    if condition1 != 0:
+        # g = g + weight_decay * p
+        grad = grad + weight_decay * param
     grad_sum = total(div(grad * s, sqrt(exp_avg_sq) + eps), mask)
     # m = beta1 * m + (1 - beta1) * rate * g
     exp_avg = beta1 * exp_avg + grad_weight * grad
@@ -134,8 +165,9 @@ def dadapt_adam_tile1(
     # s = beta3 * s + (1 - beta3) * rate * g
     s = beta3 * s + grad_weight2 * grad
     abs_sum = total(tl.abs(s), mask)
-    # p = p - weight_decay * rate * p
-    param = decay * param
+    if decouple != 0:
+        # p = p - weight_decay * rate * p
+        param = decay * param
     # p = p - m / (sqrt(v) + eps)
     param = param - div(exp_avg, sqrt(exp_avg_sq) + eps)
 
@@ -232,8 +264,8 @@ def dadapt_adam_finish1(shapes, scalars, partials, found_inf, tensors):
     blocks = tl.load(shape + BLOCKS * tensors)
     grad_sum = add_up(partials, blocks)
     abs_sum = add_up(partials + blocks, blocks)
-    tl.store(scalars + 14, grad_sum)
-    tl.store(scalars + 15, abs_sum)
+    tl.store(scalars + 17, grad_sum)
+    tl.store(scalars + 18, abs_sum)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -244,14 +276,14 @@ def dadapt_adam_finish2(rows, scalars, found_inf, tensors, NUMERATOR_WEIGHTED_T:
             return
     row = rows + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    beta3 = tl.load(scalars + 6)
-    numerator_weighted_before = tl.load(scalars + 9)
-    rate = tl.load(scalars + 10)
-    sum_over_all = tl.load(scalars + 16)
+    beta3 = tl.load(scalars + 8)
+    numerator_weighted_before = tl.load(scalars + 12)
+    rate2 = tl.load(scalars + 13)
+    sum_over_all = tl.load(scalars + 19)
     # r = beta3 * r + (1 - beta3) * rate * sum(g * s / (sqrt(v) + eps), over="all")
-    numerator_weighted = beta3 * numerator_weighted_before + (1 - beta3) * rate * sum_over_all
-    tl.store(scalars + 17, numerator_weighted)
-    numerator_weighteds = tl.load(row + (STREAMS + 6) * tensors).to(
+    numerator_weighted = beta3 * numerator_weighted_before + (1 - beta3) * rate2 * sum_over_all
+    tl.store(scalars + 20, numerator_weighted)
+    numerator_weighteds = tl.load(row + (STREAMS + 7) * tensors).to(
         tl.pointer_type(NUMERATOR_WEIGHTED_T)
     )
     tl.store(numerator_weighteds, numerator_weighted.to(NUMERATOR_WEIGHTED_T))
@@ -265,12 +297,12 @@ def dadapt_adam_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr):
             return
     row = rows + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    sum_over_all2 = tl.load(scalars + 18)
-    numerator_weighted = tl.load(scalars + 17)
-    beta3 = tl.load(scalars + 6)
-    d_before = tl.load(scalars + 11)
-    not_no_growth_rate = tl.load(scalars + 12)
-    growth_rate = tl.load(scalars + 13)
+    sum_over_all2 = tl.load(scalars + 21)
+    numerator_weighted = tl.load(scalars + 20)
+    beta3 = tl.load(scalars + 8)
+    d_before = tl.load(scalars + 14)
+    not_no_growth_rate = tl.load(scalars + 15)
+    growth_rate = tl.load(scalars + 16)
     # length = sum(abs(s), over="all")
     length = sum_over_all2
     # d_hat = where(length > 0, r / ((1 - beta3) * length), d)
@@ -282,7 +314,7 @@ def dadapt_adam_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr):
         d_hat2 = d_hat
     # d = maximum(d, d_hat)
     d = maximum(d_before, d_hat2)
-    ds = tl.load(row + (STREAMS + 5) * tensors).to(tl.pointer_type(D_T))
+    ds = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(D_T))
     tl.store(ds, d.to(D_T))
 
 
@@ -318,21 +350,21 @@ def update(bucket: Bucket) -> Update:
     dadapt_adam_finish1[(bucket.tensors,)](
         work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
     )
-    work.scalars[:, 16] = yield all_sum(work.scalars[:, 14])
+    work.scalars[:, 19] = yield all_sum(work.scalars[:, 17])
     dadapt_adam_finish2[(bucket.tensors,)](
         bucket.rows,
         work.scalars,
         bucket.found_inf,
         bucket.tensors,
-        bucket.scalar_types[1],
+        bucket.scalar_types[2],
         **work.numbers,
     )
-    work.scalars[:, 18] = yield all_sum(work.scalars[:, 15])
+    work.scalars[:, 21] = yield all_sum(work.scalars[:, 18])
     dadapt_adam_finish3[(bucket.tensors,)](
         bucket.rows,
         work.scalars,
         bucket.found_inf,
         bucket.tensors,
-        bucket.scalar_types[0],
+        bucket.scalar_types[1],
         **work.numbers,
     )

@@ -36,10 +36,10 @@ class Dion(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
         mu (float): Mu, at least 0; :math:`\mu` in the rule. Default: 0.95.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
-        rank (float): Rank of thin matrices, a whole number, at least 1. Default: 768.
-        eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
-            in the rule. Default: 1e-8.
-        seed (float): Seed, at least 0; :math:`\text{seed}` in the rule. Default: 0.
+        rank (float): Rank of thin matrices, a whole number, a whole number, at least 1. Default:
+            768.
+        epsilon (float): Epsilon, at least 0; :math:`\epsilon` in the rule. Default: 1e-8.
+        seed (float): Seed, a whole number, at least 0; :math:`\text{seed}` in the rule. Default: 0.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -72,7 +72,7 @@ class Dion(GeneratedOptimizer):
             State("Q", shape=("cols", "rank")),
             State("stream", init="index", shape="scalar", dtype="float64", written=False),
         ),
-        hypers=("lr", "mu", "weight_decay", "eps", "seed", "maximize"),
+        hypers=("lr", "mu", "weight_decay", "epsilon", "seed", "maximize"),
         fresh=("Q",),
         tensor_hypers=(),
         elementwise=False,
@@ -89,7 +89,7 @@ class Dion(GeneratedOptimizer):
         mu: float = 0.95,
         weight_decay: float = 1e-2,
         rank: float = 768,
-        eps: float = 1e-8,
+        epsilon: float = 1e-8,
         seed: float = 0,
         *,
         maximize: bool = False,
@@ -104,12 +104,12 @@ class Dion(GeneratedOptimizer):
             raise ValueError(f"Invalid mu value: {mu}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not 1.0 <= rank:
-            raise ValueError(f"Invalid rank value: {rank}")
-        if not 0.0 <= eps:
-            raise ValueError(f"Invalid epsilon value: {eps}")
-        if not 0.0 <= seed:
-            raise ValueError(f"Invalid seed value: {seed}")
+        if not (1.0 <= rank and rank % 1 == 0):
+            raise ValueError(f"Invalid rank value, which must be whole: {rank}")
+        if not 0.0 <= epsilon:
+            raise ValueError(f"Invalid epsilon value: {epsilon}")
+        if not (0.0 <= seed and seed % 1 == 0):
+            raise ValueError(f"Invalid seed value, which must be whole: {seed}")
         if rank % 1:
             raise ValueError(f"Invalid rank value, which must be whole: {rank}")
         defaults = {
@@ -117,7 +117,7 @@ class Dion(GeneratedOptimizer):
             "mu": mu,
             "weight_decay": weight_decay,
             "rank": rank,
-            "eps": eps,
+            "epsilon": epsilon,
             "seed": seed,
             "maximize": maximize,
             "foreach": foreach,

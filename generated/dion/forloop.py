@@ -23,7 +23,7 @@ def update(
     lr: float,
     mu: float,
     weight_decay: float,
-    eps: float,
+    epsilon: float,
     seed: float,
     maximize: bool,
     fresh_Q: bool,
@@ -55,9 +55,9 @@ def update(
         R = transpose(momentum) @ P
         # m = m - (1 - mu) * P @ transpose(R)
         momentum = momentum - (1 - mu) * P @ transpose(R)
-        # Q = R / (col_norm(R) + eps)
+        # Q = R / (col_norm(R) + epsilon)
         R_sq_col_sum = col_sum(R * R)
-        Q = R / (sqrt(R_sq_col_sum) + eps)
+        Q = R / (sqrt(R_sq_col_sum) + epsilon)
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
@@ -78,7 +78,7 @@ def update_functional(
     lr: float,
     mu: float,
     weight_decay: float,
-    eps: float,
+    epsilon: float,
     seed: float,
     maximize: bool,
     fresh_Q: bool,
@@ -111,9 +111,9 @@ def update_functional(
         R = transpose(momentum) @ P
         # m = m - (1 - mu) * P @ transpose(R)
         momentum = momentum - (1 - mu) * P @ transpose(R)
-        # Q = R / (col_norm(R) + eps)
+        # Q = R / (col_norm(R) + epsilon)
         R_sq_col_sum = col_sum(R * R)
-        Q = R / (sqrt(R_sq_col_sum) + eps)
+        Q = R / (sqrt(R_sq_col_sum) + epsilon)
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)

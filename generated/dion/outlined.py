@@ -27,7 +27,7 @@ def update(
     lr: float,
     mu: float,
     weight_decay: float,
-    eps: float,
+    epsilon: float,
     seed: float,
     maximize: bool,
     fresh_Q: bool,
@@ -63,10 +63,10 @@ def update(
         # m = m - (1 - mu) * P @ transpose(R)
         P_value = one_minus_mu * P
         P_value_product = P_value @ transpose(R)
-        # Q = R / (col_norm(R) + eps)
+        # Q = R / (col_norm(R) + epsilon)
         R_value = R * R
         R_sq_col_sum = col_sum(R_value)
-        Q = R / (sqrt(R_sq_col_sum) + eps)
+        Q = R / (sqrt(R_sq_col_sum) + epsilon)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
         P_value2 = P_scale * P
         P_value2_product = P_value2 @ transpose(Q)

@@ -45,10 +45,10 @@ class GaLore(GeneratedOptimizer):
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
-        rank (float): Rank of thin matrices, a whole number, at least 1; :math:`\text{rank}` in the
-            rule. Default: 128.
-        update_proj_gap (float): Update proj gap, at least 1; :math:`\text{update proj gap}` in the
-            rule. Default: 200.
+        rank (float): Rank of thin matrices, a whole number, a whole number, at least 1;
+            :math:`\text{rank}` in the rule. Default: 128.
+        update_proj_gap (float): Update proj gap, a whole number, at least 1; :math:`\text{update
+            proj gap}` in the rule. Default: 200.
         scale (float): Scale; :math:`\text{scale}` in the rule. Default: 0.25.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
@@ -140,10 +140,12 @@ class GaLore(GeneratedOptimizer):
             raise ValueError(f"Invalid epsilon value: {eps}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not 1.0 <= rank:
-            raise ValueError(f"Invalid rank value: {rank}")
-        if not 1.0 <= update_proj_gap:
-            raise ValueError(f"Invalid update_proj_gap value: {update_proj_gap}")
+        if not (1.0 <= rank and rank % 1 == 0):
+            raise ValueError(f"Invalid rank value, which must be whole: {rank}")
+        if not (1.0 <= update_proj_gap and update_proj_gap % 1 == 0):
+            raise ValueError(
+                f"Invalid update_proj_gap value, which must be whole: {update_proj_gap}"
+            )
         if rank % 1:
             raise ValueError(f"Invalid rank value, which must be whole: {rank}")
         defaults = {

@@ -16,16 +16,22 @@ class KLSOAP(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
+            &\textbf{if } \text{shampoo beta} \ge 0: \\
+            &\quad \text{decay} \leftarrow \text{shampoo beta} \\
+            &\textbf{else}: \\
+            &\quad \text{decay} \leftarrow \beta_2 \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } t = 1: \\
             &\quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, \frac{g_t \,
-                g_t^{\top}}{\operatorname{cols}(\theta)}, 1 - \text{shampoo beta}) \\
+                g_t^{\top}}{\operatorname{cols}(\theta)}, 1 - \text{decay}) \\
             &\quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, \frac{g_t^{\top} \,
-                g_t}{\operatorname{rows}(\theta)}, 1 - \text{shampoo beta}) \\
+                g_t}{\operatorname{rows}(\theta)}, 1 - \text{decay}) \\
             &\quad U_t \leftarrow \operatorname{eigenvectors}(L_t) \,
                 \operatorname{descending}(\operatorname{eigenvalues}(L_t))^{\top} \\
             &\quad W_t \leftarrow \operatorname{eigenvectors}(R_t) \,
                 \operatorname{descending}(\operatorname{eigenvalues}(R_t))^{\top} \\
+            &\quad a_t \leftarrow a_{t-1} + \frac{1}{\sqrt{\text{init factor}}} \\
+            &\quad b_t \leftarrow b_{t-1} + \frac{1}{\sqrt{\text{init factor}}} \\
             &\textbf{else}: \\
             &\quad x_t \leftarrow U_{t-1}^{\top} \, g_t \, W_{t-1} \\
             &\quad m_t \leftarrow \operatorname{lerp}(m_{t-1}, x_t, 1 - \beta_1) \\
@@ -36,18 +42,18 @@ class KLSOAP(GeneratedOptimizer):
             &\quad y_t \leftarrow g_t \, W_{t-1} b_{t-1} \\
             &\quad z_t \leftarrow U_{t-1}^{\top} \, g_t a_{t-1} \\
             &\quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, \frac{y_t \,
-                y_t^{\top}}{\operatorname{cols}(\theta)}, 1 - \text{shampoo beta}) \\
+                y_t^{\top}}{\operatorname{cols}(\theta)}, 1 - \text{decay}) \\
             &\quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, \frac{z_t^{\top} \,
-                z_t}{\operatorname{rows}(\theta)}, 1 - \text{shampoo beta}) \\
+                z_t}{\operatorname{rows}(\theta)}, 1 - \text{decay}) \\
             &\quad \text{left}_t \leftarrow \operatorname{mean}_{\rightarrow}((x_t b_{t-1})^2) \\
             &\quad \text{right}_t \leftarrow \operatorname{mean}_{\downarrow}((x_t a_{t-1})^2) \\
             &\quad \text{values}_t \leftarrow \operatorname{lerp}(\frac{1}{a_{t-1}^2},
-                \text{left}_t, 1 - \text{shampoo beta}) \\
+                \text{left}_t, 1 - \text{decay}) \\
             &\quad \text{count} \leftarrow \operatorname{rows}(\theta) \\
             &\quad a_t \leftarrow \min(\frac{1}{\sqrt{\text{values}_t}}, \max(10, \min(\text{count},
                 \text{max clamp value}))) \\
             &\quad \text{values2}_t \leftarrow \operatorname{lerp}(\frac{1}{b_{t-1}^2},
-                \text{right}_t, 1 - \text{shampoo beta}) \\
+                \text{right}_t, 1 - \text{decay}) \\
             &\quad \text{count2} \leftarrow \operatorname{cols}(\theta) \\
             &\quad b_t \leftarrow \min(\frac{1}{\sqrt{\text{values2}_t}}, \max(10,
                 \min(\text{count2}, \text{max clamp value}))) \\
@@ -63,14 +69,15 @@ class KLSOAP(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-4.
         betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
             :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.98).
-        shampoo_beta (float): Decay rate of the running averages, in [0, 1); :math:`\text{shampoo
-            beta}` in the rule. Default: 0.98.
+        shampoo_beta (float): Decay of the covariances; below 0, betas[1], in [-1, 1);
+            :math:`\text{shampoo beta}` in the rule. Default: -1.0.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
-        precondition_frequency (float): Precondition frequency, at least 1;
+        precondition_frequency (float): Precondition frequency, a whole number, at least 1;
             :math:`\text{precondition frequency}` in the rule. Default: 10.
-        start (float): Start, above 0. Default: 3.162277660168379.
+        init_factor (float): Init factor, above 0; :math:`\text{init factor}` in the rule. Default:
+            0.1.
         max_clamp_value (float): Max clamp value, above 0; :math:`\text{max clamp value}` in the
             rule. Default: 4000.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -99,9 +106,8 @@ class KLSOAP(GeneratedOptimizer):
             at first 0.
         basis_right (Tensor): :math:`W_t`, for each matrix of the parameter a square one of its
             columns, at first 0.
-        whitening_left (Tensor): :math:`a_t`, one number per row of the parameter, at first `start`.
-        whitening_right (Tensor): :math:`b_t`, one number per column of the parameter, at first
-            `start`.
+        whitening_left (Tensor): :math:`a_t`, one number per row of the parameter, at first 0.
+        whitening_right (Tensor): :math:`b_t`, one number per column of the parameter, at first 0.
 
     Paper: https://arxiv.org/abs/2509.03378
     """
@@ -115,8 +121,8 @@ class KLSOAP(GeneratedOptimizer):
             State("gram_right", shape=("cols", "cols")),
             State("basis_left", shape=("rows", "rows")),
             State("basis_right", shape=("cols", "cols")),
-            State("whitening_left", init="start", shape="row"),
-            State("whitening_right", init="start", shape="col"),
+            State("whitening_left", shape="row"),
+            State("whitening_right", shape="col"),
         ),
         hypers=(
             "lr",
@@ -125,6 +131,7 @@ class KLSOAP(GeneratedOptimizer):
             "eps",
             "weight_decay",
             "precondition_frequency",
+            "init_factor",
             "max_clamp_value",
             "maximize",
         ),
@@ -142,11 +149,11 @@ class KLSOAP(GeneratedOptimizer):
         params: ParamsT,
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.98),
-        shampoo_beta: float = 0.98,
+        shampoo_beta: float = -1.0,
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         precondition_frequency: float = 10,
-        start: float = 3.162277660168379,
+        init_factor: float = 0.1,
         max_clamp_value: float = 4000,
         *,
         maximize: bool = False,
@@ -161,16 +168,19 @@ class KLSOAP(GeneratedOptimizer):
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 1: {betas[1]}")
-        if not 0.0 <= shampoo_beta < 1.0:
+        if not -1.0 <= shampoo_beta < 1.0:
             raise ValueError(f"Invalid shampoo_beta value: {shampoo_beta}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not 1.0 <= precondition_frequency:
-            raise ValueError(f"Invalid precondition_frequency value: {precondition_frequency}")
-        if not 0.0 < start:
-            raise ValueError(f"Invalid start value: {start}")
+        if not (1.0 <= precondition_frequency and precondition_frequency % 1 == 0):
+            raise ValueError(
+                "Invalid precondition_frequency value, which must be whole: "
+                f"{precondition_frequency}"
+            )
+        if not 0.0 < init_factor:
+            raise ValueError(f"Invalid init_factor value: {init_factor}")
         if not 0.0 < max_clamp_value:
             raise ValueError(f"Invalid max_clamp_value value: {max_clamp_value}")
         defaults = {
@@ -180,7 +190,7 @@ class KLSOAP(GeneratedOptimizer):
             "eps": eps,
             "weight_decay": weight_decay,
             "precondition_frequency": precondition_frequency,
-            "start": start,
+            "init_factor": init_factor,
             "max_clamp_value": max_clamp_value,
             "maximize": maximize,
             "foreach": foreach,

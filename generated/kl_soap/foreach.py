@@ -37,20 +37,27 @@ def update(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    init_factor: float,
     max_clamp_value: float,
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
-    one_minus_shampoo_beta = 1 - shampoo_beta
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
     if step == 1:
         inverse_cols = divide(1, cols(params[0]))
+        one_minus_decay = 1 - decay
         inverse_rows = divide(1, rows(params[0]))
+        init_factor_sqrt = sqrt(init_factor)
     else:
         count = rows(params[0])
         count2 = cols(params[0])
         inverse_cols = divide(1, cols(params[0]))
+        one_minus_decay = 1 - decay
         inverse_rows = divide(1, rows(params[0]))
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
@@ -95,14 +102,10 @@ def update(
             # g = -g
             grad = -grad
         if step == 1:
-            # L = lerp(L, g @ transpose(g) / cols(p), 1 - shampoo_beta)
-            gram_left = lerp(
-                gram_left, inverse_cols * (grad @ transpose(grad)), one_minus_shampoo_beta
-            )
-            # R = lerp(R, transpose(g) @ g / rows(p), 1 - shampoo_beta)
-            gram_right = lerp(
-                gram_right, inverse_rows * (transpose(grad) @ grad), one_minus_shampoo_beta
-            )
+            # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
+            gram_left = lerp(gram_left, inverse_cols * (grad @ transpose(grad)), one_minus_decay)
+            # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
+            gram_right = lerp(gram_right, inverse_rows * (transpose(grad) @ grad), one_minus_decay)
             # U, W = basis(L), basis(R)
             basis_left = permuted_columns(
                 eigenvectors(gram_left), descending_order(eigenvalues(gram_left))
@@ -110,6 +113,9 @@ def update(
             basis_right = permuted_columns(
                 eigenvectors(gram_right), descending_order(eigenvalues(gram_right))
             )
+            # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
+            whitening_left = whitening_left + 1 / init_factor_sqrt
+            whitening_right = whitening_right + 1 / init_factor_sqrt
         else:
             # x = transpose(U) @ g @ W
             basis_left_product = transpose(basis_left) @ grad
@@ -127,35 +133,35 @@ def update(
             # y, z = g @ W * b, transpose(U) @ g * a
             y = grad @ basis_right * whitening_right_before
             z = basis_left_product * whitening_left_before
-            # L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
-            gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_shampoo_beta)
-            # R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
-            gram_right = lerp(gram_right, inverse_rows * (transpose(z) @ z), one_minus_shampoo_beta)
+            # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
+            gram_left = lerp(gram_left, inverse_cols * (y @ transpose(y)), one_minus_decay)
+            # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
+            gram_right = lerp(gram_right, inverse_rows * (transpose(z) @ z), one_minus_decay)
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-            # a = whitening(lerp(1 / a**2, left, 1 - shampoo_beta), rows(p), max_clamp_value)
+            # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
             whitening_left = minimum(
                 1
                 / sqrt(
                     lerp(
                         1 / whitening_left / whitening_left,
                         inverse_cols * x_sq_row_sum,
-                        one_minus_shampoo_beta,
+                        one_minus_decay,
                     )
                 ),
                 scaled_count,
             )
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-            # b = whitening(lerp(1 / b**2, right, 1 - shampoo_beta), cols(p), max_clamp_value)
+            # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
             whitening_right = minimum(
                 1
                 / sqrt(
                     lerp(
                         1 / whitening_right / whitening_right,
                         inverse_rows * x_sq_col_sum,
-                        one_minus_shampoo_beta,
+                        one_minus_decay,
                     )
                 ),
                 scaled_count2,

@@ -45,23 +45,31 @@ def update(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    init_factor: float,
     max_clamp_value: float,
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
-    one_minus_shampoo_beta = 1 - shampoo_beta
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay2 = 1 - lr * weight_decay
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
     if step == 1:
         inverse_cols = divide(1, cols(params[0]))
+        one_minus_decay = 1 - decay
         inverse_rows = divide(1, rows(params[0]))
+        init_factor_sqrt = sqrt(init_factor)
+        inverse_init_factor_sqrt = 1 / init_factor_sqrt
     else:
         count = rows(params[0])
         count2 = cols(params[0])
         inverse_cols = divide(1, cols(params[0]))
+        one_minus_decay = 1 - decay
         inverse_rows = divide(1, rows(params[0]))
         scaled_count = maximum(10, minimum(count, max_clamp_value))
         scaled_count2 = maximum(10, minimum(count2, max_clamp_value))
@@ -106,32 +114,32 @@ def update(
             # g = -g
             grad = -grad
         if step == 1:
-            # L = lerp(L, g @ transpose(g) / cols(p), 1 - shampoo_beta)
+            # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
             grad_product = grad @ transpose(grad)
-            # R = lerp(R, transpose(g) @ g / rows(p), 1 - shampoo_beta)
+            # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
             grad_product2 = transpose(grad) @ grad
-            # L = lerp(L, g @ transpose(g) / cols(p), 1 - shampoo_beta)
+            # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
             sweep1(
-                gram_left,
-                grad_product,
-                inverse_cols=inverse_cols,
-                one_minus_shampoo_beta=one_minus_shampoo_beta,
+                gram_left, grad_product, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay
             )
             # U, W = basis(L), basis(R)
             basis_left = permuted_columns(
                 eigenvectors(gram_left), descending_order(eigenvalues(gram_left))
             )
-            # R = lerp(R, transpose(g) @ g / rows(p), 1 - shampoo_beta)
+            # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
             sweep2(
                 gram_right,
                 grad_product2,
                 inverse_rows=inverse_rows,
-                one_minus_shampoo_beta=one_minus_shampoo_beta,
+                one_minus_decay=one_minus_decay,
             )
             # U, W = basis(L), basis(R)
             basis_right = permuted_columns(
                 eigenvectors(gram_right), descending_order(eigenvalues(gram_right))
             )
+            # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
+            whitening_left = whitening_left + inverse_init_factor_sqrt
+            whitening_right = whitening_right + inverse_init_factor_sqrt
         else:
             # x = transpose(U) @ g @ W
             basis_left_product = transpose(basis_left) @ grad
@@ -155,55 +163,47 @@ def update(
             # y, z = g @ W * b, transpose(U) @ g * a
             y = grad @ basis_right * whitening_right_before
             z = basis_left_product * whitening_left_before
-            # L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
+            # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             y_product = y @ transpose(y)
-            # R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
+            # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
             z_product = transpose(z) @ z
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-            # a = whitening(lerp(1 / a**2, left, 1 - shampoo_beta), rows(p), max_clamp_value)
+            # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
             whitening_left = minimum(
                 1
                 / sqrt(
                     lerp(
                         1 / whitening_left / whitening_left,
                         inverse_cols * x_sq_row_sum,
-                        one_minus_shampoo_beta,
+                        one_minus_decay,
                     )
                 ),
                 scaled_count,
             )
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-            # b = whitening(lerp(1 / b**2, right, 1 - shampoo_beta), cols(p), max_clamp_value)
+            # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
             whitening_right = minimum(
                 1
                 / sqrt(
                     lerp(
                         1 / whitening_right / whitening_right,
                         inverse_rows * x_sq_col_sum,
-                        one_minus_shampoo_beta,
+                        one_minus_decay,
                     )
                 ),
                 scaled_count2,
             )
             # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * weight_decay * p
-            sweep4(param, basis_left_value_product, decay=decay)
-            # L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
-            sweep5(
-                gram_left,
-                y_product,
-                inverse_cols=inverse_cols,
-                one_minus_shampoo_beta=one_minus_shampoo_beta,
-            )
-            # R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
+            sweep4(param, basis_left_value_product, decay2=decay2)
+            # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
+            sweep5(gram_left, y_product, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay)
+            # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
             sweep6(
-                gram_right,
-                z_product,
-                inverse_rows=inverse_rows,
-                one_minus_shampoo_beta=one_minus_shampoo_beta,
+                gram_right, z_product, inverse_rows=inverse_rows, one_minus_decay=one_minus_decay
             )
             if remainder(step - 1, precondition_frequency) == 0:
                 # momentum = U @ m @ transpose(W)

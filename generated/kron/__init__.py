@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Kron(GeneratedOptimizer):
-    r"""Whitening by two factors that are fitted without inverses (Li, 2015; Pooladzandi, 2024).
+    r"""Whitening by two factors, fitted without inverses (Li, 2015; Pooladzandi & Li, 2024).
 
     .. math::
         \begin{aligned}
@@ -74,20 +74,20 @@ class Kron(GeneratedOptimizer):
 
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
-        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 3e-4.
+        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-4.
         lr_preconditioner (float): Lr preconditioner, in (0, 1); :math:`\text{lr preconditioner}` in
             the rule. Default: 0.5.
         betaL (float): Betal, in [0, 1]; :math:`\text{betaL}` in the rule. Default: 0.9.
         damping (float): Damping, at least 0; :math:`\text{damping}` in the rule. Default: 1e-9.
         momentum (float): Momentum, in [0, 1]; :math:`\mu` in the rule. Default: 0.9.
-        weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
+        weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 5e-2.
         grad_clip_max_amps (tuple[float, float]): Grad clip max amps, each at least 1;
             :math:`(\text{max average}, \text{largest})` in the rule. Default: (2.0, 10.0).
         preconditioner_init_scale (float): Preconditioner init scale, above 0;
             :math:`\text{preconditioner init scale}` in the rule. Default: 1.0.
-        update_every (float): Steps from one update of the factors to the next, at least 1;
-            :math:`\text{update every}` in the rule. Default: 1.
-        seed (float): Seed, at least 0; :math:`\text{seed}` in the rule. Default: 0.
+        update_every (float): Steps from one update of the factors to the next, a whole number, at
+            least 1; :math:`\text{update every}` in the rule. Default: 1.
+        seed (float): Seed, a whole number, at least 0; :math:`\text{seed}` in the rule. Default: 0.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -152,12 +152,12 @@ class Kron(GeneratedOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 3e-4,
+        lr: float = 2e-4,
         lr_preconditioner: float = 0.5,
         betaL: float = 0.9,
         damping: float = 1e-9,
         momentum: float = 0.9,
-        weight_decay: float = 0.0,
+        weight_decay: float = 5e-2,
         grad_clip_max_amps: tuple[float, float] = (2.0, 10.0),
         preconditioner_init_scale: float = 1.0,
         update_every: float = 1,
@@ -193,10 +193,10 @@ class Kron(GeneratedOptimizer):
             raise ValueError(
                 f"Invalid preconditioner_init_scale value: {preconditioner_init_scale}"
             )
-        if not 1.0 <= update_every:
-            raise ValueError(f"Invalid update_every value: {update_every}")
-        if not 0.0 <= seed:
-            raise ValueError(f"Invalid seed value: {seed}")
+        if not (1.0 <= update_every and update_every % 1 == 0):
+            raise ValueError(f"Invalid update_every value, which must be whole: {update_every}")
+        if not (0.0 <= seed and seed % 1 == 0):
+            raise ValueError(f"Invalid seed value, which must be whole: {seed}")
         defaults = {
             "lr": lr,
             "lr_preconditioner": lr_preconditioner,

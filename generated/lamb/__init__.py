@@ -20,10 +20,14 @@ class LAMB(GeneratedOptimizer):
             &\hat{m}_t \leftarrow \frac{m_t}{1 - \beta_1^t} \\
             &\hat{v}_t \leftarrow \frac{v_t}{1 - \beta_2^t} \\
             &u_t \leftarrow \frac{\hat{m}_t}{\sqrt{\hat{v}_t} + \epsilon} + \lambda \theta_{t-1} \\
-            &\text{trust}_t \leftarrow (\left\|\theta_{t-1}\right\|_2 > 0 \wedge
+            &\textbf{if } \lambda \ne 0 \vee \textit{always\_adapt}: \\
+            &\quad \text{trust}_t \leftarrow (\left\|\theta_{t-1}\right\|_2 > 0 \wedge
                 \left\|u_t\right\|_2 > 0 \;?\;
                 \frac{\left\|\theta_{t-1}\right\|_2}{\left\|u_t\right\|_2} : 1) \\
-            &\theta_t \leftarrow \theta_{t-1} - \gamma \text{trust}_t u_t
+            &\quad \textbf{if } \textit{trust\_clip}: \\
+            &\quad \quad \text{trust}_t \leftarrow \min(\text{trust}_t, 1) \\
+            &\quad u_t \leftarrow \text{trust}_t u_t \\
+            &\theta_t \leftarrow \theta_{t-1} - \gamma u_t
         \end{aligned}
 
     Args:
@@ -34,6 +38,8 @@ class LAMB(GeneratedOptimizer):
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
+        trust_clip (bool): Let the weights' norm over the step's be 1 at most. Default: False.
+        always_adapt (bool): Scale steps of parameters without weight decay, too. Default: False.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -59,7 +65,7 @@ class LAMB(GeneratedOptimizer):
     rule = Rule(
         name="lamb",
         states=(State("exp_avg"), State("exp_avg_sq")),
-        hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
+        hypers=("lr", "betas", "eps", "weight_decay", "trust_clip", "always_adapt", "maximize"),
         tensor_hypers=(),
         elementwise=False,
         upper_bounds=(("betas", 1),),
@@ -73,6 +79,8 @@ class LAMB(GeneratedOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 1e-2,
+        trust_clip: bool = False,
+        always_adapt: bool = False,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -95,6 +103,8 @@ class LAMB(GeneratedOptimizer):
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
+            "trust_clip": trust_clip,
+            "always_adapt": always_adapt,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

@@ -5,10 +5,10 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import list_blocks, list_chunks, needs_blocks, sublists
+from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import no_sum, sum_of_squares
-from optgen.runtime.eager.scalars import advance, both, sqrt, where
+from optgen.runtime.eager.scalars import advance, both, minimum, sqrt, where
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
 
@@ -24,6 +24,8 @@ def update(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
@@ -37,7 +39,7 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        blocked = needs_blocks(params[0])
+        trust2 = None
         param_sq_sum = no_sum(params[0], len(params))
         u_sq_sum = no_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
@@ -61,31 +63,40 @@ def update(
             us = torch._foreach_div(exp_avg_blocks, denoms)
             scale_(us, exp_avg_weight)
             torch._foreach_add_(us, param_blocks, alpha=weight_decay)
+            if weight_decay or always_adapt:
+                # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+                torch._foreach_add_(
+                    param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
+                )
+                torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+        if weight_decay or always_adapt:
             # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-            torch._foreach_add_(
-                param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
+            trust = where(
+                both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
+                sqrt(param_sq_sum) / sqrt(u_sq_sum),
+                1,
             )
-            torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-        trust = where(
-            both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0), sqrt(param_sq_sum) / sqrt(u_sq_sum), 1
-        )
-        # p = p - lr * trust * u
-        step_size = lr * trust
-        for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, step_size_blocks in list_blocks(
-            params, exp_avgs, exp_avg_sqs, step_size.unbind()
+            if trust_clip:
+                # trust = minimum(trust, 1)
+                trust2 = minimum(trust, 1)
+            else:
+                trust2 = trust
+        for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust2_blocks in list_blocks(
+            params, exp_avgs, exp_avg_sqs, [] if trust2 is None else trust2.unbind()
         ):
-            if blocked:
-                # m_hat = m / (1 - beta1**t)
-                # v_hat = v / (1 - beta2**t)
-                # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                torch._foreach_add_(denoms, scaled_eps)
-                us = torch._foreach_div(exp_avg_blocks, denoms)
-                scale_(us, exp_avg_weight)
-                torch._foreach_add_(us, param_blocks, alpha=weight_decay)
-            # p = p - lr * trust * u
-            torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
+            # m_hat = m / (1 - beta1**t)
+            # v_hat = v / (1 - beta2**t)
+            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, scaled_eps)
+            us = torch._foreach_div(exp_avg_blocks, denoms)
+            scale_(us, exp_avg_weight)
+            torch._foreach_add_(us, param_blocks, alpha=weight_decay)
+            if weight_decay or always_adapt:
+                # u = trust * u
+                torch._foreach_mul_(us, trust2_blocks)
+            # p = p - lr * u
+            torch._foreach_add_(param_blocks, us, alpha=-lr)
 
 
 def update_sharded(
@@ -99,6 +110,8 @@ def update_sharded(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
@@ -111,6 +124,7 @@ def update_sharded(
     bias_correction1 = 1 - beta1**step
     exp_avg_weight = bias_correction2_sqrt / bias_correction1
 
+    trust2 = None
     param_sq_sum = no_sum(params[0], len(params))
     u_sq_sum = no_sum(params[0], len(params))
     for (
@@ -139,21 +153,26 @@ def update_sharded(
         us = torch._foreach_div(exp_avg_blocks, denoms)
         scale_(us, exp_avg_weight)
         torch._foreach_add_(us, param_blocks, alpha=weight_decay)
-        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-        torch._foreach_add_(
-            param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
-        )
-        torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+        if weight_decay or always_adapt:
+            # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+            torch._foreach_add_(
+                param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+            )
+            torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
     del grad_blocks, denoms, us  # freed before waiting for other ranks
     yield [collectives.sum(param_sq_sum), collectives.sum(u_sq_sum)]
-    # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-    trust = where(
-        both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0), sqrt(param_sq_sum) / sqrt(u_sq_sum), 1
-    )
-    # p = p - lr * trust * u
-    step_size = lr * trust
-    for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, step_size_blocks in list_chunks(
-        params, exp_avgs, exp_avg_sqs, step_size.unbind()
+    if weight_decay or always_adapt:
+        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+        trust = where(
+            both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0), sqrt(param_sq_sum) / sqrt(u_sq_sum), 1
+        )
+        if trust_clip:
+            # trust = minimum(trust, 1)
+            trust2 = minimum(trust, 1)
+        else:
+            trust2 = trust
+    for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust2_blocks in list_chunks(
+        params, exp_avgs, exp_avg_sqs, [] if trust2 is None else trust2.unbind()
     ):
         # m_hat = m / (1 - beta1**t)
         # v_hat = v / (1 - beta2**t)
@@ -163,5 +182,8 @@ def update_sharded(
         us = torch._foreach_div(exp_avg_blocks, denoms)
         scale_(us, exp_avg_weight)
         torch._foreach_add_(us, param_blocks, alpha=weight_decay)
-        # p = p - lr * trust * u
-        torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
+        if weight_decay or always_adapt:
+            # u = trust * u
+            torch._foreach_mul_(us, trust2_blocks)
+        # p = p - lr * u
+        torch._foreach_add_(param_blocks, us, alpha=-lr)

@@ -4,9 +4,17 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks, needs_blocks
+from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
-from optgen.runtime.eager.scalars import advance, advance_one, both, sqrt, where, where_number
+from optgen.runtime.eager.scalars import (
+    advance,
+    advance_one,
+    both,
+    minimum,
+    sqrt,
+    where,
+    where_number,
+)
 
 
 def update(
@@ -20,6 +28,8 @@ def update(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
@@ -30,7 +40,7 @@ def update(
     bias_correction1 = 1 - beta1**step
 
     for index in range(len(params)):
-        blocked = needs_blocks(params[index])
+        trust2 = None
         param_sq_sum = no_sum(params[index])
         u_sq_sum = no_sum(params[index])
         for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
@@ -52,30 +62,39 @@ def update(
                 .div_(bias_correction1)
                 .add_(param_block, alpha=weight_decay)
             )
+            if weight_decay or always_adapt:
+                # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+                param_sq_sum.add_(sum_of_squares(param_block))
+                u_sq_sum.add_(sum_of_squares(u))
+        if weight_decay or always_adapt:
             # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-            param_sq_sum.add_(sum_of_squares(param_block))
-            u_sq_sum.add_(sum_of_squares(u))
-        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-        trust = where(
-            both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0), sqrt(param_sq_sum) / sqrt(u_sq_sum), 1
-        )
-        # p = p - lr * trust * u
-        step_size = lr * trust
-        for param_block, exp_avg_block, exp_avg_sq_block, step_size_block in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], step_size
+            trust = where(
+                both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
+                sqrt(param_sq_sum) / sqrt(u_sq_sum),
+                1,
+            )
+            if trust_clip:
+                # trust = minimum(trust, 1)
+                trust2 = minimum(trust, 1)
+            else:
+                trust2 = trust
+        for param_block, exp_avg_block, exp_avg_sq_block, trust2_block in blocks(
+            params[index], exp_avgs[index], exp_avg_sqs[index], trust2
         ):
-            if blocked:
-                # m_hat = m / (1 - beta1**t)
-                # v_hat = v / (1 - beta2**t)
-                # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-                denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
-                u = (
-                    exp_avg_block.div(denom)
-                    .div_(bias_correction1)
-                    .add_(param_block, alpha=weight_decay)
-                )
-            # p = p - lr * trust * u
-            param_block.addcmul_(u, step_size_block, value=-1)
+            # m_hat = m / (1 - beta1**t)
+            # v_hat = v / (1 - beta2**t)
+            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+            denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+            u = (
+                exp_avg_block.div(denom)
+                .div_(bias_correction1)
+                .add_(param_block, alpha=weight_decay)
+            )
+            if weight_decay or always_adapt:
+                # u = trust * u
+                u.mul_(trust2_block)
+            # p = p - lr * u
+            param_block.add_(u, alpha=-lr)
 
 
 def update_functional(
@@ -89,6 +108,8 @@ def update_functional(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
     capturable: bool,
 ) -> None:
@@ -118,14 +139,24 @@ def update_functional(
             1 / bias_correction1 * exp_avg / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps)
             + weight_decay * param
         )
-        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-        param_sq_sum = total(param * param)
-        u_sq_sum = total(u * u)
-        trust = where_number(
-            both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0), sqrt(param_sq_sum) / sqrt(u_sq_sum), 1
-        )
-        # p = p - lr * trust * u
-        param = param - lr * trust * u
+        if weight_decay or always_adapt:
+            # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+            param_sq_sum = total(param * param)
+            u_sq_sum = total(u * u)
+            trust = where_number(
+                both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
+                sqrt(param_sq_sum) / sqrt(u_sq_sum),
+                1,
+            )
+            if trust_clip:
+                # trust = minimum(trust, 1)
+                trust2 = minimum(trust, 1)
+            else:
+                trust2 = trust
+            # u = trust * u
+            u = trust2 * u
+        # p = p - lr * u
+        param = param - lr * u
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

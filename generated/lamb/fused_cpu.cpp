@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double lr, betas[2], eps, weight_decay, maximize;
+        double lr, betas[2], eps, weight_decay, trust_clip, always_adapt, maximize;
     };
 };
 
@@ -29,7 +29,7 @@ struct LAMBRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double param_sq_sum, u_sq_sum, step_size;
+        double param_sq_sum, u_sq_sum, trust2;
     };
 
     // Values of the steps, their axes, the steps, and the passes that run steps together.
@@ -93,6 +93,8 @@ struct LAMBRule : Rule {
         const C scaled_eps = C(scalars.scaled_eps);
         const C weight_decay = C(hypers.weight_decay);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
+        const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
+            || truth(hypers.always_adapt));
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
@@ -116,9 +118,13 @@ struct LAMBRule : Rule {
             // u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
             const C u = exp_avg_weight * exp_avg / (sqrt(exp_avg_sq) + scaled_eps)
                 + weight_decay * param;
-            // trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-            const C param_sq = param * param;
-            const C u_sq = u * u;
+            C param_sq = 0;
+            C u_sq = 0;
+            if (has_weight_decay_or_always_adapt != 0) {
+                // trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+                param_sq = param * param;
+                u_sq = u * u;
+            }
 
             param_sq_sum += param_sq;
             u_sq_sum += u_sq;
@@ -131,12 +137,19 @@ struct LAMBRule : Rule {
     static void numbers1(const Hypers& hypers, Numbers& numbers) {
         const double param_sq_sum = numbers.param_sq_sum;
         const double u_sq_sum = numbers.u_sq_sum;
-        // trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-        const double trust = (sqrt(param_sq_sum) > 0) && (sqrt(u_sq_sum) > 0)
-            ? sqrt(param_sq_sum) / sqrt(u_sq_sum) : 1;
-        // p = p - lr * trust * u
-        const double step_size = hypers.lr * trust;
-        numbers.step_size = step_size;
+        double trust2 = 0;
+        if (truth(hypers.weight_decay) || truth(hypers.always_adapt)) {
+            // trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+            const double trust = (sqrt(param_sq_sum) > 0) && (sqrt(u_sq_sum) > 0)
+                ? sqrt(param_sq_sum) / sqrt(u_sq_sum) : 1;
+            if (truth(hypers.trust_clip)) {
+                // trust = minimum(trust, 1)
+                trust2 = minimum(trust, 1.0);
+            } else {
+                trust2 = trust;
+            }
+        }
+        numbers.trust2 = trust2;
     }
 
     template <class S, class C>
@@ -150,8 +163,11 @@ struct LAMBRule : Rule {
         const C exp_avg_weight = C(scalars.exp_avg_weight);
         const C scaled_eps = C(scalars.scaled_eps);
         const C weight_decay = C(hypers.weight_decay);
-        const C step_size = C(numbers.step_size);
+        const C lr = C(hypers.lr);
+        const C trust2 = C(numbers.trust2);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
+        const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
+            || truth(hypers.always_adapt));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
@@ -170,10 +186,13 @@ struct LAMBRule : Rule {
             // m_hat = m / (1 - beta1**t)
             // v_hat = v / (1 - beta2**t)
             // u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-            const C u = exp_avg_weight * exp_avg / (sqrt(exp_avg_sq) + scaled_eps)
-                + weight_decay * param;
-            // p = p - lr * trust * u
-            param = param - step_size * u;
+            C u = exp_avg_weight * exp_avg / (sqrt(exp_avg_sq) + scaled_eps) + weight_decay * param;
+            if (has_weight_decay_or_always_adapt != 0) {
+                // u = trust * u
+                u = trust2 * u;
+            }
+            // p = p - lr * u
+            param = param - lr * u;
 
             store_as<S>(params + i, param);
             store_as<S>(exp_avgs + i, exp_avg);

@@ -14,6 +14,7 @@ from optgen.runtime.fused_triton.device_functions import (
     at,
     div,
     ipow,
+    minimum,
     neg,
     sqrt,
 )
@@ -25,7 +26,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(9)
+SCALARS = tl.constexpr(11)
 WORKSPACES = {
     (): WorkspaceSpec(
         scalars=SCALARS.value,
@@ -41,12 +42,14 @@ def lamb_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr
         if tl.load(found_inf) != 0.0:
             return
     row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 6
+    hyper = hypers + tl.load(row + GROUP * tensors) * 8
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     eps = tl.load(hyper + 3)
     weight_decay = tl.load(hyper + 4)
-    maximize = tl.load(hyper + 5)
+    trust_clip = tl.load(hyper + 5)
+    always_adapt = tl.load(hyper + 6)
+    maximize = tl.load(hyper + 7)
     steps = tl.load(row + (STREAMS + 4) * tensors).to(tl.pointer_type(STEP_T))
     step = tl.load(steps).to(tl.float64) + 1
 
@@ -69,7 +72,9 @@ def lamb_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr
     tl.store(scalars + 4, exp_avg_weight)
     tl.store(scalars + 5, scaled_eps)
     tl.store(scalars + 6, weight_decay)
-    tl.store(scalars + 7, lr)
+    tl.store(scalars + 7, (weight_decay != 0) | (always_adapt != 0))
+    tl.store(scalars + 8, trust_clip)
+    tl.store(scalars + 9, lr)
 
 
 @triton.jit
@@ -88,10 +93,13 @@ def lamb_tile1(
     exp_avg_weight = tl.load(scalars + 4).to(dtype)
     scaled_eps = tl.load(scalars + 5).to(dtype)
     weight_decay = tl.load(scalars + 6).to(dtype)
+    has_weight_decay_or_always_adapt = tl.load(scalars + 7).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
 
+    param_sq_sum = total(lanes * 0, mask)
+    u_sq_sum = total(lanes * 0, mask)
     if maximize != 0:
         # g = -g
         grad = neg(grad)
@@ -103,10 +111,11 @@ def lamb_tile1(
     # v_hat = v / (1 - beta2**t)
     # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
     u = exp_avg_weight * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps) + weight_decay * param
-    # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-    param_sq_sum = total(param * param, mask)
-    # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-    u_sq_sum = total(u * u, mask)
+    if has_weight_decay_or_always_adapt != 0:
+        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+        param_sq_sum = total(param * param, mask)
+        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+        u_sq_sum = total(u * u, mask)
 
     return param_sq_sum, u_sq_sum
 
@@ -193,16 +202,23 @@ def lamb_finish1(shapes, scalars, partials, found_inf, tensors):
     blocks = tl.load(shape + BLOCKS * tensors)
     param_sq_sum = add_up(partials, blocks)
     u_sq_sum = add_up(partials + blocks, blocks)
-    lr = tl.load(scalars + 7)
-    # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-    trust = tl.where(
-        (sqrt(param_sq_sum) > 0) & (sqrt(u_sq_sum) > 0),
-        sqrt(param_sq_sum) / sqrt(u_sq_sum),
-        tl.full((), 1, tl.float64),
-    )
-    # p = p - lr * trust * u
-    step_size = lr * trust
-    tl.store(scalars + 8, step_size)
+    has_weight_decay_or_always_adapt = tl.load(scalars + 7)
+    trust_clip = tl.load(scalars + 8)
+    trust = tl.zeros((), tl.float64)
+    trust2 = tl.zeros((), tl.float64)
+    if has_weight_decay_or_always_adapt != 0:
+        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+        trust = tl.where(
+            (sqrt(param_sq_sum) > 0) & (sqrt(u_sq_sum) > 0),
+            sqrt(param_sq_sum) / sqrt(u_sq_sum),
+            tl.full((), 1, tl.float64),
+        )
+        if trust_clip != 0:
+            # trust = minimum(trust, 1)
+            trust2 = minimum(trust, tl.full((), 1, tl.float64))
+        else:
+            trust2 = trust
+    tl.store(scalars + 10, trust2)
 
 
 @triton.jit
@@ -219,7 +235,9 @@ def lamb_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype
     exp_avg_weight = tl.load(scalars + 4).to(dtype)
     scaled_eps = tl.load(scalars + 5).to(dtype)
     weight_decay = tl.load(scalars + 6).to(dtype)
-    step_size = tl.load(scalars + 8).to(dtype)
+    has_weight_decay_or_always_adapt = tl.load(scalars + 7).to(dtype)
+    trust2 = tl.load(scalars + 10).to(dtype)
+    lr = tl.load(scalars + 9).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -232,8 +250,11 @@ def lamb_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype
     # v_hat = v / (1 - beta2**t)
     # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
     u = exp_avg_weight * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps) + weight_decay * param
-    # p = p - lr * trust * u
-    param = param - step_size * u
+    if has_weight_decay_or_always_adapt != 0:
+        # u = trust * u
+        u = trust2 * u
+    # p = p - lr * u
+    param = param - lr * u
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)

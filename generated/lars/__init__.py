@@ -8,39 +8,49 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class LARS(GeneratedOptimizer):
-    r"""Momentum with steps as large as the layer (You et al., 2017).
+    r"""SGD with steps as large as the layer (You et al., 2017).
 
     .. math::
         \begin{aligned}
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\text{ratio}_t \leftarrow \frac{\text{trust coefficient}
+            &\text{trust}_t \leftarrow \frac{\text{trust coeff}
                 \left\|\theta_{t-1}\right\|_2}{\left\|g_t\right\|_2 + \lambda
                 \left\|\theta_{t-1}\right\|_2 + \epsilon} \\
-            &u_t \leftarrow (\left\|\theta_{t-1}\right\|_2 > 0 \wedge \left\|g_t\right\|_2 > 0 \;?\;
-                \text{ratio}_t : 1) (g_t + \lambda \theta_{t-1}) \\
-            &\textbf{if } b \text{ is new}: \\
-            &\quad b_t \leftarrow u_t \\
-            &\textbf{else}: \\
-            &\quad b_t \leftarrow \mu b_{t-1} + u_t \\
-            &\textbf{if } \textit{nesterov}: \\
-            &\quad \theta_t \leftarrow \theta_{t-1} - \gamma (u_t + \mu b_t) \\
-            &\textbf{else}: \\
-            &\quad \theta_t \leftarrow \theta_{t-1} - \gamma b_t
+            &\text{trust}_t \leftarrow (\left\|\theta_{t-1}\right\|_2 > 0 \wedge
+                \left\|g_t\right\|_2 > 0 \;?\; \text{trust}_t : 1) \\
+            &\textbf{if } \textit{trust\_clip}: \\
+            &\quad \text{trust}_t \leftarrow \min(\frac{\text{trust}_t}{\gamma}, 1) \\
+            &\textbf{if } \lambda \ne 0 \vee \textit{always\_adapt}: \\
+            &\quad g_t \leftarrow \text{trust}_t (g_t + \lambda \theta_{t-1}) \\
+            &\textbf{if } \mu \ne 0: \\
+            &\quad \textbf{if } b \text{ is new}: \\
+            &\quad \quad b_t \leftarrow g_t \\
+            &\quad \textbf{else}: \\
+            &\quad \quad b_t \leftarrow \mu b_{t-1} + (1 - \tau) g_t \\
+            &\quad \textbf{if } \textit{nesterov}: \\
+            &\quad \quad g_t \leftarrow g_t + \mu b_t \\
+            &\quad \textbf{else}: \\
+            &\quad \quad g_t \leftarrow b_t \\
+            &\theta_t \leftarrow \theta_{t-1} - \gamma g_t
         \end{aligned}
 
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
-        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 0.1.
-        momentum (float): Fraction of the last update that is kept in the next one, in [0, 1);
-            :math:`\mu` in the rule. Default: 0.9.
-        weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-4.
-        trust_coefficient (float): Trust coefficient, at least 0; :math:`\text{trust coefficient}`
-            in the rule. Default: 1e-3.
+        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1.0.
+        momentum (float): Fraction of the last update that is kept in the next one, at least 0;
+            :math:`\mu` in the rule. Default: 0.0.
+        dampening (float): Fraction of the gradient that is not added to the momentum; :math:`\tau`
+            in the rule. Default: 0.0.
+        weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
+        nesterov (bool): Nesterov. Default: False.
+        trust_coeff (float): Trust coeff, at least 0; :math:`\text{trust coeff}` in the rule.
+            Default: 1e-3.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
-        nesterov (bool): Nesterov. Default: False.
+        trust_clip (bool): Let no step be larger than SGD's, as LARC does. Default: False.
+        always_adapt (bool): Scale steps of parameters without weight decay, too. Default: False.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -50,46 +60,52 @@ class LARS(GeneratedOptimizer):
         differentiable (bool): Let autograd follow the step. Default: False.
 
     Raises:
-        ValueError: An argument is outside its range.
+        ValueError: An argument is outside its range; or: Nesterov momentum takes momentum and no
+            dampening.
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
         RuntimeError: A parameter is complex, or a training engine has replaced it by a flat
             partition.
 
     State:
-        momentum_buffer (Tensor): :math:`b_t`, like the parameter, at first 0.
+        momentum_buffer (Tensor): :math:`b_t`, like the parameter, at first 0, with `momentum` only.
 
     Paper: https://arxiv.org/abs/1708.03888
     """
 
     rule = Rule(
         name="lars",
-        states=(State("momentum_buffer"),),
+        states=(State("momentum_buffer", when="momentum"),),
         hypers=(
             "lr",
             "momentum",
+            "dampening",
             "weight_decay",
-            "trust_coefficient",
-            "eps",
             "nesterov",
+            "trust_coeff",
+            "eps",
+            "trust_clip",
+            "always_adapt",
             "maximize",
         ),
         step=None,
         fresh=("momentum_buffer",),
         tensor_hypers=(),
         elementwise=False,
-        upper_bounds=(("momentum", 1),),
     )
     lowerings = __name__
 
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
-        trust_coefficient: float = 1e-3,
-        eps: float = 1e-8,
+        lr: float = 1.0,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
         nesterov: bool = False,
+        trust_coeff: float = 1e-3,
+        eps: float = 1e-8,
+        trust_clip: bool = False,
+        always_adapt: bool = False,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -99,21 +115,26 @@ class LARS(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
-        if not 0.0 <= momentum < 1.0:
+        if not 0.0 <= momentum:
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not 0.0 <= trust_coefficient:
-            raise ValueError(f"Invalid trust_coefficient value: {trust_coefficient}")
+        if not 0.0 <= trust_coeff:
+            raise ValueError(f"Invalid trust_coeff value: {trust_coeff}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
+        if nesterov and not (momentum > 0 and dampening == 0):
+            raise ValueError("Nesterov momentum takes momentum and no dampening")
         defaults = {
             "lr": lr,
             "momentum": momentum,
+            "dampening": dampening,
             "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-            "eps": eps,
             "nesterov": nesterov,
+            "trust_coeff": trust_coeff,
+            "eps": eps,
+            "trust_clip": trust_clip,
+            "always_adapt": always_adapt,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

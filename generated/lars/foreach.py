@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import no_sum, sum_of_squares
-from optgen.runtime.eager.scalars import both, sqrt, where
+from optgen.runtime.eager.scalars import both, minimum, sqrt, where
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
 
@@ -20,16 +20,20 @@ def update(
     *,
     lr: float,
     momentum: float,
+    dampening: float,
     weight_decay: float,
-    trust_coefficient: float,
-    eps: float,
     nesterov: bool,
+    trust_coeff: float,
+    eps: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
     fresh_momentum_buffer: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for sublist in sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
+        grad_scale = None
         param_sq_sum = no_sum(params[0], len(params))
         grad_sq_sum = no_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
@@ -38,51 +42,67 @@ def update(
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+            # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
             torch._foreach_add_(
                 param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
             )
             torch._foreach_add_(
                 grad_sq_sums, [sum_of_squares(grad_block) for grad_block in grad_blocks]
             )
-        # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-        ratio = (
-            trust_coefficient
+        # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+        trust = (
+            trust_coeff
             * sqrt(param_sq_sum)
             / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
         )
-        # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-        u_scale = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1)
-        u_scale2 = (
-            where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1) * weight_decay
-        )
+        # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+        trust2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+        if trust_clip:
+            # trust = minimum(trust / lr, 1)
+            trust3 = minimum(trust2 / lr, 1)
+        else:
+            trust3 = trust2
+        if weight_decay or always_adapt:
+            # g = trust * (g + weight_decay * p)
+            grad_scale = trust3 * weight_decay
         for (
             param_blocks,
             grad_blocks,
             momentum_buffer_blocks,
-            u_scale_blocks,
-            u_scale2_blocks,
-        ) in list_blocks(params, grads, momentum_buffers, u_scale.unbind(), u_scale2.unbind()):
+            trust3_blocks,
+            grad_scale_blocks,
+        ) in list_blocks(
+            params,
+            grads,
+            momentum_buffers,
+            trust3.unbind(),
+            [] if grad_scale is None else grad_scale.unbind(),
+        ):
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-            us = torch._foreach_mul(grad_blocks, u_scale_blocks)
-            torch._foreach_addcmul_(us, param_blocks, u_scale2_blocks)
-            if fresh_momentum_buffer:
-                # b = u
-                torch._foreach_copy_(momentum_buffer_blocks, us)
-            else:
-                # b = momentum * b + u
-                scale_(momentum_buffer_blocks, momentum)
-                torch._foreach_add_(momentum_buffer_blocks, us)
-            if nesterov:
-                # p = p - lr * (u + momentum * b)
-                torch._foreach_add_(param_blocks, us, alpha=-lr)
-                torch._foreach_add_(param_blocks, momentum_buffer_blocks, alpha=-(lr * momentum))
-            else:
-                # p = p - lr * b
-                torch._foreach_add_(param_blocks, momentum_buffer_blocks, alpha=-lr)
+            if weight_decay or always_adapt:
+                # g = trust * (g + weight_decay * p)
+                grad_blocks = torch._foreach_mul(grad_blocks, trust3_blocks)
+                torch._foreach_addcmul_(grad_blocks, param_blocks, grad_scale_blocks)
+            if momentum:
+                if fresh_momentum_buffer:
+                    # b = g
+                    torch._foreach_copy_(momentum_buffer_blocks, grad_blocks)
+                else:
+                    # b = momentum * b + (1 - dampening) * g
+                    scale_(momentum_buffer_blocks, momentum)
+                    torch._foreach_add_(momentum_buffer_blocks, grad_blocks, alpha=1 - dampening)
+                if nesterov:
+                    # g = g + momentum * b
+                    grad_blocks = torch._foreach_add(
+                        grad_blocks, momentum_buffer_blocks, alpha=momentum
+                    )
+                else:
+                    # g = b
+                    grad_blocks = momentum_buffer_blocks
+            # p = p - lr * g
+            torch._foreach_add_(param_blocks, grad_blocks, alpha=-lr)
 
 
 def update_sharded(
@@ -92,15 +112,19 @@ def update_sharded(
     *,
     lr: float,
     momentum: float,
+    dampening: float,
     weight_decay: float,
-    trust_coefficient: float,
-    eps: float,
     nesterov: bool,
+    trust_coeff: float,
+    eps: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
     fresh_momentum_buffer: bool,
     collectives: Collectives,
 ) -> Update:
     """Update one bucket of shards in place; yields the reductions that all ranks must complete."""
+    grad_scale = None
     param_sq_sum = no_sum(params[0], len(params))
     grad_sq_sum = no_sum(params[0], len(params))
     for param_blocks, grad_blocks, param_sq_sum_blocks, grad_sq_sum_blocks in list_chunks(
@@ -109,7 +133,7 @@ def update_sharded(
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+        # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
         torch._foreach_add_(
             param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
         )
@@ -118,39 +142,57 @@ def update_sharded(
         )
     del grad_blocks  # freed before waiting for other ranks
     yield [collectives.sum(param_sq_sum), collectives.sum(grad_sq_sum)]
-    # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-    ratio = (
-        trust_coefficient
+    # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+    trust = (
+        trust_coeff
         * sqrt(param_sq_sum)
         / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
     )
-    # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-    u_scale = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1)
-    u_scale2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1) * weight_decay
+    # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+    trust2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+    if trust_clip:
+        # trust = minimum(trust / lr, 1)
+        trust3 = minimum(trust2 / lr, 1)
+    else:
+        trust3 = trust2
+    if weight_decay or always_adapt:
+        # g = trust * (g + weight_decay * p)
+        grad_scale = trust3 * weight_decay
     for (
         param_blocks,
         grad_blocks,
         momentum_buffer_blocks,
-        u_scale_blocks,
-        u_scale2_blocks,
-    ) in list_chunks(params, grads, momentum_buffers, u_scale.unbind(), u_scale2.unbind()):
+        trust3_blocks,
+        grad_scale_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        momentum_buffers,
+        trust3.unbind(),
+        [] if grad_scale is None else grad_scale.unbind(),
+    ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-        us = torch._foreach_mul(grad_blocks, u_scale_blocks)
-        torch._foreach_addcmul_(us, param_blocks, u_scale2_blocks)
-        if fresh_momentum_buffer:
-            # b = u
-            torch._foreach_copy_(momentum_buffer_blocks, us)
-        else:
-            # b = momentum * b + u
-            scale_(momentum_buffer_blocks, momentum)
-            torch._foreach_add_(momentum_buffer_blocks, us)
-        if nesterov:
-            # p = p - lr * (u + momentum * b)
-            torch._foreach_add_(param_blocks, us, alpha=-lr)
-            torch._foreach_add_(param_blocks, momentum_buffer_blocks, alpha=-(lr * momentum))
-        else:
-            # p = p - lr * b
-            torch._foreach_add_(param_blocks, momentum_buffer_blocks, alpha=-lr)
+        if weight_decay or always_adapt:
+            # g = trust * (g + weight_decay * p)
+            grad_blocks = torch._foreach_mul(grad_blocks, trust3_blocks)
+            torch._foreach_addcmul_(grad_blocks, param_blocks, grad_scale_blocks)
+        if momentum:
+            if fresh_momentum_buffer:
+                # b = g
+                torch._foreach_copy_(momentum_buffer_blocks, grad_blocks)
+            else:
+                # b = momentum * b + (1 - dampening) * g
+                scale_(momentum_buffer_blocks, momentum)
+                torch._foreach_add_(momentum_buffer_blocks, grad_blocks, alpha=1 - dampening)
+            if nesterov:
+                # g = g + momentum * b
+                grad_blocks = torch._foreach_add(
+                    grad_blocks, momentum_buffer_blocks, alpha=momentum
+                )
+            else:
+                # g = b
+                grad_blocks = momentum_buffer_blocks
+        # p = p - lr * g
+        torch._foreach_add_(param_blocks, grad_blocks, alpha=-lr)

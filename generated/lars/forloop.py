@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
-from optgen.runtime.eager.scalars import both, sqrt, where, where_number
+from optgen.runtime.eager.scalars import both, minimum, sqrt, where, where_number
 
 
 def update(
@@ -16,55 +16,78 @@ def update(
     *,
     lr: float,
     momentum: float,
+    dampening: float,
     weight_decay: float,
-    trust_coefficient: float,
-    eps: float,
     nesterov: bool,
+    trust_coeff: float,
+    eps: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
     fresh_momentum_buffer: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for index in range(len(params)):
+        grad_scale = None
         param_sq_sum = no_sum(params[index])
         grad_sq_sum = no_sum(params[index])
         for param_block, grad_block in blocks(params[index], grads[index]):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+            # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
             param_sq_sum.add_(sum_of_squares(param_block))
             grad_sq_sum.add_(sum_of_squares(grad_block))
-        # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-        ratio = (
-            trust_coefficient
+        # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+        trust = (
+            trust_coeff
             * sqrt(param_sq_sum)
             / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
         )
-        # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-        u_scale = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1)
-        u_scale2 = (
-            where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1) * weight_decay
-        )
-        for param_block, grad_block, momentum_buffer_block, u_scale_block, u_scale2_block in blocks(
-            params[index], grads[index], momentum_buffers[index], u_scale, u_scale2
+        # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+        trust2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+        if trust_clip:
+            # trust = minimum(trust / lr, 1)
+            trust3 = minimum(trust2 / lr, 1)
+        else:
+            trust3 = trust2
+        if weight_decay or always_adapt:
+            # g = trust * (g + weight_decay * p)
+            grad_scale = trust3 * weight_decay
+        for (
+            param_block,
+            grad_block,
+            momentum_buffer_block,
+            trust3_block,
+            grad_scale_block,
+        ) in blocks(
+            params[index],
+            grads[index],
+            momentum_buffers[index] if momentum else None,
+            trust3,
+            grad_scale,
         ):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-            u = grad_block.mul(u_scale_block).addcmul_(param_block, u_scale2_block)
-            if fresh_momentum_buffer:
-                # b = u
-                momentum_buffer_block.copy_(u)
-            else:
-                # b = momentum * b + u
-                momentum_buffer_block.mul_(momentum).add_(u)
-            if nesterov:
-                # p = p - lr * (u + momentum * b)
-                param_block.add_(u, alpha=-lr).add_(momentum_buffer_block, alpha=-(lr * momentum))
-            else:
-                # p = p - lr * b
-                param_block.add_(momentum_buffer_block, alpha=-lr)
+            if weight_decay or always_adapt:
+                # g = trust * (g + weight_decay * p)
+                grad_block = grad_block.mul(trust3_block).addcmul_(param_block, grad_scale_block)
+            if momentum:
+                if fresh_momentum_buffer:
+                    # b = g
+                    momentum_buffer_block.copy_(grad_block)
+                else:
+                    # b = momentum * b + (1 - dampening) * g
+                    momentum_buffer_block.mul_(momentum).add_(grad_block, alpha=1 - dampening)
+                if nesterov:
+                    # g = g + momentum * b
+                    grad_block = grad_block.add(momentum_buffer_block, alpha=momentum)
+                else:
+                    # g = b
+                    grad_block = momentum_buffer_block
+            # p = p - lr * g
+            param_block.add_(grad_block, alpha=-lr)
 
 
 def update_functional(
@@ -74,10 +97,13 @@ def update_functional(
     *,
     lr: float,
     momentum: float,
+    dampening: float,
     weight_decay: float,
-    trust_coefficient: float,
-    eps: float,
     nesterov: bool,
+    trust_coeff: float,
+    eps: float,
+    trust_clip: bool,
+    always_adapt: bool,
     maximize: bool,
     fresh_momentum_buffer: bool,
     capturable: bool,
@@ -86,38 +112,46 @@ def update_functional(
     for index in range(len(params)):
         param = params[index].clone()
         grad = grads[index]
-        momentum_buffer = momentum_buffers[index].clone()
+        if momentum:
+            momentum_buffer = momentum_buffers[index].clone()
 
         if maximize:
             # g = -g
             grad = -grad
-        # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+        # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
         param_sq_sum = total(param * param)
         grad_sq_sum = total(grad * grad)
-        ratio = (
-            trust_coefficient
+        trust = (
+            trust_coeff
             * sqrt(param_sq_sum)
             / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
         )
-        # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-        u = (
-            where_number(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1) * grad
-            + where_number(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), ratio, 1)
-            * weight_decay
-            * param
-        )
-        if fresh_momentum_buffer:
-            # b = u
-            momentum_buffer = u
+        # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+        trust2 = where_number(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+        if trust_clip:
+            # trust = minimum(trust / lr, 1)
+            trust3 = minimum(trust2 / lr, 1)
         else:
-            # b = momentum * b + u
-            momentum_buffer = momentum * momentum_buffer + u
-        if nesterov:
-            # p = p - lr * (u + momentum * b)
-            param = param - lr * u - lr * momentum * momentum_buffer
-        else:
-            # p = p - lr * b
-            param = param - lr * momentum_buffer
+            trust3 = trust2
+        if weight_decay or always_adapt:
+            # g = trust * (g + weight_decay * p)
+            grad = trust3 * grad + trust3 * weight_decay * param
+        if momentum:
+            if fresh_momentum_buffer:
+                # b = g
+                momentum_buffer = grad
+            else:
+                # b = momentum * b + (1 - dampening) * g
+                momentum_buffer = momentum * momentum_buffer + (1 - dampening) * grad
+            if nesterov:
+                # g = g + momentum * b
+                grad = grad + momentum * momentum_buffer
+            else:
+                # g = b
+                grad = momentum_buffer
+        # p = p - lr * g
+        param = param - lr * grad
 
         params[index].copy_(param)
-        momentum_buffers[index].copy_(momentum_buffer)
+        if momentum:
+            momentum_buffers[index].copy_(momentum_buffer)

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Momentum with steps as large as the layer (You et al., 2017).
+// SGD with steps as large as the layer (You et al., 2017).
 struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
@@ -13,7 +13,8 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double lr, momentum, weight_decay, trust_coefficient, eps, nesterov, maximize;
+        double lr, momentum, dampening, weight_decay, nesterov, trust_coeff, eps, trust_clip;
+        double always_adapt, maximize;
     };
 };
 
@@ -24,12 +25,12 @@ struct LARSRule : Rule {
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double step_size;
+        double one_minus_dampening;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double param_sq_sum, grad_sq_sum, u_scale, u_scale2;
+        double param_sq_sum, grad_sq_sum, trust3, grad_scale;
     };
 
     // Values of the steps, their axes, the steps, and the passes that run steps together.
@@ -64,9 +65,9 @@ struct LARSRule : Rule {
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
-        const double lr = hypers.lr, momentum = hypers.momentum;
-        const double step_size = lr * momentum;
-        return {step_size};
+        const double dampening = hypers.dampening;
+        const double one_minus_dampening = 1 - dampening;
+        return {one_minus_dampening};
     }
 
     template <class S, class C>
@@ -86,7 +87,7 @@ struct LARSRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+            // trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
             const C param_sq = param * param;
             const C grad_sq = grad * grad;
 
@@ -101,58 +102,76 @@ struct LARSRule : Rule {
     static void numbers1(const Hypers& hypers, Numbers& numbers) {
         const double param_sq_sum = numbers.param_sq_sum;
         const double grad_sq_sum = numbers.grad_sq_sum;
-        // ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-        const double ratio = hypers.trust_coefficient * sqrt(param_sq_sum)
+        // trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+        const double trust = hypers.trust_coeff * sqrt(param_sq_sum)
             / (sqrt(grad_sq_sum) + hypers.weight_decay * sqrt(param_sq_sum) + hypers.eps);
-        // u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-        const double u_scale = (sqrt(param_sq_sum) > 0) && (sqrt(grad_sq_sum) > 0) ? ratio : 1;
-        const double u_scale2 = ((sqrt(param_sq_sum) > 0) && (sqrt(grad_sq_sum) > 0) ? ratio : 1)
-            * hypers.weight_decay;
-        numbers.u_scale = u_scale;
-        numbers.u_scale2 = u_scale2;
+        // trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+        const double trust2 = (sqrt(param_sq_sum) > 0) && (sqrt(grad_sq_sum) > 0) ? trust : 1;
+        double trust3;
+        if (truth(hypers.trust_clip)) {
+            // trust = minimum(trust / lr, 1)
+            trust3 = minimum(trust2 / hypers.lr, 1.0);
+        } else {
+            trust3 = trust2;
+        }
+        double grad_scale = 0;
+        if (truth(hypers.weight_decay) || truth(hypers.always_adapt)) {
+            // g = trust * (g + weight_decay * p)
+            grad_scale = trust3 * hypers.weight_decay;
+        }
+        numbers.trust3 = trust3;
+        numbers.grad_scale = grad_scale;
     }
 
-    template <class S, class C>
+    template <class S, class C, bool MOMENTUM>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, unsigned fresh, i64 n,
         S* __restrict params, const S* __restrict grads, S* __restrict momentum_buffers) {
-        const C momentum = C(hypers.momentum);
         const C lr = C(hypers.lr);
-        const C step_size = C(scalars.step_size);
-        const C u_scale = C(numbers.u_scale);
-        const C u_scale2 = C(numbers.u_scale2);
+        const C momentum = C(hypers.momentum);
+        const C one_minus_dampening = C(scalars.one_minus_dampening);
+        const C trust3 = C(numbers.trust3);
+        const C grad_scale = C(numbers.grad_scale);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
+        const auto has_weight_decay_or_always_adapt = flag<C>(truth(hypers.weight_decay)
+            || truth(hypers.always_adapt));
         const auto fresh_momentum_buffer = unlikely<C>(bool(fresh & 1));
         const auto nesterov = unlikely<C>(truth(hypers.nesterov));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
             C grad = load_as<S, C>(grads + i);
-            C momentum_buffer = load_as<S, C>(momentum_buffers + i);
+            C momentum_buffer = MOMENTUM ? load_as<S, C>(momentum_buffers + i) : C(0);
 
             if (maximize != 0) {
                 // g = -g
                 grad = -grad;
             }
-            // u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-            const C u = u_scale * grad + u_scale2 * param;
-            if (fresh_momentum_buffer != 0) {
-                // b = u
-                momentum_buffer = u;
-            } else {
-                // b = momentum * b + u
-                momentum_buffer = momentum * momentum_buffer + u;
+            if (has_weight_decay_or_always_adapt != 0) {
+                // g = trust * (g + weight_decay * p)
+                grad = trust3 * grad + grad_scale * param;
             }
-            if (nesterov != 0) {
-                // p = p - lr * (u + momentum * b)
-                param = param - lr * u - step_size * momentum_buffer;
-            } else {
-                // p = p - lr * b
-                param = param - lr * momentum_buffer;
+            if constexpr (MOMENTUM) {
+                if (fresh_momentum_buffer != 0) {
+                    // b = g
+                    momentum_buffer = grad;
+                } else {
+                    // b = momentum * b + (1 - dampening) * g
+                    momentum_buffer = momentum * momentum_buffer + one_minus_dampening * grad;
+                }
+                if (nesterov != 0) {
+                    // g = g + momentum * b
+                    grad = grad + momentum * momentum_buffer;
+                } else {
+                    // g = b
+                    grad = momentum_buffer;
+                }
             }
+            // p = p - lr * g
+            param = param - lr * grad;
 
             store_as<S>(params + i, param);
-            store_as<S>(momentum_buffers + i, momentum_buffer);
+            if constexpr (MOMENTUM) store_as<S>(momentum_buffers + i, momentum_buffer);
         }
     }
 
@@ -173,10 +192,13 @@ struct LARSRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(inputs.hypers, inputs.sums(), n, at[PARAM], at[GRAD]);
-            case RUN_SWEEP2:
-                return sweep2<S, C>(
+            case RUN_SWEEP2: {
+                constexpr decltype(&sweep2<S, C, false>) variants[] = {
+                    sweep2<S, C, false>, sweep2<S, C, true>};
+                return variants[truth(inputs.hypers.momentum)](
                     inputs.hypers, inputs.scalars, inputs.named(), inputs.fresh, n, at[PARAM],
                     at[GRAD], at[MOMENTUM_BUFFER]);
+            }
         }
     }
 };

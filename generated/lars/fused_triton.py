@@ -13,6 +13,7 @@ from optgen.runtime.fused_triton.device_functions import (
     STREAMS,
     at,
     div,
+    minimum,
     neg,
     sqrt,
 )
@@ -24,7 +25,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(11)
+SCALARS = tl.constexpr(13)
 WORKSPACES = {
     (): WorkspaceSpec(
         scalars=SCALARS.value,
@@ -40,29 +41,34 @@ def lars_scalars(rows, hypers, scalars, found_inf, tensors):
         if tl.load(found_inf) != 0.0:
             return
     row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 7
+    hyper = hypers + tl.load(row + GROUP * tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
     momentum = tl.load(hyper + 1)
-    weight_decay = tl.load(hyper + 2)
-    trust_coefficient = tl.load(hyper + 3)
-    eps = tl.load(hyper + 4)
-    nesterov = tl.load(hyper + 5)
-    maximize = tl.load(hyper + 6)
+    dampening = tl.load(hyper + 2)
+    weight_decay = tl.load(hyper + 3)
+    nesterov = tl.load(hyper + 4)
+    trust_coeff = tl.load(hyper + 5)
+    eps = tl.load(hyper + 6)
+    trust_clip = tl.load(hyper + 7)
+    always_adapt = tl.load(hyper + 8)
+    maximize = tl.load(hyper + 9)
     fresh_momentum_buffer = tl.load(row + (STREAMS + 3) * tensors)
     tl.store(row + (STREAMS + 3) * tensors, 0)
 
-    step_size = lr * momentum
+    one_minus_dampening = 1 - dampening
 
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, trust_coefficient)
+    tl.store(scalars + 1, trust_coeff)
     tl.store(scalars + 2, weight_decay)
     tl.store(scalars + 3, eps)
-    tl.store(scalars + 4, fresh_momentum_buffer)
-    tl.store(scalars + 5, momentum)
-    tl.store(scalars + 6, nesterov)
-    tl.store(scalars + 7, lr)
-    tl.store(scalars + 8, step_size)
+    tl.store(scalars + 4, trust_clip)
+    tl.store(scalars + 5, lr)
+    tl.store(scalars + 6, (weight_decay != 0) | (always_adapt != 0))
+    tl.store(scalars + 7, fresh_momentum_buffer)
+    tl.store(scalars + 8, momentum)
+    tl.store(scalars + 9, one_minus_dampening)
+    tl.store(scalars + 10, nesterov)
 
 
 @triton.jit
@@ -78,9 +84,9 @@ def lars_tile1(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.conste
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+    # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
     param_sq_sum = total(param * param, mask)
-    # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+    # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
     grad_sq_sum = total(grad * grad, mask)
 
     return param_sq_sum, grad_sq_sum
@@ -160,65 +166,88 @@ def lars_finish1(shapes, scalars, partials, found_inf, tensors):
     blocks = tl.load(shape + BLOCKS * tensors)
     param_sq_sum = add_up(partials, blocks)
     grad_sq_sum = add_up(partials + blocks, blocks)
-    trust_coefficient = tl.load(scalars + 1)
+    trust_coeff = tl.load(scalars + 1)
     weight_decay = tl.load(scalars + 2)
     eps = tl.load(scalars + 3)
-    # ratio = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-    ratio = (
-        trust_coefficient
+    trust_clip = tl.load(scalars + 4)
+    lr = tl.load(scalars + 5)
+    has_weight_decay_or_always_adapt = tl.load(scalars + 6)
+    grad_scale = tl.zeros((), tl.float64)
+    # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+    trust = (
+        trust_coeff
         * sqrt(param_sq_sum)
         / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
     )
-    # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-    u_scale = tl.where(
-        (sqrt(param_sq_sum) > 0) & (sqrt(grad_sq_sum) > 0), ratio, tl.full((), 1, tl.float64)
+    # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+    trust2 = tl.where(
+        (sqrt(param_sq_sum) > 0) & (sqrt(grad_sq_sum) > 0), trust, tl.full((), 1, tl.float64)
     )
-    # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-    u_scale2 = (
-        tl.where(
-            (sqrt(param_sq_sum) > 0) & (sqrt(grad_sq_sum) > 0), ratio, tl.full((), 1, tl.float64)
-        )
-        * weight_decay
-    )
-    tl.store(scalars + 9, u_scale)
-    tl.store(scalars + 10, u_scale2)
+    if trust_clip != 0:
+        # trust = minimum(trust / lr, 1)
+        trust3 = minimum(trust2 / lr, tl.full((), 1, tl.float64))
+    else:
+        trust3 = trust2
+    if has_weight_decay_or_always_adapt != 0:
+        # g = trust * (g + weight_decay * p)
+        grad_scale = trust3 * weight_decay
+    tl.store(scalars + 11, trust3)
+    tl.store(scalars + 12, grad_scale)
 
 
 @triton.jit
-def lars_tile2(params, grads, momentum_buffers, lanes, mask, scalars, dtype: tl.constexpr):
+def lars_tile2(
+    params,
+    grads,
+    momentum_buffers,
+    lanes,
+    mask,
+    scalars,
+    dtype: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+):
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
+    if MOMENTUM:
+        momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
-    u_scale = tl.load(scalars + 9).to(dtype)
-    u_scale2 = tl.load(scalars + 10).to(dtype)
-    fresh_momentum_buffer = tl.load(scalars + 4).to(dtype)
-    momentum = tl.load(scalars + 5).to(dtype)
-    nesterov = tl.load(scalars + 6).to(dtype)
-    lr = tl.load(scalars + 7).to(dtype)
-    step_size = tl.load(scalars + 8).to(dtype)
+    has_weight_decay_or_always_adapt = tl.load(scalars + 6).to(dtype)
+    trust3 = tl.load(scalars + 11).to(dtype)
+    grad_scale = tl.load(scalars + 12).to(dtype)
+    fresh_momentum_buffer = tl.load(scalars + 7).to(dtype)
+    momentum = tl.load(scalars + 8).to(dtype)
+    one_minus_dampening = tl.load(scalars + 9).to(dtype)
+    nesterov = tl.load(scalars + 10).to(dtype)
+    lr = tl.load(scalars + 5).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # u = where(norm(p) > 0 and norm(g) > 0, ratio, 1) * (g + weight_decay * p)
-    u = u_scale * grad + u_scale2 * param
-    if fresh_momentum_buffer != 0:
-        # b = u
-        momentum_buffer = u
-    else:
-        # b = momentum * b + u
-        momentum_buffer = momentum * momentum_buffer + u
-    if nesterov != 0:
-        # p = p - lr * (u + momentum * b)
-        param = param - lr * u - step_size * momentum_buffer
-    else:
-        # p = p - lr * b
-        param = param - lr * momentum_buffer
+    if has_weight_decay_or_always_adapt != 0:
+        # g = trust * (g + weight_decay * p)
+        grad = trust3 * grad + grad_scale * param
+    if MOMENTUM:
+        if fresh_momentum_buffer != 0:
+            # b = g
+            momentum_buffer = grad
+        else:
+            # b = momentum * b + (1 - dampening) * g
+            momentum_buffer = momentum * momentum_buffer + one_minus_dampening * grad
+        if nesterov != 0:
+            # g = g + momentum * b
+            grad = grad + momentum * momentum_buffer
+        else:
+            # g = b
+            grad = momentum_buffer
+    # p = p - lr * g
+    param = param - lr * grad
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
-    tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
+    if MOMENTUM:
+        tl.store(
+            momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask
+        )
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -232,6 +261,7 @@ def lars_step2(
     PARAM_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
+    MOMENTUM: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -258,6 +288,7 @@ def lars_step2(
             None,
             scalars,
             COMPUTE_T,
+            MOMENTUM,
         )
     else:
         for first in range(0, left, TAIL):
@@ -270,6 +301,7 @@ def lars_step2(
                 lanes < left,
                 scalars,
                 COMPUTE_T,
+                MOMENTUM,
             )
 
 
@@ -312,5 +344,6 @@ def update(bucket: Bucket) -> None:
         bucket.types[0],
         bucket.types[1],
         bucket.types[2],
+        MOMENTUM=bucket.has("momentum_buffer"),
         **bucket.options,
     )

@@ -43,8 +43,8 @@ class MARS(GeneratedOptimizer):
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
         gamma (float): Gamma, at least 0; :math:`\text{gamma}` in the rule. Default: 0.025.
         optimize_1d (bool): Optimize 1d. Default: False.
-        lr_1d_factor (float): Lr 1d factor, at least 0; :math:`\text{lr 1d factor}` in the rule.
-            Default: 1.0.
+        lr_1d_factor (float): The authors' lr_1d, as a share of lr, at least 0; :math:`\text{lr 1d
+            factor}` in the rule. Default: 1.0.
         betas_1d (tuple[float, float]): Betas 1d, each in [0, 1); :math:`(\beta_1, \beta_2)` in the
             rule. Default: (0.9, 0.95).
         weight_decay_1d (float): Weight decay 1d, at least 0; :math:`\text{weight decay 1d}` in the

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Muon, whose query and key weights shrink when attention logits explode (Kimi, 2025).
+// Muon, whose query and key weights shrink when attention logits explode (Kimi Team, 2025).
 struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, MAX_LOGITS_INPUT, MOMENTUM_BUFFER_MATRIX, O, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << MAX_LOGITS_INPUT;

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class NorMuon(GeneratedOptimizer):
-    r"""Muon whose rows keep their sizes, by Polar Express (Li et al., 2025).
+    r"""Muon whose rows have one size, and whose matrices keep theirs (Li et al., 2025).
 
     .. math::
         \begin{aligned}
@@ -17,8 +17,8 @@ class NorMuon(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &b_t \leftarrow \mu b_{t-1} + (1 - \mu) g_t \\
-            &o_t \leftarrow \operatorname{NewtonSchulz}_{5}((1 - \mu) g_t + \mu b_t;\, \text{polar
-                express}, 10^{-7}) \\
+            &u_t \leftarrow (1 - \mu) g_t + \mu b_t \\
+            &o_t \leftarrow \operatorname{NewtonSchulz}_{k}(u_t;\, (a_1, a_2, a_3), 10^{-7}) \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) \operatorname{mean}_{\rightarrow}(o_t^2)
                 \\
             &u_t \leftarrow \frac{o_t}{\sqrt{v_t} + \epsilon} \\
@@ -31,19 +31,16 @@ class NorMuon(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 2e-2.
+        weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
         momentum (float): Decay rate of the running average of gradients, in [0, 1); :math:`\mu` in
             the rule. Default: 0.95.
         beta2 (float): Decay rate of a running average, in [0, 1); :math:`\beta_2` in the rule.
             Default: 0.95.
-        weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
+        ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
+            the rule. Default: (3.4445, -4.775, 2.0315).
+        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 5.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-10.
-        polar_express (tuple[float, float, float, float, float, float, float, float, float, float,
-            float, float, float, float, float]): Polar express; :math:`\text{polar express}` in the
-            rule. Default: (7.996622083237707, -21.18650907793566, 14.381891134403759,
-            4.042929935166739, -2.808917465908714, 0.5000178451051316, 3.8916678022926607,
-            -2.772484153217685, 0.5060648178503393, 3.285753657755655, -2.3681294933425376,
-            0.46449024233003106, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323).
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -69,11 +66,20 @@ class NorMuon(GeneratedOptimizer):
     rule = Rule(
         name="normuon",
         states=(State("momentum_buffer"), State("second_momentum_buffer", shape="row")),
-        hypers=("lr", "momentum", "beta2", "weight_decay", "eps", "polar_express", "maximize"),
+        hypers=(
+            "lr",
+            "weight_decay",
+            "momentum",
+            "beta2",
+            "ns_coefficients",
+            "ns_steps",
+            "eps",
+            "maximize",
+        ),
         step=None,
         tensor_hypers=(),
         elementwise=False,
-        upper_bounds=(("momentum", 1), ("beta2", 1)),
+        upper_bounds=(("momentum", 1), ("beta2", 1), ("ns_steps", 100)),
     )
     lowerings = __name__
 
@@ -81,43 +87,12 @@ class NorMuon(GeneratedOptimizer):
         self,
         params: ParamsT,
         lr: float = 2e-2,
+        weight_decay: float = 0.0,
         momentum: float = 0.95,
         beta2: float = 0.95,
-        weight_decay: float = 0.0,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        ns_steps: float = 5,
         eps: float = 1e-10,
-        polar_express: tuple[
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-            float,
-        ] = (
-            7.996622083237707,
-            -21.18650907793566,
-            14.381891134403759,
-            4.042929935166739,
-            -2.808917465908714,
-            0.5000178451051316,
-            3.8916678022926607,
-            -2.772484153217685,
-            0.5060648178503393,
-            3.285753657755655,
-            -2.3681294933425376,
-            0.46449024233003106,
-            2.3465413258596377,
-            -1.7097828382687081,
-            0.42323551169305323,
-        ),
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -127,21 +102,24 @@ class NorMuon(GeneratedOptimizer):
     ) -> None:
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not 0.0 <= weight_decay:
+            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= beta2 < 1.0:
             raise ValueError(f"Invalid beta2 value: {beta2}")
-        if not 0.0 <= weight_decay:
-            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+            raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
         defaults = {
             "lr": lr,
+            "weight_decay": weight_decay,
             "momentum": momentum,
             "beta2": beta2,
-            "weight_decay": weight_decay,
+            "ns_coefficients": ns_coefficients,
+            "ns_steps": ns_steps,
             "eps": eps,
-            "polar_express": polar_express,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

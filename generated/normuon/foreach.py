@@ -28,27 +28,12 @@ def update(
     second_momentum_buffers: list[Tensor],
     *,
     lr: float,
+    weight_decay: float,
     momentum: float,
     beta2: float,
-    weight_decay: float,
+    ns_coefficients: tuple[float, float, float],
+    ns_steps: float,
     eps: float,
-    polar_express: tuple[
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-    ],
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
@@ -62,11 +47,11 @@ def update(
             grads = torch._foreach_neg(grads)
         # b = momentum * b + (1 - momentum) * g
         torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
-        # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-        momentum_matrixs = torch._foreach_mul(grads, one_minus_momentum)
-        torch._foreach_add_(momentum_matrixs, momentum_buffers, alpha=momentum)
-        # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-        os = orthogonalize(momentum_matrixs, polar_express, 5, 1e-07)
+        # u = (1 - momentum) * g + momentum * b
+        us = torch._foreach_mul(grads, one_minus_momentum)
+        torch._foreach_add_(us, momentum_buffers, alpha=momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
+        os = orthogonalize(us, ns_coefficients, ns_steps, 1e-07)
         os = [o.to(params[0].dtype) for o in os]
         o_sq_row_sum = no_row_sum(params[0], len(params))
         o_sq_sum = no_sum(params[0], len(params))
@@ -119,27 +104,12 @@ def update_sharded(
     second_momentum_buffers: list[Tensor],
     *,
     lr: float,
+    weight_decay: float,
     momentum: float,
     beta2: float,
-    weight_decay: float,
+    ns_coefficients: tuple[float, float, float],
+    ns_steps: float,
     eps: float,
-    polar_express: tuple[
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-    ],
     maximize: bool,
     collectives: Collectives,
 ) -> Update:
@@ -152,12 +122,12 @@ def update_sharded(
         grads = torch._foreach_neg(grads)
     # b = momentum * b + (1 - momentum) * g
     torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
-    # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-    momentum_matrixs = torch._foreach_mul(grads, one_minus_momentum)
-    torch._foreach_add_(momentum_matrixs, momentum_buffers, alpha=momentum)
-    # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-    whole = yield collectives.gather(momentum_matrixs)
-    os = yield collectives.scatter(orthogonalize(whole, polar_express, 5, 1e-07))
+    # u = (1 - momentum) * g + momentum * b
+    us = torch._foreach_mul(grads, one_minus_momentum)
+    torch._foreach_add_(us, momentum_buffers, alpha=momentum)
+    # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
+    whole = yield collectives.gather(us)
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
     os = [o.to(params[0].dtype) for o in os]
     o_sq_row_sum = no_row_sum(params[0], len(params))
     o_sq_sum = no_sum(params[0], len(params))

@@ -25,27 +25,12 @@ def update(
     second_momentum_buffers: list[Tensor],
     *,
     lr: float,
+    weight_decay: float,
     momentum: float,
     beta2: float,
-    weight_decay: float,
+    ns_coefficients: tuple[float, float, float],
+    ns_steps: float,
     eps: float,
-    polar_express: tuple[
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-    ],
     maximize: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
@@ -60,10 +45,10 @@ def update(
             grad = grad.neg()
         # b = momentum * b + (1 - momentum) * g
         momentum_buffer.lerp_(grad, one_minus_momentum)
-        # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-        momentum_matrix = grad.mul(one_minus_momentum).add_(momentum_buffer, alpha=momentum)
-        # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-        o = orthogonalize([momentum_matrix], polar_express, 5, 1e-07)[0]
+        # u = (1 - momentum) * g + momentum * b
+        u = grad.mul(one_minus_momentum).add_(momentum_buffer, alpha=momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
+        o = orthogonalize([u], ns_coefficients, ns_steps, 1e-07)[0]
         o = o.to(params[index].dtype)
         o_sq_row_sum = no_row_sum(params[index])
         o_sq_sum = no_sum(params[index])
@@ -112,27 +97,12 @@ def update_functional(
     second_momentum_buffers: list[Tensor],
     *,
     lr: float,
+    weight_decay: float,
     momentum: float,
     beta2: float,
-    weight_decay: float,
+    ns_coefficients: tuple[float, float, float],
+    ns_steps: float,
     eps: float,
-    polar_express: tuple[
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-        float,
-    ],
     maximize: bool,
     capturable: bool,
 ) -> None:
@@ -150,9 +120,10 @@ def update_functional(
             grad = -grad
         # b = momentum * b + (1 - momentum) * g
         momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
-        # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-        momentum_matrix = one_minus_momentum * grad + momentum * momentum_buffer
-        o = orthogonalize([momentum_matrix], polar_express, 5, 1e-07)[0]
+        # u = (1 - momentum) * g + momentum * b
+        u = one_minus_momentum * grad + momentum * momentum_buffer
+        # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
+        o = orthogonalize([u], ns_coefficients, ns_steps, 1e-07)[0]
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
         o_sq_row_sum = row_sum(o * o)
         second_momentum_buffer = beta2 * second_momentum_buffer + o_sq_row_sum_weight * o_sq_row_sum

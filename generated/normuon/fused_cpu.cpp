@@ -5,15 +5,15 @@
 namespace optgen {
 namespace {
 
-// Muon whose rows keep their sizes, by Polar Express (Li et al., 2025).
+// Muon whose rows have one size, and whose matrices keep theirs (Li et al., 2025).
 struct Rule {
-    enum { PARAM, GRAD, MOMENTUM_BUFFER, SECOND_MOMENTUM_BUFFER, MOMENTUM_MATRIX, O, STREAMS };
+    enum { PARAM, GRAD, MOMENTUM_BUFFER, SECOND_MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double lr, momentum, beta2, weight_decay, eps, polar_express[15], maximize;
+        double lr, weight_decay, momentum, beta2, ns_coefficients[3], ns_steps, eps, maximize;
     };
 };
 
@@ -36,13 +36,13 @@ struct NorMuonBefore : Rule {
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, MOMENTUM_MATRIX), 0},
+        {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, U), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
             set(RUN_SWEEP1),
             set(),
-            set(MOMENTUM_BUFFER, MOMENTUM_MATRIX),
+            set(MOMENTUM_BUFFER, U),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
@@ -62,7 +62,7 @@ struct NorMuonBefore : Rule {
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, const S* __restrict grads,
-        S* __restrict momentum_buffers, S* __restrict momentum_matrixs) {
+        S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
@@ -77,11 +77,11 @@ struct NorMuonBefore : Rule {
             }
             // b = momentum * b + (1 - momentum) * g
             momentum_buffer = momentum_buffer + one_minus_momentum * (grad - momentum_buffer);
-            // o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-            const C momentum_matrix = one_minus_momentum * grad + momentum * momentum_buffer;
+            // u = (1 - momentum) * g + momentum * b
+            const C u = one_minus_momentum * grad + momentum * momentum_buffer;
 
             store_as<S>(momentum_buffers + i, momentum_buffer);
-            store_as<S>(momentum_matrixs + i, momentum_matrix);
+            store_as<S>(us + i, u);
         }
     }
 
@@ -101,8 +101,7 @@ struct NorMuonBefore : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, n, at[GRAD], at[MOMENTUM_BUFFER],
-                    at[MOMENTUM_MATRIX]);
+                    inputs.hypers, inputs.scalars, n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
         }
     }
 };
@@ -425,8 +424,8 @@ struct NorMuonAfter : Rule {
 // Read by the runtime: the rule needs shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 // Matrix ops between the parts of a step, and the streams that are no states.
-extern "C" const char* const optgen_calls = "o = orthogonalize(momentum_matrix, polar_express, 5, 1e-07)";
-extern "C" const char* const optgen_locals = "momentum_matrix o";
+extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, 1e-07)";
+extern "C" const char* const optgen_locals = "u o";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::NorMuonBefore>(*table, *threads);

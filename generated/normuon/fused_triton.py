@@ -49,7 +49,7 @@ WORKSPACES = {
         row_values=2,
         sums=1,
         row_sums=1,
-        locals=("momentum_matrix", "o"),
+        locals=("u", "o"),
     ),
 }
 
@@ -61,14 +61,14 @@ def normuon_scalars(rows, hypers, scalars, found_inf, tensors):
         if tl.load(found_inf) != 0.0:
             return
     row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 21
+    hyper = hypers + tl.load(row + GROUP * tensors) * 10
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
-    momentum = tl.load(hyper + 1)
-    beta2 = tl.load(hyper + 2)
-    weight_decay = tl.load(hyper + 3)
-    eps = tl.load(hyper + 4)
-    maximize = tl.load(hyper + 20)
+    weight_decay = tl.load(hyper + 1)
+    momentum = tl.load(hyper + 2)
+    beta2 = tl.load(hyper + 3)
+    eps = tl.load(hyper + 8)
+    maximize = tl.load(hyper + 9)
 
     one_minus_momentum = 1 - momentum
     decay = 1 - lr * weight_decay
@@ -84,7 +84,7 @@ def normuon_scalars(rows, hypers, scalars, found_inf, tensors):
 
 @triton.jit
 def normuon_tile1(
-    grads, momentum_buffers, momentum_matrixs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+    grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -101,11 +101,11 @@ def normuon_tile1(
         grad = neg(grad)
     # b = momentum * b + (1 - momentum) * g
     momentum_buffer = momentum_buffer + one_minus_momentum * (grad - momentum_buffer)
-    # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
-    momentum_matrix = one_minus_momentum * grad + momentum * momentum_buffer
+    # u = (1 - momentum) * g + momentum * b
+    u = one_minus_momentum * grad + momentum * momentum_buffer
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(momentum_matrixs + lanes, momentum_matrix.to(momentum_matrixs.dtype.element_ty), mask)
+    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def normuon_tiles1(
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
-    MOMENTUM_MATRIX_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
@@ -143,15 +143,15 @@ def normuon_tiles1(
     start = first_row * width + tile_column * WIDTH
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    momentum_matrixs = tl.load(row + (STREAMS + 4) * tensors)
+    us = tl.load(row + (STREAMS + 4) * tensors)
     full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
     height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((grads | momentum_buffers | momentum_matrixs) & 15 == 0):
+    if full & ((grads | momentum_buffers | us) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
         normuon_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(momentum_matrixs, start, MOMENTUM_MATRIX_T, VECTOR),
+            at(us, start, U_T, VECTOR),
             lanes,
             None,
             scalars,
@@ -164,7 +164,7 @@ def normuon_tiles1(
         normuon_tile1(
             at(grads, start, GRAD_T, 1),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-            at(momentum_matrixs, start, MOMENTUM_MATRIX_T, 1),
+            at(us, start, U_T, 1),
             lanes,
             mask,
             scalars,
@@ -185,7 +185,7 @@ def normuon_step1(
     COMPUTE_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
-    MOMENTUM_MATRIX_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
@@ -205,7 +205,7 @@ def normuon_step1(
                 COMPUTE_T,
                 GRAD_T,
                 MOMENTUM_BUFFER_T,
-                MOMENTUM_MATRIX_T,
+                U_T,
                 VECTOR,
                 TILES[k][0],
                 TILES[k][1],
@@ -712,7 +712,7 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    bucket.allocate_local("momentum_matrix")
+    bucket.allocate_local("u")
     normuon_step1[(bucket.blocks,)](
         bucket.rows,
         bucket.block_tensor,
@@ -724,17 +724,17 @@ def update(bucket: Bucket) -> None:
         bucket.compute_type,
         bucket.types[1],
         bucket.types[2],
-        bucket.local_type("momentum_matrix"),
+        bucket.local_type("u"),
         **bucket.options,
     )
-    # o = orthogonalize((1 - momentum) * g + momentum * b, polar_express, 5, 1e-7)
+    # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
     bucket.call(
         orthogonalize,
-        "momentum_matrix",
+        "u",
         "o",
         lambda group: (
-            group["polar_express"],
-            5,
+            group["ns_coefficients"],
+            group["ns_steps"],
             1e-07,
         ),
     )

@@ -30,7 +30,8 @@ class OneSidedShampoo(GeneratedOptimizer):
         betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
             :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.99).
         eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-8.
-        every (float): Every, at least 1; :math:`\text{every}` in the rule. Default: 5.
+        every (float): Every, a whole number, at least 1; :math:`\text{every}` in the rule. Default:
+            5.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -96,8 +97,8 @@ class OneSidedShampoo(GeneratedOptimizer):
             raise ValueError(f"Invalid beta parameter at index 1: {betas[1]}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
-        if not 1.0 <= every:
-            raise ValueError(f"Invalid every value: {every}")
+        if not (1.0 <= every and every % 1 == 0):
+            raise ValueError(f"Invalid every value, which must be whole: {every}")
         defaults = {
             "lr": lr,
             "betas": betas,

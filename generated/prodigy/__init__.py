@@ -8,23 +8,32 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Prodigy(GeneratedOptimizer):
-    r"""Adam whose step size grows with an estimate d of the distance to the solution.
+    r"""Adam with an estimate d of the distance to go as its rate (Mishchenko & Defazio, 2023).
 
     .. math::
         \begin{aligned}
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\beta_3 \leftarrow \sqrt{\beta_2} \\
+            &\text{memory} \leftarrow \sqrt{\beta_2} \\
+            &\textbf{if } \beta_3 \ne \varnothing: \\
+            &\quad \text{memory} \leftarrow \beta_3 \\
             &k_t \leftarrow k_{t-1} + 1 \\
-            &\text{rate}_t \leftarrow \frac{d_{t-1} \gamma \sqrt{1 - \beta_2^{k_t}}}{1 -
+            &\text{rate}_t \leftarrow d_{t-1} \gamma \\
+            &\textbf{if } \textit{use\_bias\_correction}: \\
+            &\quad \text{rate}_t \leftarrow \frac{\text{rate}_t \sqrt{1 - \beta_2^{k_t}}}{1 -
                 \beta_1^{k_t}} \\
+            &\textbf{if } \lambda \ne 0 \wedge \neg \textit{decouple}: \\
+            &\quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) d_{t-1} g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) d_{t-1}^2 g_t^2 \\
-            &s_t \leftarrow \beta_3 s_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t g_t \\
+            &\textbf{if } \textit{safeguard\_warmup}: \\
+            &\quad s_t \leftarrow \text{memory} s_{t-1} + \frac{d_{t-1}}{d_0} d_{t-1} g_t \\
+            &\textbf{else}: \\
+            &\quad s_t \leftarrow \text{memory} s_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t g_t \\
             &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}(g_t (x_0 -
                 \theta_{t-1})) \\
-            &r_t \leftarrow \beta_3 r_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t \text{sum over
+            &r_t \leftarrow \text{memory} r_{t-1} + \frac{d_{t-1}}{d_0} \text{rate}_t \text{sum over
                 all}_t \\
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
                 \operatorname{sum}(\left|s_t\right|) \\
@@ -34,11 +43,12 @@ class Prodigy(GeneratedOptimizer):
             &d^{\text{new}}_t \leftarrow (d_{t-1} = d_0 \;?\; \max(d_{t-1}, \hat{d}_t) : d_{t-1}) \\
             &d^{\max}_t \leftarrow \max(d^{\max}_{t-1}, \hat{d}_t) \\
             &\textbf{if } \text{growth rate} \ne \varnothing: \\
-            &\quad d^{\text{new}}_t \leftarrow d^{\text{new}}_t \text{growth rate} \\
-            &\quad d_t \leftarrow \min(d^{\max}_t, d^{\text{new}}_t) \\
+            &\quad d_t \leftarrow \min(d^{\max}_t, d^{\text{new}}_t \text{growth rate}) \\
             &\textbf{else}: \\
             &\quad d_t \leftarrow d^{\max}_t \\
-            &\theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
+            &\theta_t \leftarrow \theta_{t-1} \\
+            &\textbf{if } \textit{decouple}: \\
+            &\quad \theta_t \leftarrow \theta_t - \lambda \text{rate}_t \theta_t \\
             &\theta_t \leftarrow \theta_t - \frac{\text{rate}_t m_t}{\sqrt{v_t} + d_t \epsilon}
         \end{aligned}
 
@@ -47,8 +57,13 @@ class Prodigy(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1.0.
         betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
             :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.999).
+        beta3 (float or None): Decay of d's sums; None is sqrt(betas[1]), in [0, 1); :math:`\beta_3`
+            in the rule. Default: None.
         eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
+        decouple (bool): Decay weights as AdamW does. Default: True.
+        use_bias_correction (bool): Use bias correction. Default: False.
+        safeguard_warmup (bool): Leave lr out of the sum that d is divided by. Default: False.
         d0 (float): D0, above 0; :math:`d_0` in the rule. Default: 1e-6.
         d_coef (float): D coef, above 0; :math:`d^{\text{coef}}` in the rule. Default: 1.0.
         growth_rate (float or None): Growth rate, above 1; :math:`\text{growth rate}` in the rule.
@@ -94,12 +109,25 @@ class Prodigy(GeneratedOptimizer):
             State("s"),
             State("p0", init="p", written=False),
         ),
-        hypers=("lr", "betas", "eps", "weight_decay", "d0", "d_coef", "growth_rate", "maximize"),
+        hypers=(
+            "lr",
+            "betas",
+            "beta3",
+            "eps",
+            "weight_decay",
+            "decouple",
+            "use_bias_correction",
+            "safeguard_warmup",
+            "d0",
+            "d_coef",
+            "growth_rate",
+            "maximize",
+        ),
         step=None,
         tensor_hypers=(),
         elementwise=False,
         wide=True,
-        upper_bounds=(("betas", 1),),
+        upper_bounds=(("betas", 1), ("beta3", 1)),
     )
     lowerings = __name__
 
@@ -108,8 +136,12 @@ class Prodigy(GeneratedOptimizer):
         params: ParamsT,
         lr: float = 1.0,
         betas: tuple[float, float] = (0.9, 0.999),
+        beta3: float | None = None,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        decouple: bool = True,
+        use_bias_correction: bool = False,
+        safeguard_warmup: bool = False,
         d0: float = 1e-6,
         d_coef: float = 1.0,
         growth_rate: float | None = None,
@@ -126,6 +158,8 @@ class Prodigy(GeneratedOptimizer):
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 1: {betas[1]}")
+        if beta3 is not None and not 0.0 <= beta3 < 1.0:
+            raise ValueError(f"Invalid beta3 value: {beta3}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
         if not 0.0 <= weight_decay:
@@ -139,8 +173,12 @@ class Prodigy(GeneratedOptimizer):
         defaults = {
             "lr": lr,
             "betas": betas,
+            "beta3": beta3,
             "eps": eps,
             "weight_decay": weight_decay,
+            "decouple": decouple,
+            "use_bias_correction": use_bias_correction,
+            "safeguard_warmup": safeguard_warmup,
             "d0": d0,
             "d_coef": d_coef,
             "growth_rate": growth_rate,

@@ -28,8 +28,12 @@ def update_sharded(
     *,
     lr: float,
     betas: tuple[float, float],
+    beta3: float | None,
     eps: float,
     weight_decay: float,
+    decouple: bool,
+    use_bias_correction: bool,
+    safeguard_warmup: bool,
     d0: float,
     d_coef: float,
     growth_rate: float | None,
@@ -38,22 +42,38 @@ def update_sharded(
 ) -> Update:
     """Update one bucket of shards in place; yields the reductions over ranks and parameters."""
     beta1, beta2 = betas
-    beta3 = sqrt(beta2)
+    memory = sqrt(beta2)
+    if beta3 is not None:
+        # memory = beta3
+        memory2 = beta3
+    else:
+        memory2 = memory
 
+    s_scale = None
+    s_scale2 = None
+    step_size = None
     k = stacked_numbers(params[0], ks)
     d = stacked_numbers(params[0], ds)
     d_max = stacked_numbers(params[0], d_maxs)
     d_numerator = stacked_numbers(params[0], d_numerators)
     d_before = d.clone()
     k = k + 1
-    # rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
-    rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
+    rate = d * lr
+    if use_bias_correction:
+        # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+    else:
+        rate2 = rate
     # m = beta1 * m + (1 - beta1) * d * g
     exp_avg_scale = (1 - beta1) * d_before
     # v = beta2 * v + (1 - beta2) * d**2 * g**2
     exp_avg_sq_scale = (1 - beta2) * d_before**2
-    # s = beta3 * s + d / d0 * rate * g
-    s_scale = d_before / d0 * rate
+    if safeguard_warmup:
+        # s = memory * s + d / d0 * d * g
+        s_scale = d_before / d0 * d_before
+    if not safeguard_warmup:
+        # s = memory * s + d / d0 * rate * g
+        s_scale2 = d_before / d0 * rate2
     write(ks, k.flatten())
     grad_sum = no_sum(params[0], len(params))
     abs_sum = no_sum(params[0], len(params))
@@ -67,6 +87,7 @@ def update_sharded(
         exp_avg_scale_blocks,
         exp_avg_sq_scale_blocks,
         s_scale_blocks,
+        s_scale2_blocks,
         grad_sum_blocks,
         abs_sum_blocks,
     ) in list_chunks(
@@ -78,12 +99,16 @@ def update_sharded(
         p0s,
         exp_avg_scale.unbind(),
         exp_avg_sq_scale.unbind(),
-        s_scale.unbind(),
+        [] if s_scale is None else s_scale.unbind(),
+        [] if s_scale2 is None else s_scale2.unbind(),
         sums=[grad_sum.unbind(), abs_sum.unbind()],
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay and not decouple:
+            # g = g + weight_decay * p
+            grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
         # m = beta1 * m + (1 - beta1) * d * g
         scale_(exp_avg_blocks, beta1)
         torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
@@ -91,9 +116,14 @@ def update_sharded(
         updates = torch._foreach_mul(grad_blocks, grad_blocks)
         scale_(exp_avg_sq_blocks, beta2)
         torch._foreach_addcmul_(exp_avg_sq_blocks, updates, exp_avg_sq_scale_blocks)
-        # s = beta3 * s + d / d0 * rate * g
-        scale_(s_blocks, beta3)
-        torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
+        if safeguard_warmup:
+            # s = memory * s + d / d0 * d * g
+            scale_(s_blocks, memory2)
+            torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
+        else:
+            # s = memory * s + d / d0 * rate * g
+            scale_(s_blocks, memory2)
+            torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale2_blocks)
         operand2s = torch._foreach_sub(p0_blocks, param_blocks)
         operands = torch._foreach_mul(grad_blocks, operand2s)
         torch._foreach_add_(grad_sum_blocks, [total(operand) for operand in operands])
@@ -102,8 +132,8 @@ def update_sharded(
     del grad_blocks, updates, operand2s, operands  # freed before waiting for other ranks
     yield [collectives.sum(grad_sum), collectives.sum(abs_sum)]
     sum_over_all = yield all_sum(grad_sum)
-    # r = beta3 * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = beta3 * d_numerator + d / d0 * rate * sum_over_all
+    # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+    d_numerator = memory2 * d_numerator + d / d0 * rate2 * sum_over_all
     sum_over_all2 = yield all_sum(abs_sum)
     # length = sum(abs(s), over="all")
     length = sum_over_all2
@@ -112,15 +142,12 @@ def update_sharded(
     d_new = where(d == d0, maximum(d, d_hat), d)
     d_max = maximum(d_max, d_hat)
     if growth_rate is not None:
-        # d_new = d_new * growth_rate
-        d_new2 = d_new * growth_rate
-        # d = minimum(d_max, d_new)
-        d = minimum(d_max, d_new2)
+        d = minimum(d_max, d_new * growth_rate)
     else:
         d = d_max
-        d_new2 = d_new
-    # p = p - weight_decay * rate * p
-    step_size = 1 - weight_decay * rate
+    if decouple:
+        # p = p - weight_decay * rate * p
+        step_size = 1 - weight_decay * rate2
     # p = p - rate * m / (sqrt(v) + d * eps)
     param_scale = d * eps
     write(ds, d.flatten())
@@ -131,15 +158,21 @@ def update_sharded(
         exp_avg_blocks,
         exp_avg_sq_blocks,
         step_size_blocks,
-        rate_blocks,
+        rate2_blocks,
         param_scale_blocks,
     ) in list_chunks(
-        params, exp_avgs, exp_avg_sqs, step_size.unbind(), rate.unbind(), param_scale.unbind()
+        params,
+        exp_avgs,
+        exp_avg_sqs,
+        [] if step_size is None else step_size.unbind(),
+        rate2.unbind(),
+        param_scale.unbind(),
     ):
-        # p = p - weight_decay * rate * p
-        torch._foreach_mul_(param_blocks, step_size_blocks)
+        if decouple:
+            # p = p - weight_decay * rate * p
+            torch._foreach_mul_(param_blocks, step_size_blocks)
         # p = p - rate * m / (sqrt(v) + d * eps)
         denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
         torch._foreach_add_(denoms, param_scale_blocks)
-        updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
+        updates = torch._foreach_mul(exp_avg_blocks, rate2_blocks)
         torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)

@@ -26,8 +26,12 @@ def update(
     *,
     lr: float,
     betas: tuple[float, float],
+    beta3: float | None,
     eps: float,
     weight_decay: float,
+    decouple: bool,
+    use_bias_correction: bool,
+    safeguard_warmup: bool,
     d0: float,
     d_coef: float,
     growth_rate: float | None,
@@ -35,23 +39,39 @@ def update(
 ) -> Update:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     beta1, beta2 = betas
-    beta3 = sqrt(beta2)
+    memory = sqrt(beta2)
+    if beta3 is not None:
+        # memory = beta3
+        memory2 = beta3
+    else:
+        memory2 = memory
 
     for index in range(len(params)):
+        s_scale = None
+        s_scale2 = None
+        step_size = None
         k = number(params[index], ks[index])
         d = number(params[index], ds[index])
         d_max = number(params[index], d_maxs[index])
         d_numerator = number(params[index], d_numerators[index])
         d_before = d.clone()
         k = k + 1
-        # rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate = d * lr
+        if use_bias_correction:
+            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        else:
+            rate2 = rate
         # m = beta1 * m + (1 - beta1) * d * g
         exp_avg_scale = (1 - beta1) * d_before
         # v = beta2 * v + (1 - beta2) * d**2 * g**2
         exp_avg_sq_scale = (1 - beta2) * d_before**2
-        # s = beta3 * s + d / d0 * rate * g
-        s_scale = d_before / d0 * rate
+        if safeguard_warmup:
+            # s = memory * s + d / d0 * d * g
+            s_scale = d_before / d0 * d_before
+        if not safeguard_warmup:
+            # s = memory * s + d / d0 * rate * g
+            s_scale2 = d_before / d0 * rate2
         ks[index].copy_(k.view(()))
         grad_sum = no_sum(params[index])
         abs_sum = no_sum(params[index])
@@ -65,6 +85,7 @@ def update(
             exp_avg_scale_block,
             exp_avg_sq_scale_block,
             s_scale_block,
+            s_scale2_block,
         ) in blocks(
             params[index],
             grads[index],
@@ -75,25 +96,33 @@ def update(
             exp_avg_scale,
             exp_avg_sq_scale,
             s_scale,
+            s_scale2,
         ):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
+            if weight_decay and not decouple:
+                # g = g + weight_decay * p
+                grad_block = grad_block.add(param_block, alpha=weight_decay)
             # m = beta1 * m + (1 - beta1) * d * g
             exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
             # v = beta2 * v + (1 - beta2) * d**2 * g**2
             update = grad_block.mul(grad_block)
             exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
-            # s = beta3 * s + d / d0 * rate * g
-            s_block.mul_(beta3).addcmul_(grad_block, s_scale_block)
+            if safeguard_warmup:
+                # s = memory * s + d / d0 * d * g
+                s_block.mul_(memory2).addcmul_(grad_block, s_scale_block)
+            else:
+                # s = memory * s + d / d0 * rate * g
+                s_block.mul_(memory2).addcmul_(grad_block, s_scale2_block)
             operand2 = p0_block.sub(param_block)
             operand = grad_block.mul(operand2)
             grad_sum.add_(total(operand))
             operand = s_block.abs()
             abs_sum.add_(total(operand))
         sum_over_all = yield all_sum(grad_sum)
-        # r = beta3 * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = beta3 * d_numerator + d / d0 * rate * sum_over_all
+        # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        d_numerator = memory2 * d_numerator + d / d0 * rate2 * sum_over_all
         sum_over_all2 = yield all_sum(abs_sum)
         # length = sum(abs(s), over="all")
         length = sum_over_all2
@@ -102,16 +131,13 @@ def update(
         d_new = where(d == d0, maximum(d, d_hat), d)
         d_max = maximum(d_max, d_hat)
         if growth_rate is not None:
-            # d_new = d_new * growth_rate
-            d_new2 = d_new * growth_rate
-            # d = minimum(d_max, d_new)
-            d = minimum(d_max, d_new2)
+            d = minimum(d_max, d_new * growth_rate)
         else:
             # d = d_max
             d = d_max.clone()
-            d_new2 = d_new
-        # p = p - weight_decay * rate * p
-        step_size = 1 - weight_decay * rate
+        if decouple:
+            # p = p - weight_decay * rate * p
+            step_size = 1 - weight_decay * rate2
         # p = p - rate * m / (sqrt(v) + d * eps)
         param_scale = d * eps
         ds[index].copy_(d.view(()))
@@ -122,16 +148,17 @@ def update(
             exp_avg_block,
             exp_avg_sq_block,
             step_size_block,
-            rate_block,
+            rate2_block,
             param_scale_block,
         ) in blocks(
-            params[index], exp_avgs[index], exp_avg_sqs[index], step_size, rate, param_scale
+            params[index], exp_avgs[index], exp_avg_sqs[index], step_size, rate2, param_scale
         ):
-            # p = p - weight_decay * rate * p
-            param_block.mul_(step_size_block)
+            if decouple:
+                # p = p - weight_decay * rate * p
+                param_block.mul_(step_size_block)
             # p = p - rate * m / (sqrt(v) + d * eps)
             denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
-            update = exp_avg_block.mul(rate_block)
+            update = exp_avg_block.mul(rate2_block)
             param_block.addcdiv_(update, denom, value=-1)
 
 
@@ -149,8 +176,12 @@ def update_functional(
     *,
     lr: float,
     betas: tuple[float, float],
+    beta3: float | None,
     eps: float,
     weight_decay: float,
+    decouple: bool,
+    use_bias_correction: bool,
+    safeguard_warmup: bool,
     d0: float,
     d_coef: float,
     growth_rate: float | None,
@@ -170,7 +201,12 @@ def update_functional(
         d_max = d_maxs[index].clone()
         d_numerator = d_numerators[index].clone()
         beta1, beta2 = betas
-        beta3 = sqrt(beta2)
+        memory = sqrt(beta2)
+        if beta3 is not None:
+            # memory = beta3
+            memory2 = beta3
+        else:
+            memory2 = memory
 
         d_before = d.clone()
         if maximize:
@@ -178,18 +214,29 @@ def update_functional(
             grad = -grad
         # k = k + 1
         k = k + 1
-        # rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
-        rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate = d * lr
+        if use_bias_correction:
+            # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate2 = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        else:
+            rate2 = rate
+        if weight_decay and not decouple:
+            # g = g + weight_decay * p
+            grad = grad + weight_decay * param
         # m = beta1 * m + (1 - beta1) * d * g
         exp_avg = beta1 * exp_avg + (1 - beta1) * d_before * grad
         # v = beta2 * v + (1 - beta2) * d**2 * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * d_before**2 * grad * grad
-        # s = beta3 * s + d / d0 * rate * g
-        s = beta3 * s + d_before / d0 * rate * grad
+        if safeguard_warmup:
+            # s = memory * s + d / d0 * d * g
+            s = memory2 * s + d_before / d0 * d_before * grad
+        else:
+            # s = memory * s + d / d0 * rate * g
+            s = memory2 * s + d_before / d0 * rate2 * grad
         grad_sum = total(grad * (p0 - param))
         sum_over_all = yield all_sum(grad_sum)
-        # r = beta3 * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        d_numerator = beta3 * d_numerator + d / d0 * rate * sum_over_all
+        # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        d_numerator = memory2 * d_numerator + d / d0 * rate2 * sum_over_all
         abs_sum = total(abs(s))
         sum_over_all2 = yield all_sum(abs_sum)
         # length = sum(abs(s), over="all")
@@ -200,17 +247,14 @@ def update_functional(
         d_new = where_number(d == d0, maximum(d, d_hat), d)
         d_max = maximum(d_max, d_hat)
         if growth_rate is not None:
-            # d_new = d_new * growth_rate
-            d_new2 = d_new * growth_rate
-            # d = minimum(d_max, d_new)
-            d = minimum(d_max, d_new2)
+            d = minimum(d_max, d_new * growth_rate)
         else:
             d = d_max
-            d_new2 = d_new
-        # p = p - weight_decay * rate * p
-        param = (1 - weight_decay * rate) * param
+        if decouple:
+            # p = p - weight_decay * rate * p
+            param = (1 - weight_decay * rate2) * param
         # p = p - rate * m / (sqrt(v) + d * eps)
-        param = param - rate * exp_avg / (sqrt(exp_avg_sq) + d * eps)
+        param = param - rate2 * exp_avg / (sqrt(exp_avg_sq) + d * eps)
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam whose step size grows with an estimate d of the distance to the solution.
+// Adam with an estimate d of the distance to go as its rate (Mishchenko & Defazio, 2023).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, P0, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << P0;
@@ -14,7 +14,8 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double lr, betas[2], eps, weight_decay, d0, d_coef, growth_rate, maximize;
+        double lr, betas[2], beta3, eps, weight_decay, decouple, use_bias_correction;
+        double safeguard_warmup, d0, d_coef, growth_rate, maximize;
     };
 };
 
@@ -25,7 +26,7 @@ struct ProdigyRule : Rule {
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double beta3, grad_weight, d_numerator_before, d_before, rate, d_max_before, beta1;
+        double memory2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1;
         double grad_weight2, beta2, grad_weight3, decay;
     };
 
@@ -42,7 +43,7 @@ struct ProdigyRule : Rule {
         RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_ABS_SUM, RUN_NUMBERS1, MAKE_SUM_OVER_ALL, RUN_NUMBERS2,
         RUN_NUMBERS3, MAKE_SUM_OVER_ALL2, RUN_NUMBERS4, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD, S_, P0, PARAM), set(S_), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, S_, P0), set(S_), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::SUM, NONE, set(), set(), 1},
         {Step::LOOP, NONE, set(), set(), 0},
@@ -52,7 +53,7 @@ struct ProdigyRule : Rule {
         {Step::ALL_SUM, NONE, set(), set(), 5},
         {Step::LOOP, NONE, set(), set(), 0},
         {
-            Step::LOOP, TENSOR, set(GRAD, EXP_AVG, EXP_AVG_SQ, PARAM),
+            Step::LOOP, TENSOR, set(GRAD, PARAM, EXP_AVG, EXP_AVG_SQ),
             set(PARAM, EXP_AVG, EXP_AVG_SQ), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
@@ -79,7 +80,8 @@ struct ProdigyRule : Rule {
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
-        const double lr = hypers.lr, weight_decay = hypers.weight_decay, d0 = hypers.d0;
+        const double lr = hypers.lr, beta3 = hypers.beta3, weight_decay = hypers.weight_decay;
+        const double d0 = hypers.d0;
         double k = cells[K].value;
         const double d = cells[D].value;
         const double d_max = cells[D_MAX].value;
@@ -93,19 +95,41 @@ struct ProdigyRule : Rule {
         const double one_minus_beta1 = 1 - beta1;
         const double grad_weight2 = one_minus_beta1 * d_before;
         const double one_minus_beta2 = 1 - beta2;
-        // beta3 = sqrt(beta2)
-        const double beta3 = sqrt(beta2);
+        // memory = sqrt(beta2)
+        const double memory = sqrt(beta2);
+        double memory2;
+        if (!is_none(beta3)) {
+            // memory = beta3
+            memory2 = beta3;
+        } else {
+            memory2 = memory;
+        }
         // k = k + 1
         k = cells[K].rounded(k + 1);
-        // rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
-        const double rate = d * lr * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
-        const double decay = 1 - weight_decay * rate;
-        const double grad_weight = d_before / d0 * rate;
+        // rate = d * lr
+        const double rate = d * lr;
+        double rate2;
+        if (truth(hypers.use_bias_correction)) {
+            // rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+            rate2 = rate * sqrt(1 - pow(beta2, k)) / (1 - pow(beta1, k));
+        } else {
+            rate2 = rate;
+        }
+        double grad_weight;
+        if (truth(hypers.safeguard_warmup)) {
+            grad_weight = d_before / d0 * d_before;
+        } else {
+            grad_weight = d_before / d0 * rate2;
+        }
         const double d_before_sq = d_before * d_before;
         const double grad_weight3 = one_minus_beta2 * d_before_sq;
+        double decay = 0;
+        if (truth(hypers.decouple)) {
+            decay = 1 - weight_decay * rate2;
+        }
         cells[K].value = k;
         return {
-            beta3, grad_weight, d_numerator_before, d_before, rate, d_max_before, beta1,
+            memory2, grad_weight, d_numerator_before, d_before, rate2, d_max_before, beta1,
             grad_weight2, beta2, grad_weight3, decay};
     }
 
@@ -114,9 +138,12 @@ struct ProdigyRule : Rule {
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
         const S* __restrict params, const S* __restrict grads, S* __restrict s_list,
         const S* __restrict p0s) {
-        const C beta3 = C(scalars.beta3);
+        const C weight_decay = C(hypers.weight_decay);
+        const C memory2 = C(scalars.memory2);
         const C grad_weight = C(scalars.grad_weight);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
+        const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
+        const auto safeguard_warmup = unlikely<C>(truth(hypers.safeguard_warmup));
 
         C grad_sum = 0, abs_sum = 0;
 
@@ -131,8 +158,17 @@ struct ProdigyRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // s = beta3 * s + d / d0 * rate * g
-            s = beta3 * s + grad_weight * grad;
+            if (not_decouple != 0) {
+                // g = g + weight_decay * p
+                grad = grad + weight_decay * param;
+            }
+            if (safeguard_warmup != 0) {
+                // s = memory * s + d / d0 * d * g
+                s = memory2 * s + grad_weight * grad;
+            } else {
+                // s = memory * s + d / d0 * rate * g
+                s = memory2 * s + grad_weight * grad;
+            }
             const C grad_value = grad * (p0 - param);
             const C abs_ = abs(s);
 
@@ -155,9 +191,9 @@ struct ProdigyRule : Rule {
 
     static void numbers2(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
         const double sum_over_all = numbers.sum_over_all;
-        // r = beta3 * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-        const double d_numerator = scalars.beta3 * scalars.d_numerator_before
-            + scalars.d_before / hypers.d0 * scalars.rate * sum_over_all;
+        // r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+        const double d_numerator = scalars.memory2 * scalars.d_numerator_before
+            + scalars.d_before / hypers.d0 * scalars.rate2 * sum_over_all;
         numbers.d_numerator = d_numerator;
     }
 
@@ -183,14 +219,11 @@ struct ProdigyRule : Rule {
         const double d_max = maximum(scalars.d_max_before, d_hat);
         double d;
         if (!is_none(hypers.growth_rate)) {
-            // d_new = d_new * growth_rate
-            const double d_new2 = d_new * hypers.growth_rate;
-            // d = minimum(d_max, d_new)
-            d = minimum(d_max, d_new2);
+            // d = minimum(d_max, d_new * growth_rate)
+            d = minimum(d_max, d_new * hypers.growth_rate);
         } else {
             // d = d_max
             d = d_max;
-            const double d_new2 = d_new;
         }
         // p = p - rate * m / (sqrt(v) + d * eps)
         const double param_scale = d * hypers.eps;
@@ -204,7 +237,8 @@ struct ProdigyRule : Rule {
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
         S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
         S* __restrict exp_avg_sqs) {
-        const C rate = C(scalars.rate);
+        const C weight_decay = C(hypers.weight_decay);
+        const C rate2 = C(scalars.rate2);
         const C beta1 = C(scalars.beta1);
         const C grad_weight2 = C(scalars.grad_weight2);
         const C beta2 = C(scalars.beta2);
@@ -212,6 +246,8 @@ struct ProdigyRule : Rule {
         const C decay = C(scalars.decay);
         const C param_scale = C(numbers.param_scale);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
+        const auto not_decouple = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decouple));
+        const auto decouple = flag<C>(truth(hypers.decouple));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
@@ -223,14 +259,20 @@ struct ProdigyRule : Rule {
                 // g = -g
                 grad = -grad;
             }
+            if (not_decouple != 0) {
+                // g = g + weight_decay * p
+                grad = grad + weight_decay * param;
+            }
             // m = beta1 * m + (1 - beta1) * d * g
             exp_avg = beta1 * exp_avg + grad_weight2 * grad;
             // v = beta2 * v + (1 - beta2) * d**2 * g**2
             exp_avg_sq = beta2 * exp_avg_sq + grad_weight3 * grad * grad;
-            // p = p - weight_decay * rate * p
-            param = decay * param;
+            if (decouple != 0) {
+                // p = p - weight_decay * rate * p
+                param = decay * param;
+            }
             // p = p - rate * m / (sqrt(v) + d * eps)
-            param = param - rate * exp_avg / (sqrt(exp_avg_sq) + param_scale);
+            param = param - rate2 * exp_avg / (sqrt(exp_avg_sq) + param_scale);
 
             store_as<S>(params + i, param);
             store_as<S>(exp_avgs + i, exp_avg);

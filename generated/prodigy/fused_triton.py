@@ -31,7 +31,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 
-SCALARS = tl.constexpr(24)
+SCALARS = tl.constexpr(28)
 WORKSPACES = {
     (): WorkspaceSpec(
         scalars=SCALARS.value,
@@ -57,15 +57,19 @@ def prodigy_scalars(
         if tl.load(found_inf) != 0.0:
             return
     row = rows + tl.program_id(0)
-    hyper = hypers + tl.load(row + GROUP * tensors) * 9
+    hyper = hypers + tl.load(row + GROUP * tensors) * 13
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
-    eps = tl.load(hyper + 3)
-    weight_decay = tl.load(hyper + 4)
-    d0 = tl.load(hyper + 5)
-    d_coef = tl.load(hyper + 6)
-    growth_rate = tl.load(hyper + 7)
-    maximize = tl.load(hyper + 8)
+    beta3 = tl.load(hyper + 3)
+    eps = tl.load(hyper + 4)
+    weight_decay = tl.load(hyper + 5)
+    decouple = tl.load(hyper + 6)
+    use_bias_correction = tl.load(hyper + 7)
+    safeguard_warmup = tl.load(hyper + 8)
+    d0 = tl.load(hyper + 9)
+    d_coef = tl.load(hyper + 10)
+    growth_rate = tl.load(hyper + 11)
+    maximize = tl.load(hyper + 12)
     ks = tl.load(row + (STREAMS + 6) * tensors).to(tl.pointer_type(K_T))
     k_ = tl.load(ks).to(tl.float64)
     ds = tl.load(row + (STREAMS + 7) * tensors).to(tl.pointer_type(D_T))
@@ -84,35 +88,52 @@ def prodigy_scalars(
     one_minus_beta1 = 1 - beta1
     grad_weight2 = one_minus_beta1 * d_before
     one_minus_beta2 = 1 - beta2
-    beta3 = sqrt(beta2)
+    memory = sqrt(beta2)
+    if (is_none(beta3)) == 0:
+        # memory = beta3
+        memory2 = beta3
+    else:
+        memory2 = memory
     # k = k + 1
     k_ = rounded(k_ + 1, K_T)
-    # rate = d * lr * sqrt(1 - beta2**k) / (1 - beta1**k)
-    rate = d * lr * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
-    decay = 1 - weight_decay * rate
-    grad_weight = d_before / d0 * rate
+    rate = d * lr
+    if use_bias_correction != 0:
+        # rate = rate * sqrt(1 - beta2**k) / (1 - beta1**k)
+        rate2 = rate * sqrt(1 - power(beta2, k_)) / (1 - power(beta1, k_))
+    else:
+        rate2 = rate
+    if safeguard_warmup != 0:
+        grad_weight = d_before / d0 * d_before
+    else:
+        grad_weight = d_before / d0 * rate2
     d_before_sq = d_before * d_before
     grad_weight3 = one_minus_beta2 * d_before_sq
+    if decouple != 0:
+        decay = 1 - weight_decay * rate2
+        tl.store(scalars + 21, decay)
 
     tl.store(ks, k_.to(K_T))
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, beta3)
-    tl.store(scalars + 2, grad_weight)
-    tl.store(scalars + 3, d_numerator_before)
-    tl.store(scalars + 4, d_before)
-    tl.store(scalars + 5, d0)
-    tl.store(scalars + 6, rate)
-    tl.store(scalars + 7, d_coef)
-    tl.store(scalars + 8, d_before == d0)
-    tl.store(scalars + 9, d_max_before)
-    tl.store(scalars + 10, (is_none(growth_rate)) == 0)
-    tl.store(scalars + 11, growth_rate)
-    tl.store(scalars + 12, eps)
-    tl.store(scalars + 13, beta1)
-    tl.store(scalars + 14, grad_weight2)
-    tl.store(scalars + 15, beta2)
-    tl.store(scalars + 16, grad_weight3)
-    tl.store(scalars + 17, decay)
+    tl.store(scalars + 1, (weight_decay != 0) & ((decouple != 0) == 0))
+    tl.store(scalars + 2, weight_decay)
+    tl.store(scalars + 3, safeguard_warmup)
+    tl.store(scalars + 4, memory2)
+    tl.store(scalars + 5, grad_weight)
+    tl.store(scalars + 6, d_numerator_before)
+    tl.store(scalars + 7, d_before)
+    tl.store(scalars + 8, d0)
+    tl.store(scalars + 9, rate2)
+    tl.store(scalars + 10, d_coef)
+    tl.store(scalars + 11, d_before == d0)
+    tl.store(scalars + 12, d_max_before)
+    tl.store(scalars + 13, (is_none(growth_rate)) == 0)
+    tl.store(scalars + 14, growth_rate)
+    tl.store(scalars + 15, eps)
+    tl.store(scalars + 16, beta1)
+    tl.store(scalars + 17, grad_weight2)
+    tl.store(scalars + 18, beta2)
+    tl.store(scalars + 19, grad_weight3)
+    tl.store(scalars + 20, decouple)
 
 
 @triton.jit
@@ -125,8 +146,11 @@ def prodigy_tile1(
     s = tl.load(s_list + lanes, mask).to(dtype)
     p0 = tl.load(p0s + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
-    beta3 = tl.load(scalars + 1).to(dtype)
-    grad_weight = tl.load(scalars + 2).to(dtype)
+    condition1 = tl.load(scalars + 1).to(dtype)
+    weight_decay = tl.load(scalars + 2).to(dtype)
+    safeguard_warmup = tl.load(scalars + 3).to(dtype)
+    memory2 = tl.load(scalars + 4).to(dtype)
+    grad_weight = tl.load(scalars + 5).to(dtype)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -134,8 +158,15 @@ def prodigy_tile1(
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # s = beta3 * s + d / d0 * rate * g
-    s = beta3 * s + grad_weight * grad
+    if condition1 != 0:
+        # g = g + weight_decay * p
+        grad = grad + weight_decay * param
+    if safeguard_warmup != 0:
+        # s = memory * s + d / d0 * d * g
+        s = memory2 * s + grad_weight * grad
+    else:
+        # s = memory * s + d / d0 * rate * g
+        s = memory2 * s + grad_weight * grad
     grad_sum = total(grad * (p0 - param), mask)
     abs_sum = total(tl.abs(s), mask)
 
@@ -225,8 +256,8 @@ def prodigy_finish1(shapes, scalars, partials, found_inf, tensors):
     blocks = tl.load(shape + BLOCKS * tensors)
     grad_sum = add_up(partials, blocks)
     abs_sum = add_up(partials + blocks, blocks)
-    tl.store(scalars + 18, grad_sum)
-    tl.store(scalars + 19, abs_sum)
+    tl.store(scalars + 22, grad_sum)
+    tl.store(scalars + 23, abs_sum)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -237,15 +268,15 @@ def prodigy_finish2(rows, scalars, found_inf, tensors, D_NUMERATOR_T: tl.constex
             return
     row = rows + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    beta3 = tl.load(scalars + 1)
-    d_numerator_before = tl.load(scalars + 3)
-    d_before = tl.load(scalars + 4)
-    d0 = tl.load(scalars + 5)
-    rate = tl.load(scalars + 6)
-    sum_over_all = tl.load(scalars + 20)
-    # r = beta3 * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    d_numerator = beta3 * d_numerator_before + d_before / d0 * rate * sum_over_all
-    tl.store(scalars + 21, d_numerator)
+    memory2 = tl.load(scalars + 4)
+    d_numerator_before = tl.load(scalars + 6)
+    d_before = tl.load(scalars + 7)
+    d0 = tl.load(scalars + 8)
+    rate2 = tl.load(scalars + 9)
+    sum_over_all = tl.load(scalars + 24)
+    # r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
+    d_numerator = memory2 * d_numerator_before + d_before / d0 * rate2 * sum_over_all
+    tl.store(scalars + 25, d_numerator)
     d_numerators = tl.load(row + (STREAMS + 9) * tensors).to(tl.pointer_type(D_NUMERATOR_T))
     tl.store(d_numerators, d_numerator.to(D_NUMERATOR_T))
 
@@ -258,15 +289,15 @@ def prodigy_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr, D_MAX_
             return
     row = rows + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    sum_over_all2 = tl.load(scalars + 22)
-    d_coef = tl.load(scalars + 7)
-    d_numerator = tl.load(scalars + 21)
-    d_before = tl.load(scalars + 4)
-    d_before_equals_d0 = tl.load(scalars + 8)
-    d_max_before = tl.load(scalars + 9)
-    not_no_growth_rate = tl.load(scalars + 10)
-    growth_rate = tl.load(scalars + 11)
-    eps = tl.load(scalars + 12)
+    sum_over_all2 = tl.load(scalars + 26)
+    d_coef = tl.load(scalars + 10)
+    d_numerator = tl.load(scalars + 25)
+    d_before = tl.load(scalars + 7)
+    d_before_equals_d0 = tl.load(scalars + 11)
+    d_max_before = tl.load(scalars + 12)
+    not_no_growth_rate = tl.load(scalars + 13)
+    growth_rate = tl.load(scalars + 14)
+    eps = tl.load(scalars + 15)
     # length = sum(abs(s), over="all")
     length = sum_over_all2
     # d_hat = where(length > 0, d_coef * r / length, d)
@@ -276,17 +307,14 @@ def prodigy_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr, D_MAX_
     # d_max = maximum(d_max, d_hat)
     d_max = maximum(d_max_before, d_hat)
     if not_no_growth_rate != 0:
-        # d_new = d_new * growth_rate
-        d_new2 = d_new * growth_rate
-        # d = minimum(d_max, d_new)
-        d = minimum(d_max, d_new2)
+        # d = minimum(d_max, d_new * growth_rate)
+        d = minimum(d_max, d_new * growth_rate)
     else:
         # d = d_max
         d = d_max
-        d_new2 = d_new
     # p = p - rate * m / (sqrt(v) + d * eps)
     param_scale = d * eps
-    tl.store(scalars + 23, param_scale)
+    tl.store(scalars + 27, param_scale)
     ds = tl.load(row + (STREAMS + 7) * tensors).to(tl.pointer_type(D_T))
     tl.store(ds, d.to(D_T))
     d_maxs = tl.load(row + (STREAMS + 8) * tensors).to(tl.pointer_type(D_MAX_T))
@@ -301,25 +329,32 @@ def prodigy_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dt
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
-    beta1 = tl.load(scalars + 13).to(dtype)
-    grad_weight2 = tl.load(scalars + 14).to(dtype)
-    beta2 = tl.load(scalars + 15).to(dtype)
-    grad_weight3 = tl.load(scalars + 16).to(dtype)
-    decay = tl.load(scalars + 17).to(dtype)
-    rate = tl.load(scalars + 6).to(dtype)
-    param_scale = tl.load(scalars + 23).to(dtype)
+    condition1 = tl.load(scalars + 1).to(dtype)
+    weight_decay = tl.load(scalars + 2).to(dtype)
+    beta1 = tl.load(scalars + 16).to(dtype)
+    grad_weight2 = tl.load(scalars + 17).to(dtype)
+    beta2 = tl.load(scalars + 18).to(dtype)
+    grad_weight3 = tl.load(scalars + 19).to(dtype)
+    decouple = tl.load(scalars + 20).to(dtype)
+    decay = tl.load(scalars + 21).to(dtype)
+    rate2 = tl.load(scalars + 9).to(dtype)
+    param_scale = tl.load(scalars + 27).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
+    if condition1 != 0:
+        # g = g + weight_decay * p
+        grad = grad + weight_decay * param
     # m = beta1 * m + (1 - beta1) * d * g
     exp_avg = beta1 * exp_avg + grad_weight2 * grad
     # v = beta2 * v + (1 - beta2) * d**2 * g**2
     exp_avg_sq = beta2 * exp_avg_sq + grad_weight3 * grad * grad
-    # p = p - weight_decay * rate * p
-    param = decay * param
+    if decouple != 0:
+        # p = p - weight_decay * rate * p
+        param = decay * param
     # p = p - rate * m / (sqrt(v) + d * eps)
-    param = param - rate * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
+    param = param - rate2 * div(exp_avg, sqrt(exp_avg_sq) + param_scale)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
@@ -413,7 +448,7 @@ def update(bucket: Bucket) -> Update:
     prodigy_finish1[(bucket.tensors,)](
         work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
     )
-    work.scalars[:, 20] = yield all_sum(work.scalars[:, 18])
+    work.scalars[:, 24] = yield all_sum(work.scalars[:, 22])
     prodigy_finish2[(bucket.tensors,)](
         bucket.rows,
         work.scalars,
@@ -422,7 +457,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalar_types[3],
         **work.numbers,
     )
-    work.scalars[:, 22] = yield all_sum(work.scalars[:, 19])
+    work.scalars[:, 26] = yield all_sum(work.scalars[:, 23])
     prodigy_finish3[(bucket.tensors,)](
         bucket.rows,
         work.scalars,

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// AdamW without a schedule: gradients are taken between z and the average (Defazio, 2024).
+// AdamW without a schedule: gradients lie between z and the average (Defazio et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, Z, EXP_AVG_SQ, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// SGD without a schedule: gradients are taken between z and the average (Defazio, 2024).
+// SGD without a schedule: gradients lie between z and the average (Defazio et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, Z, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };

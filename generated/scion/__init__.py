@@ -36,8 +36,8 @@ class Scion(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
-        momentum (float): Share of the gradient in its mean, in (0, 1]; :math:`\mu` in the rule.
-            Default: 0.1.
+        momentum (float): Share of the gradient in its mean: 0.1 is usual, in (0, 1]; :math:`\mu` in
+            the rule. Default: 1.0.
         scale (float): Radius of the norm ball, above 0; :math:`\text{scale}` in the rule. Default:
             1.0.
         norm (str): Norm of matrices: spectral, or the largest element: one of 'Auto', 'Sign'.
@@ -45,7 +45,7 @@ class Scion(GeneratedOptimizer):
         unconstrained (bool): Do not shrink the weights into the ball. Default: False.
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
-        ns_steps (float): Ns steps, below 100; :math:`k` in the rule. Default: 5.
+        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 5.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -95,7 +95,7 @@ class Scion(GeneratedOptimizer):
         self,
         params: ParamsT,
         lr: float = 1e-3,
-        momentum: float = 0.1,
+        momentum: float = 1.0,
         scale: float = 1.0,
         norm: str = "Auto",
         unconstrained: bool = False,
@@ -116,8 +116,8 @@ class Scion(GeneratedOptimizer):
             raise ValueError(f"Invalid scale value: {scale}")
         if norm not in ("Auto", "Sign"):
             raise ValueError(f"Invalid norm value: {norm}")
-        if not ns_steps < 100.0:
-            raise ValueError(f"Invalid ns_steps value: {ns_steps}")
+        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+            raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         defaults = {
             "lr": lr,
             "momentum": momentum,

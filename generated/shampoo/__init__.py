@@ -42,8 +42,8 @@ class Shampoo(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 0.1.
         eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-4.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
-        update_freq (float): Update freq, at least 1; :math:`\text{update freq}` in the rule.
-            Default: 1.
+        update_freq (float): Update freq, a whole number, at least 1; :math:`\text{update freq}` in
+            the rule. Default: 1.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -114,8 +114,8 @@ class Shampoo(GeneratedOptimizer):
             raise ValueError(f"Invalid epsilon value: {eps}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not 1.0 <= update_freq:
-            raise ValueError(f"Invalid update_freq value: {update_freq}")
+        if not (1.0 <= update_freq and update_freq % 1 == 0):
+            raise ValueError(f"Invalid update_freq value, which must be whole: {update_freq}")
         defaults = {
             "lr": lr,
             "eps": eps,

@@ -24,21 +24,20 @@ class SimplifiedAdEMAMix(GeneratedOptimizer):
             &\quad \beta_{1,t} \leftarrow 0.5^{\frac{1}{\text{length}_t + 1}} \\
             &m_t \leftarrow \beta_{1,t} m_{t-1} + g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
-            &\text{root}_t \leftarrow \sqrt{1 - \beta_2^t} \\
-            &u_t \leftarrow \frac{\text{root}_t (\alpha g_t + m_t)}{\sqrt{v_t} + \epsilon
-                \text{root}_t} \\
+            &u_t \leftarrow \frac{\alpha g_t + m_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma (u_t + \lambda \theta_{t-1})
         \end{aligned}
 
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
-        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
+        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-4.
         betas (tuple[float, float]): Betas, each in [0, 1); :math:`(\beta_1, \beta_2)` in the rule.
             Default: (0.99, 0.95).
         alpha (float): Alpha, at least 0; :math:`\alpha` in the rule. Default: 0.0.
         beta1_warmup (float or None): Beta1 warmup, above 0; :math:`\beta^{\text{warmup}}_1` in the
             rule. Default: None.
-        eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-8.
+        eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
+            in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
         min_beta1 (float): Min beta1, in [0, 1); :math:`\text{min beta1}` in the rule. Default: 0.9.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -82,7 +81,7 @@ class SimplifiedAdEMAMix(GeneratedOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float = 1e-4,
         betas: tuple[float, float] = (0.99, 0.95),
         alpha: float = 0.0,
         beta1_warmup: float | None = None,

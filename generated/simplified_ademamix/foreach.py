@@ -40,9 +40,9 @@ def update(
         beta12 = power(0.5, divide(1, length + 1))
     else:
         beta12 = beta1
-    # root = sqrt(1 - beta2**t)
-    root = sqrt(1 - beta2**step)
-    scaled_eps = eps * root
+    bias_correction2 = 1 - beta2**step
+    bias_correction2_sqrt = sqrt(bias_correction2)
+    scaled_eps = eps * bias_correction2_sqrt
 
     for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = chunk
@@ -55,12 +55,12 @@ def update(
         # v = beta2 * v + (1 - beta2) * g**2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
-        # u = root * (alpha * g + m) / (sqrt(v) + eps * root)
+        # u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, scaled_eps)
         us = torch._foreach_div(grads, denoms)
-        scale_(us, root * alpha)
-        torch._foreach_addcdiv_(us, exp_avgs, denoms, root)
+        scale_(us, alpha * bias_correction2_sqrt)
+        torch._foreach_addcdiv_(us, exp_avgs, denoms, bias_correction2_sqrt)
         # p = p - lr * (u + weight_decay * p)
         scale_(params, 1 - lr * weight_decay)
         torch._foreach_add_(params, us, alpha=-lr)

@@ -38,9 +38,8 @@ def update(
         beta12 = power(0.5, divide(1, length + 1))
     else:
         beta12 = beta1
-    # root = sqrt(1 - beta2**t)
-    root = sqrt(1 - beta2**step)
-    scaled_eps = eps * root
+    bias_correction2 = 1 - beta2**step
+    bias_correction2_sqrt = sqrt(bias_correction2)
 
     for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
@@ -50,9 +49,9 @@ def update(
         exp_avg.mul_(beta12).add_(grad)
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # u = root * (alpha * g + m) / (sqrt(v) + eps * root)
-        denom = exp_avg_sq.sqrt().add_(scaled_eps)
-        u = grad.div(denom).mul_(root * alpha).addcdiv_(exp_avg, denom, value=root)
+        # u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
+        denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
+        u = grad.div(denom).mul_(alpha).addcdiv_(exp_avg, denom)
         # p = p - lr * (u + weight_decay * p)
         param.mul_(1 - lr * weight_decay).add_(u, alpha=-lr)
 
@@ -107,9 +106,8 @@ def update_functional(
             beta12 = power(0.5, divide(1, length + 1))
         else:
             beta12 = beta1
-        # root = sqrt(1 - beta2**t)
-        root = sqrt(1 - beta2**step)
-        scaled_eps = eps * root
+        bias_correction2 = 1 - beta2**step
+        bias_correction2_sqrt = sqrt(bias_correction2)
 
         if maximize:
             # g = -g
@@ -118,9 +116,9 @@ def update_functional(
         exp_avg = beta12 * exp_avg + grad
         # v = beta2 * v + (1 - beta2) * g**2
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-        # u = root * (alpha * g + m) / (sqrt(v) + eps * root)
-        u = root * alpha * grad / (sqrt(exp_avg_sq) + scaled_eps) + root * exp_avg / (
-            sqrt(exp_avg_sq) + scaled_eps
+        # u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
+        u = alpha * grad / (1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps) + exp_avg / (
+            1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps
         )
         # p = p - lr * (u + weight_decay * p)
         param = (1 - lr * weight_decay) * param - lr * u

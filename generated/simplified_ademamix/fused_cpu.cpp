@@ -21,7 +21,7 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double beta12, beta2, one_minus_beta2, grad_scale, root, scaled_eps, decay;
+        double beta12, beta2, one_minus_beta2, grad_scale, bias_correction2_sqrt, scaled_eps, decay;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -47,11 +47,12 @@ struct Rule {
         } else {
             beta12 = beta1;
         }
-        // root = sqrt(1 - beta2**t)
-        const double root = sqrt(1 - pow(beta2, step));
-        const double grad_scale = root * alpha;
-        const double scaled_eps = eps * root;
-        return {beta12, beta2, one_minus_beta2, grad_scale, root, scaled_eps, decay};
+        const double bias_correction2 = 1 - pow(beta2, step);
+        const double bias_correction2_sqrt = sqrt(bias_correction2);
+        const double grad_scale = alpha * bias_correction2_sqrt;
+        const double scaled_eps = eps * bias_correction2_sqrt;
+        return {
+            beta12, beta2, one_minus_beta2, grad_scale, bias_correction2_sqrt, scaled_eps, decay};
     }
 
     // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
@@ -65,7 +66,7 @@ struct Rule {
         const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C grad_scale = C(scalars.grad_scale);
-        const C root = C(scalars.root);
+        const C bias_correction2_sqrt = C(scalars.bias_correction2_sqrt);
         const C scaled_eps = C(scalars.scaled_eps);
         const C decay = C(scalars.decay);
         const C lr = C(hypers.lr);
@@ -87,8 +88,9 @@ struct Rule {
             exp_avg = beta12 * exp_avg + grad;
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
-            // u = root * (alpha * g + m) / (sqrt(v) + eps * root)
-            const C u = (grad_scale * grad + root * exp_avg) / (sqrt(exp_avg_sq) + scaled_eps);
+            // u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
+            const C u = (grad_scale * grad + bias_correction2_sqrt * exp_avg)
+                / (sqrt(exp_avg_sq) + scaled_eps);
             // p = p - lr * (u + weight_decay * p)
             param = decay * param - lr * u;
 

@@ -58,10 +58,10 @@ def simplified_ademamix_scalars(rows, hypers, scalars, found_inf, tensors, STEP_
         beta12 = power(0.5, 1 / (length + 1))
     else:
         beta12 = beta1
-    # root = sqrt(1 - beta2**t)
-    root = sqrt(1 - ipow(beta2, step))
-    grad_scale = root * alpha
-    scaled_eps = eps * root
+    bias_correction2 = 1 - ipow(beta2, step)
+    bias_correction2_sqrt = sqrt(bias_correction2)
+    grad_scale = alpha * bias_correction2_sqrt
+    scaled_eps = eps * bias_correction2_sqrt
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
@@ -69,7 +69,7 @@ def simplified_ademamix_scalars(rows, hypers, scalars, found_inf, tensors, STEP_
     tl.store(scalars + 2, beta2)
     tl.store(scalars + 3, one_minus_beta2)
     tl.store(scalars + 4, grad_scale)
-    tl.store(scalars + 5, root)
+    tl.store(scalars + 5, bias_correction2_sqrt)
     tl.store(scalars + 6, scaled_eps)
     tl.store(scalars + 7, decay)
     tl.store(scalars + 8, lr)
@@ -90,7 +90,7 @@ def simplified_ademamix_tile(
     beta2 = tl.load(scalars + 2)
     one_minus_beta2 = tl.load(scalars + 3)
     grad_scale = tl.load(scalars + 4)
-    root = tl.load(scalars + 5)
+    bias_correction2_sqrt = tl.load(scalars + 5)
     scaled_eps = tl.load(scalars + 6)
     decay = tl.load(scalars + 7)
     lr = tl.load(scalars + 8)
@@ -105,8 +105,8 @@ def simplified_ademamix_tile(
     exp_avg = beta12 * exp_avg + grad
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
-    # u = root * (alpha * g + m) / (sqrt(v) + eps * root)
-    u = div(grad_scale * grad + root * exp_avg, sqrt(exp_avg_sq) + scaled_eps)
+    # u = (alpha * g + m) / (sqrt(v / (1 - beta2**t)) + eps)
+    u = div(grad_scale * grad + bias_correction2_sqrt * exp_avg, sqrt(exp_avg_sq) + scaled_eps)
     # p = p - lr * (u + weight_decay * p)
     param = decay * param - lr * u
 

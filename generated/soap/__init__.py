@@ -16,6 +16,10 @@ class SOAP(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &k_t \leftarrow t - 1 \\
+            &\textbf{if } \text{shampoo beta} \ge 0: \\
+            &\quad \text{decay} \leftarrow \text{shampoo beta} \\
+            &\textbf{else}: \\
+            &\quad \text{decay} \leftarrow \beta_2 \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &v_t \leftarrow v_{t-1} \\
             &\textbf{if } k_t > 0: \\
@@ -32,10 +36,10 @@ class SOAP(GeneratedOptimizer):
                 \beta_1^{k_t}} u_t \\
             &\quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
             &\textbf{if } \dim \theta > 1: \\
-            &\quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, g_t \, g_t^{\top}, 1 - \text{shampoo
-                beta}) \\
-            &\quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, g_t^{\top} \, g_t, 1 - \text{shampoo
-                beta}) \\
+            &\quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, g_t \, g_t^{\top}, 1 - \text{decay})
+                \\
+            &\quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, g_t^{\top} \, g_t, 1 - \text{decay})
+                \\
             &\quad \textbf{if } k_t = 0: \\
             &\quad \quad U_t \leftarrow \operatorname{eigenvectors}(L_t) \\
             &\quad \quad W_t \leftarrow \operatorname{eigenvectors}(R_t) \\
@@ -56,12 +60,12 @@ class SOAP(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 3e-3.
         betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
             :math:`(\beta_1, \beta_2)` in the rule. Default: (0.95, 0.95).
-        shampoo_beta (float): Decay rate of the running averages, in [0, 1]; :math:`\text{shampoo
-            beta}` in the rule. Default: 0.95.
+        shampoo_beta (float): Decay of the covariances; below 0, betas[1], in [-1, 1];
+            :math:`\text{shampoo beta}` in the rule. Default: -1.0.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
-        precondition_frequency (float): Precondition frequency, at least 1;
+        precondition_frequency (float): Precondition frequency, a whole number, at least 1;
             :math:`\text{precondition frequency}` in the rule. Default: 10.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
@@ -127,7 +131,7 @@ class SOAP(GeneratedOptimizer):
         params: ParamsT,
         lr: float = 3e-3,
         betas: tuple[float, float] = (0.95, 0.95),
-        shampoo_beta: float = 0.95,
+        shampoo_beta: float = -1.0,
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         precondition_frequency: float = 10,
@@ -144,14 +148,17 @@ class SOAP(GeneratedOptimizer):
             raise ValueError(f"Invalid beta parameter at index 0: {betas[0]}")
         if not 0.0 <= betas[1] < 1.0:
             raise ValueError(f"Invalid beta parameter at index 1: {betas[1]}")
-        if not 0.0 <= shampoo_beta <= 1.0:
+        if not -1.0 <= shampoo_beta <= 1.0:
             raise ValueError(f"Invalid shampoo_beta value: {shampoo_beta}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not 1.0 <= precondition_frequency:
-            raise ValueError(f"Invalid precondition_frequency value: {precondition_frequency}")
+        if not (1.0 <= precondition_frequency and precondition_frequency % 1 == 0):
+            raise ValueError(
+                "Invalid precondition_frequency value, which must be whole: "
+                f"{precondition_frequency}"
+            )
         defaults = {
             "lr": lr,
             "betas": betas,

@@ -39,11 +39,15 @@ def update_factored(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
-    one_minus_shampoo_beta = 1 - shampoo_beta
     # k = t - 1
     k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
     if k > 0:
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+    one_minus_decay = 1 - decay
 
     for sublist in equal_lists(
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights
@@ -77,10 +81,10 @@ def update_factored(
             )
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
-        # L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-        gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_shampoo_beta)
-        # R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
-        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_shampoo_beta)
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
         if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)

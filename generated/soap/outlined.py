@@ -49,12 +49,16 @@ def update_factored(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
-    one_minus_shampoo_beta = 1 - shampoo_beta
+    decay2 = 1 - lr * weight_decay
     # k = t - 1
     k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
     if k > 0:
         step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+    one_minus_decay = 1 - decay
 
     for sublist in equal_lists(
         params, grads, exp_avgs, exp_avg_sqs, gram_lefts, gram_rights, basis_lefts, basis_rights
@@ -99,15 +103,15 @@ def update_factored(
             # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep3(param, basis_left_product3, step_size=step_size, decay=decay)
-        # L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
+            sweep3(param, basis_left_product3, step_size=step_size, decay2=decay2)
+        # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_product = grad @ transpose(grad)
-        # R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_product2 = transpose(grad) @ grad
-        # L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-        sweep4(gram_left, grad_product, one_minus_shampoo_beta=one_minus_shampoo_beta)
-        # R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
-        sweep5(gram_right, grad_product2, one_minus_shampoo_beta=one_minus_shampoo_beta)
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        sweep4(gram_left, grad_product, one_minus_decay=one_minus_decay)
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        sweep5(gram_right, grad_product2, one_minus_decay=one_minus_decay)
         if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
@@ -161,7 +165,7 @@ def update_not_factored(
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    decay = 1 - lr * weight_decay
+    decay2 = 1 - lr * weight_decay
     # k = t - 1
     k = step - 1
     if k > 0:
@@ -193,7 +197,7 @@ def update_not_factored(
                 one_minus_beta2=one_minus_beta2,
                 step_size=step_size,
                 eps=eps,
-                decay=decay,
+                decay2=decay2,
             )
         write_back(params, param)
         write_back(exp_avgs, exp_avg)

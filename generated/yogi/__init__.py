@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Yogi(GeneratedOptimizer):
-    r"""Adam whose second moment changes by a gradient's square at most (Zaheer, 2018).
+    r"""Adam whose second moment changes by a gradient's square at most (Zaheer et al., 2018).
 
     .. math::
         \begin{aligned}

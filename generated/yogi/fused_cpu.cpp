@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam whose second moment changes by a gradient's square at most (Zaheer, 2018).
+// Adam whose second moment changes by a gradient's square at most (Zaheer et al., 2018).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -19,7 +19,7 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nesterov": ("sgd", {"momentum": 0.9, "nesterov": True}),
     "nadamw": ("nadam", {"decoupled_weight_decay": True}),
     "adoptw": ("adopt", {"decouple": True}),
-    "nlars": ("lars", {"nesterov": True}),
+    "nlars": ("lars", {"momentum": 0.9, "nesterov": True}),
     # Hugging Face's Trainer
     "adamw_torch": ("adamw", {}),
     "adamw_torch_fused": ("adamw", {}),

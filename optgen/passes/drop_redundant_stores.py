@@ -9,6 +9,7 @@ from dataclasses import replace
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.copies import copied
 from optgen.ir.nodes import Assign, Program, Ref, assigns, expressions, refs, rename_program
+from optgen.ir.whole_matrices import is_wide
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.rewrite import filter_assigns
 from optgen.passes.split_scalars import Splitter
@@ -30,17 +31,29 @@ def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
 
 def _changed(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
     """Return the names with an assignment of another value that is read or is the last one."""
-    programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
-    everything = (algorithm.rule, *programs)
-    read = {ref for program in everything for expr in expressions(program) for ref in refs(expr)}
-    last = {a.target.name: a.target for a in assigns(algorithm.rule)}
-    needed, copies = {*read, *last.values()}, _copies(algorithm.rule, stored)
+    last = {a.target.name: a.target for a in assigns(algorithm.rule) if a.target.name in stored}
+    rule = _live(algorithm.rule, last.values())
+    programs = Splitter(replace(algorithm, rule=rule), kinds_of(algorithm)).split(rule)
+    needed = {*_read(rule, *programs), *last.values()}
+    copies = _copies(algorithm.rule, stored)
     return {
         a.target.name
         for program in programs
         for a in assigns(program)
         if a.target in needed and _origin(a, copies) != a.target.name
     }
+
+
+def _live(program: Program, last: Collection[Ref]) -> Program:
+    """Return a program without values that neither it nor the next step reads."""
+    needed = {*_read(program), *last}
+    fewer = filter_assigns(program, lambda a: a.target in needed or is_wide(a.value))
+    return program if fewer == program else _live(fewer, last)
+
+
+def _read(*programs: Program) -> set[Ref]:
+    """Return the names that the expressions of programs read."""
+    return {ref for program in programs for expr in expressions(program) for ref in refs(expr)}
 
 
 def _copies(program: Program, stored: Collection[str]) -> dict[Ref, Ref]:

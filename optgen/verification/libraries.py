@@ -85,8 +85,8 @@ LIBRARIES: tuple[Package, ...] = (
     _library("lion", _KOZISTR, "pytorch_optimizer:Lion", BOTH),
     _library("signum", _KOZISTR, "pytorch_optimizer:SignSGD", BOTH),
     _library("tiger", _KOZISTR, "pytorch_optimizer:Tiger", BOTH),
-    _library("prodigy", "prodigyopt", "prodigyopt:Prodigy", _D, {"use_bias_correction": True}),
-    _library("dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _D, {"decouple": True}),
+    _library("prodigy", "prodigyopt", "prodigyopt:Prodigy", _D | {"use_bias_correction": True}),
+    _library("dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _D | {"decouple": True}),
     _library("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", BOTH),
     _library(
         "schedule_free_adamw",
@@ -135,9 +135,7 @@ LIBRARIES: tuple[Package, ...] = (
         label="decoupled",
     ),
     _library("lamb", "timm", "timm.optim:Lamb", BOTH, {"max_grad_norm": None}),
-    _library(
-        "lars", "timm", "timm.optim:Lars", {"lr": 1.0, "weight_decay": DECAY}, {"momentum": 0.9}
-    ),
+    _library("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
     _library("sgdw", "timm", "timm.optim:SGDW", _HEAVY | {"nesterov": True}),
     _library("sgdw", _KOZISTR, "pytorch_optimizer:SGDW", _HEAVY),
     _library("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _HEAVY),
@@ -212,7 +210,7 @@ LIBRARIES: tuple[Package, ...] = (
         "scion",
         _KOZISTR,
         "pytorch_optimizer:SCION",
-        {"scale": 50.0},
+        {"scale": 50.0, "momentum": 0.1},
         {"constraint": True},
         shapes=MATRICES,
         bound=1e-2,

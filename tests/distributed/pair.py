@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,13 @@ from typing import Any, Final
 RANKS: Final = 2
 _START: Final = 120.0  # seconds that two processes may need to import torch and to meet
 _GRACE: Final = 2.0  # seconds for a rank to answer after the other has failed, or after the limit
+
+_IMPORTED: Final = [
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "optgen.optim",
+]
 
 Function = Callable[..., Any]  # of a module, so that a new process finds it: (rank, *args)
 
@@ -79,13 +87,23 @@ def several(ranks: int) -> Iterator[Callable[..., list[Any]]]:
         processes.kill()
 
 
+@cache
+def _context() -> Any:
+    """Return how processes start: as forks of one that has imported torch, where forks exist."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    return context
+
+
 class _Pair:
     """Two running processes, or several, and a pipe to each."""
 
     def __init__(self, ranks: int = RANKS) -> None:
         self._ranks = ranks
         self._folder = Path(tempfile.mkdtemp(prefix="optgen-pair-"))
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(ranks):

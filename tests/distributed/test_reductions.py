@@ -68,7 +68,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "Muon": {},
     "RowWiseAdagrad": {"weight_decay": 0.1},
     "LAMB": {"lr": 0.02},
-    "LARS": {"nesterov": True},
+    "LARS": {"nesterov": True, "momentum": 0.9, "weight_decay": 0.1},
     "CAME": {"lr": 0.01},
     "NovoGrad": {"weight_decay": 0.1},
     "Amos": {},

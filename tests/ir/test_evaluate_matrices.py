@@ -132,6 +132,7 @@ def came(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> T
     return p - 2e-4 * m * factors("res", 0.9999, (u - m) ** 2 + 1e-16) - 2e-4 * decay * p
 
 
+OPTIONS = {"LARS": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}}
 REFERENCES = {"LAMB": lamb, "LARS": lars, "CAME": came}
 SHAPES_AND_STARTS = [((), 1.0), ((6,), 1.0), ((3, 4), 1.0), ((3, 4), 0.0)]
 CAME_CASES = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
@@ -145,7 +146,7 @@ CAME_CASES = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
 def test_rules_that_torch_lacks(name: str, shape: tuple[int, ...], start: float) -> None:
     """These rules are in no torch.optim; parameters start large or at zero."""
     algorithm = WITH_PHASES[name]
-    hypers = {h.name: h.default for h in algorithm.hypers}
+    hypers = {h.name: h.default for h in algorithm.hypers} | OPTIONS.get(name, {})
     generator = torch.Generator().manual_seed(5)
     ours = theirs = start * torch.randn(shape, generator=generator, dtype=torch.float64)
     state: dict[str, Any] = {}

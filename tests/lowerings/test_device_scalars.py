@@ -30,7 +30,7 @@ def BesideMatrices(p, g, /, v=state("v", shape="scalar", init=0.5), *, lr=hyper(
     v = v + max_abs(g)
     p = p - lr * g / (1 + v)
 '''
-RULES = ("novograd", "stablespam", "amos", "adam_mini", "fedscalars")
+RULES = ("novograd", "stablespam", "amos", "one_moment", "fedscalars")
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -18,7 +18,7 @@ RULES = [
     ("Adafactor", {}),
     ("Adafactor", {"eps": (0.1, 1e-3), "weight_decay": 0.1, "d": 2.0, "maximize": True}),
     ("LAMB", {"weight_decay": 0.1, "eps": 0.0}),  # 0 / 0 where a block has no elements
-    ("LARS", {"nesterov": True}),
+    ("LARS", {"nesterov": True, "momentum": 0.9, "weight_decay": 0.1}),
     ("CAME", {"weight_decay": 0.1}),
     ("Ragged", {}),
     ("Ragged", {"sharp": False, "maximize": True}),

@@ -30,7 +30,7 @@ KEYS = {
     "stablespam": {"exp_avg": "m", "m_norm_t": "a", "v_norm_t": "b", "m_max_t": "top"},
     "amos": {"exp_avg_sq": "v", "decay": "d"},
     "adahessian": {"exp_avg": "exp_avg", "exp_hessian_diag_sq": "exp_avg_sq"},
-    "adam_mini": {"m": "m", "vmean": "v"},
+    "adam_mini": {"m": "m", "vmean": "r", "v": "v"},
     "adam_h": {"exp_avg": "m", "exp_avg_sq": "v"},
     "madgrad": {"grad_sum_sq": "v", "s": "s", "x0": "x0"},
     "sm3": {"row_max": "r", "col_max": "c", "sum": "v", "momentum_buffer": "m"},

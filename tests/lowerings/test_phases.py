@@ -33,7 +33,12 @@ FORMS = {
     "parts": (FOREACH, "update_sharded"),
 }
 SHAPES = ((), (6,), (5, 7), (7, 5), (3, 2, 4), (2, 3, 2, 1), (2, 0))
-CHANGES: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.3, "maximize": True})
+MOMENTUM = {"momentum": 0.9}
+"""Without it, LARS has no state."""
+CHANGES: tuple[dict[str, Any], ...] = (
+    MOMENTUM,
+    {**MOMENTUM, "weight_decay": 0.3, "maximize": True},
+)
 
 
 @pytest.mark.parametrize(

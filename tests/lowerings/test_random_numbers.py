@@ -76,7 +76,7 @@ def Three(p, g, t, /, m=state("m"), *, lr=hyper(0.1)):
 
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [(17,), (100,), (1500, 2000)])
+@pytest.mark.parametrize("size", [(17,), (100,), (333, 1001), (1500, 2000)])
 def test_places_go_on_from_strip_to_strip(size: tuple[int, ...], dtype: torch.dtype) -> None:
     made = []
     for lowering in ("forloop", "fused_cpu"):

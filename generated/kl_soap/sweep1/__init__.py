@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep1",
         states=(),
-        hypers=("inverse_cols", "one_minus_shampoo_beta"),
+        hypers=("inverse_cols", "one_minus_decay"),
         step=None,
         tensor_hypers=(),
     ),
@@ -26,30 +26,25 @@ def sweep1(
     grad_products: Sequence[Tensor],
     *,
     inverse_cols: float = 0.0,
-    one_minus_shampoo_beta: float = 0.0,
+    one_minus_decay: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP.
 
     .. math::
         \begin{aligned}
             &\text{gram left}_t \leftarrow \operatorname{lerp}(\text{gram left}_{t-1}, \text{inverse
-                cols} \text{grad product}_t, \text{one minus shampoo beta})
+                cols} \text{grad product}_t, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_lefts (sequence of Tensor): :math:`\text{gram left}` each, updated in place.
         grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
         inverse_cols (float): Inverse cols; :math:`\text{inverse cols}` in the rule. Default: 0.0.
-        one_minus_shampoo_beta (float): One minus shampoo beta; :math:`\text{one minus shampoo
-            beta}` in the rule. Default: 0.0.
+        one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
+            Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(
-        gram_lefts,
-        grad_products,
-        inverse_cols=inverse_cols,
-        one_minus_shampoo_beta=one_minus_shampoo_beta,
-    )
+    _update(gram_lefts, grad_products, inverse_cols=inverse_cols, one_minus_decay=one_minus_decay)

@@ -13,11 +13,11 @@ def update(
     grad_products: list[Tensor],
     *,
     inverse_cols: float,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for chunk in chunks(gram_lefts, grad_products):
         gram_lefts, grad_products = chunk
-        # L = lerp(L, g @ transpose(g) / cols(p), 1 - shampoo_beta)
+        # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
         operands = torch._foreach_mul(grad_products, inverse_cols)
-        torch._foreach_lerp_(gram_lefts, operands, one_minus_shampoo_beta)
+        torch._foreach_lerp_(gram_lefts, operands, one_minus_decay)

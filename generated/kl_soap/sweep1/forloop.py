@@ -12,10 +12,10 @@ def update(
     grad_products: list[Tensor],
     *,
     inverse_cols: float,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for gram_left, grad_product in slices(gram_lefts, grad_products):
-        # L = lerp(L, g @ transpose(g) / cols(p), 1 - shampoo_beta)
+        # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
         operand = grad_product.mul(inverse_cols)
-        gram_left.lerp_(operand, one_minus_shampoo_beta)
+        gram_left.lerp_(operand, one_minus_decay)

@@ -25,10 +25,10 @@ def sweep1_scalars(rows, hypers, scalars, tensors):
     hyper = hypers + tl.load(row + GROUP * tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     inverse_cols = tl.load(hyper)
-    one_minus_shampoo_beta = tl.load(hyper + 1)
+    one_minus_decay = tl.load(hyper + 1)
 
     tl.store(scalars, inverse_cols)
-    tl.store(scalars + 1, one_minus_shampoo_beta)
+    tl.store(scalars + 1, one_minus_decay)
 
 
 @triton.jit
@@ -38,10 +38,10 @@ def sweep1_tile(gram_lefts, grad_products, lanes, mask, scalars):
     gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
     grad_product = tl.load(grad_products + lanes, mask).to(dtype)
     inverse_cols = tl.load(scalars)
-    one_minus_shampoo_beta = tl.load(scalars + 1)
+    one_minus_decay = tl.load(scalars + 1)
 
-    # L = lerp(L, g @ transpose(g) / cols(p), 1 - shampoo_beta)
-    gram_left = lerp(gram_left, inverse_cols * grad_product, one_minus_shampoo_beta)
+    # L = lerp(L, g @ transpose(g) / cols(p), 1 - decay)
+    gram_left = lerp(gram_left, inverse_cols * grad_product, one_minus_decay)
 
     tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
 

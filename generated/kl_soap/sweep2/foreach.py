@@ -13,11 +13,11 @@ def update(
     grad_product2s: list[Tensor],
     *,
     inverse_rows: float,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for chunk in chunks(gram_rights, grad_product2s):
         gram_rights, grad_product2s = chunk
-        # R = lerp(R, transpose(g) @ g / rows(p), 1 - shampoo_beta)
+        # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
         operands = torch._foreach_mul(grad_product2s, inverse_rows)
-        torch._foreach_lerp_(gram_rights, operands, one_minus_shampoo_beta)
+        torch._foreach_lerp_(gram_rights, operands, one_minus_decay)

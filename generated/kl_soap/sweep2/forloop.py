@@ -12,10 +12,10 @@ def update(
     grad_product2s: list[Tensor],
     *,
     inverse_rows: float,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for gram_right, grad_product2 in slices(gram_rights, grad_product2s):
-        # R = lerp(R, transpose(g) @ g / rows(p), 1 - shampoo_beta)
+        # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
         operand = grad_product2.mul(inverse_rows)
-        gram_right.lerp_(operand, one_minus_shampoo_beta)
+        gram_right.lerp_(operand, one_minus_decay)

@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double inverse_rows, one_minus_shampoo_beta;
+        double inverse_rows, one_minus_decay;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -36,15 +36,15 @@ struct Rule {
         Stream<const S> grad_product2s) {
         using C = ComputeType<S>;
         const C inverse_rows = C(hypers.inverse_rows);
-        const C one_minus_shampoo_beta = C(hypers.one_minus_shampoo_beta);
+        const C one_minus_decay = C(hypers.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram_right = load(gram_rights + i, ahead);
             C grad_product2 = load(grad_product2s + i, ahead);
 
-            // R = lerp(R, transpose(g) @ g / rows(p), 1 - shampoo_beta)
-            gram_right = lerp(gram_right, inverse_rows * grad_product2, one_minus_shampoo_beta);
+            // R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
+            gram_right = lerp(gram_right, inverse_rows * grad_product2, one_minus_decay);
 
             store(gram_rights + i, gram_right);
         }

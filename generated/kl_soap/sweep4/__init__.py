@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep4",
         states=(),
-        hypers=("decay",),
+        hypers=("decay2",),
         step=None,
         tensor_hypers=(),
     ),
@@ -25,24 +25,24 @@ def sweep4(
     params: Sequence[Tensor],
     basis_left_value_products: Sequence[Tensor],
     *,
-    decay: float = 0.0,
+    decay2: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP.
 
     .. math::
         \begin{aligned}
             &\text{param}_t \leftarrow \text{param}_{t-1} - \text{basis left value product}_t \\
-            &\text{param}_t \leftarrow \text{decay} \text{param}_t
+            &\text{param}_t \leftarrow \text{decay2} \text{param}_t
         \end{aligned}
 
     Args:
         params (sequence of Tensor): :math:`\text{param}` each, updated in place.
         basis_left_value_products (sequence of Tensor): :math:`\text{basis left value product}`
             each, only read.
-        decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
+        decay2 (float): Decay2; :math:`\text{decay2}` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, basis_left_value_products, decay=decay)
+    _update(params, basis_left_value_products, decay2=decay2)

@@ -13,7 +13,7 @@ def update(
     params: list[Tensor],
     basis_left_value_products: list[Tensor],
     *,
-    decay: float,
+    decay2: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for chunk in chunks(params, basis_left_value_products):
@@ -21,4 +21,4 @@ def update(
         # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
         torch._foreach_sub_(params, basis_left_value_products)
         # p = p - lr * weight_decay * p
-        scale_(params, decay)
+        scale_(params, decay2)

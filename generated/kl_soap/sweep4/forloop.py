@@ -11,11 +11,11 @@ def update(
     params: list[Tensor],
     basis_left_value_products: list[Tensor],
     *,
-    decay: float,
+    decay2: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for param, basis_left_value_product in slices(params, basis_left_value_products):
         # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
         param.sub_(basis_left_value_product)
         # p = p - lr * weight_decay * p
-        param.mul_(decay)
+        param.mul_(decay2)

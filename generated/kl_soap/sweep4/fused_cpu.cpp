@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double decay;
+        double decay2;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -35,7 +35,7 @@ struct Rule {
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
         Stream<const S> basis_left_value_products) {
         using C = ComputeType<S>;
-        const C decay = C(hypers.decay);
+        const C decay2 = C(hypers.decay2);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -45,7 +45,7 @@ struct Rule {
             // p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
             param = param - basis_left_value_product;
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay2 * param;
 
             store(params + i, param);
         }

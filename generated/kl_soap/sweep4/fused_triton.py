@@ -23,9 +23,9 @@ def sweep4_scalars(rows, hypers, scalars, tensors):
     row = rows + tl.program_id(0)
     hyper = hypers + tl.load(row + GROUP * tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    decay = tl.load(hyper)
+    decay2 = tl.load(hyper)
 
-    tl.store(scalars, decay)
+    tl.store(scalars, decay2)
 
 
 @triton.jit
@@ -34,12 +34,12 @@ def sweep4_tile(params, basis_left_value_products, lanes, mask, scalars):
     dtype: tl.constexpr = scalars.dtype.element_ty
     param = tl.load(params + lanes, mask).to(dtype)
     basis_left_value_product = tl.load(basis_left_value_products + lanes, mask).to(dtype)
-    decay = tl.load(scalars)
+    decay2 = tl.load(scalars)
 
     # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
     param = param - basis_left_value_product
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay2 * param
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 

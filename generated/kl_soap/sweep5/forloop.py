@@ -12,10 +12,10 @@ def update(
     y_products: list[Tensor],
     *,
     inverse_cols: float,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for gram_left, y_product in slices(gram_lefts, y_products):
-        # L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
+        # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
         operand = y_product.mul(inverse_cols)
-        gram_left.lerp_(operand, one_minus_shampoo_beta)
+        gram_left.lerp_(operand, one_minus_decay)

@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double inverse_cols, one_minus_shampoo_beta;
+        double inverse_cols, one_minus_decay;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -36,15 +36,15 @@ struct Rule {
         Stream<const S> y_products) {
         using C = ComputeType<S>;
         const C inverse_cols = C(hypers.inverse_cols);
-        const C one_minus_shampoo_beta = C(hypers.one_minus_shampoo_beta);
+        const C one_minus_decay = C(hypers.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram_left = load(gram_lefts + i, ahead);
             C y_product = load(y_products + i, ahead);
 
-            // L = lerp(L, y @ transpose(y) / cols(p), 1 - shampoo_beta)
-            gram_left = lerp(gram_left, inverse_cols * y_product, one_minus_shampoo_beta);
+            // L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
+            gram_left = lerp(gram_left, inverse_cols * y_product, one_minus_decay);
 
             store(gram_lefts + i, gram_left);
         }

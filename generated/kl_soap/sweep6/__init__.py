@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep6",
         states=(),
-        hypers=("inverse_rows", "one_minus_shampoo_beta"),
+        hypers=("inverse_rows", "one_minus_decay"),
         step=None,
         tensor_hypers=(),
     ),
@@ -26,30 +26,25 @@ def sweep6(
     z_products: Sequence[Tensor],
     *,
     inverse_rows: float = 0.0,
-    one_minus_shampoo_beta: float = 0.0,
+    one_minus_decay: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP.
 
     .. math::
         \begin{aligned}
             &\text{gram right}_t \leftarrow \operatorname{lerp}(\text{gram right}_{t-1},
-                \text{inverse rows} z^{\text{product}}_t, \text{one minus shampoo beta})
+                \text{inverse rows} z^{\text{product}}_t, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_rights (sequence of Tensor): :math:`\text{gram right}` each, updated in place.
         z_products (sequence of Tensor): :math:`z^{\text{product}}` each, only read.
         inverse_rows (float): Inverse rows; :math:`\text{inverse rows}` in the rule. Default: 0.0.
-        one_minus_shampoo_beta (float): One minus shampoo beta; :math:`\text{one minus shampoo
-            beta}` in the rule. Default: 0.0.
+        one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
+            Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(
-        gram_rights,
-        z_products,
-        inverse_rows=inverse_rows,
-        one_minus_shampoo_beta=one_minus_shampoo_beta,
-    )
+    _update(gram_rights, z_products, inverse_rows=inverse_rows, one_minus_decay=one_minus_decay)

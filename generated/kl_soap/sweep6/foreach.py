@@ -13,11 +13,11 @@ def update(
     z_products: list[Tensor],
     *,
     inverse_rows: float,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for chunk in chunks(gram_rights, z_products):
         gram_rights, z_products = chunk
-        # R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
+        # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
         operands = torch._foreach_mul(z_products, inverse_rows)
-        torch._foreach_lerp_(gram_rights, operands, one_minus_shampoo_beta)
+        torch._foreach_lerp_(gram_rights, operands, one_minus_decay)

@@ -12,10 +12,10 @@ def update(
     z_products: list[Tensor],
     *,
     inverse_rows: float,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for gram_right, z_product in slices(gram_rights, z_products):
-        # R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
+        # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
         operand = z_product.mul(inverse_rows)
-        gram_right.lerp_(operand, one_minus_shampoo_beta)
+        gram_right.lerp_(operand, one_minus_decay)

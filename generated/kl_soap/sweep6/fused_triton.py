@@ -25,10 +25,10 @@ def sweep6_scalars(rows, hypers, scalars, tensors):
     hyper = hypers + tl.load(row + GROUP * tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     inverse_rows = tl.load(hyper)
-    one_minus_shampoo_beta = tl.load(hyper + 1)
+    one_minus_decay = tl.load(hyper + 1)
 
     tl.store(scalars, inverse_rows)
-    tl.store(scalars + 1, one_minus_shampoo_beta)
+    tl.store(scalars + 1, one_minus_decay)
 
 
 @triton.jit
@@ -38,10 +38,10 @@ def sweep6_tile(gram_rights, z_products, lanes, mask, scalars):
     gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
     z_product = tl.load(z_products + lanes, mask).to(dtype)
     inverse_rows = tl.load(scalars)
-    one_minus_shampoo_beta = tl.load(scalars + 1)
+    one_minus_decay = tl.load(scalars + 1)
 
-    # R = lerp(R, transpose(z) @ z / rows(p), 1 - shampoo_beta)
-    gram_right = lerp(gram_right, inverse_rows * z_product, one_minus_shampoo_beta)
+    # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
+    gram_right = lerp(gram_right, inverse_rows * z_product, one_minus_decay)
 
     tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
 

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(),
-        hypers=("step_size", "decay"),
+        hypers=("step_size", "decay2"),
         step=None,
         tensor_hypers=(),
     ),
@@ -26,7 +26,7 @@ def sweep3(
     basis_left_product3s: Sequence[Tensor],
     *,
     step_size: float = 0.0,
-    decay: float = 0.0,
+    decay2: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP.
 
@@ -34,7 +34,7 @@ def sweep3(
         \begin{aligned}
             &\text{param}_t \leftarrow \text{param}_{t-1} - \text{step size} \text{basis left
                 product3}_t \\
-            &\text{param}_t \leftarrow \text{decay} \text{param}_t
+            &\text{param}_t \leftarrow \text{decay2} \text{param}_t
         \end{aligned}
 
     Args:
@@ -42,10 +42,10 @@ def sweep3(
         basis_left_product3s (sequence of Tensor): :math:`\text{basis left product3}` each, only
             read.
         step_size (float): Step size; :math:`\text{step size}` in the rule. Default: 0.0.
-        decay (float): Decay; :math:`\text{decay}` in the rule. Default: 0.0.
+        decay2 (float): Decay2; :math:`\text{decay2}` in the rule. Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(params, basis_left_product3s, step_size=step_size, decay=decay)
+    _update(params, basis_left_product3s, step_size=step_size, decay2=decay2)

@@ -14,7 +14,7 @@ def update(
     basis_left_product3s: list[Tensor],
     *,
     step_size: float,
-    decay: float,
+    decay2: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for chunk in chunks(params, basis_left_product3s):
@@ -23,4 +23,4 @@ def update(
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         torch._foreach_add_(params, basis_left_product3s, alpha=-step_size)
         # p = p - lr * weight_decay * p
-        scale_(params, decay)
+        scale_(params, decay2)

@@ -12,7 +12,7 @@ def update(
     basis_left_product3s: list[Tensor],
     *,
     step_size: float,
-    decay: float,
+    decay2: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for param, basis_left_product3 in slices(params, basis_left_product3s):
@@ -20,4 +20,4 @@ def update(
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         param.add_(basis_left_product3, alpha=-step_size)
         # p = p - lr * weight_decay * p
-        param.mul_(decay)
+        param.mul_(decay2)

@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double step_size, decay;
+        double step_size, decay2;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -36,7 +36,7 @@ struct Rule {
         Stream<const S> basis_left_product3s) {
         using C = ComputeType<S>;
         const C step_size = C(hypers.step_size);
-        const C decay = C(hypers.decay);
+        const C decay2 = C(hypers.decay2);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -47,7 +47,7 @@ struct Rule {
             // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * basis_left_product3;
             // p = p - lr * weight_decay * p
-            param = decay * param;
+            param = decay2 * param;
 
             store(params + i, param);
         }

@@ -24,10 +24,10 @@ def sweep3_scalars(rows, hypers, scalars, tensors):
     hyper = hypers + tl.load(row + GROUP * tensors) * 2
     scalars += tl.program_id(0) * SCALARS
     step_size = tl.load(hyper)
-    decay = tl.load(hyper + 1)
+    decay2 = tl.load(hyper + 1)
 
     tl.store(scalars, step_size)
-    tl.store(scalars + 1, decay)
+    tl.store(scalars + 1, decay2)
 
 
 @triton.jit
@@ -37,13 +37,13 @@ def sweep3_tile(params, basis_left_product3s, lanes, mask, scalars):
     param = tl.load(params + lanes, mask).to(dtype)
     basis_left_product3 = tl.load(basis_left_product3s + lanes, mask).to(dtype)
     step_size = tl.load(scalars)
-    decay = tl.load(scalars + 1)
+    decay2 = tl.load(scalars + 1)
 
     # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
     # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
     param = param - step_size * basis_left_product3
     # p = p - lr * weight_decay * p
-    param = decay * param
+    param = decay2 * param
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 

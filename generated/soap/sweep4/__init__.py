@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep4",
         states=(),
-        hypers=("one_minus_shampoo_beta",),
+        hypers=("one_minus_decay",),
         step=None,
         tensor_hypers=(),
     ),
@@ -25,24 +25,24 @@ def sweep4(
     gram_lefts: Sequence[Tensor],
     grad_products: Sequence[Tensor],
     *,
-    one_minus_shampoo_beta: float = 0.0,
+    one_minus_decay: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP.
 
     .. math::
         \begin{aligned}
             &\text{gram left}_t \leftarrow \operatorname{lerp}(\text{gram left}_{t-1}, \text{grad
-                product}_t, \text{one minus shampoo beta})
+                product}_t, \text{one minus decay})
         \end{aligned}
 
     Args:
         gram_lefts (sequence of Tensor): :math:`\text{gram left}` each, updated in place.
         grad_products (sequence of Tensor): :math:`\text{grad product}` each, only read.
-        one_minus_shampoo_beta (float): One minus shampoo beta; :math:`\text{one minus shampoo
-            beta}` in the rule. Default: 0.0.
+        one_minus_decay (float): One minus decay; :math:`\text{one minus decay}` in the rule.
+            Default: 0.0.
 
     Raises:
         ValueError: An argument is outside its range; or the lists differ in their lengths or
             shapes.
     """
-    _update(gram_lefts, grad_products, one_minus_shampoo_beta=one_minus_shampoo_beta)
+    _update(gram_lefts, grad_products, one_minus_decay=one_minus_decay)

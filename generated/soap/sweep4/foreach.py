@@ -12,10 +12,10 @@ def update(
     gram_lefts: list[Tensor],
     grad_products: list[Tensor],
     *,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for chunk in chunks(gram_lefts, grad_products):
         gram_lefts, grad_products = chunk
-        # L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-        torch._foreach_lerp_(gram_lefts, grad_products, one_minus_shampoo_beta)
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        torch._foreach_lerp_(gram_lefts, grad_products, one_minus_decay)

@@ -11,9 +11,9 @@ def update(
     gram_lefts: list[Tensor],
     grad_products: list[Tensor],
     *,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for gram_left, grad_product in slices(gram_lefts, grad_products):
-        # L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-        gram_left.lerp_(grad_product, one_minus_shampoo_beta)
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        gram_left.lerp_(grad_product, one_minus_decay)

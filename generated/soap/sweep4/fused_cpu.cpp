@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double one_minus_shampoo_beta;
+        double one_minus_decay;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -35,15 +35,15 @@ struct Rule {
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> gram_lefts,
         Stream<const S> grad_products) {
         using C = ComputeType<S>;
-        const C one_minus_shampoo_beta = C(hypers.one_minus_shampoo_beta);
+        const C one_minus_decay = C(hypers.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram_left = load(gram_lefts + i, ahead);
             C grad_product = load(grad_products + i, ahead);
 
-            // L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-            gram_left = lerp(gram_left, grad_product, one_minus_shampoo_beta);
+            // L = lerp(L, g @ transpose(g), 1 - decay)
+            gram_left = lerp(gram_left, grad_product, one_minus_decay);
 
             store(gram_lefts + i, gram_left);
         }

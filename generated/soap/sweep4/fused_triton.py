@@ -24,9 +24,9 @@ def sweep4_scalars(rows, hypers, scalars, tensors):
     row = rows + tl.program_id(0)
     hyper = hypers + tl.load(row + GROUP * tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    one_minus_shampoo_beta = tl.load(hyper)
+    one_minus_decay = tl.load(hyper)
 
-    tl.store(scalars, one_minus_shampoo_beta)
+    tl.store(scalars, one_minus_decay)
 
 
 @triton.jit
@@ -35,10 +35,10 @@ def sweep4_tile(gram_lefts, grad_products, lanes, mask, scalars):
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
     grad_product = tl.load(grad_products + lanes, mask).to(dtype)
-    one_minus_shampoo_beta = tl.load(scalars)
+    one_minus_decay = tl.load(scalars)
 
-    # L = lerp(L, g @ transpose(g), 1 - shampoo_beta)
-    gram_left = lerp(gram_left, grad_product, one_minus_shampoo_beta)
+    # L = lerp(L, g @ transpose(g), 1 - decay)
+    gram_left = lerp(gram_left, grad_product, one_minus_decay)
 
     tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
 

@@ -12,10 +12,10 @@ def update(
     gram_rights: list[Tensor],
     grad_product2s: list[Tensor],
     *,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for chunk in chunks(gram_rights, grad_product2s):
         gram_rights, grad_product2s = chunk
-        # R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
-        torch._foreach_lerp_(gram_rights, grad_product2s, one_minus_shampoo_beta)
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        torch._foreach_lerp_(gram_rights, grad_product2s, one_minus_decay)

@@ -11,9 +11,9 @@ def update(
     gram_rights: list[Tensor],
     grad_product2s: list[Tensor],
     *,
-    one_minus_shampoo_beta: float,
+    one_minus_decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
     for gram_right, grad_product2 in slices(gram_rights, grad_product2s):
-        # R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
-        gram_right.lerp_(grad_product2, one_minus_shampoo_beta)
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right.lerp_(grad_product2, one_minus_decay)

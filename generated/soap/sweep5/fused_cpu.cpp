@@ -13,7 +13,7 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-        double one_minus_shampoo_beta;
+        double one_minus_decay;
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
@@ -35,15 +35,15 @@ struct Rule {
         const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> gram_rights,
         Stream<const S> grad_product2s) {
         using C = ComputeType<S>;
-        const C one_minus_shampoo_beta = C(hypers.one_minus_shampoo_beta);
+        const C one_minus_decay = C(hypers.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C gram_right = load(gram_rights + i, ahead);
             C grad_product2 = load(grad_product2s + i, ahead);
 
-            // R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
-            gram_right = lerp(gram_right, grad_product2, one_minus_shampoo_beta);
+            // R = lerp(R, transpose(g) @ g, 1 - decay)
+            gram_right = lerp(gram_right, grad_product2, one_minus_decay);
 
             store(gram_rights + i, gram_right);
         }

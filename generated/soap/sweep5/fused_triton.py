@@ -24,9 +24,9 @@ def sweep5_scalars(rows, hypers, scalars, tensors):
     row = rows + tl.program_id(0)
     hyper = hypers + tl.load(row + GROUP * tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    one_minus_shampoo_beta = tl.load(hyper)
+    one_minus_decay = tl.load(hyper)
 
-    tl.store(scalars, one_minus_shampoo_beta)
+    tl.store(scalars, one_minus_decay)
 
 
 @triton.jit
@@ -35,10 +35,10 @@ def sweep5_tile(gram_rights, grad_product2s, lanes, mask, scalars):
     dtype: tl.constexpr = scalars.dtype.element_ty
     gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
     grad_product2 = tl.load(grad_product2s + lanes, mask).to(dtype)
-    one_minus_shampoo_beta = tl.load(scalars)
+    one_minus_decay = tl.load(scalars)
 
-    # R = lerp(R, transpose(g) @ g, 1 - shampoo_beta)
-    gram_right = lerp(gram_right, grad_product2, one_minus_shampoo_beta)
+    # R = lerp(R, transpose(g) @ g, 1 - decay)
+    gram_right = lerp(gram_right, grad_product2, one_minus_decay)
 
     tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
 

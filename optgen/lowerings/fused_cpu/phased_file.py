@@ -92,13 +92,15 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
 
 def _call_texts(planned: Sequence[Plan]) -> Iterator[str]:
     """Yield the matrix ops as texts for the runtime, each with the predicates it depends on."""
-    longest = max(planned, key=lambda plan: len(plan.calls))
-    if any(plan.calls != longest.calls[: len(plan.calls)] for plan in planned):
+    texts = [list(map(_call_text, plan.calls)) for plan in planned]
+    longest = max(texts, key=len)
+    if any(own != longest[: len(own)] for own in texts):
         raise NotImplementedError("fused C++: kinds of parameters with different matrix ops")
-    for number, call in enumerate(longest.calls):
-        everywhere = all(number < len(plan.calls) for plan in planned)
-        facts = (f if holds else f"not {f}" for f, holds in longest.facts.items())
-        yield _call_text(call) + ("" if everywhere else f" if {' and '.join(facts)}")
+    facts = planned[texts.index(longest)].facts
+    condition = " and ".join(f if holds else f"not {f}" for f, holds in facts.items())
+    for number, text in enumerate(longest):
+        everywhere = all(number < len(own) for own in texts)
+        yield text + ("" if everywhere else f" if {condition}")
 
 
 def _call_text(call: MatrixCall) -> str:

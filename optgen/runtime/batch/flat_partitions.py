@@ -15,7 +15,6 @@ join leave the original ones in place.
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
-from weakref import ref
 
 from torch import Tensor
 
@@ -24,24 +23,23 @@ from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
 class OriginalParams(NamedTuple):
-    """The parameters that the user gave to a group, by identity, and their numbers of dimensions.
+    """The parameters that the user gave to a group: their numbers of dimensions by identity.
 
-    References are weak: a tensor that is freed leaves its identity to others.
+    No references are kept, weak ones neither: `torch.utils.swap_tensors` refuses tensors that have
+    any, and with them `model.to()` of DTensors. The model keeps its parameters alive, and with
+    them their identities.
     """
 
-    refs: Mapping[int, "ref[Tensor]"]
-    dims: tuple[int, ...]
+    dims: Mapping[int, int]
 
     def has(self, param: Tensor) -> bool:
         """Tell whether a parameter is one of them."""
-        found = self.refs.get(id(param))
-        return found is not None and found() is param
+        return self.dims.get(id(param)) == param.dim()
 
 
 def original_params(group: Mapping[str, Any]) -> OriginalParams:
     """Describe the parameters of a group, which are the user's own."""
-    params = group["params"]
-    return OriginalParams({id(p): ref(p) for p in params}, tuple(map(Tensor.dim, params)))
+    return OriginalParams({id(param): param.dim() for param in group["params"]})
 
 
 def originals_after_load(
@@ -105,4 +103,4 @@ def _exchanged(
         return False
     if any(each.has(param) for each in originals.values() for param in params):
         return False
-    return len(params) < len(original.dims) or any(dim > 1 for dim in original.dims)
+    return len(params) < len(original.dims) or any(dim > 1 for dim in original.dims.values())

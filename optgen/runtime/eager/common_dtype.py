@@ -84,7 +84,16 @@ def _converted(
     written: Sequence[bool],
     deciding: Sequence[bool],
 ) -> OneDtype:
-    """Return lists in a dtype that holds those that decide; convert only lists that `follow`."""
+    """Return lists in one dtype, the narrowest that holds the numbers of the deciding lists.
+
+    Lists that do not follow are left as they are.
+
+    Args:
+        columns: The lists.
+        follows: For each list, whether it is converted.
+        written: For each list, whether its converted copies must be written back.
+        deciding: For each list, whether the common dtype must hold its numbers.
+    """
     pairs = zip(columns, deciding, strict=True)
     common = reduce(torch.promote_types, [c[0].dtype for c, decides in pairs if decides and c])
     converted, back = list(columns), []
@@ -117,6 +126,10 @@ def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[l
 
 
 def lists_of_function(rule: Rule, columns: list[list[Tensor]]) -> OneDtype:
-    """Return the lists of a function in one dtype: the lists that it writes decide."""
+    """Return the lists of a function in one dtype.
+
+    The lists that the function writes decide. Wider lists that it only reads are rounded to the
+    same dtype.
+    """
     written = (True, False, *(state.written for state in rule.states))
     return _converted(columns, [True] * len(columns), written, deciding=written)

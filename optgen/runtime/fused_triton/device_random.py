@@ -1,4 +1,4 @@
-"""Device function that draws random numbers from counters: Threefry-2x32 with 20 rounds.
+"""Device function that draws random numbers from counters: Threefry-2x32 with 13 rounds.
 
 The generator is that of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), as
 in optgen.ir.random_numbers.
@@ -14,14 +14,15 @@ def random_numbers(places, seed, stream, step, CALL: tl.constexpr):
     k0 = word(seed) | (tl.full((), CALL, tl.uint32) << 24)
     k1 = word(step)
     k2 = k0 ^ k1 ^ 0x1BD11BDA
-    x = places.to(tl.uint32) + k0
-    y = ((places >> 32).to(tl.uint32) | (word(stream) << 8)) + k1
+    blocks = places >> 1
+    x = blocks.to(tl.uint32) + k0
+    y = ((blocks >> 32).to(tl.uint32) | (word(stream) << 8)) + k1
     x, y = four_rounds(x, y, 13, 15, 26, 6)
     x, y = four_rounds(x + k1, y + k2 + 1, 17, 29, 16, 24)
     x, y = four_rounds(x + k2, y + k0 + 2, 13, 15, 26, 6)
-    x, y = four_rounds(x + k0, y + k1 + 3, 17, 29, 16, 24)
-    x, y = four_rounds(x + k1, y + k2 + 4, 13, 15, 26, 6)
-    return ((x + k2) >> 8).to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
+    x, y = one_round(x + k0, y + k1 + 3, 17)
+    bits = tl.where(places & 1 == 0, x, y) >> 8  # two places share a block
+    return bits.to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
 
 
 @triton.jit
@@ -33,12 +34,14 @@ def word(number):
 @triton.jit
 def four_rounds(x, y, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
     """Add, rotate and combine four times."""
+    x, y = one_round(x, y, A)
+    x, y = one_round(x, y, B)
+    x, y = one_round(x, y, C)
+    return one_round(x, y, D)
+
+
+@triton.jit
+def one_round(x, y, DISTANCE: tl.constexpr):
+    """Add, rotate and combine."""
     x += y
-    y = ((y << A) | (y >> (32 - A))) ^ x
-    x += y
-    y = ((y << B) | (y >> (32 - B))) ^ x
-    x += y
-    y = ((y << C) | (y >> (32 - C))) ^ x
-    x += y
-    y = ((y << D) | (y >> (32 - D))) ^ x
-    return x, y
+    return x, ((y << DISTANCE) | (y >> (32 - DISTANCE))) ^ x

@@ -126,9 +126,10 @@ def _units(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
 def _follow(
     composed: ast.AST | None, original: ast.AST | None, place: Place, written: Source
 ) -> ast.AST | None:
-    """Go down two trees of one form, to the first node that begins at a place or ends the way.
+    """Return the original of the composed node that begins at a place; None if there is none.
 
-    Return None if the place does not lie in the tree.
+    Both trees are walked side by side as long as they have one form. Where they differ, the last
+    original node on the way is returned.
     """
     if composed is None or original is None or not _covers(composed, place, written):
         return None

@@ -138,11 +138,12 @@ def kahan_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adam_mini(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Adam-mini as arXiv 2406.16793 has it; return the new parameter."""
+    """Take a step of Adam-mini as zyushun/Adam-mini has it for biases, and for rows of matrices."""
     own["t"] = t = own.get("t", 0) + 1
     own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
-    own["v"] = 0.999 * own.get("v", 0) + 0.001 * g.square().mean()
-    root = (own["v"] / (1 - 0.999**t)).sqrt() + 1e-8
+    key, square = ("v", g.square()) if p.dim() < 2 else ("r", g.square().mean(-1, keepdim=True))
+    own[key] = 0.999 * own.get(key, 0) + 0.001 * square
+    root = (own[key] / (1 - 0.999**t)).sqrt() + 1e-8
     return p * (1 - 0.01 * 0.1) - 0.01 * own["m"] / (1 - 0.9**t) / root
 
 

@@ -60,5 +60,5 @@ CASES = (
     Case("tiger", alone(tiger), BOTH),
     Case("sgdw", alone(sgdw), BOTH | {"momentum": 0.9, "nesterov": True}),
     Case("rmsprop_tf", alone(rmsprop_tf), BOTH | {"momentum": 0.9}),
-    Case("lars", alone(lars), {"lr": 1.0, "weight_decay": DECAY}),
+    Case("lars", alone(lars), {"weight_decay": DECAY, "momentum": 0.9}),
 )

@@ -62,7 +62,7 @@ def polar_muon(p: Tensor, g: Tensor, own: Values) -> Tensor:
 def normuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
     """Take a step of NorMuon as zichongli5/NorMuon has it."""
     b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
-    update = polar_express(g.lerp(b, 0.95), 0)
+    update = quintic(g.lerp(b, 0.95))
     size = update.norm()
     mean = (update * update).mean(-1, keepdim=True)
     v = own["v"] = torch.lerp(own.get("v", 0 * mean), mean, 0.05)
@@ -83,11 +83,10 @@ def muon_h(p: Tensor, g: Tensor, own: Values) -> Tensor:
 def adamuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
     """Take a step of AdaMuon as Chongjie-Si/AdaMuon has it."""
     b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
-    o = quintic(g.lerp(b, 0.95))
-    v = own["v"] = 0.999 * own.get("v", 0) + 0.001 * o * o
-    o = o / ((v / (1 - 0.999 ** own["step"])).sqrt() + 1e-8)
-    o = o * (min(p.shape) ** 0.5 / (o.norm() + 1e-8))
-    return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * max(p.shape) ** 0.5 * o
+    o = quintic(g.lerp(b, 0.95).sign())
+    v = own["v"] = 0.95 * own.get("v", 0) + 0.05 * o * o
+    o = o / (v.sqrt() + 1e-8)
+    return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * p.numel() ** 0.5 / (o.norm() + 1e-8) * o
 
 
 def muon_clip(p: Tensor, g: Tensor, own: Values) -> Tensor:
@@ -137,7 +136,8 @@ def exact(
     raise ValueError(f"no reference has the iteration {asked}: add it to {__name__}")
 
 
-SIGNS = {"norm": "Sign", "unconstrained": True}
+SPECTRAL = {"scale": 50.0, "momentum": 0.1}
+SIGNS = {"norm": "Sign", "unconstrained": True, "momentum": 0.1}
 CASES = (
     Case("polar_muon", alone(polar_muon), {}, shapes=MATRICES, orthogonalize=exact),
     Case("normuon", alone(normuon), {}, shapes=MATRICES, orthogonalize=exact),
@@ -151,6 +151,12 @@ CASES = (
         orthogonalize=exact,
         inputs=largest_logits,
     ),
-    Case("scion", alone(scion), {"scale": 50.0}, shapes=(*MATRICES, (6,)), orthogonalize=exact),
+    Case(
+        "scion",
+        alone(scion),
+        {"scale": 50.0, "momentum": 0.1},
+        shapes=(*MATRICES, (6,)),
+        orthogonalize=exact,
+    ),
     Case("scion", alone(scion_by_signs), SIGNS, label="signs", shapes=MATRICES),
 )

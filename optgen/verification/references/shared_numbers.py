@@ -38,6 +38,7 @@ def prodigy(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tens
 def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tensor]:
     """Take a step of D-Adapt Adam as arXiv 2301.07733 and its authors' package have it."""
     root, d = math.sqrt(0.99), own.get("d", 1e-3)
+    own["k"] = own.get("k", 0) + 1
     zeros = [g * 0 for g in grads]
     ms, vs, ss = (own.get(name, zeros) for name in ("exp_avg", "exp_avg_sq", "s"))
     inner = sum(
@@ -58,6 +59,6 @@ def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Values) -> list[
 
 OPTIONS = {"betas": (0.9, 0.99), "weight_decay": 0.1, "d0": 1e-3, "growth_rate": 1.5}
 CASES = (
-    Case("prodigy", together(prodigy), OPTIONS),
-    Case("dadapt_adam", together(dadapt_adam), OPTIONS),
+    Case("prodigy", together(prodigy), OPTIONS | {"use_bias_correction": True}),
+    Case("dadapt_adam", together(dadapt_adam), OPTIONS | {"decouple": True}),
 )

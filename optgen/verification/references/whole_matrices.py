@@ -134,7 +134,7 @@ def kron(p: Tensor, g: Tensor, own: Values) -> Tensor:
         share = (right.abs().max() / left.abs().max()).sqrt()
         left, right = left * share, right / share
     own["q"] = left, right
-    return p - 0.1 * u
+    return p * (1 - 0.1 * 0.05) - 0.1 * u
 
 
 def procrustes(q: Tensor) -> Tensor:

@@ -196,6 +196,23 @@ def test_parameters_that_join_are_parameters() -> None:
     opt.step()
 
 
+def test_parameters_may_be_swapped() -> None:
+    """`model.to()` swaps DTensors, and others after a setting of torch; references forbid it."""
+    net = model()
+    opt = Adafactor(net.parameters())
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        net.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    with_gradients(list(net.parameters()))
+    opt.step()
+    assert net[0].weight.dtype == torch.float64
+    exchange(opt.param_groups[0])
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        opt.step()
+
+
 def test_a_function_takes_what_it_is_given() -> None:
     param, grad = torch.ones(12), torch.ones(12)
     adafactor(

@@ -120,3 +120,26 @@ def test_a_parameter_of_float32_does_not_round(tmp_path: Path) -> None:
         rule(params).step()
     for param, moved in zip(params, expected, strict=True):
         torch.testing.assert_close(param.detach(), moved, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "wide"), UNEQUAL)
+def test_roundings_and_random_numbers_are_those_of_a_plain_loop(
+    dtype: torch.dtype, wide: torch.dtype
+) -> None:
+    """Weights round to their own dtype, and equal places draw equal numbers."""
+    kind = compose(
+        optim.SGD,
+        modifiers.state_dtype(str(wide).removeprefix("torch.")),
+        modifiers.stochastic_rounding,
+    )
+    made = []
+    for lowering in ("fused_cpu", "forloop"):
+        params = parameters(dtype, dtype)
+        optimizer = kind(params, lr=0.1, momentum=0.5, seed=3)
+        with use_lowering(lowering):
+            for _ in range(3):
+                optimizer.step()
+        made.append(torch.cat([param.detach().double() for param in params]))
+    same = (made[0] == made[1]).double().mean()
+    assert same > 0.99  # an element within float32's rounding of its limit may go the other way
+    torch.testing.assert_close(*made, rtol=0.02, atol=0.02)

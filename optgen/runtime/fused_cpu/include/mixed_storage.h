@@ -29,10 +29,6 @@ struct StreamOf<const Mixed> { using Type = MixedStream; };
 template <class S>
 using Stream = typename StreamOf<S>::Type;
 
-template <class S>
-INLINE i64 itemsize(const S*) { return sizeof(S); }
-INLINE i64 itemsize(MixedStream stream) { return itemsize(stream.dtype); }
-
 // Returns a copy's place in memory, as a stream of the dtype of another; null if that is absent.
 template <class S>
 INLINE S* stream_at(void* memory, const S* like) { return like ? static_cast<S*>(memory) : nullptr; }

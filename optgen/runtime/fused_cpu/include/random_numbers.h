@@ -1,6 +1,7 @@
-// Random numbers from counters: Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random
+// Random numbers from counters: Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and combines words of 32 bits, so loops
-// with it vectorize on every CPU.
+// with it vectorize on every CPU. A block has two words: one for an even place, and one for the odd
+// place after it.
 #include "optgen/runtime/fused_cpu/include/delayed_store.h"
 
 namespace optgen {
@@ -22,9 +23,9 @@ INLINE void mix(U& x, U& y) {
     y = (y << DISTANCE | y >> (32 - DISTANCE)) ^ x;
 }
 
-// Returns the first word of the block of a counter; U is a word, or a vector of words.
+// Turns a counter into the two words of its block; U is a word, or a vector of words.
 template <class U>
-INLINE U threefry(const RandomKey& key, U x, U y) {
+INLINE void threefry(const RandomKey& key, U& x, U& y) {
     const u32 k0 = key.words[0], k1 = key.words[1], k2 = key.words[2];
     x += k0, y += k1;
     mix<13>(x, y), mix<15>(x, y), mix<26>(x, y), mix<6>(x, y);
@@ -33,10 +34,7 @@ INLINE U threefry(const RandomKey& key, U x, U y) {
     x += k2, y += k0 + 2;
     mix<13>(x, y), mix<15>(x, y), mix<26>(x, y), mix<6>(x, y);
     x += k0, y += k1 + 3;
-    mix<17>(x, y), mix<29>(x, y), mix<16>(x, y), mix<24>(x, y);
-    x += k1, y += k2 + 4;
-    mix<13>(x, y), mix<15>(x, y), mix<26>(x, y), mix<6>(x, y);
-    return x + k2;
+    mix<17>(x, y);
 }
 
 // Returns 0, 1, 2, ...
@@ -46,27 +44,41 @@ INLINE VectorBits lane_numbers() {
     return found;
 }
 
-// Returns the vector of numbers in [0, 1) of elements place, place + STEP, place + 2 * STEP, ...
-template <int STEP>
-INLINE Vector random_vector(const RandomKey& key, i64 place) {
-    const VectorBits low = lane_numbers() * STEP + u32(place);
-    const VectorBits high = VectorBits{} + (key.stream | u32(place >> 32));
-    const VectorBits bits = threefry(key, low, high) >> 8;
-    return __builtin_convertvector(bit_cast<VectorMask>(bits), Vector) * 0x1p-24f;
+// Returns numbers in [0, 1), multiples of 2**-24.
+INLINE Vector unit_interval(VectorBits words) {
+    return __builtin_convertvector(bit_cast<VectorMask>(words >> 8), Vector) * 0x1p-24f;
+}
+
+// Returns the numbers of the even places from `place` on, which is even, and those of the odd ones.
+// All lie within a block of 2**32 places.
+INLINE VectorPair random_pair(const RandomKey& key, i64 place) {
+    VectorBits x = lane_numbers() + u32(place >> 1);
+    VectorBits y = VectorBits{} + (key.stream | u32(place >> 33));
+    threefry(key, x, y);
+    return {unit_interval(x), unit_interval(y)};
+}
+
+// Returns a pair whose vectors have the elements of even and of odd index in memory order.
+INLINE VectorPair in_memory_order(VectorPair x) {
+    float elements[2 * VECTOR_LANES];
+    for (int i = 0; i < VECTOR_LANES; ++i) elements[2 * i] = x.a[i], elements[2 * i + 1] = x.b[i];
+    __builtin_memcpy(&x, elements, sizeof x);
+    return x;
+}
+
+INLINE float random_number(const RandomKey& key, i64 place) {
+    u32 x = u32(place >> 1), y = key.stream | u32(place >> 33);
+    threefry(key, x, y);
+    return float(int((place & 1 ? y : x) >> 8)) * 0x1p-24f;
 }
 
 // Returns numbers in [0, 1), multiples of 2**-24, for the elements from `place` on that a loop over
-// a stream of S computes at once. A vector's elements lie within a block of 2**32.
+// a stream of S computes at once. Loops with vectors begin at even places.
 template <class S>
 INLINE ComputeType<S> random_numbers(i64 place, const RandomKey& key) {
-    if constexpr (LANES<ComputeType<S>> == 1) {
-        const u32 bits = threefry(key, u32(place), key.stream | u32(place >> 32)) >> 8;
-        return ComputeType<S>(int(bits)) * ComputeType<S>(0x1p-24f);
-    } else if constexpr (DEINTERLEAVED<S>) {
-        return {random_vector<2>(key, place), random_vector<2>(key, place + 1)};
-    } else {
-        return {random_vector<1>(key, place), random_vector<1>(key, place + VECTOR_LANES)};
-    }
+    if constexpr (LANES<ComputeType<S>> == 1) return random_number(key, place);
+    else if constexpr (DEINTERLEAVED<S>) return random_pair(key, place);
+    else return in_memory_order(random_pair(key, place));
 }
 
 }  // namespace optgen

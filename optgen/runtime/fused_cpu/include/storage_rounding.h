@@ -21,6 +21,15 @@ INLINE F largest_not_above(F x) {
     return nearest > x ? below : nearest;
 }
 
+// Cuts off the lower half of the bits of a float32. That moves a number towards zero, so a negative
+// one is first moved away from it.
+template <class U, class F>
+INLINE F largest_bfloat16_not_above(F x) {
+    const U bits = bit_cast<U>(x);
+    const F cut = bit_cast<F>((bits + (0 - (bits >> 31) & 0xffff)) & 0xffff0000);
+    return x == x ? cut : x;
+}
+
 // Picks one of three values that are computed anyway. g++ does not vectorize a loop with a select
 // on a condition that is the same for all elements, but it vectorizes masks.
 inline float by_eps(float eps, float brain, float half, float single) {
@@ -46,7 +55,7 @@ INLINE VectorPair rounded_to(VectorPair x, VectorPair eps) {
 
 inline float rounded_down_to(float x, float eps) {
     return by_eps(
-        eps, largest_not_above<bfloat16, u32>(x), largest_not_above<float16, u32>(x), x);
+        eps, largest_bfloat16_not_above<u32>(x), largest_not_above<float16, u32>(x), x);
 }
 inline double rounded_down_to(double x, double eps) {
     if (eps < FLOAT32_EPS) return x;
@@ -61,8 +70,7 @@ INLINE VectorPair rounded_down_to(VectorPair x, VectorPair eps) {
             largest_not_above<float16, VectorBits>(x.a),
             largest_not_above<float16, VectorBits>(x.b)};
     return {
-        largest_not_above<bfloat16, VectorBits>(x.a),
-        largest_not_above<bfloat16, VectorBits>(x.b)};
+        largest_bfloat16_not_above<VectorBits>(x.a), largest_bfloat16_not_above<VectorBits>(x.b)};
 }
 
 inline float rounded_up_to(float x, float eps) { return -rounded_down_to(-x, eps); }

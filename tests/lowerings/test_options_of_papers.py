@@ -1,0 +1,243 @@
+"""Test options of published optimizers, each against the same steps written by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from lowerings.capture import captured
+from lowerings.papers import drawn
+from spec_files import loaded
+from torch import Tensor
+
+from optgen import use_lowering
+from optgen.optim import (
+    APOLLO,
+    CAME,
+    KLSOAP,
+    SOAP,
+    AdafactorHF,
+    Dion,
+    GaLore,
+    Kron,
+    OneSidedShampoo,
+    Shampoo,
+)
+
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
+STEPS = 8
+Own = dict[str, Any]
+LISTS = Callable[[list[Tensor], list[Tensor], Own], list[Tensor]]
+
+
+def parameters() -> list[Tensor]:
+    """Return parameters of several shapes; one of them is zero."""
+    params = drawn(100)
+    return [*params[:-1], torch.zeros_like(params[-1])]
+
+
+def ratio(p: Tensor, length: Tensor, most: float = math.inf) -> Tensor | float:
+    """Return the parameter's norm over a length; 1 if one of them is zero."""
+    return min(1.0 if 0 in (p.norm(), length) else (p.norm() / length).item(), most)
+
+
+def adam(g: Tensor, own: Own) -> Tensor:
+    own["t"] = t = own.get("t", 0) + 1
+    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
+    own["v"] = 0.999 * own.get("v", 0) + 0.001 * g * g
+    return own["m"] / (1 - 0.9**t) / ((own["v"] / (1 - 0.999**t)).sqrt() + 1e-6)
+
+
+def lamb_without_decay(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    return p - 0.1 * adam(g, own)
+
+
+def adapted_lamb(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    u = adam(g, own)
+    return p - 0.1 * ratio(p, u.norm()) * u
+
+
+def clipped_lamb(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    u = adam(g, own) + 0.2 * p
+    return p - 0.1 * ratio(p, u.norm(), most=1) * u
+
+
+def lars_without_decay(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    own["b"] = 0.9 * own["b"] + 0.8 * g if "b" in own else g
+    return p - 0.1 * own["b"]
+
+
+def adapted_lars(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    return p - 0.1 * trust(p, g, 0.0) * g
+
+
+def clipped_lars(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    return p - 1e-4 * min(trust(p, g, 0.2) / 1e-4, 1) * (g + 0.2 * p)
+
+
+def trust(p: Tensor, g: Tensor, decay: float) -> float:
+    if 0 in (p.norm(), g.norm()):
+        return 1.0
+    return (1e-3 * p.norm() / (g.norm() + decay * p.norm() + 1e-8)).item()
+
+
+ADAPT = {"lr": 0.1, "weight_decay": 0.0, "always_adapt": True}
+ALONE: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
+    "lamb, no decay": ("lamb", lamb_without_decay, {"lr": 0.1, "weight_decay": 0.0}),
+    "lamb, always": ("lamb", adapted_lamb, ADAPT),
+    "lamb, clipped": ("lamb", clipped_lamb, {"lr": 0.1, "weight_decay": 0.2, "trust_clip": True}),
+    "lars, no decay": (
+        "lars",
+        lars_without_decay,
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.2},
+    ),
+    "lars, always": ("lars", adapted_lars, ADAPT),
+    "lars, clipped": ("lars", clipped_lars, {"lr": 1e-4, "weight_decay": 0.2, "trust_clip": True}),
+}
+"""Options of rules that step each parameter alone."""
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", ALONE)
+def test_options_of_a_rule(name: str, lowering: Any) -> None:
+    spec, step_of, options = ALONE[name]
+
+    def steps(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
+        owns = own.setdefault("owns", [{} for _ in params])
+        return [step_of(*each) for each in zip(params, grads, owns, strict=True)]
+
+    follow(spec, steps, options, lowering)
+
+
+def prodigy(beta3: float, decay: float, bias: bool, safe: bool) -> LISTS:
+    """Return Prodigy's step with d0 = 1e-3 and a decay that is added to gradients."""
+
+    def step(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
+        starts, d = own.setdefault("p0", params), own.get("d", 1e-3)
+        own["k"] = k = own.get("k", 0) + 1
+        rate = d * 0.5 * (math.sqrt(1 - 0.999**k) / (1 - 0.9**k) if bias else 1)
+        grads = [g + decay * p for g, p in zip(grads, params, strict=True)]
+        ms, vs, ss = (own.get(name, [0] * len(params)) for name in "mvs")
+        way = sum((g * (x - p)).sum() for g, x, p in zip(grads, starts, params, strict=True))
+        own["r"] = beta3 * own.get("r", 0) + d / 1e-3 * rate * way
+        own["m"] = [0.9 * m + 0.1 * d * g for m, g in zip(ms, grads, strict=True)]
+        own["v"] = [0.999 * v + 0.001 * d**2 * g**2 for v, g in zip(vs, grads, strict=True)]
+        share = d / 1e-3 * (d if safe else rate)
+        own["s"] = [beta3 * s + share * g for s, g in zip(ss, grads, strict=True)]
+        length = sum(s.abs().sum() for s in own["s"])
+        own["d"] = max(d, (own["r"] / length).item())
+        moments = zip(params, own["m"], own["v"], strict=True)
+        return [p - rate * m / (v.sqrt() + own["d"] * 1e-8) for p, m, v in moments]
+
+    return step
+
+
+def dadapt(decay: float, bias: bool) -> LISTS:
+    """Return D-Adapt Adam's step with d0 = 1e-3 and a decay that is added to gradients."""
+    root = math.sqrt(0.999)
+
+    def step(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
+        own["k"] = k = own.get("k", 0) + 1
+        d, zeros = own.get("d", 1e-3), [0 * p for p in params]
+        rate = d * 0.5 * (math.sqrt(1 - 0.999**k) / (1 - 0.9**k) if bias else 1)
+        grads = [g + decay * p for g, p in zip(grads, params, strict=True)]
+        ms, vs, ss = (own.get(name, zeros) for name in "mvs")
+        lists = zip(grads, ss, vs, strict=True)
+        way = sum((g * s / (v.sqrt() + 1e-8)).sum().item() for g, s, v in lists)
+        own["r"] = root * own.get("r", 0) + (1 - root) * rate * way
+        own["m"] = [0.9 * m + 0.1 * rate * g for m, g in zip(ms, grads, strict=True)]
+        own["v"] = [0.999 * v + 0.001 * g**2 for v, g in zip(vs, grads, strict=True)]
+        own["s"] = [root * s + (1 - root) * rate * g for s, g in zip(ss, grads, strict=True)]
+        length = sum(s.abs().sum().item() for s in own["s"])
+        own["d"] = max(d, own["r"] / ((1 - root) * length))
+        moments = zip(params, own["m"], own["v"], strict=True)
+        return [p - m / (v.sqrt() + 1e-8) for p, m, v in moments]
+
+    return step
+
+
+D = {"lr": 0.5, "d0": 1e-3}
+COUPLED = {**D, "weight_decay": 0.1, "decouple": False}
+BIAS = {"use_bias_correction": True}
+ROOT = math.sqrt(0.999)
+TOGETHER: dict[str, tuple[LISTS, dict[str, Any]]] = {
+    "prodigy, default": (prodigy(ROOT, 0.0, False, False), D),
+    "prodigy, coupled": (prodigy(0.9, 0.1, False, False), COUPLED | {"beta3": 0.9}),
+    "prodigy, safe": (prodigy(ROOT, 0.0, True, True), D | BIAS | {"safeguard_warmup": True}),
+    "dadapt_adam, default": (dadapt(0.0, False), D),
+    "dadapt_adam, coupled": (dadapt(0.1, True), COUPLED | BIAS),
+}
+"""Options of rules that share numbers between parameters."""
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", TOGETHER)
+def test_options_of_a_rule_with_shared_numbers(name: str, lowering: Any) -> None:
+    steps, options = TOGETHER[name]
+    follow(name.partition(",")[0], steps, options, lowering)
+
+
+def follow(spec: str, steps: LISTS, options: dict[str, Any], lowering: Any) -> None:
+    """Take steps of a spec and by hand, and compare the parameters."""
+    right, own = parameters(), dict[str, Any]()
+    params = [p.clone() for p in right]
+    optimizer = loaded(spec)(params, **options)
+    for number in range(STEPS):
+        grads = drawn(number)
+        right = steps(right, grads, own)
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad.clone()
+        with use_lowering(lowering):
+            optimizer.step()
+    for param, wanted in zip(params, right, strict=True):
+        torch.testing.assert_close(param, wanted, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("made", [SOAP, KLSOAP])
+def test_covariances_decay_by_the_second_beta_unless_told(made: Any) -> None:
+    """The authors' default of shampoo_beta is -1."""
+
+    def trained(**options: Any) -> Tensor:
+        param = drawn(100)[1][:3, :3].clone()
+        optimizer = made([param], **options)
+        for step in range(15):
+            param.grad = drawn(step)[1][:3, :3].clone()
+            optimizer.step()
+        return param
+
+    by_default = trained(betas=(0.9, 0.7))
+    assert torch.equal(by_default, trained(betas=(0.9, 0.7), shampoo_beta=0.7))
+    assert not torch.equal(by_default, trained(betas=(0.9, 0.7), shampoo_beta=0.9))
+
+
+@pytest.mark.parametrize("way", [*LOWERINGS, "capturable", "differentiable"])
+@pytest.mark.parametrize("made", [AdafactorHF, CAME])
+def test_a_zero_gradient_in_float32_moves_nothing(made: Any, way: Any) -> None:
+    """The product of a row's and a column's moment would be zero there, and the step NaN."""
+    param = torch.ones(3, 4)
+    optimizer = made([param], **({} if way in LOWERINGS else {way: True}))
+    for _ in range(3):
+        param.grad = torch.zeros(3, 4)
+        within = {"capturable": captured(), "differentiable": nullcontext()}
+        with within[way] if way in within else use_lowering(way):
+            optimizer.step()
+    assert torch.equal(param, torch.ones(3, 4))
+
+
+WHOLE: tuple[tuple[Any, str], ...] = (
+    *((Kron, "update_every"), (Kron, "seed"), (APOLLO, "rank"), (APOLLO, "update_proj_gap")),
+    *((APOLLO, "seed"), (GaLore, "rank"), (GaLore, "update_proj_gap"), (Dion, "rank")),
+    *((SOAP, "precondition_frequency"), (KLSOAP, "precondition_frequency")),
+    *((OneSidedShampoo, "every"), (Shampoo, "update_freq"), (Dion, "seed")),
+)
+
+
+@pytest.mark.parametrize(("made", "name"), WHOLE)
+def test_counts_are_whole_numbers(made: Any, name: str) -> None:
+    made([torch.ones(3, 3)], **{name: 2})
+    with pytest.raises(ValueError, match=r"2\.5"):
+        made([torch.ones(3, 3)], **{name: 2.5})
