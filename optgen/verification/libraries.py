@@ -37,8 +37,9 @@ _ADDRESSES = {
 
 
 def _named(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
-    """Make an optimizer of parameters with names."""
-    return plainly(kind, [(f"p{index}", p) for index, p in enumerate(params)], options)
+    """Make an optimizer that knows from their names which parameters are weights and biases."""
+    names = (("mlp" if p.dim() > 1 else "bias") + str(index) for index, p in enumerate(params))
+    return plainly(kind, list(zip(names, params, strict=True)), options)
 
 
 def _projected(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
@@ -46,11 +47,6 @@ def _projected(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> O
     own = ("rank", "update_proj_gap", "scale", "proj_type")
     group = {"params": params, **{key: options[key] for key in own}}
     return plainly(kind, [group], {k: v for k, v in options.items() if k not in own})
-
-
-def _for_matrices(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
-    """Make an optimizer of one group, which is told that it has matrices."""
-    return plainly(kind, [{"params": params, "use_muon": True}], options)
 
 
 def _library(
@@ -164,7 +160,13 @@ LIBRARIES: tuple[Package, ...] = (
         {"kahan_sum": False},
     ),
     _library(
-        "adam_mini", "adam-mini", "adam_mini:Adam_mini", BOTH, {"verbose": False}, make=_named
+        "adam_mini",
+        "adam-mini",
+        "adam_mini:Adam_mini",
+        BOTH,
+        {"verbose": False},
+        make=_named,
+        shapes=((4, 3), (2, 7)),  # biases have no decay there
     ),
     _library(
         "galore",
@@ -193,18 +195,6 @@ LIBRARIES: tuple[Package, ...] = (
         {"lr": 0.1},
         {"matrix_eps": 1e-4},
         shapes=((5, 3), (3, 5), (4, 4)),
-    ),
-    _library(
-        "adamuon",
-        _KOZISTR,
-        "pytorch_optimizer:AdaMuon",
-        {"lr": 0.02, "eps": 1e-8},
-        {"betas": (0.95, 0.999), "weight_decay": 0.01},
-        ours={"nesterov": False},
-        make=_for_matrices,
-        shapes=MATRICES,
-        bound=5e-3,
-        why="both sides iterate in bfloat16",
     ),
     _library(
         "scion",
