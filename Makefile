@@ -11,7 +11,7 @@ OTHER = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
 
-.PHONY: demo test check tests fuzz compositions test-torch test-frameworks format types bench docs clean
+.PHONY: demo test check tests fuzz compositions verify evidence test-torch test-frameworks format types bench docs clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build
@@ -36,6 +36,14 @@ fuzz: $(VENV)/installed ## random rules, in every lowering, for SECONDS=600
 compositions: $(VENV)/installed ## modifiers with rules, pairs and chains, in every lowering and by hand
 	PYTHONPATH=tests $(BIN)/python -m fuzz --matrix $(PARTS) --seconds 1000000 \
 		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
+
+verify: $(VENV)/installed ## every optimizer against an independent implementation; the table is build/evidence.md
+	@mkdir -p build
+	$(BIN)/optgen verify --all --reference rule --json build/evidence.json --markdown build/evidence.md
+
+evidence: $(VENV)/installed ## the same with Triton's interpreter; writes docs/evidence.json and two tables
+	TRITON_INTERPRET=1 $(BIN)/optgen verify --all --reference rule --json docs/evidence.json \
+		--markdown docs/evidence.md --markdown docs/catalogue.md
 
 test-torch: $(OTHER)/installed ## the tests on another torch: TORCH=2.15.0 PYTHON=python3.13
 	$(OTHER)/bin/python -m pytest --numprocesses auto --dist worksteal $(TESTS)

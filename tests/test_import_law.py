@@ -23,9 +23,10 @@ LAW: dict[str, set[str]] = {
     "compositions": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compositions", "spec"},
     "bench": TRAINING,
+    "verification": {"ir", "__version__", *TRAINING},
     "cli": {
         *("spec", "ir", "passes", "lowerings", "emit", "jit", "compositions", "modifiers"),
-        *("bench", "specs", "__version__"),
+        *("bench", "verification", "specs", "__version__"),
         *TRAINING,
     },
     "__main__": {"cli"},
@@ -75,6 +76,8 @@ def allowed(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING:
         return first in TRAINING_LIBRARIES
+    if part == "verification":
+        return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}
     if part == "cli":

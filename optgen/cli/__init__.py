@@ -1,7 +1,7 @@
 """The command line.
 
-Exit codes: 0 ok, 1 stale files, 2 wrong usage, 3 error in a spec, 4 a tool is missing or
-fails, 5 defect of optgen.
+Exit codes: 0 ok, 1 stale files or a missed bound, 2 wrong usage, 3 error in a spec, 4 a tool is
+missing or fails, 5 defect of optgen.
 """
 
 import re

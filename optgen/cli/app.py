@@ -15,6 +15,7 @@ from optgen.lowerings import LOWERINGS
 from optgen.spec.errors import InternalError, SpecError
 
 STALE, USAGE, SPEC, TOOLCHAIN, INTERNAL = 1, 2, 3, 4, 5
+MISSED = 1  # a comparison missed its bound
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -251,3 +252,38 @@ def bench(
 
         arguments = (lists or command.USUAL, dtype, threads, seconds, unfused, compiled)
         command.run(command.Request(names or [], *arguments), json, plot)
+
+
+@app.command()
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Names of the catalogue, such as lion or GaLore."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Compare all optimizers.")] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="package|rule",
+            help="What to compare with: installed packages, or independent rules.",
+            show_default="a package if one is installed, else the rule",
+        ),
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the rows into this file.")] = None,
+    markdown: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write the table into this page, between its two marks."),
+    ] = None,
+) -> None:
+    """Compare optimizers with other implementations.
+
+    The other implementation is the authors' package or a library, or a rule that was written anew
+    in plain torch. Both take 30 steps in float64 from the same start. Each step of a side has the
+    gradients at its own parameters. The comparison runs in every lowering that this machine has;
+    TRITON_INTERPRET=1 adds Triton's on a CPU. The command exits with 1 if a bound is missed.
+    """
+    with exit_codes():
+        from optgen.cli import verify as command
+
+        if not command.run(names or [], every, reference, json, markdown or []):
+            raise typer.Exit(MISSED)

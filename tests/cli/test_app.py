@@ -19,7 +19,7 @@ from optgen.cli import EXTRA
 def test_help_names_every_command() -> None:
     text = run("--help").output
 
-    for command in ("build", "list", "show", "new", "check", "bench"):
+    for command in ("build", "list", "show", "new", "check", "verify", "bench"):
         assert command in text
 
 

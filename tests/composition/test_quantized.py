@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from codes_by_hand import held
 from composition.training import LOWERINGS, difference, give_gradients, parameters
 from interpreter import outside_interpreter, run_inside
 from spec_texts import read, spec
@@ -20,6 +19,7 @@ from optgen import compose, modifiers, optim, use_lowering
 from optgen.keyed import KeyedOptimizerWrapper
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.spec import Spec
+from optgen.verification.references.eight_bits import held
 
 SHAPES = ((40, 33), (130,), (20, 4, 3, 3), (7,))
 """The last is smaller than `SMALLEST`, so its states have no codes."""

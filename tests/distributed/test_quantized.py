@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from codes_by_hand import held
 from distributed import pair
 from distributed.cases import share
 from torch import Tensor, distributed, nn
@@ -18,6 +17,7 @@ from optgen import compose, explain, modifiers, use_lowering
 from optgen.optim import AdamW, Muon
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import local_tensor
+from optgen.verification.references.eight_bits import held
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 

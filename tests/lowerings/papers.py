@@ -1,18 +1,17 @@
-"""Steps of published optimizers, each written from its paper on one parameter in plain torch."""
+"""Steps of the rules of tests/specs, each written from its paper in plain torch."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
-from lowerings.elementwise_papers import ELEMENTWISE
 from torch import Tensor
 
-Own = dict[str, Any]
-"""The values that a step keeps for the next one."""
+from optgen.verification.case import Case
+from optgen.verification.reference import Values as Own
+from optgen.verification.reference import alone, together
+from optgen.verification.references.whole_matrices import SQUARE
 
 
 def novograd(p: Tensor, g: Tensor, own: Own) -> Tensor:
@@ -56,16 +55,6 @@ def amos(p: Tensor, g: Tensor, own: Own) -> Tensor:
     return p - change / (1 + 0.25 * math.sqrt(rate) * decay)
 
 
-def adam_mini(p: Tensor, g: Tensor, own: Own) -> Tensor:
-    """Take a step of Adam-mini as zyushun/Adam-mini has it for biases, and for rows of matrices."""
-    own["t"] = t = own.get("t", 0) + 1
-    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
-    key, square = ("v", g.square()) if p.dim() < 2 else ("r", g.square().mean(1, keepdim=True))
-    own[key] = 0.999 * own.get(key, 0) + 0.001 * square
-    root = (own[key] / (1 - 0.999**t)).sqrt() + 1e-8
-    return p * (1 - 0.01 * 0.1) - 0.01 * own["m"] / (1 - 0.9**t) / root
-
-
 def madgrad(p: Tensor, g: Tensor, own: Own) -> Tensor:
     """Take a step of MADGRAD as arXiv 2101.11075 has it; return the new parameter."""
     own["t"] = t = own.get("t", 0) + 1
@@ -76,16 +65,6 @@ def madgrad(p: Tensor, g: Tensor, own: Own) -> Tensor:
     own["s"] = own.get("s", 0) + weight * g
     goal = start - own["s"] / (own["v"].pow(1 / 3) + 1e-6)
     return 0.9 * p + 0.1 * goal
-
-
-def adam_h(p: Tensor, g: Tensor, own: Own) -> Tensor:
-    """Take a step of AdamH as track 3 of KellerJordan/modded-nanogpt has it."""
-    own["t"] = t = own.get("t", 0) + 1
-    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
-    own["v"] = 0.95 * own.get("v", 0) + 0.05 * g.square()
-    u = own["m"] / (1 - 0.9**t) / ((own["v"] / (1 - 0.95**t)).sqrt() + 1e-8)
-    moved = p - 0.01 * u * (p.norm() / u.norm())
-    return moved * (p.norm() / moved.norm())
 
 
 def sm3(p: Tensor, g: Tensor, own: Own) -> Tensor:
@@ -103,20 +82,62 @@ def sm3(p: Tensor, g: Tensor, own: Own) -> Tensor:
     return p - 0.01 * own["m"]
 
 
-DECAY = {"lr": 0.01, "weight_decay": 0.1}
-PAPERS: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
-    "novograd": ("novograd", novograd, DECAY),
-    "stablespam": ("stablespam", stable_spam, {**DECAY, "reset_every": 7}),
-    "amos": ("amos", amos, {"lr": 0.01}),
-    "adam_mini": ("adam_mini", adam_mini, DECAY),
-    "madgrad": ("madgrad", madgrad, DECAY),
-    "adam_h": ("adam_h", adam_h, {"lr": 0.01}),
-    "sm3": ("sm3", sm3, {"lr": 0.01}),
-    **ELEMENTWISE,
-}
-"""Specs, their steps, and the options of the class that these correspond to."""
+def clipped_lamb(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
+    """Take a step of LAMB as NVIDIA's package has it, with the gradients clipped together."""
+    own["t"] = t = own.get("t", 0) + 1
+    total = math.sqrt(sum(g.square().sum().item() for g in grads))
+    grads = [g / max(total / 2.0, 1) for g in grads]
+    ms, vs = (own.get(name, [0] * len(params)) for name in ("exp_avg", "exp_avg_sq"))
+    own["exp_avg"] = [0.9 * m + 0.1 * g for m, g in zip(ms, grads, strict=True)]
+    own["exp_avg_sq"] = [0.99 * v + 0.01 * g**2 for v, g in zip(vs, grads, strict=True)]
+    made = []
+    for p, m, v in zip(params, own["exp_avg"], own["exp_avg_sq"], strict=True):
+        u = m / (1 - 0.9**t) / ((v / (1 - 0.99**t)).sqrt() + 1e-6) + 0.1 * p
+        made.append(p - 0.01 * p.norm() / u.norm() * u)
+    return made
+
+
+def kl_shampoo(p: Tensor, g: Tensor, own: Own) -> Tensor:
+    """Take a step of a variant of KL-Shampoo, written from the formulas of its spec."""
+    t = own["step"]
+    m = own["m"] = 0.95 * own.get("m", 0) + 0.05 * g
+    for side, x in enumerate((g, g.T)):
+        count = x.size(1)
+        if t == 1:
+            values, vectors = torch.linalg.eigh(x @ x.T / count)
+            own[side] = {"gram": x @ x.T / count, "basis": vectors, "values": values}
+    if t > 1:
+        whitened = []
+        for side, x in enumerate((g, g.T)):
+            other = own[1 - side]
+            inverse = other["basis"] @ (1 / other["values"].clamp(1e-8)).diag() @ other["basis"].T
+            whitened.append(x @ inverse @ x.T / x.size(1))
+        for side, gram in enumerate(whitened):
+            kept = own[side]
+            kept["gram"] = 0.95 * kept["gram"] + 0.05 * gram
+            if t % 10 == 0:
+                kept["basis"] = torch.linalg.qr(kept["gram"] @ kept["basis"])[0]
+            values = torch.diag(kept["basis"].T @ kept["gram"] @ kept["basis"])
+            kept["values"] = 0.95 * kept["values"] + 0.05 * values
+    roots = [
+        side["basis"] @ side["values"].clamp(1e-8).rsqrt().diag() @ side["basis"].T
+        for side in (own[0], own[1])
+    ]
+    return p - 1e-3 * roots[0] @ m @ roots[1]
+
 
 SHAPES = ((5,), (4, 3), (), (2, 7))
+DECAY = {"lr": 0.01, "weight_decay": 0.1}
+CLIPPED = {**DECAY, "betas": (0.9, 0.99), "max_grad_norm": 2.0}
+PAPERS = (
+    Case("novograd", alone(novograd), DECAY, shapes=SHAPES),
+    Case("stablespam", alone(stable_spam), {**DECAY, "reset_every": 7}, shapes=SHAPES),
+    Case("amos", alone(amos), {"lr": 0.01}, shapes=SHAPES),
+    Case("madgrad", alone(madgrad), DECAY, shapes=SHAPES),
+    Case("sm3", alone(sm3), {"lr": 0.01}, shapes=SHAPES),
+)
+CLIPPED_LAMB = Case("clipped_lamb", together(clipped_lamb), CLIPPED, shapes=SHAPES)
+KL_SHAMPOO = Case("kl_shampoo", alone(kl_shampoo), {}, shapes=SQUARE[:2])
 
 
 def drawn(step: int) -> list[Tensor]:

@@ -8,12 +8,12 @@ from itertools import product
 
 import pytest
 import torch
-from codes_by_hand import SHARES, held
 from torch import Tensor
 
 from optgen.ir import quantization
 from optgen.ir.algorithm import QUANTIZED_BLOCKS, QUANTIZED_MAPS
 from optgen.runtime.tensors.quantized import QuantizedTensor, quantized
+from optgen.verification.references.eight_bits import SHARES, held
 
 KINDS = list(product((64, 512), QUANTIZED_MAPS))
 

@@ -1,18 +1,19 @@
-"""Steps that share numbers between parameters, each written from its paper in plain torch."""
+"""Steps that share numbers between parameters, each written from its paper.
+
+The values of each parameter are lists.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
-Own = dict[str, Any]
-"""The values that a step keeps for the next one: those of each parameter are lists."""
+from optgen.verification.case import Case
+from optgen.verification.reference import Values, together
 
 
-def prodigy(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
+def prodigy(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tensor]:
     """Take a step of Prodigy as arXiv 2306.06101 and its authors' package have it."""
     beta1, beta2, beta3, d0 = 0.9, 0.99, math.sqrt(0.99), 1e-3
     starts = own.setdefault("p0", params)
@@ -34,7 +35,7 @@ def prodigy(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]
     ]
 
 
-def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
+def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tensor]:
     """Take a step of D-Adapt Adam as arXiv 2301.07733 and its authors' package have it."""
     root, d = math.sqrt(0.99), own.get("d", 1e-3)
     own["k"] = own.get("k", 0) + 1
@@ -56,27 +57,8 @@ def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Ten
     ]
 
 
-def clipped_lamb(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
-    """Take a step of LAMB as NVIDIA's package has it, with the gradients clipped together."""
-    own["t"] = t = own.get("t", 0) + 1
-    total = math.sqrt(sum(g.square().sum().item() for g in grads))
-    grads = [g / max(total / 2.0, 1) for g in grads]
-    ms, vs = (own.get(name, [0] * len(params)) for name in ("exp_avg", "exp_avg_sq"))
-    own["exp_avg"] = [0.9 * m + 0.1 * g for m, g in zip(ms, grads, strict=True)]
-    own["exp_avg_sq"] = [0.99 * v + 0.01 * g**2 for v, g in zip(vs, grads, strict=True)]
-    made = []
-    for p, m, v in zip(params, own["exp_avg"], own["exp_avg_sq"], strict=True):
-        u = m / (1 - 0.9**t) / ((v / (1 - 0.99**t)).sqrt() + 1e-6) + 0.1 * p
-        made.append(p - 0.01 * p.norm() / u.norm() * u)
-    return made
-
-
-D_OPTIONS = {"betas": (0.9, 0.99), "weight_decay": 0.1, "d0": 1e-3, "growth_rate": 1.5}
-LAMB_OPTIONS = {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1, "max_grad_norm": 2.0}
-Step = Callable[[list[Tensor], list[Tensor], Own], list[Tensor]]
-WIDE_PAPERS: dict[str, tuple[Step, dict[str, Any]]] = {
-    "prodigy": (prodigy, D_OPTIONS | {"use_bias_correction": True}),
-    "dadapt_adam": (dadapt_adam, D_OPTIONS | {"decouple": True}),
-    "clipped_lamb": (clipped_lamb, LAMB_OPTIONS),
-}
-"""Steps of rules in tests/specs, and the options of the class that they correspond to."""
+OPTIONS = {"betas": (0.9, 0.99), "weight_decay": 0.1, "d0": 1e-3, "growth_rate": 1.5}
+CASES = (
+    Case("prodigy", together(prodigy), OPTIONS | {"use_bias_correction": True}),
+    Case("dadapt_adam", together(dadapt_adam), OPTIONS | {"decouple": True}),
+)

@@ -1,23 +1,19 @@
-"""Steps of optimizers in subspaces of low rank, each written from its authors' code in plain torch.
+"""Steps of optimizers in subspaces of low rank, each written from its authors' code.
 
-The steps take one matrix. What the authors draw at random comes from `drawn_normal`, so that both
-sides begin alike.
+The steps take one matrix. Where the authors draw at random, both sides take the numbers of
+`drawn_normal`, so that they begin alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from optgen.ir.random_numbers import gaussian
-
-STEPS = 30
-Own = dict[str, Any]
-"""The values that a step keeps for the next one, with the matrix's number in the optimizer."""
+from optgen.verification.case import STEPS, Case
+from optgen.verification.reference import Values, alone
 
 
 def drawn_normal(*shape: int, seed: int, stream: int, step: int, call: int = 0) -> Tensor:
@@ -26,7 +22,7 @@ def drawn_normal(*shape: int, seed: int, stream: int, step: int, call: int = 0) 
     return gaussian(like, *(torch.tensor(float(n)) for n in (seed, stream, step, call)))
 
 
-def dion(p: Tensor, g: Tensor, own: Own) -> Tensor:
+def dion(p: Tensor, g: Tensor, own: Values) -> Tensor:
     """Take a step of Dion with rank 2 as arXiv 2504.05295 has it; return the new parameter."""
     rows, cols = p.shape
     if "q" not in own:
@@ -42,7 +38,7 @@ def dion(p: Tensor, g: Tensor, own: Own) -> Tensor:
     return torch.addmm(decayed, left, own["q"].t(), alpha=-0.02 * math.sqrt(rows / cols))
 
 
-def galore(p: Tensor, g: Tensor, own: Own, gap: int = 4) -> Tensor:
+def galore(p: Tensor, g: Tensor, own: Values, gap: int = 4) -> Tensor:
     """Take a step of GaLore with rank 2 as arXiv 2403.03507 has it; return the new parameter.
 
     The authors take right vectors from the same decomposition as left ones. Their signs may be
@@ -66,12 +62,12 @@ def galore(p: Tensor, g: Tensor, own: Own, gap: int = 4) -> Tensor:
     return p - p * (0.02 * 0.1)
 
 
-def galore_in_one_basis(p: Tensor, g: Tensor, own: Own) -> Tensor:
+def galore_in_one_basis(p: Tensor, g: Tensor, own: Values) -> Tensor:
     """Take a step of GaLore that keeps its first projection."""
     return galore(p, g, own, gap=200)
 
 
-def apollo(p: Tensor, g: Tensor, own: Own, mini: bool = False) -> Tensor:
+def apollo(p: Tensor, g: Tensor, own: Values, mini: bool = False) -> Tensor:
     """Take a step of APOLLO with rank 2 as arXiv 2412.05270 has it; return the new parameter."""
     rows, cols = p.shape
     rank, age, tall = min(2, rows, cols), own.get("t", 0), rows >= cols
@@ -97,7 +93,7 @@ def apollo(p: Tensor, g: Tensor, own: Own, mini: bool = False) -> Tensor:
     return p - p * (0.02 * 0.1)
 
 
-def apollo_mini(p: Tensor, g: Tensor, own: Own) -> Tensor:
+def apollo_mini(p: Tensor, g: Tensor, own: Values) -> Tensor:
     """Take a step of APOLLO-Mini, which has one scale for a matrix."""
     return apollo(p, g, own, mini=True)
 
@@ -105,21 +101,12 @@ def apollo_mini(p: Tensor, g: Tensor, own: Own) -> Tensor:
 DECAY = {"lr": 0.02, "weight_decay": 0.1}
 LOW = {**DECAY, "betas": (0.9, 0.99), "rank": 2}
 RANDOM = {**LOW, "update_proj_gap": 4, "scale": 4.0, "seed": 5}
-PAPERS: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[str, Any]]] = {
-    "Dion": ("dion", dion, {**DECAY, "mu": 0.9, "rank": 2, "seed": 5}),
-    "GaLore": ("galore", galore, {**LOW, "update_proj_gap": 4}),
-    "GaLore in one basis": ("galore", galore_in_one_basis, LOW),
-    "APOLLO": ("apollo", apollo, RANDOM),
-    "APOLLO-Mini": ("apollo", apollo_mini, {**RANDOM, "mini": True}),
-}
-"""Rules of tests/specs, their steps, and the options of the class that these correspond to."""
-
 SHAPES = ((7, 4), (4, 7), (5, 5), (1, 3), (3, 1), (4, 7), (2, 6))
 """Tall, wide and square matrices, some of them smaller than the rank."""
-
-
-def drawn(step: int) -> list[Tensor]:
-    """Return a tensor of every shape; every fifth step has larger numbers."""
-    generator = torch.Generator().manual_seed(step)
-    size = 20.0 if step % 5 == 4 else 1.0
-    return [torch.randn(s, generator=generator, dtype=torch.float64) * size for s in SHAPES]
+CASES = (
+    Case("dion", alone(dion), {**DECAY, "mu": 0.9, "rank": 2, "seed": 5}, shapes=SHAPES),
+    Case("galore", alone(galore), {**LOW, "update_proj_gap": 4}, shapes=SHAPES),
+    Case("galore", alone(galore_in_one_basis), LOW, label="in one basis", shapes=SHAPES),
+    Case("apollo", alone(apollo), RANDOM, shapes=SHAPES),
+    Case("apollo", alone(apollo_mini), {**RANDOM, "mini": True}, label="mini", shapes=SHAPES),
+)

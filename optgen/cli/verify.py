@@ -1,0 +1,129 @@
+"""Implement `optgen verify`, which compares optimizers with independent implementations."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+
+from optgen.cli.list_specs import columns
+from optgen.emit import write_atomically
+from optgen.spec.files import catalogue_name, module_name
+from optgen.verification import evidence, pages
+from optgen.verification.catalogue import NAMES
+from optgen.verification.evidence import PACKAGE, RULE, Row
+
+
+def run(
+    names: Sequence[str],
+    every: bool,
+    reference: str | None,
+    json: Path | None,
+    markdown: Sequence[Path],
+) -> bool:
+    """Compare, print a report and write files; return whether every row agrees."""
+    if reference not in (None, RULE, PACKAGE):
+        raise typer.BadParameter(f"no reference {reference}; there are {RULE} and {PACKAGE}")
+    chosen = _chosen(names, every)
+    if reference == PACKAGE and not every:
+        _check_installed(chosen)
+    _check_files([*([json] if json else []), *markdown])
+    texts = {page: _page(page, reference) for page in markdown}
+    found = _compare(chosen, reference)
+    typer.echo("\n".join(_summary(found, len(chosen)) if every else _report(found)))
+    if json:
+        write_atomically(json, evidence.to_json(found))
+        typer.echo(f"rows: {json}")
+    for page, text in texts.items():
+        write_atomically(page, pages.filled(text, found, reference))
+        typer.echo(f"table: {page}")
+    return all(row.passed for row in found)
+
+
+def _chosen(names: Sequence[str], every: bool) -> list[str]:
+    """Return the names of the catalogue that are asked for."""
+    if every and names:
+        raise typer.BadParameter("give names or --all, not both")
+    if not every and not names:
+        raise typer.BadParameter("name an optimizer, such as lion, or give --all")
+    return list(NAMES) if every else list(dict.fromkeys(map(_known, names)))
+
+
+def _known(name: str) -> str:
+    """Return the name of the catalogue for a name in any case, such as Lion or GaLore."""
+    found = catalogue_name(name, NAMES)
+    if found is not None:
+        return found
+    close = difflib.get_close_matches(module_name(name), NAMES, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
+    raise typer.BadParameter(f"no optimizer is called {name}; {hint}")
+
+
+def _check_installed(names: Sequence[str]) -> None:
+    """Refuse a name that no installed package has, and say what to install."""
+    for name in names:
+        if evidence.installed(name):
+            continue
+        packages = evidence.distributions(name)
+        way = f"pip install {packages[0]}" if packages else "use --reference rule"
+        known = "is installed" if packages else "is known"
+        raise typer.BadParameter(f"no package that has {name} {known}: {way}")
+
+
+def _check_files(files: Sequence[Path]) -> None:
+    """Refuse a file in a folder that does not exist, before a minute of comparing."""
+    for file in files:
+        if not file.parent.is_dir():
+            raise typer.BadParameter(f"no such folder: {file.parent}")
+
+
+def _page(page: Path, reference: str | None) -> str:
+    """Return the text of a page; refuse one that has no place for the table."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    if text and not pages.has_marks(text, reference):
+        marks = f"{pages.start_mark(reference)} and {pages.END}"
+        raise typer.BadParameter(f"{page} has no place for the table: add the lines {marks}")
+    return text
+
+
+def _compare(names: Sequence[str], reference: str | None) -> list[Row]:
+    """Return the rows of all names, and show the progress."""
+    found: list[Row] = []
+    with typer.progressbar(
+        names, item_show_func=lambda name: name or "", file=typer.get_text_stream("stderr")
+    ) as bar:
+        for name in bar:
+            found += evidence.rows(name, reference)
+    return found
+
+
+def _report(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a few lines for each row, then the table."""
+    for row in rows:
+        verdict = "agrees" if row.passed else "DOES NOT AGREE"
+        yield f"{row.name} {verdict} with {row.reference}, version {row.version}"
+        yield f"  source: {row.source}"
+        yield f"  {row.steps} steps in {row.dtype}; each side has the gradients at its parameters"
+        for key, error in row.errors.items():
+            yield f"  {pages.TITLES[key]}: the largest difference of an element is {error:.1e}"
+        yield f"  the bound is {row.bound:.0e}"
+        yield from (f"  {why}" for why in evidence.reasons(row))
+        yield ""
+    yield _table(rows)
+
+
+def _summary(rows: Sequence[Row], count: int) -> Iterator[str]:
+    """Yield the table, how many rows agree, and how many names have no row."""
+    if rows:
+        yield _table(rows)
+    agreeing = sum(row.passed for row in rows)
+    yield f"\n{agreeing} of {len(rows)} rows agree with their reference"
+    without = count - len({row.name for row in rows})
+    if without:
+        yield f"{without} of {count} optimizers have no installed package"
+
+
+def _table(rows: Sequence[Row]) -> str:
+    return columns([pages.header(), *map(pages.cells, rows)])

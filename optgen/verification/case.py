@@ -1,0 +1,43 @@
+"""A case: one of our optimizers with options, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from optgen.verification.problem import Problem, Shapes
+from optgen.verification.reference import Begin, Given
+
+STEPS = 30
+BOUND = 1e-10
+ANY: Shapes = ((5,), (4, 3), (), (2, 7), (2, 3, 4))
+MATRICES: Shapes = ((5, 3), (3, 5), (4, 4), (5, 3), (1, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One of our optimizers with options, and what it is compared with."""
+
+    name: str  # of the catalogue
+    begin: Begin
+    options: Mapping[str, Any]  # of our class
+    label: str = ""  # what is special about it
+    shapes: Shapes = ANY
+    steps: int = STEPS
+    bound: float = BOUND  # the largest difference of an element, after any step
+    inputs: Callable[[Problem, list[Tensor], int], Given] | None = None
+    # It takes the place of our `orthogonalize`, which computes in bfloat16.
+    orthogonalize: Callable[..., list[Tensor]] | None = None
+    sparse: bool = False  # gradients have some of the rows
+    closure: bool = False  # a step is handed a closure
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that both sides solve; line searches need one that stands still."""
+        return Problem(self.shapes, still=self.closure)
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.label}" if self.label else self.name

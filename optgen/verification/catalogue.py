@@ -1,0 +1,23 @@
+"""The optimizers of the catalogue by name."""
+
+from __future__ import annotations
+
+import torch.optim
+
+import optgen.optim
+from optgen.generated.row_wise_adagrad import RowWiseAdagrad
+from optgen.optim._published import PUBLISHED, published
+from optgen.verification.torch_classes import CLASSES
+
+KEYED = {"row_wise_adagrad": RowWiseAdagrad}
+"""Classes that `optgen.keyed` has, and `optgen.optim` has not."""
+NAMES = tuple(sorted({*CLASSES, *KEYED, *PUBLISHED}))
+"""The names of all optimizers."""
+
+
+def kind_of(name: str) -> type[torch.optim.Optimizer]:
+    """Return the class with a name of the catalogue."""
+    if name in PUBLISHED:
+        return published(name)
+    kind: type[torch.optim.Optimizer] = KEYED.get(name) or getattr(optgen.optim, CLASSES[name])
+    return kind

@@ -1,0 +1,172 @@
+"""Take the steps of a case on both sides, each with the gradients at its own parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optgen.runtime import matrix_ops
+from optgen.runtime.backends import BACKENDS
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.use_lowering import use_lowering
+from optgen.verification.case import Case
+from optgen.verification.reference import Given, Packaged, Reference
+
+BY_HAND = "by_hand"
+"""The key of a class that is written by hand, so that it has no lowerings."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """The parameters of a reference after each step, and the reference after the last one."""
+
+    params: list[list[Tensor]]
+    reference: Reference | Packaged
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """Our optimizer after the steps of a case, with the largest difference of an element."""
+
+    optimizer: Optimizer
+    params: list[Tensor]
+    reference: Reference | Packaged
+    error: float
+
+
+@cache
+def trajectory(case: Case) -> Trajectory:
+    """Take the steps of the reference. All lowerings are compared with the same ones."""
+    reference = case.begin(case.problem.start())
+    params = []
+    for step in range(1, case.steps + 1):
+        if isinstance(reference, Packaged):
+            take_step(case, reference.optimizer, reference.params, step)
+        else:
+            here = reference.params
+            reference.step(_gradients(case, here, step), _given(case, here, step))
+        params.append([param.detach().clone() for param in reference.params])
+    return Trajectory(params, reference)
+
+
+def follow(case: Case, kind: Callable[..., Optimizer], lowering: str) -> Followed:
+    """Take the steps of a case with our optimizer, through one lowering."""
+    expected = trajectory(case)
+    on_gpu = lowering == "fused_triton" and torch.cuda.is_available()
+    device = torch.device("cuda" if on_gpu else "cpu")
+    params = [p.to(device, copy=True).requires_grad_() for p in case.problem.start()]
+    optimizer = kind(params, **case.options)
+    worst = 0.0
+    with _orthogonalizing(case, optimizer), _through(lowering):
+        for step, wanted in enumerate(expected.params, 1):
+            take_step(case, optimizer, params, step)
+            worst = worse(worst, difference(params, wanted))
+    return Followed(optimizer, params, expected.reference, worst)
+
+
+def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int) -> None:
+    """Take one step of an optimizer with the gradients at its parameters."""
+    here = [param.detach().cpu() for param in params]
+    gradients = _gradients(case, here, step)
+    for param, gradient in zip(params, gradients, strict=True):
+        param.grad = gradient.to(param.device)
+    if case.closure:
+        optimizer.step(_closure(case, params))
+        return
+    given: dict[str, Any] = {
+        name: values and [value.to(p.device) for value, p in zip(values, params, strict=True)]
+        for name, values in _given(case, here, step).items()
+    }
+    optimizer.step(**given)
+
+
+def difference(found: list[Tensor], wanted: list[Tensor]) -> float:
+    """Return the largest difference of an element; NaN if any difference is NaN."""
+    pairs = zip(found, wanted, strict=True)
+    return torch.stack([(p.detach().cpu() - w).abs().max() for p, w in pairs]).max().item()
+
+
+def lowerings(kind: type[Optimizer]) -> tuple[str, ...]:
+    """Return the lowerings that a class has and that this machine can run."""
+    rule = getattr(kind, "rule", None)
+    if rule is None:
+        return (BY_HAND,)
+    missing = set()
+    if compiler.find() is None:
+        missing.add("fused_cpu")
+    if rule.why_uncut or rule.why_not_in_triton or rule.gradient == "sparse_only":
+        missing.add("fused_triton")
+    if rule.gradient == "sparse_only":
+        missing.add("foreach")
+    if find_spec("triton") is None or not (torch.cuda.is_available() or _is_interpreted()):
+        missing.add("fused_triton")
+    return tuple(name for name in BACKENDS if name not in missing)
+
+
+def _is_interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1" and find_spec("numpy") is not None
+
+
+def worse(worst: float, error: float) -> float:
+    """Return the larger of two differences; NaN is the largest."""
+    return error if error > worst or math.isnan(error) else worst
+
+
+def _gradients(case: Case, params: list[Tensor], step: int) -> list[Tensor]:
+    found = case.problem.gradients(params, step)
+    return [_some_rows(each, step) for each in found] if case.sparse else found
+
+
+def _some_rows(gradient: Tensor, step: int) -> Tensor:
+    """Return some rows of a gradient; one row comes twice, and its values add up."""
+    rows = [row for row in range(len(gradient)) if (row + step) % 3]
+    parts = torch.stack([gradient[rows[0]] / 2, gradient[rows[0]] / 2, *gradient[rows[1:]]])
+    indices = torch.tensor([[rows[0], *rows]])
+    return torch.sparse_coo_tensor(indices, parts, gradient.shape, check_invariants=True)
+
+
+def _given(case: Case, params: list[Tensor], step: int) -> Given:
+    return case.inputs(case.problem, params, step) if case.inputs else {}
+
+
+def _closure(case: Case, params: list[Tensor]) -> Callable[[], float]:
+    def closure() -> float:
+        here = [param.detach() for param in params]
+        for param, gradient in zip(params, _gradients(case, here, 1), strict=True):
+            param.grad = gradient
+        return case.problem.loss(here, 1).item()
+
+    return closure
+
+
+def _through(lowering: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if lowering == BY_HAND else use_lowering(lowering)
+
+
+@contextlib.contextmanager
+def _orthogonalizing(case: Case, optimizer: Optimizer) -> Iterator[None]:
+    """Let a case's `orthogonalize` take the place of ours."""
+    with contextlib.ExitStack() as stack:
+        if case.orthogonalize:
+            ours = matrix_ops.orthogonalize
+            folder = getattr(type(optimizer), "lowerings", "")
+            names = (f"{folder}.{name}" for name in ("forloop", "foreach", "fused_triton"))
+            generated = (import_module(name) for name in names if find_spec(name))
+            for owner in (matrix_ops, *generated):
+                if getattr(owner, "orthogonalize", None) is ours:
+                    stack.enter_context(
+                        mock.patch.object(owner, "orthogonalize", case.orthogonalize)
+                    )
+        yield

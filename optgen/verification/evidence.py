@@ -1,0 +1,128 @@
+"""Rows of evidence: how far an optimizer ends from its reference, in every lowering."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from optgen import __version__
+from optgen.verification.case import Case
+from optgen.verification.catalogue import kind_of
+from optgen.verification.compare import follow, lowerings, worse
+from optgen.verification.libraries import LIBRARIES
+from optgen.verification.packages import Package
+from optgen.verification.references import CASES
+from optgen.verification.references.sources import SOURCES
+from optgen.verification.torch_classes import TORCH
+
+RULE, PACKAGE = "rule", "package"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison of an optimizer. The fields are the keys of docs/evidence.json."""
+
+    name: str
+    reference: str
+    version: str
+    source: str
+    steps: int
+    dtype: str
+    errors: dict[str, float]  # the largest difference of an element, by lowering
+    bound: float
+    passed: bool
+
+    @property
+    def worst(self) -> float:
+        """The largest difference in any lowering."""
+        largest = 0.0
+        for error in self.errors.values():
+            largest = worse(largest, error)
+        return largest
+
+
+def rows(name: str, reference: str | None) -> list[Row]:
+    """Compare an optimizer with the references of a kind; None prefers the first package.
+
+    There is no row if no package is installed, and `reference` asks for one.
+    """
+    if reference == RULE:
+        return [_by_rule(name)]
+    found = [_by_package(each) for each in installed(name)[: None if reference else 1]]
+    return found if found or reference else [_by_rule(name)]
+
+
+def installed(name: str) -> list[list[Package]]:
+    """Return the installed packages that have an optimizer; each as a list of its cases."""
+    found: dict[str, list[Package]] = {}
+    for package in (*TORCH, *LIBRARIES):
+        if package.case.name == name and package.version is not None:
+            found.setdefault(package.distribution, []).append(package)
+    return list(found.values())
+
+
+def distributions(name: str) -> list[str]:
+    """Return the packages that have an optimizer, installed or not."""
+    packages = (p.distribution for p in (*TORCH, *LIBRARIES) if p.case.name == name)
+    return list(dict.fromkeys(packages))
+
+
+def reasons(row: Row) -> list[str]:
+    """Return why a row's package has a wider bound than usual."""
+    packages = [package for found in installed(row.name) for package in found]
+    return [p.why for p in packages if p.why and row.reference == _title(p.distribution)]
+
+
+def to_json(found: Sequence[Row]) -> str:
+    """Return rows as JSON, a list of objects. A difference that is NaN or infinite is null."""
+    listed = []
+    for row in found:
+        errors = {key: e if math.isfinite(e) else None for key, e in row.errors.items()}
+        listed.append(asdict(row) | {"errors": errors})
+    return json.dumps(listed, indent=1) + "\n"
+
+
+def from_json(text: str) -> list[Row]:
+    """Return the rows of a JSON text."""
+    listed = json.loads(text)
+    for entry in listed:
+        entry["errors"] = {k: math.nan if e is None else e for k, e in entry["errors"].items()}
+    return [Row(**entry) for entry in listed]
+
+
+def _by_rule(name: str) -> Row:
+    """Compare with the independent rule; a class of torch.optim with torch's."""
+    cases = [case for case in CASES if case.name == name]
+    if not cases:
+        return _by_package([package for package in TORCH if package.case.name == name])
+    source = SOURCES[name]
+    return _row(cases, f"independent rule ({source.title})", __version__, source.address)
+
+
+def _by_package(packages: Sequence[Package]) -> Row:
+    """Compare with all cases of one package."""
+    first = packages[0]
+    reference = _title(first.distribution)
+    cases = [package.case for package in packages]
+    if all(case.label for case in cases):  # what they have in common is not the whole rule
+        reference += f" ({', '.join(case.label for case in cases)})"
+    return _row(cases, reference, first.version or "", first.source)
+
+
+def _title(distribution: str) -> str:
+    return "torch.optim" if distribution == "torch" else distribution
+
+
+def _row(cases: Sequence[Case], reference: str, version: str, source: str) -> Row:
+    kind = kind_of(cases[0].name)
+    errors: dict[str, float] = {}
+    passed = True
+    for lowering in lowerings(kind):
+        for case in cases:
+            error = follow(case, kind, lowering).error
+            errors[lowering] = worse(errors.get(lowering, 0.0), error)
+            passed = passed and error <= case.bound
+    steps, bound = max(case.steps for case in cases), max(case.bound for case in cases)
+    return Row(cases[0].name, reference, version, source, steps, "float64", errors, bound, passed)

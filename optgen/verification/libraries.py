@@ -1,0 +1,219 @@
+"""Optimizers of other libraries, with arguments that mean the rule of the catalogue.
+
+Where an author publishes a package, it comes before other libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optgen.verification.case import MATRICES, Case
+from optgen.verification.packages import Package, packaged, plainly
+from optgen.verification.references.moments import BOTH, DECAY, PLAIN
+
+_ADAFACTOR = "transformers.optimization:Adafactor"
+_GITHUB = "https://github.com/"
+_ADDRESSES = {
+    "adabelief-pytorch": "juntang-zhuang/Adabelief-Optimizer",
+    "adam-mini": "zyushun/Adam-mini",
+    "came-pytorch": "yangluo7/CAME",
+    "dadaptation": "facebookresearch/dadaptation",
+    "galore-torch": "jiaweizzhao/GaLore",
+    "lion-pytorch": "lucidrains/lion-pytorch",
+    "prodigyopt": "konstmish/prodigy",
+    "pytorch-optimizer": "kozistr/pytorch_optimizer",
+    "schedulefree": "facebookresearch/schedule_free",
+    "timm": "huggingface/pytorch-image-models",
+    "torch": "pytorch/pytorch",
+    "torch-optimi": "warner-benjamin/optimi",
+    "torch-optimizer": "jettify/pytorch-optimizer",
+    "transformers": "huggingface/transformers",
+}
+"""The repositories of distributions, by the names that pip knows."""
+
+
+def _named(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+    """Make an optimizer that knows from their names which parameters are weights and biases."""
+    names = (("mlp" if p.dim() > 1 else "bias") + str(index) for index, p in enumerate(params))
+    return plainly(kind, list(zip(names, params, strict=True)), options)
+
+
+def _projected(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+    """Make an optimizer of one group, whose options say how it projects."""
+    own = ("rank", "update_proj_gap", "scale", "proj_type")
+    group = {"params": params, **{key: options[key] for key in own}}
+    return plainly(kind, [group], {k: v for k, v in options.items() if k not in own})
+
+
+def _library(
+    name: str,
+    distribution: str,
+    path: str,
+    options: Mapping[str, Any],
+    theirs: Mapping[str, Any] | None = None,
+    *,
+    ours: Mapping[str, Any] | None = None,
+    make: Any = plainly,
+    why: str = "",
+    **case: Any,
+) -> Package:
+    """Return a package. Both sides get `options`; `theirs` and `ours` are for one side only."""
+    begin = packaged(path, {**options, **(theirs or {})}, make)
+    source = _GITHUB + _ADDRESSES[distribution]
+    return Package(
+        distribution, source, Case(name, begin, {**options, **(ours or {})}, **case), why
+    )
+
+
+_D = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
+_RECTIFIED = BOTH | {"betas": (0.9, 0.99)}
+_HEAVY = BOTH | {"momentum": 0.9}
+_KOZISTR = "pytorch-optimizer"
+_MIXED = ((5,), (4, 3), (2, 7))
+LIBRARIES: tuple[Package, ...] = (
+    _library("lion", "lion-pytorch", "lion_pytorch:Lion", BOTH),
+    _library("lion", "timm", "timm.optim:Lion", BOTH),
+    _library("lion", "torch-optimi", "optimi:Lion", BOTH, {"triton": False}),
+    _library("lion", _KOZISTR, "pytorch_optimizer:Lion", BOTH),
+    _library("signum", _KOZISTR, "pytorch_optimizer:SignSGD", BOTH),
+    _library("tiger", _KOZISTR, "pytorch_optimizer:Tiger", BOTH),
+    _library("prodigy", "prodigyopt", "prodigyopt:Prodigy", _D | {"use_bias_correction": True}),
+    _library("dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _D | {"decouple": True}),
+    _library("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", BOTH),
+    _library(
+        "schedule_free_adamw",
+        "schedulefree",
+        "schedulefree:AdamWScheduleFree",
+        BOTH | {"warmup_steps": 5},
+        label="with a warmup",
+    ),
+    _library("schedule_free_sgd", "schedulefree", "schedulefree:SGDScheduleFree", BOTH),
+    _library("schedule_free_radam", "schedulefree", "schedulefree:RAdamScheduleFree", _RECTIFIED),
+    _library("adafactor_hf", "transformers", _ADAFACTOR, {"weight_decay": DECAY}),
+    _library(
+        "adafactor_hf",
+        "transformers",
+        _ADAFACTOR,
+        BOTH | {"beta1": 0.9, "scale_parameter": False},
+        {"relative_step": False},
+        label="with momentum",
+    ),
+    _library("came", "came-pytorch", "came_pytorch:CAME", BOTH, shapes=MATRICES),
+    _library("came", _KOZISTR, "pytorch_optimizer:CAME", BOTH, shapes=MATRICES),
+    _library(
+        "adabelief",
+        "adabelief-pytorch",
+        "adabelief_pytorch:AdaBelief",
+        _RECTIFIED,
+        {"print_change_log": False},
+    ),
+    _library("adabelief", "timm", "timm.optim:AdaBelief", _RECTIFIED),
+    _library(
+        "adabelief",
+        "torch-optimizer",
+        "torch_optimizer:AdaBelief",
+        PLAIN | {"rectify": False, "eps": 1e-8},
+        label="not rectified",
+    ),
+    _library("yogi", "torch-optimizer", "torch_optimizer:Yogi", BOTH),
+    _library("adopt", "timm", "timm.optim:Adopt", BOTH, {"clip_exp": 0.25}),
+    _library(
+        "adopt",
+        "timm",
+        "timm.optim:Adopt",
+        BOTH,
+        {"clip_exp": 0.25, "decoupled": True},
+        ours={"decouple": True},
+        label="decoupled",
+    ),
+    _library("lamb", "timm", "timm.optim:Lamb", BOTH, {"max_grad_norm": None}),
+    _library("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
+    _library("sgdw", "timm", "timm.optim:SGDW", _HEAVY | {"nesterov": True}),
+    _library("sgdw", _KOZISTR, "pytorch_optimizer:SGDW", _HEAVY),
+    _library("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _HEAVY),
+    _library(
+        "mars",
+        "timm",
+        "timm.optim:Mars",
+        BOTH | {"betas": (0.95, 0.99), "betas_1d": (0.9, 0.95)},
+        ours={"weight_decay_1d": DECAY},
+        shapes=_MIXED,
+    ),
+    _library(
+        "ademamix",
+        _KOZISTR,
+        "pytorch_optimizer:AdEMAMix",
+        BOTH | {"alpha": 5},
+        {"weight_decouple": True},
+    ),
+    _library("grams", _KOZISTR, "pytorch_optimizer:Grams", BOTH),
+    _library("stable_adamw", "torch-optimi", "optimi:StableAdamW", BOTH, {"triton": False}),
+    _library(
+        "stable_adamw",
+        _KOZISTR,
+        "pytorch_optimizer:StableAdamW",
+        BOTH | {"eps": 1e-6},
+        {"kahan_sum": False},
+    ),
+    _library(
+        "adam_mini",
+        "adam-mini",
+        "adam_mini:Adam_mini",
+        BOTH,
+        {"verbose": False},
+        make=_named,
+        shapes=((4, 3), (2, 7)),  # biases have no decay there
+    ),
+    _library(
+        "galore",
+        "galore-torch",
+        "galore_torch:GaLoreAdamW",
+        _RECTIFIED | {"rank": 2, "update_proj_gap": 200, "scale": 0.25},
+        {"proj_type": "std", "no_deprecation_warning": True},
+        make=_projected,
+        shapes=MATRICES,
+        bound=1e-6,
+        why="the package decomposes gradients in float32",
+    ),
+    _library(
+        "soap",
+        _KOZISTR,
+        "pytorch_optimizer:SOAP",
+        {},
+        shapes=((4, 4), (3, 3), (6,)),
+        bound=1e-6,
+        why="the library turns bases in float32",
+    ),
+    _library(
+        "shampoo",
+        _KOZISTR,
+        "pytorch_optimizer:Shampoo",
+        {"lr": 0.1},
+        {"matrix_eps": 1e-4},
+        shapes=((5, 3), (3, 5), (4, 4)),
+    ),
+    _library(
+        "scion",
+        _KOZISTR,
+        "pytorch_optimizer:SCION",
+        {"scale": 50.0, "momentum": 0.1},
+        {"constraint": True},
+        shapes=MATRICES,
+        bound=1e-2,
+        why="both sides iterate in bfloat16",
+    ),
+    _library("kahan_adamw", "torch", "torch.optim:AdamW", BOTH, {"foreach": False}),
+    _library(
+        "row_wise_adagrad",
+        "torch",
+        "torch.optim:Adagrad",
+        BOTH | {"lr_decay": 0.1, "initial_accumulator_value": 0.2},
+        {"foreach": False},
+        label="tables of one column",
+        shapes=((6, 1), (3, 1)),
+    ),
+)

@@ -1,0 +1,62 @@
+"""Optimizers of other libraries, which a comparison uses if they are installed.
+
+A package that computes less
+exactly than in float64 has a wider bound, with the reason beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optgen.verification.case import Case
+from optgen.verification.reference import Begin, Packaged
+
+Make = Callable[[Any, list[Tensor], Mapping[str, Any]], Optimizer]
+
+
+@dataclass(frozen=True, eq=False)
+class Package:
+    """An optimizer of a library, as the reference of a case."""
+
+    distribution: str  # the name that pip knows
+    source: str
+    case: Case
+    why: str = ""  # the reason for a bound that is wider than usual
+
+    @property
+    def version(self) -> str | None:
+        """The installed version, or None."""
+        try:
+            return importlib.metadata.version(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+
+def plainly(kind: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
+    """Make an optimizer of parameters."""
+    optimizer: Optimizer = kind(params, **options)
+    return optimizer
+
+
+def packaged(path: str, options: Mapping[str, Any], make: Make = plainly) -> Begin:
+    """Return a reference that imports a class, such as "lion_pytorch:Lion", and makes it."""
+
+    def begin(start: list[Tensor]) -> Packaged:
+        module, _, name = path.partition(":")
+        params = [tensor.clone().requires_grad_() for tensor in start]
+        with contextlib.redirect_stdout(io.StringIO()):  # some print advice
+            optimizer = make(getattr(import_module(module), name), params, options)
+        if hasattr(optimizer, "train"):
+            optimizer.train()
+        return Packaged(optimizer, params)
+
+    return begin

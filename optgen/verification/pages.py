@@ -1,0 +1,76 @@
+"""Tables of evidence in Markdown, and pages that contain them between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optgen.runtime.backends import BACKENDS
+from optgen.verification.compare import BY_HAND
+from optgen.verification.evidence import Row
+
+END = "<!-- end -->"
+TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by hand"}
+"""The titles of lowerings. LBFGS has none, because it is written by hand."""
+_HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
+_FILLED = "difference"
+"""The column that is filled in a table with other columns."""
+
+
+def start_mark(reference: str | None) -> str:
+    """Return the line before a table of one kind of references."""
+    option = f" --reference {reference}" if reference else ""
+    return f"<!-- by optgen verify{option} -->"
+
+
+def has_marks(page: str, reference: str | None) -> bool:
+    """Tell whether a page has the two lines between which a table belongs."""
+    return END in page.partition(start_mark(reference))[2]
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row as text, in the columns of `header`."""
+    errors = (f"{row.errors[key]:.1e}" if key in row.errors else "" for key in TITLES)
+    agrees = "yes" if row.passed else "no"
+    start = (row.name, row.reference, row.version, str(row.steps))
+    return (*start, *errors, f"{row.bound:.0e}", agrees)
+
+
+def header() -> tuple[str, ...]:
+    """Return the titles of the columns."""
+    return _HEADER
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return a table in Markdown. The reference is a link to its source."""
+    lines = [header(), ("---",) * len(header())]
+    for row in rows:
+        name, reference, *rest = cells(row)
+        lines.append((f"`{name}`", f"[{reference}]({row.source})", *rest))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
+    """Return a page with the table of rows between its marks. An empty page gets marks, too.
+
+    A table with a column "difference" keeps its other columns.
+    """
+    start = start_mark(reference)
+    before, _, rest = (page or f"{start}\n{END}\n").partition(start)
+    old, _, after = rest.partition(END)
+    new = _with_differences(old, rows) if f"| {_FILLED} |" in old else f"\n\n{table(rows)}\n"
+    return f"{before}{start}{new}{END}{after}"
+
+
+def _with_differences(old: str, rows: Sequence[Row]) -> str:
+    """Write the largest difference of each row into a table that has its own columns."""
+    largest = {f"`{row.name}`": f"{row.worst:.1e}" for row in rows}
+    lines = old.split("\n")
+    titles = next(line for line in lines if f"| {_FILLED} |" in line).split(" | ")
+    place = titles.index(_FILLED)
+    for number, line in enumerate(lines):
+        parts = line.split(" | ")
+        name = parts[0].removeprefix("| ")
+        if len(parts) == len(titles) and name in largest:
+            parts[place] = largest[name]
+            lines[number] = " | ".join(parts)
+    return "\n".join(lines)

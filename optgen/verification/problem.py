@@ -1,0 +1,77 @@
+"""The problem of a comparison: least squares, whose gradients depend on the parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+Shapes = tuple[tuple[int, ...], ...]
+LOUD = 20.0
+"""The size of the noise in every fifth step; else it is 1. Rules that clip must clip there."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Least squares for each parameter, on other data in every step.
+
+    A parameter is a matrix here, with its first axis as rows. A step draws data X and Y, and the
+    loss is |X p - Y|² / 2n. Every number is in float64 on the CPU.
+    """
+
+    shapes: Shapes
+    still: bool = False  # every step has the data of the first one
+
+    def start(self) -> list[Tensor]:
+        """Return the parameters before the first step."""
+        generator = torch.Generator().manual_seed(100)
+        return [_normal(shape, generator) for shape in self.shapes]
+
+    def gradients(self, params: list[Tensor], step: int) -> list[Tensor]:
+        """Return the gradients at some parameters, counted from step 1."""
+        found = []
+        for param, (x, y) in zip(params, self._data(step), strict=True):
+            residual = x @ param.reshape(x.size(1), -1) - y
+            found.append((x.mT @ residual / len(x)).reshape(param.shape))
+        return found
+
+    def loss(self, params: list[Tensor], step: int) -> Tensor:
+        """Return the loss at some parameters."""
+        total = torch.zeros((), dtype=torch.float64)
+        for param, (x, y) in zip(params, self._data(step), strict=True):
+            residual = x @ param.reshape(x.size(1), -1) - y
+            total = total + residual.square().sum() / 2 / len(x)
+        return total
+
+    def curvatures(self, params: list[Tensor], step: int) -> list[Tensor]:
+        """Return a positive estimate of the Hessian's diagonal that depends on the parameters."""
+        found = []
+        for param, (x, _) in zip(params, self._data(step), strict=True):
+            matrix = param.reshape(x.size(1), -1)
+            diagonal = x.square().mean(0)[:, None] * (1 + 0.1 * matrix.square())
+            found.append(diagonal.reshape(param.shape))
+        return found
+
+    def _data(self, step: int) -> list[tuple[Tensor, Tensor]]:
+        return drawn(self.shapes, 1 if self.still else step)
+
+
+@cache
+def drawn(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
+    """Draw X and Y of each parameter for a step."""
+    generator = torch.Generator().manual_seed(step)
+    noise = LOUD if step % 5 == 0 else 1.0
+    found = []
+    for shape in shapes:
+        rows = shape[0] if shape else 1
+        cols = int(torch.Size(shape).numel()) // rows
+        x = _normal((rows + 3, rows), generator)
+        y = x.sum(1, keepdim=True) + noise * _normal((rows + 3, cols), generator)
+        found.append((x, y))
+    return found
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)

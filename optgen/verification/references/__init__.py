@@ -1,0 +1,22 @@
+"""Rules of the catalogue, each written anew in plain torch from its paper or from code."""
+
+from optgen.verification.case import Case
+from optgen.verification.references import (
+    adam_like,
+    curvature,
+    eight_bits,
+    factored,
+    low_rank,
+    momentum,
+    newton_schulz,
+    schedule_free,
+    shared_numbers,
+    whole_matrices,
+)
+
+_MODULES = (
+    *(adam_like, curvature, eight_bits, factored, low_rank, momentum, newton_schulz),
+    *(schedule_free, shared_numbers, whole_matrices),
+)
+CASES: tuple[Case, ...] = tuple(case for module in _MODULES for case in module.CASES)
+"""The cases of all rules. A name has one or two."""

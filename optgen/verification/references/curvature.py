@@ -1,0 +1,54 @@
+"""Steps of rules that are handed the Hessian's diagonal, each written from its paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.verification.case import Case
+from optgen.verification.problem import Problem
+from optgen.verification.reference import Values, alone
+from optgen.verification.references.moments import BOTH, DECAY, LR, moments
+
+
+def sophia(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of Sophia: arXiv 2305.14342, algorithm 3, with SophiaG's scale."""
+    if own["given hessian"] is not None:
+        own["hessian"] = 0.95 * own.get("hessian", 0) + 0.05 * own["given hessian"]
+    own["exp_avg"] = 0.9 * own.get("exp_avg", 0) + 0.1 * g
+    scale = 0.05 * 10 * own.get("hessian", torch.zeros_like(p)) + 1e-15
+    return p - LR * DECAY * p - LR * (own["exp_avg"] / scale).clamp(-1, 1)
+
+
+def adahessian(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of AdaHessian: arXiv 2006.00719, equations 9 to 12, with its authors' eps."""
+    m, v = moments(g, own, (0.9, 0.98), own["given hessian"] ** 2)
+    return p - LR * (m / (v.sqrt() ** 0.7 + 1e-4) + DECAY * p)
+
+
+def sometimes(problem: Problem, params: list[Tensor], step: int) -> dict[str, Any]:
+    """Hand over an estimate of the Hessian's diagonal in every third step."""
+    return {"hessian": None} if step % 3 else always(problem, params, step)
+
+
+def always(problem: Problem, params: list[Tensor], step: int) -> dict[str, Any]:
+    """Hand over an estimate of the Hessian's diagonal."""
+    return {"hessian": problem.curvatures(params, step)}
+
+
+CASES = (
+    Case(
+        "sophia",
+        alone(sophia),
+        BOTH | {"betas": (0.9, 0.95), "rho": 0.05, "batch_size": 10},
+        inputs=sometimes,
+    ),
+    Case(
+        "adahessian",
+        alone(adahessian),
+        BOTH | {"betas": (0.9, 0.98), "hessian_power": 0.7},
+        inputs=always,
+    ),
+)

@@ -1,0 +1,84 @@
+"""Steps with states of 8 bits by hand: tables of what codes stand for, and the nearest entry."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from optgen.verification.case import Case
+from optgen.verification.reference import Values, alone
+from optgen.verification.references.moments import BOTH, DECAY, LR, moments
+
+
+def _tapered(k: float) -> float:
+    """Return the share of the scale for k / 128 on a scale of fourth roots."""
+    octave = math.floor(math.log2(k))
+    quarters = 4 * (k / 2**octave - 1)  # from 0 to 4 within an octave of roots
+    whole = math.floor(quarters)
+    return 2.0 ** (4 * (octave - 7) + whole) * (1 + quarters - whole)
+
+
+SHARES = {
+    "linear": [c / 127 for c in range(128)],
+    "dynamic": [0.0, *(_tapered(c + 1) for c in range(1, 128))],
+}
+LIMITS = {  # between the shares of two codes
+    "linear": [(c + 0.5) / 127 for c in range(127)],
+    "dynamic": [_tapered(c + 1.5) for c in range(127)],
+}
+
+
+def nearest(share: Tensor, code_map: str) -> Tensor:
+    """Return the codes of shares. Roots lose two bits; of two codes as near, they take the odd."""
+    limits = torch.tensor(LIMITS[code_map], dtype=torch.float64)
+    if code_map == "linear":
+        return torch.bucketize(share.double(), limits)
+    share = (share.view(torch.int32) & ~3).view(torch.float32).double()
+    low, high = (torch.bucketize(share, limits, right=right) for right in (False, True))
+    return torch.where(low % 2 == 1, low, high)
+
+
+def held(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
+    """Return values, finite and of usual size, as a state of 8 bits holds them; row by row.
+
+    Shares and scales are in float32.
+    """
+    flat, result = values.detach().float().flatten(), []
+    shares = torch.tensor(SHARES[code_map], dtype=torch.float32)
+    for part in flat.split(block):
+        scale = part.abs().max()
+        share = part.abs() * (1 / scale) if scale else torch.zeros_like(part)
+        codes = nearest(share, code_map)
+        if not part.signbit().any():
+            codes = torch.where(part > 0, codes.clamp(min=1), codes)
+        result.append(part.sign() * shares[codes] * scale)
+    return torch.cat(result).view(values.shape).to(values.dtype)
+
+
+def adamw_8bit(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of AdamW whose moments are in 8 bits between two steps: arXiv 2110.02861."""
+    m, v = moments(g, own, (0.9, 0.999))
+    for key in ("exp_avg", "exp_avg_sq"):
+        own[key] = kept(own[key])
+    return p - LR * (m / (v.sqrt() + 1e-8) + DECAY * p)
+
+
+def lion_8bit(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of Lion whose momentum is in 8 bits between two steps."""
+    old = own.get("exp_avg", torch.zeros_like(p))
+    own["exp_avg"] = kept(0.99 * old + 0.01 * g)
+    return p - LR * (torch.sign(0.9 * old + 0.1 * g) + DECAY * p)
+
+
+def kept(values: Tensor) -> Tensor:
+    """Return a state as it is kept: in 8 bits, or in float32 if it has under 4096 elements."""
+    return held(values) if values.numel() >= 4096 else values.float().to(values.dtype)
+
+
+LARGE = ((64, 80), (4, 3), (16, 257))
+CASES = (
+    Case("adamw_8bit", alone(adamw_8bit), BOTH, shapes=LARGE),
+    Case("lion_8bit", alone(lion_8bit), BOTH, shapes=LARGE),
+)

@@ -1,0 +1,43 @@
+"""Parts that several rules share: the moments of Adam, RAdam's factor, decays by half-lives."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from optgen.verification.reference import Values
+
+LR, DECAY = 0.01, 0.1
+PLAIN = {"lr": LR}
+BOTH = {**PLAIN, "weight_decay": DECAY}
+
+
+def moments(
+    g: Tensor, own: Values, betas: tuple[float, float], square: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Count the step, and return both moments of Adam without bias."""
+    own["t"] = t = own.get("t", 0) + 1
+    own["exp_avg"] = betas[0] * own.get("exp_avg", 0) + (1 - betas[0]) * g
+    square = g.square() if square is None else square
+    own["exp_avg_sq"] = betas[1] * own.get("exp_avg_sq", 0) + (1 - betas[1]) * square
+    return own["exp_avg"] / (1 - betas[0] ** t), own["exp_avg_sq"] / (1 - betas[1] ** t)
+
+
+def rectified(t: int, beta2: float, least: float) -> float | None:
+    """Return RAdam's factor after some steps; None while the variance is unknown."""
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * t * beta2**t / (1 - beta2**t)
+    if length < least:
+        return None
+    above = (length - 4) / (longest - 4) * (length - 2) / (longest - 2)
+    return math.sqrt(above * longest / length)
+
+
+def half_life(beta: float) -> float:
+    return math.log(0.5) / math.log(beta + 1e-8) - 1
+
+
+def between(start: float, end: float, share: float) -> float:
+    """Return a decay whose half-life lies between those of two others."""
+    return 0.5 ** (1 / ((1 - share) * half_life(start) + share * half_life(end) + 1))

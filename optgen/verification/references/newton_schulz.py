@@ -1,0 +1,162 @@
+"""Steps of rules that make matrices orthogonal, each written from its paper or from code.
+
+Optimizers iterate in bfloat16. Here the iterations compute in the dtype that a matrix has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.verification.case import MATRICES, Case
+from optgen.verification.problem import Problem
+from optgen.verification.reference import Values, alone
+
+POLAR_EXPRESS = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+
+
+def polar_express(x: Tensor, eps: float) -> Tensor:
+    """Make a matrix orthogonal as modded-nanogpt does, but not in bfloat16."""
+    y = x.mT if x.size(-2) > x.size(-1) else x
+    y = y / (y.norm() * 1.02 + eps)
+    for a, b, c in POLAR_EXPRESS:
+        gram = y @ y.mT
+        y = a * y + (b * gram + c * gram @ gram) @ y
+    return y.mT if x.size(-2) > x.size(-1) else y
+
+
+def newton_schulz(x: Tensor) -> Tensor:
+    """Make a matrix orthogonal by twelve equal iterations."""
+    for _ in range(12):
+        gram = x.mT @ x
+        x = 2 * x + x @ (0.5 * gram @ gram - 1.5 * gram)
+    return x
+
+
+def quintic(x: Tensor, eps: float = 1e-7) -> Tensor:
+    """Make each matrix orthogonal as Muon does, but not in bfloat16."""
+    y = x.mT if x.size(-2) > x.size(-1) else x
+    y = y / torch.linalg.matrix_norm(y, keepdim=True).clamp(min=eps)
+    for _ in range(5):
+        gram = y @ y.mT
+        y = 3.4445 * y + (-4.7750 * gram + 2.0315 * gram @ gram) @ y
+    return y.mT if x.size(-2) > x.size(-1) else y
+
+
+def polar_muon(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of Muon as KellerJordan/modded-nanogpt has it, with Polar Express."""
+    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    update = polar_express(g.lerp(b, 0.95), 1e-6)
+    return p - 0.02 * max(1, g.size(-2) / g.size(-1)) ** 0.5 * update
+
+
+def normuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of NorMuon as zichongli5/NorMuon has it."""
+    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    update = quintic(g.lerp(b, 0.95))
+    size = update.norm()
+    mean = (update * update).mean(-1, keepdim=True)
+    v = own["v"] = torch.lerp(own.get("v", 0 * mean), mean, 0.05)
+    update = update / (v.sqrt() + 1e-10)
+    update = update * (size / (update.norm() + 1e-10))
+    return p - 0.02 * max(1, g.size(-2) / g.size(-1)) ** 0.5 * update
+
+
+def muon_h(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of MuonH as track 3 of KellerJordan/modded-nanogpt has it."""
+    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    update = g.lerp(b, 0.95)
+    update = newton_schulz(update / (update.norm() + 1e-7))
+    moved = p - 0.018 * p.norm() / update.norm() * update
+    return moved * (p.norm() / moved.norm())
+
+
+def adamuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of AdaMuon as Chongjie-Si/AdaMuon has it."""
+    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    o = quintic(g.lerp(b, 0.95).sign())
+    v = own["v"] = 0.95 * own.get("v", 0) + 0.05 * o * o
+    o = o / (v.sqrt() + 1e-8)
+    return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * p.numel() ** 0.5 / (o.norm() + 1e-8) * o
+
+
+def muon_clip(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of MuonClip: arXiv 2507.20534, algorithm 1; each row is a head."""
+    b = own["b"] = 0.95 * own.get("b", 0) + g
+    o = quintic(b) * max(p.shape) ** 0.5 * 0.2
+    p = p - 0.02 * (o + 0.1 * p)
+    logits = own["given max_logits"]
+    return p if logits is None else p * (100 / logits).clamp(max=1).sqrt()
+
+
+def scion(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of Scion as LIONS-EPFL/scion has it; vectors have the norm of biases."""
+    b = own["b"] = 0.9 * own.get("b", 0) + 0.1 * g
+    if p.ndim == 2:
+        u = (p.size(0) / p.size(1)) ** 0.5 * quintic(b)
+    else:
+        u = b / (b.square().mean().sqrt() + 1e-8)
+    return (1 - 1e-3) * p - 1e-3 * 50 * u
+
+
+def scion_by_signs(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of Scion without constraint, in the norm of the largest element."""
+    b = own["b"] = 0.9 * own.get("b", 0) + 0.1 * g
+    return p - 1e-3 * b.sign() / p.size(1)
+
+
+def largest_logits(problem: Problem, params: list[Tensor], step: int) -> dict[str, Any]:
+    """Hand over the largest logit of each row, except in every third step."""
+    if step % 3 == 0:
+        return {"max_logits": None}
+    sizes = (p.norm(dim=1, keepdim=True).expand_as(p) for p in params)
+    return {"max_logits": [60 + 30 * size for size in sizes]}
+
+
+def exact(
+    tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
+) -> list[Tensor]:
+    """Make matrices orthogonal as an optimizer asks for it, but not in bfloat16."""
+    asked = [*coefficients, steps, eps]
+    if asked == [2.0, -1.5, 0.5, 12, 1]:
+        return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
+    if asked[:-1] == [3.4445, -4.7750, 2.0315, 5]:
+        return [quintic(x, eps) for x in tensors]
+    if len(coefficients) == 3 * len(POLAR_EXPRESS) and steps == len(POLAR_EXPRESS):
+        return [polar_express(x, 0) for x in tensors]
+    raise ValueError(f"no reference has the iteration {asked}: add it to {__name__}")
+
+
+SPECTRAL = {"scale": 50.0, "momentum": 0.1}
+SIGNS = {"norm": "Sign", "unconstrained": True, "momentum": 0.1}
+CASES = (
+    Case("polar_muon", alone(polar_muon), {}, shapes=MATRICES, orthogonalize=exact),
+    Case("normuon", alone(normuon), {}, shapes=MATRICES, orthogonalize=exact),
+    Case("muon_h", alone(muon_h), {}, shapes=MATRICES, orthogonalize=exact),
+    Case("adamuon", alone(adamuon), {}, shapes=MATRICES, orthogonalize=exact),
+    Case(
+        "muon_clip",
+        alone(muon_clip),
+        {"lr": 0.02},
+        shapes=MATRICES,
+        orthogonalize=exact,
+        inputs=largest_logits,
+    ),
+    Case(
+        "scion",
+        alone(scion),
+        {"scale": 50.0, "momentum": 0.1},
+        shapes=(*MATRICES, (6,)),
+        orthogonalize=exact,
+    ),
+    Case("scion", alone(scion_by_signs), SIGNS, label="signs", shapes=MATRICES),
+)

@@ -1,0 +1,76 @@
+"""The papers and the code that the rules were written from, by the names of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_ARXIV, _GITHUB = "https://arxiv.org/abs/", "https://github.com/"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A paper or the code of others."""
+
+    title: str
+    address: str
+
+
+def _paper(number: str, code: str = "") -> Source:
+    return Source(f"paper, {code}" if code else "paper", _ARXIV + number)
+
+
+def _code(repository: str, path: str = "") -> Source:
+    return Source(repository, _GITHUB + repository + path)
+
+
+_NANOGPT = "KellerJordan/modded-nanogpt"
+SOURCES: dict[str, Source] = {
+    "adabelief": _paper("2010.07468", "package"),
+    "adafactor_hf": _paper("1804.04235", "transformers"),
+    "adahessian": _paper("2006.00719"),
+    "adam_h": _code(_NANOGPT, "/pull/272"),
+    "adam_mini": _paper("2406.16793"),
+    "adamc": _paper("2506.02285"),
+    "adamuon": _code("Chongjie-Si/AdaMuon"),
+    "adamw_8bit": _paper("2110.02861", "codes by hand"),
+    "ademamix": _paper("2409.03137", "apple/ml-ademamix"),
+    "adopt": _paper("2411.02853", "timm"),
+    "apollo": _code("zhuhanqing/APOLLO"),
+    "came": _paper("2307.02047"),
+    "dadapt_adam": _code("facebookresearch/dadaptation"),
+    "dion": _code("microsoft/dion"),
+    "galore": _code("jiaweizzhao/GaLore"),
+    "grams": _paper("2412.17107"),
+    "kahan_adamw": _paper("1711.05101", "without rounding"),
+    "kl_soap": _code("yorkerlin/KL-Methods"),
+    "kron": _code("lixilinx/psgd_torch"),
+    "lamb": _paper("1904.00962", "timm"),
+    "lars": _paper("1708.03888", "timm"),
+    "lion": _paper("2302.06675"),
+    "lion_8bit": _paper("2110.02861", "codes by hand"),
+    "mars": _code("AGI-Arena/MARS"),
+    "muon_clip": _paper("2507.20534"),
+    "muon_h": _code(_NANOGPT, "/pull/267"),
+    "normuon": _code("zichongli5/NorMuon"),
+    "one_sided_shampoo": _paper("2503.10537"),
+    "polar_muon": _code(_NANOGPT),
+    "prodigy": _code("konstmish/prodigy"),
+    "rmsprop_tf": _code("huggingface/pytorch-image-models"),
+    "row_wise_adagrad": _paper("1906.00091", "torchrec"),
+    "schedule_free_adamw": _paper("2405.15682", "package"),
+    "schedule_free_radam": _paper("2405.15682", "package"),
+    "schedule_free_sgd": _paper("2405.15682", "package"),
+    "scion": _code("LIONS-EPFL/scion"),
+    "sgdw": _paper("1711.05101", "timm"),
+    "shampoo": _paper("1802.09568", "pytorch_optimizer"),
+    "signum": _paper("1802.04434"),
+    "simplified_ademamix": _code("DepenM/Simplified-AdEMAMix"),
+    "soap": _code("nikhilvyas/SOAP"),
+    "sophia": _paper("2305.14342", "Liuhong99/Sophia"),
+    "stable_adamw": _paper("2304.13013", "torch-optimi"),
+    "tiger": _code("bojone/tiger"),
+    "yogi": Source(
+        "paper, torch-optimizer",
+        "https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization",
+    ),
+}

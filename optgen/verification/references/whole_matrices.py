@@ -1,0 +1,159 @@
+"""Steps of rules on whole matrices, each written from its authors' code or from formulas."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from optgen.verification.case import MATRICES, Case
+from optgen.verification.reference import Rule, Values, alone
+from optgen.verification.references.low_rank import drawn_normal
+
+
+def power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
+    """Return a power of a symmetric positive matrix, all of whose eigenvalues grow by eps."""
+    u, s, v = torch.linalg.svd(x + eps * torch.eye(len(x), dtype=x.dtype))
+    return u @ (s**exponent).diag() @ v
+
+
+def by_matrix(rule: Rule, p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of each matrix of a batch."""
+    parts = own.setdefault("parts", [{} for _ in p])
+    for part in parts:
+        part["step"] = own["step"]
+    return torch.stack([rule(*matrix) for matrix in zip(p, g, parts, strict=True)])
+
+
+def soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of SOAP as nikhilvyas/SOAP has it; more axes than two are a batch of matrices."""
+    if p.ndim > 2:
+        return by_matrix(soap, p, g, own)
+    k, sides = own["step"] - 1, (0, 1) if p.ndim == 2 else ()
+    grams = [g @ g.T, g.T @ g] if sides else []
+    if k == 0:
+        own |= {"m": 0 * g, "v": 0 * g, "grams": [0.05 * x for x in grams]}
+        own["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in own["grams"]]
+        return p
+
+    def turned(x: Tensor, back: bool) -> Tensor:
+        if not sides:
+            return x
+        left, right = (b.T if back else b for b in own["bases"])
+        return left.T @ x @ right
+
+    own["m"] = 0.95 * own["m"] + 0.05 * g
+    own["v"] = 0.95 * own["v"] + 0.05 * turned(g, False) ** 2
+    u = turned(turned(own["m"], False) / (own["v"].sqrt() + 1e-8), True)
+    p = p - 3e-3 * (1 - 0.95**k) ** 0.5 / (1 - 0.95**k) * u
+    p = p - 3e-3 * 0.01 * p
+    for side in sides:
+        gram = own["grams"][side] = 0.95 * own["grams"][side] + 0.05 * grams[side]
+        if k % 10 == 0:
+            basis = own["bases"][side]
+            order = torch.argsort(torch.diag(basis.T @ gram @ basis), descending=True)
+            own["v"] = own["v"].index_select(side, order)
+            own["bases"][side] = torch.linalg.qr(gram @ basis[:, order])[0]
+    return p
+
+
+def shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of Shampoo: arXiv 1802.09568, algorithm 1; vectors take Adagrad's."""
+    if p.ndim > 2:
+        return by_matrix(shampoo, p, g, own)
+    if p.ndim < 2:
+        own["s"] = own.get("s", 0) + g * g
+        return p - 0.1 * g / (own["s"] + 1e-4).sqrt()
+    u = g
+    for side, x in enumerate((g, g.T)):
+        start = 1e-4 * torch.eye(len(x), dtype=x.dtype)
+        gram = own[side] = own.get(side, start) + x @ x.T
+        root = power(gram, -1 / 4)
+        u = root @ u if side == 0 else u @ root
+    return p - 0.1 * u
+
+
+def one_sided_shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of one-sided Shampoo: arXiv 2503.10537, with Adam's momentum and corrections."""
+    t = own["step"]
+    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
+    own["r"] = 0.99 * own.get("r", 0) + 0.01 * g.T @ g
+    if t % 5 == 1:
+        own["b"] = power(own["r"] / (1 - 0.99**t), -1 / 2, 1e-3)
+    return p - 1e-3 * own["m"] / (1 - 0.9**t) @ own["b"]
+
+
+def kl_soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of KL-SOAP as yorkerlin/KL-Methods has it."""
+    grads, t = (g, g.T), own["step"]
+    if t == 1:
+        own["grams"] = [0.02 * x @ x.T / x.size(1) for x in grads]
+        own["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in own["grams"]]
+        own["values"] = [torch.full((len(x),), 0.1, dtype=x.dtype) for x in grads]
+        own["m"] = own["v"] = 0 * g
+        return p
+    left, right = own["bases"]
+    seen = left.T @ g @ right
+    own["m"] = 0.9 * own["m"] + 0.1 * seen
+    own["v"] = 0.98 * own["v"] + 0.02 * seen**2
+    p = (p - 1e-2 * left @ (own["m"] / (own["v"].sqrt() + 1e-8)) @ right.T) * (1 - 1e-2 * 0.01)
+    values = []
+    for side, x in enumerate(grads):
+        other = own["bases"][1 - side] / own["values"][1 - side].sqrt()
+        white = x @ other
+        own["grams"][side] = 0.98 * own["grams"][side] + 0.02 * white @ white.T / x.size(1)
+        new = ((own["bases"][side].T @ white) ** 2).mean(1)
+        least = max(10, min(len(x), 4000)) ** -2
+        values.append((0.98 * own["values"][side] + 0.02 * new).clamp(min=least))
+    own["values"] = values
+    if (t - 1) % 10 == 0:
+        pairs = zip(own["grams"], own["bases"], strict=True)
+        own["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
+        turned = [new.T @ old for new, old in zip(own["bases"], (left, right), strict=True)]
+        own["m"] = turned[0] @ own["m"] @ turned[1].T
+    return p
+
+
+def kron(p: Tensor, g: Tensor, own: Values) -> Tensor:
+    """Take a step of KWNS4 of lixilinx/psgd_torch, with exact spectral norms."""
+    t = own["step"]
+    m = own["m"] = torch.lerp(own.get("m", 0 * g), g, 1 - min((t - 1) / t, 0.9))
+    left, right = own.get("q", [torch.eye(n, dtype=p.dtype) for n in p.shape])
+    noise = drawn_normal(*p.shape, seed=0, stream=own["index"], step=t)
+    x = left.T @ left @ (m + (1e-9 + 2**-24 * m.abs()) * noise) @ right.T @ right
+    bounds = own.setdefault("bounds", [0.0, 0.0])
+    factors = []
+    for side, (q, y) in enumerate([(left, x @ x.T), (right, x.T @ x)]):
+        count = p.size(1 - side)
+        bound = torch.linalg.matrix_norm(y, 2).item() + count
+        bounds[side] = max(0.9 * bounds[side] + 0.1 * bound, bound)
+        factors.append(procrustes(q - 0.5 / bounds[side] * (y @ q - count * q)))
+    left, right = factors
+    u = left.T @ left @ m @ right.T @ right
+    u = (u * min(2 / u.square().mean().sqrt().item(), 1)).clamp(-10, 10)
+    if t > 1 and t % 100 == 1:
+        share = (right.abs().max() / left.abs().max()).sqrt()
+        left, right = left * share, right / share
+    own["q"] = left, right
+    return p * (1 - 0.1 * 0.05) - 0.1 * u
+
+
+def procrustes(q: Tensor) -> Tensor:
+    """Rotate a factor towards a symmetric matrix, as psgd_torch does."""
+    r = q.T - q
+    r = r / (torch.linalg.matrix_norm(r, 2) + 2.0**-126)
+    first, second = torch.trace(r @ q), torch.trace(r @ r @ q)
+    size = min((-first / second).item(), 1 / 8) if second < 0 else 1 / 8
+    return q + size * r @ q + size**2 / 2 * r @ r @ q
+
+
+ANY = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
+SQUARE = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
+"""Shapes whose first covariances have full rank; else rounding chooses some eigenvectors."""
+CASES = (
+    Case("soap", alone(soap), {}, shapes=(*SQUARE, (6,))),
+    Case("shampoo", alone(shampoo), {}, shapes=ANY),
+    Case("one_sided_shampoo", alone(one_sided_shampoo), {"eps": 1e-3}, shapes=MATRICES),
+    Case("kl_soap", alone(kl_soap), {"lr": 1e-2}, shapes=SQUARE[:2]),
+    # It balances its factors in step 101.
+    Case("kron", alone(kron), {"lr": 0.1}, shapes=((5, 3), (2, 4)), steps=103),
+)

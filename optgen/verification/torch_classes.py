@@ -1,0 +1,74 @@
+"""The mirror of torch.optim, and cases that compare each class with torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optgen.verification.case import MATRICES, Case
+from optgen.verification.packages import Package, packaged
+
+CLASSES = {
+    "adadelta": "Adadelta",
+    "adafactor": "Adafactor",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "adamax": "Adamax",
+    "adamw": "AdamW",
+    "asgd": "ASGD",
+    "lbfgs": "LBFGS",
+    "muon": "Muon",
+    "nadam": "NAdam",
+    "radam": "RAdam",
+    "rmsprop": "RMSprop",
+    "rprop": "Rprop",
+    "sgd": "SGD",
+    "sparse_adam": "SparseAdam",
+}
+"""The classes by the names of their specs; LBFGS has none."""
+TABLES = ((6, 5), (7, 1), (4, 2, 3))
+DECAY = {"lr": 0.01, "weight_decay": 0.1}
+
+
+def _compared(name: str, options: dict[str, Any], **case: Any) -> Case:
+    """Return a case with torch's class, in its for-loop if it has several ways."""
+    theirs = {} if name in ("lbfgs", "muon", "sparse_adam") else {"foreach": False}
+    begin = packaged(f"torch.optim:{CLASSES[name]}", {**options, **theirs})
+    return Case(name, begin, options, **case)
+
+
+CASES = (
+    _compared("adadelta", {"lr": 0.1, "weight_decay": 0.1}),
+    _compared("adafactor", DECAY),
+    _compared("adagrad", DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.1}),
+    _compared("adam", DECAY),
+    _compared("adam", DECAY | {"amsgrad": True}, label="amsgrad"),
+    _compared("adamax", DECAY),
+    _compared("adamw", DECAY),
+    _compared("adamw", DECAY | {"amsgrad": True}, label="amsgrad"),
+    _compared("asgd", DECAY | {"t0": 5, "lambd": 0.1}),
+    _compared("lbfgs", {"max_iter": 2, "history_size": 3}, closure=True),
+    _compared(
+        "lbfgs",
+        {"max_iter": 2, "line_search_fn": "strong_wolfe"},
+        label="with a line search",
+        closure=True,
+    ),
+    _compared("muon", {"lr": 0.02}, shapes=MATRICES, bound=5e-3),
+    _compared("nadam", DECAY),
+    _compared("radam", DECAY),
+    _compared("rmsprop", DECAY | {"centered": True, "momentum": 0.9}),
+    _compared("rprop", {"step_sizes": (1e-3, 0.1)}),
+    _compared("sgd", DECAY | {"momentum": 0.9, "nesterov": True}),
+    _compared("sgd", DECAY, label="without momentum"),
+    _compared("sparse_adam", {"lr": 0.01}, shapes=TABLES, sparse=True),
+)
+
+
+def _described(case: Case) -> Package:
+    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{CLASSES[case.name]}.html"
+    why = "both sides iterate in bfloat16" if case.name == "muon" else ""
+    return Package("torch", page, case, why)
+
+
+TORCH = tuple(map(_described, CASES))
+"""The cases, as those of a package that is always installed."""

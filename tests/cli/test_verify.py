@@ -1,0 +1,111 @@
+"""Test optgen verify: its report, its files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli.commands import run
+
+from optgen.verification import evidence, libraries
+from optgen.verification.pages import END, start_mark
+
+KEYS = ["name", "reference", "version", "source", "steps", "dtype", "errors", "bound", "passed"]
+
+
+def test_a_report_and_files(tmp_path: Path) -> None:
+    rows, page = tmp_path / "rows.json", tmp_path / "page.md"
+    page.write_text(f"Before.\n\n{start_mark('rule')}\n{END}\n\nAfter.\n")
+
+    result = run(
+        "verify", "Lion", "--reference", "rule", "--json", str(rows), "--markdown", str(page)
+    )
+
+    assert result.exit_code == 0, result.output
+    assert "lion agrees with independent rule (paper)" in result.stdout
+    assert "foreach: the largest difference of an element is " in result.stdout
+    (row,) = json.loads(rows.read_text())
+    assert list(row) == KEYS
+    assert row["errors"].keys() >= {"forloop", "foreach"}
+    text = page.read_text()
+    assert text.startswith("Before.\n\n<!--")
+    assert text.endswith("-->\n\nAfter.\n")
+    assert "| `lion` | [independent rule (paper)](https://arxiv.org/abs/2302.06675) | " in text
+
+
+def test_a_class_of_torch_is_compared_with_torch() -> None:
+    result = run("verify", "sgd", "--reference", "package")
+
+    assert result.exit_code == 0, result.output
+    assert "sgd agrees with torch.optim, version 2." in result.stdout
+
+
+def test_a_missed_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = (case for case in evidence.CASES if case.name == "lion")
+    wrong = replace(case, options={**case.options, "lr": 0.011})
+    monkeypatch.setattr(evidence, "CASES", (wrong,))
+
+    result = run("verify", "lion", "--reference", "rule")
+
+    assert result.exit_code == 1
+    assert "lion DOES NOT AGREE with independent rule (paper)" in result.stdout
+
+
+def test_the_table_of_a_page_keeps_its_own_columns(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    head = "| name | difference | to use it |\n|---|---|---|\n"
+    table = f"{head}| `lion` | 1 | a tenth |\n| `sgd` | 2 | |\n"
+    page.write_text(f"{start_mark('rule')}\n{table}{END}\n")
+
+    assert run("verify", "lion", "--reference", "rule", "--markdown", str(page)).exit_code == 0
+
+    lion, sgd = page.read_text().splitlines()[3:5]
+    assert re.fullmatch(r"\| `lion` \| \d\.\de-\d\d \| a tenth \|", lion)
+    assert sgd == "| `sgd` | 2 | |"
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "installed", lambda name: [])
+    for arguments, message in (
+        (("lionn",), "no optimizer is called lionn; did you mean lion"),
+        ((), "name an optimizer, such as lion, or give --all"),
+        (("lion", "--all"), "give names or --all, not both"),
+        (("lion", "--reference", "paper"), "no reference paper; there are rule and package"),
+        (("lion", "--reference", "package"), "pip install lion-pytorch"),
+        (("normuon", "--reference", "package"), "use --reference rule"),
+    ):
+        result = run("verify", *arguments)
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_files_are_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page without marks keeps its text, and nothing is compared."""
+    monkeypatch.setattr(evidence, "rows", None)
+    page = tmp_path / "page.md"
+    page.write_text("A page.\n")
+    for option, file, message in (
+        ("--json", tmp_path / "none" / "rows.json", "no such folder"),
+        ("--markdown", page, "has no place for the table: add the lines <!-- by optgen verify"),
+    ):
+        result = run("verify", "lion", option, str(file))
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.replace("│", " ").split())
+    assert page.read_text() == "A page.\n"
+
+
+def test_a_new_page_can_be_written_again(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+
+    for _ in range(2):
+        assert run("verify", "signum", "--markdown", str(page)).exit_code == 0
+        assert page.read_text().startswith("<!-- by optgen verify -->\n\n| name | ")
+        assert page.read_text().count("| `signum` | ") == 1
+
+
+def test_an_authors_package_comes_first() -> None:
+    assert evidence.distributions("lion")[0] == "lion-pytorch"
+    assert {package.case.name for package in libraries.LIBRARIES} <= {*evidence.SOURCES}

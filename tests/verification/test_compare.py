@@ -1,0 +1,85 @@
+"""Test comparisons: with torch.optim, with states of 8 bits, and of rules that are wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from optgen.optim._published import PUBLISHED
+from optgen.verification import compare, references
+from optgen.verification.case import Case
+from optgen.verification.catalogue import kind_of
+from optgen.verification.compare import difference, follow, lowerings, worse
+from optgen.verification.references.eight_bits import CASES as EIGHT_BITS
+from optgen.verification.references.sources import SOURCES
+from optgen.verification.torch_classes import CASES as TORCH
+
+WAYS = [
+    (case, lowering)
+    for case in (*TORCH, *EIGHT_BITS)
+    for lowering in lowerings(kind_of(case.name))
+    if lowering != "fused_triton"
+]
+(LION,) = (case for case in references.CASES if case.name == "lion")
+
+
+@pytest.mark.parametrize(("case", "lowering"), WAYS, ids=str)
+def test_agrees(case: Case, lowering: str) -> None:
+    assert follow(case, kind_of(case.name), lowering).error <= case.bound
+
+
+def test_every_published_optimizer_has_a_rule_and_its_source() -> None:
+    named = {case.name for case in references.CASES}
+
+    assert named == {*PUBLISHED, "row_wise_adagrad"}
+    assert named == {*SOURCES}
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.01 + 1e-9}, {"betas": (0.9, 0.99 + 1e-6)}], ids=str)
+def test_another_rule_is_found(options: dict[str, object]) -> None:
+    """A rate or a decay that is a little off misses the bound."""
+    (case,) = (each for each in references.CASES if each.name == "grams")
+    wrong = {**case.options, "betas": (0.9, 0.999), **options}
+
+    assert follow(replace(case, options=wrong), kind_of("grams"), "foreach").error > case.bound
+
+
+def test_each_side_has_the_gradients_at_its_own_parameters() -> None:
+    """A start that is a little off leads to other gradients; momentum's signs then differ."""
+    first = LION.problem.start()
+    moved = [param + 1e-3 for param in first]
+
+    one, other = (LION.problem.gradients(params, 1) for params in (first, moved))
+
+    assert difference(one, other) > 1e-4
+
+
+def test_a_gradient_is_that_of_the_loss() -> None:
+    params = [param.requires_grad_() for param in LION.problem.start()]
+
+    found = torch.autograd.grad(LION.problem.loss(params, 3), params)
+
+    wanted = LION.problem.gradients([param.detach() for param in params], 3)
+    assert difference(list(found), wanted) < 1e-12
+
+
+def test_a_parameter_that_is_nan_is_the_worst() -> None:
+    nan = math.nan
+
+    assert math.isnan(difference([torch.tensor([1.0, nan])], [torch.ones(2)]))
+    assert math.isnan(worse(worse(0.1, nan), 0.2))
+
+
+def test_a_machine_without_a_compiler_compares_the_other_lowerings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compare.compiler, "find", lambda: None)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    assert lowerings(kind_of("lion")) == ("forloop", "foreach")
+    assert lowerings(kind_of("sparse_adam")) == ("forloop",)
+    assert lowerings(kind_of("lbfgs")) == ("by_hand",)
