@@ -1,9 +1,8 @@
-"""Contra-Muon that becomes Soft-Muon, with SOAP: result 20 (Yash Pande and nilin).
+"""Contra-Muon that becomes Soft-Muon, with SOAP.
 
-New beside result 14: sizes are fourth roots of the sum of the fourth powers of the singular values,
-and at last a mean of all Newton-Schulz iterates replaces the orthogonal matrix. The groups with
-`value`, beside `soap`, hold the attention's value weights. The training sets the shares `contra`,
-from 0.2 to 0, and `soft`, from 0 to 0.8. A spec for matrices: `adamw.py` is the one for the rest.
+Sizes are fourth roots of the sum of the fourth powers of the singular values. At last a mean of all
+Newton-Schulz iterates replaces the orthogonal matrix: the training sets the shares `contra` and
+`soft`. Groups with `value` beside `soap` mix SOAP's direction with the momentum.
 """
 
 from optgen.spec import (
@@ -68,17 +67,18 @@ def SoftMuon(
     g,
     t,
     /,
-    m=state("exp_avg"),
-    r=state("row_sq", shape="row"),
-    c=state("col_sq", shape="col"),
-    v=state("exp_avg_sq", when="soap"),
+    m=state("momentum_buffer"),
+    r=state("row_mean_sq", shape="row"),
+    c=state("col_mean_sq", shape="col"),
+    v=state("second_moment", when="soap"),
     L=state("gram_left", shape=("rows", "rows"), when="soap"),
     R=state("gram_right", shape=("cols", "cols"), when="soap"),
     U=state("basis_left", shape=("rows", "rows"), when="soap"),
     W=state("basis_right", shape=("cols", "cols"), when="soap"),
     *,
     lr=hyper(0.0375, ge=0),
-    betas=hyper((0.95, 0.95), ge=0, lt=1),
+    momentum=hyper(0.95, ge=0, lt=1),
+    beta2=hyper(0.95, ge=0, lt=1),
     shampoo_beta=hyper(0.9, ge=0, lt=1),
     precondition_frequency=hyper(10, ge=1),
     soap=flag(False),
@@ -88,10 +88,9 @@ def SoftMuon(
 ):
     """Muon from a share less of the momentum to a share of softer directions, in SOAP's basis."""
     require(ndim(p) == 2, "SoftMuon takes matrices, not the shape {shape}")
-    beta1, beta2 = betas
 
-    m = lerp(m, g, 1 - beta1)
-    u = lerp(g, m, beta1)
+    m = lerp(m, g, 1 - momentum)
+    u = lerp(g, m, momentum)
     if soap and t > 1:
         x = transpose(U) @ u @ W
         v = lerp(v, x**2, 1 - shampoo_beta)
@@ -118,9 +117,7 @@ def SoftMuon(
     else:
         c = lerp(c, col_mean(o**2), 1 - beta2)
         u = o / sqrt(maximum(c, 1e-10))
-    u = resized(u, size(o))
-    least = 0.3825 * maximum(norm(p), 1e-8) / maximum(norm(u), 1e-8)
-    p = p - lr * maximum(1, least) * u
+    p = p - lr * resized(u, size(o))
 
     if soap:
         L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)
