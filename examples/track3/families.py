@@ -40,12 +40,20 @@ def floored(number: int, title: str, log: str, steps: int, rule: Class, *kinds: 
 
 
 def softened(
-    number: int, title: str, log: str, steps: int, rule: Class, changing: Callable[[float], Options]
+    number: int,
+    title: str,
+    log: str,
+    steps: int,
+    rule: Class,
+    changing: Callable[[float], Options],
+    end: int = 3105,
+    beta2: float = 0.95,
+    others_changing: Callable[[float], Options] = lambda step: {},
 ) -> Result:
-    """Return result 20 or one that adds to it. Its rates fall as powers of the steps left."""
+    """Return result 20 or one that adds to it. Its rates fall as powers of the steps to an end."""
 
     def way(slope: float, lr: float) -> Schedule:
-        return power_cool(3105, slope / lr)
+        return power_cool(end, slope / lr)
 
     value = {"soap": True, "value": True}
     kinds: dict[str, Options] = {"mlp.": {"soap": True}, "attn.v.": value, "": {}}
@@ -55,5 +63,7 @@ def softened(
         way(4.976805410800738e-05, 0.3),
         way(5.184172302917436e-07, 1 / 320),
         way(1.6589351369335795e-06, 0.01),
+        beta2=beta2,
+        changing=others_changing,
     )
     return Result(number, title, log, steps, rule, hidden, rest)

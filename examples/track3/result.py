@@ -116,10 +116,11 @@ def others(
     *schedules: Schedule,
     rates: tuple[float, float, float] = (0.3, 1 / 320, 0.01),
     weight_decay: float = 0.0,
+    beta2: float = 0.95,
     changing: Callable[[float], Options] = lambda step: {},
 ) -> dict[str, Group]:
     """Return the groups of embedding, head and vectors, with a schedule for all or for each."""
-    options = {"betas": (0.8, 0.95), "eps": 1e-10, "weight_decay": weight_decay}
+    options = {"betas": (0.8, beta2), "eps": 1e-10, "weight_decay": weight_decay}
     each = schedules * 3 if len(schedules) == 1 else schedules
     return {
         name: Group(lr, schedule, options, changing)

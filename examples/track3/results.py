@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from functools import partial
 
 from examples.track3 import modifiers as ours
+from examples.track3.changing import (
+    aurora_options,
+    look_ahead_39,
+    look_ahead_40,
+    shares,
+    shares_and_pull,
+    trust,
+)
 from examples.track3.families import decayed, floored, on_sphere, softened
 from examples.track3.result import Class, Group, Options, Result, matrices, others, spec
 from examples.track3.schedules import cooled, warmed
@@ -20,6 +28,7 @@ CONTRA_MUON: Class = partial(compose, spec("contra_muon"), modifiers.update_floo
 MULOCO = ours.outer_nesterov(outer_lr=0.7, outer_mu=0.5, sync_interval=30)
 AHEAD = modifiers.ema_nesterov(move_decay=0.99)
 FLOOR = modifiers.update_floor(0.3825)
+BRAKE = ours.radial_brake(0.5)
 
 
 def adamw() -> Result:
@@ -48,12 +57,6 @@ def contra_split() -> Result:
     log = "20260509_contra_muon_split_cooldown/c1af0bd1-6999-44d1-a618-3d1234ea32f0.txt"
     hidden, rest = matrices(0.0375, cooled(3175, 0.8)), others(cooled(3175, 0.4))
     return Result(24, "Contra-Muon, split cooldown", log, 3175, CONTRA_MUON, hidden, rest)
-
-
-def trust(step: float) -> Options:
-    """Return the bounds of result 16's gate. The lower one fades between steps 1375 and 1625."""
-    early = 0.45 * min(1.0, (1625 - step) / 250)
-    return {"trust": (early, 0.85) if step < 1625 else (0.0, 1.0)}
 
 
 def trustlight() -> Result:
@@ -101,16 +104,10 @@ def muon_h_tuned() -> Result:
     return Result(37, "MuonH, tuned AdamW", log, 3250, MUON_H, hidden, rest, scaled=True)
 
 
-def look_ahead(step: float) -> Options:
-    """Return how far result 39 looks ahead of the next step: not in the first and last steps."""
-    ahead = 0.6 * cooled(3150, 0.7)(step) if 500 <= step + 1 < 2400 else 0.0
-    return {"look_ahead": ahead}
-
-
 def ema_nesterov() -> Result:
     """Return result 39: Muon and AdamW, whose gradients are taken ahead of the weights."""
     way = cooled(3150, 0.7)
-    hidden = {"": Group(0.035, way, {"weight_decay": 0.025}, look_ahead)}
+    hidden = {"": Group(0.035, way, {"weight_decay": 0.025}, look_ahead_39)}
     return Result(
         number=39,
         title="Muon in EMA-Nesterov",
@@ -118,21 +115,25 @@ def ema_nesterov() -> Result:
         steps=3150,
         matrices=partial(compose, spec("muon"), AHEAD),
         hidden=hidden,
-        others=others(way, changing=look_ahead),
+        others=others(way, changing=look_ahead_39),
         rest=partial(compose, AdamW, AHEAD),
     )
 
 
-def shares(step: float) -> Options:
-    """Return result 20's shares of the momentum, which fades, and of softer directions."""
-    soft = min(0.8, max(0.0, (step - 2500) / (3010 - 2500)))
-    return {"contra": 0.2 * (1 - min(1.0, step / 2000)), "soft": soft}
-
-
-def shares_and_pull(step: float) -> Options:
-    """Return result 20's shares, and how much result 32 draws weights to where they began."""
-    faded = min(1.0, max(0.0, (step - 2000) / (2750 - 2000)))
-    return {**shares(step), "pull": 0.5 * (1 + math.cos(math.pi * faded))}
+def aurora_ahead() -> Result:
+    """Return result 40: result 30, whose gradients are taken ahead of the weights."""
+    result = softened(
+        number=40,
+        title="Aurora in EMA-Nesterov",
+        log="20260522_ema_nesterov_aurora_proj/345b51b2-38ee-4a78-af2c-bb96cb68470d.txt",
+        steps=2900,
+        rule=partial(compose, spec("aurora"), BRAKE, FLOOR, ours.meant_radius, AHEAD),
+        changing=lambda step: {**aurora_options(2900)(step), **look_ahead_40(step)},
+        end=2980,
+        beta2=0.99,
+        others_changing=look_ahead_40,
+    )
+    return replace(result, rest=partial(compose, AdamW, AHEAD))
 
 
 RESULTS: dict[str, Result] = {
@@ -252,8 +253,18 @@ RESULTS: dict[str, Result] = {
         title="Soft-Muon, radial brake",
         log="20260511_dampen_radial_gradient_component/00882c75-914d-4340-8e0b-dcffcb18b73d.txt",
         steps=3020,
-        rule=partial(compose, spec("soft_muon"), ours.radial_brake(0.5), FLOOR, ours.meant_radius),
+        rule=partial(compose, spec("soft_muon"), BRAKE, FLOOR, ours.meant_radius),
         changing=shares,
+    ),
+    "aurora": softened(
+        number=30,
+        title="Aurora, radial brake",
+        log="20260514_aurora_proj_pruned_extended_contra/d198124d-5e7f-4743-a683-0eb936a40dbe.txt",
+        steps=3020,
+        rule=partial(compose, spec("aurora"), BRAKE, FLOOR, ours.meant_radius),
+        changing=aurora_options(3020),
+        end=3050,
+        beta2=0.99,
     ),
     "anchored": softened(
         number=32,
@@ -266,5 +277,6 @@ RESULTS: dict[str, Result] = {
     "muon_tuned": muon_tuned(),
     "muon_h_tuned": muon_h_tuned(),
     "ema_nesterov": ema_nesterov(),
+    "aurora_ahead": aurora_ahead(),
 }
 """The results, by the names that the command knows them by."""

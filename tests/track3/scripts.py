@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from track3 import muons, soaps
+from track3 import auroras, muons, soaps
 from track3.muons import Own
 
 Step = Callable[[Tensor, Tensor, Own, Own], Tensor]
@@ -42,6 +42,7 @@ class Script:
         more: options that change.
         rates: AdamW's learning rates of embedding, head and vectors.
         aux_decay: AdamW's weight decay.
+        aux_beta2: the second of AdamW's betas.
         around: what happens to each parameter after a step.
         count: how many steps a test takes.
         decomposes: whether the script looks for eigenvectors.
@@ -57,6 +58,7 @@ class Script:
     more: Callable[[int], Own] = nothing
     rates: tuple[float, float, float] = (0.3, 1 / 320, 0.01)
     aux_decay: float = 0.0
+    aux_beta2: float = 0.95
     around: Callable[[Tensor, Own, int], Tensor] | None = None
     count: int = 12
     decomposes: bool = False
@@ -77,7 +79,7 @@ class Script:
             }
         index = {"embed.weight": 0, "proj.weight": 1}.get(name, 2)
         lr, rate = self.rates[index], (self.aux * 3 if len(self.aux) == 1 else self.aux)[index]
-        kept = {"betas": (0.8, 0.95), "eps": 1e-10, "weight_decay": self.aux_decay}
+        kept = {"betas": (0.8, self.aux_beta2), "eps": 1e-10, "weight_decay": self.aux_decay}
         return adamw, lambda t: {**kept, "lr": lr * rate(t)}
 
 
@@ -151,8 +153,8 @@ def trust(step: int) -> Own:
     return {"trust": soaps.trust_bounds(step)}
 
 
-def power(coefficient: float, lr: float) -> Rate:
-    return lambda step: min(lr, coefficient * max(0.0, 3105 - step) ** 1.2) / lr
+def power(coefficient: float, lr: float, end: int = 3105) -> Rate:
+    return lambda step: min(lr, coefficient * max(0.0, end - step) ** 1.2) / lr
 
 
 def shares(step: int) -> Own:
@@ -167,20 +169,36 @@ def shares_and_pull(step: int) -> Own:
     return {**shares(step), "pull": faded}
 
 
-def softened(steps: int, step: Step, more: Callable[[int], Own] = shares) -> Script:
+def softened(
+    steps: int, step: Step, more: Callable[[int], Own] = shares, end: int = 3105
+) -> Script:
     """Return result 20's script, or one that adds to it."""
     aux = (
-        power(4.976805410800738e-05, 0.3),
-        power(5.184172302917436e-07, 1 / 320),
-        power(1.6589351369335795e-06, 0.01),
+        power(4.976805410800738e-05, 0.3, end),
+        power(5.184172302917436e-07, 1 / 320, end),
+        power(1.6589351369335795e-06, 0.01, end),
     )
     kinds = (
         ("mlp.fc", {"soap": True}),
         ("mlp.proj", {"soap": True}),
         ("attn.v", {"soap": True, "value": True}),
     )
-    rate = power(3.3169534699576625e-06, 0.0375)
+    rate = power(3.3169534699576625e-06, 0.0375, end)
     return Script(steps, step, 0.0375, rate, aux, kinds, more=more, decomposes=True)
+
+
+def aurora(steps: int, end: int) -> Script:
+    """Return result 30's script: momentum grows and falls, and AdamW's beta2 is 0.99."""
+
+    def more(step: int) -> Own:
+        mu = 0.95
+        if step < 300:
+            mu = 0.85 + step / 300 * (0.95 - 0.85)
+        elif step > steps - 100:
+            mu = 0.95 - (step - (steps - 100)) / 100 * (0.95 - 0.85)
+        return {"momentum": mu, "contra": 0.2 * (1 - min(1.0, step / 2500))}
+
+    return replace(softened(steps, auroras.aurora_muon, more, end), aux_beta2=0.99)
 
 
 def result_36() -> Script:
@@ -209,6 +227,23 @@ def result_39() -> Script:
 
     muon = decayed(3150, muons.muon, 0.035, 0.025)
     return replace(muon, more=ahead, around=around, count=24)
+
+
+def result_40() -> Script:
+    inner = aurora(2900, 2980)
+
+    def ahead(step: int) -> Own:
+        following = step + 1
+        goes = following + 1 > 300 and following < 2900 - 950
+        return {"look_ahead": 0.3 * inner.aux[0](step) if goes else 0.0}
+
+    def around(p: Tensor, own: Own, step: int) -> Tensor:
+        return muons.follow_move(p, own, **ahead(step))
+
+    def more(step: int) -> Own:
+        return {**inner.more(step), **ahead(step)}
+
+    return replace(inner, more=more, around=around, count=24)
 
 
 BASES, GATED = {"soap": True}, {"soap": True, "gated": True}
@@ -240,10 +275,12 @@ SCRIPTS: dict[int, Script] = {
     24: Script(3175, muons.contra_muon, 0.0375, *SPLIT),
     25: Script(3040, soaps.klsoaph, 0.018, *POWERS, decomposes=True),
     27: Script(3125, soaps.soaph, 0.018, *LONGER, decomposes=True),
-    29: softened(3020, soaps.braked),
+    29: softened(3020, auroras.braked),
+    30: aurora(3020, 3050),
     32: softened(3040, soaps.anchored, shares_and_pull),
     36: result_36(),
     37: result_37(),
     39: result_39(),
+    40: result_40(),
 }
 """The scripts, by the numbers of their results in the table of KellerJordan/modded-nanogpt."""

@@ -240,17 +240,6 @@ def soft_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
     return floored(p, soft_direction(p, g, own, o), o["lr"], 0.3825)
 
 
-def braked(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    """Halve the part of the update that moves outward; mend the length after the step."""
-    u = soft_direction(p, g, own, o)
-    along = (u * p).sum() / (p * p).sum().clamp(min=1e-12)
-    u = u - along * p + (0.5 if along < 0 else 1.0) * along * p
-    moved = floored(p, u, o["lr"], 0.3825)
-    before = p.norm().clamp(min=1e-8)
-    target = (before + ((moved - p) * p).sum() / before).clamp(min=1e-8)
-    return moved * target / moved.norm().clamp(min=1e-8)
-
-
 def anchored(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
     """Draw the weights to the first ones before the update is added."""
     first, count = own.setdefault("first", p), own.get("count", 0)

@@ -14,7 +14,7 @@ from track3.scripts import SCRIPTS
 from examples.track3.result import Result
 from examples.track3.results import RESULTS
 
-UNFUSED = (20, 29, 32)
+UNFUSED = (20, 29, 30, 32, 40)
 """Results whose rule would be cut into more functions than a fused step may have."""
 AT_ONCE = (27,)
 """Results whose first step divides the rounding errors of a projection by eps, 1e-8."""
