@@ -8,6 +8,7 @@ Tuned AdamW and tuned SGD train beside them. Runs that the file has already are 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from pathlib import Path
 
@@ -22,10 +23,13 @@ from examples.track3.training import Run, Setup, train
 HERE = Path(__file__).parent
 
 
-def trained(measured: Measured, name: str, seed: int, lr: float | None = None) -> Run:
+def trained(
+    measured: Measured, name: str, seed: int, lr: float | None = None, scaled: bool = False
+) -> Run:
     """Train once, and print the progress."""
-    result = RESULTS[name] if lr is None else BASELINES[name].at(lr)
-    label = f"{name}, seed {seed}" + ("" if lr is None else f", lr {lr:g}")
+    result = RESULTS[name] if lr is None else BASELINES[name].at(lr, scaled)
+    start = "scaled weights" if result.scaled else "zeros"
+    label = f"{name} from {start}, seed {seed}" + ("" if lr is None else f", lr {lr:g}")
 
     def report(step: int, loss: float) -> None:
         print(f"\r{label}: step {step} of {measured.setup.steps}, {loss:.4f}", end="", flush=True)
@@ -37,16 +41,16 @@ def trained(measured: Measured, name: str, seed: int, lr: float | None = None) -
 
 
 def tune(measured: Measured, name: str) -> None:
-    """Try a baseline's learning rates with one seed that no other run has."""
-    known = {run.lr for run in measured.tuning if run.name == name}
-    for lr in BASELINES[name].rates:
-        if lr not in known:
-            measured.tuning.append(trained(measured, name, -1, lr))
+    """Try a baseline's learning rates and both starts, with one seed that no other run has."""
+    rates = BASELINES[name].rates
+    known = {(run.lr, run.scaled) for run in measured.tuning if run.name == name}
+    for lr, scaled in itertools.product(rates, (False, True)):
+        if (lr, scaled) not in known:
+            measured.tuning.append(trained(measured, name, -1, lr, scaled))
             measured.save()
-    best = measured.best_rate(name)
-    assert best is not None
-    print(f"{name}: lr {best:g} is the best of {BASELINES[name].rates}")
-    if best in (min(BASELINES[name].rates), max(BASELINES[name].rates)):
+    best = measured.best(name)
+    print(f"{name}: lr {best.lr:g} is the best of {rates}, scaled weights: {best.scaled}")
+    if best.lr in (min(rates), max(rates)):
         print(f"this is the first or the last: try more rates in {HERE / 'baselines.py'}")
 
 
@@ -70,8 +74,9 @@ def main() -> None:
     for name in () if arguments.tune else (*BASELINES, *arguments.names):
         done = {run.seed for run in measured.of(name)}
         for seed in sorted(set(range(arguments.seeds)) - done):
-            lr = measured.best_rate(name) if name in BASELINES else None
-            measured.runs.append(trained(measured, name, seed, lr))
+            best = measured.best(name) if name in BASELINES else None
+            more = (best.lr, best.scaled) if best else ()
+            measured.runs.append(trained(measured, name, seed, *more))
             measured.save()
     if measured.runs:
         print(f"\n{table(measured)}")

@@ -1,4 +1,7 @@
-"""AdamW and SGD with one learning rate for all parameters, found by a search."""
+"""AdamW and SGD with one learning rate for all parameters, found by a search.
+
+The search also tries whether the projections begin at zeros or at scaled weights.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ class Baseline:
     options: dict[str, Any]
     rates: tuple[float, ...]
 
-    def at(self, lr: float) -> Result:
+    def at(self, lr: float, scaled: bool) -> Result:
         """Return the baseline as if it were a result: a short warmup, then as result 1 cools."""
         group = Group(lr, warmed(STEPS // 20, cooled(STEPS, 0.7)), self.options)
         groups = {name: replace(group) for name in ("embed", "head", "vectors")}
-        return Result(0, self.title, "", STEPS, self.rule, {"": group}, groups, self.rule)
+        return Result(0, self.title, "", STEPS, self.rule, {"": group}, groups, self.rule, scaled)
 
 
 BASELINES = {

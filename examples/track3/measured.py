@@ -57,7 +57,7 @@ class Measured:
         """Return the runs of a result or of a baseline."""
         return [run for run in self.runs if run.name == name]
 
-    def best_rate(self, name: str) -> float | None:
-        """Return the learning rate with the least last loss in the search, if there was one."""
+    def best(self, name: str) -> Run:
+        """Return the run with the least last loss in the search for a baseline."""
         tried = [run for run in self.tuning if run.name == name]
-        return min(tried, key=lambda run: run.last(self.setup)).lr if tried else None
+        return min(tried, key=lambda run: run.last(self.setup))

@@ -34,6 +34,7 @@ class Run:
         name: the name of the result or of the baseline.
         seed: the seed of the initial weights and of the batches.
         lr: the learning rate of a baseline.
+        scaled: whether the projections began at scaled weights instead of zeros.
         steps: the steps before each validation.
         losses: the mean loss of each validation. A training that diverged has fewer.
         seconds: how long it took.
@@ -42,6 +43,7 @@ class Run:
     name: str
     seed: int
     lr: float | None
+    scaled: bool
     steps: list[int]
     losses: list[float]
     seconds: float
@@ -93,4 +95,5 @@ def train(
             model.loss(*text.batch(setup.batch, setup.length, batches)).backward()
             for optimizer in optimizers:
                 optimizer.step()
-    return Run(name, seed, lr, steps, losses, round(time.perf_counter() - begun, 1))
+    seconds = round(time.perf_counter() - begun, 1)
+    return Run(name, seed, lr, result.scaled, steps, losses, seconds)

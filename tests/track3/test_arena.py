@@ -55,27 +55,28 @@ def test_a_seed_says_all(name: str) -> None:
 
 
 def test_a_training_that_diverges_has_an_infinite_loss() -> None:
-    run = train("tuned_sgd", BASELINES["tuned_sgd"].at(1e38), 0, SHORT, 1e38)
+    run = train("tuned_sgd", BASELINES["tuned_sgd"].at(1e38, False), 0, SHORT, 1e38)
 
     assert run.last(SHORT) == math.inf
 
 
 def test_what_was_measured_is_kept_and_drawn(tmp_path: Path) -> None:
     measured = Measured.load(tmp_path / "measured.json", SHORT)
-    tried = [Run("tuned_sgd", -1, lr, [0, 4], [5.5, loss], 1.0) for lr, loss in ((1, 3), (2, 4))]
-    measured.tuning += [*tried, Run("tuned_sgd", -1, 3.0, [0], [5.5], 1.0)]
+    tried = [
+        Run("tuned_sgd", -1, lr, False, [0, 4], [5.5, loss], 1.0) for lr, loss in ((1, 3), (2, 4))
+    ]
+    measured.tuning += [*tried, Run("tuned_sgd", -1, 3.0, True, [0], [5.5], 1.0)]
     measured.runs += [
-        Run("tuned_sgd", 0, 1.0, [0, 4], [5.5, 3.0], 1.0),
-        Run("muon_h", 0, None, [0, 4], [5.5, 2.0], 1.0),
-        Run("muon_h", 1, None, [0, 4], [5.5, 2.5], 1.0),
+        Run("tuned_sgd", 0, 1.0, False, [0, 4], [5.5, 3.0], 1.0),
+        Run("muon_h", 0, None, True, [0, 4], [5.5, 2.0], 1.0),
+        Run("muon_h", 1, None, True, [0, 4], [5.5, 2.5], 1.0),
     ]
     measured.save()
     read = Measured.load(measured.path, SHORT)
     draw(read, tmp_path / "curves.png")
 
     assert read == measured
-    assert read.best_rate("tuned_sgd") == 1
-    assert read.best_rate("tuned_adamw") is None
+    assert read.best("tuned_sgd").lr == 1
     assert table(read).splitlines()[2:] == [
         "| MuonH (#5) | 2.250 ± 0.354 | 2 | as logged |",
         "| SGD, tuned | 3.000 ± 0.000 | 1 | 1 |",
