@@ -23,7 +23,9 @@ from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec, read_specs
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(
+    page for where in ("*", "docs/**/*", "examples/**/*") for page in ROOT.glob(f"{where}.md")
+)
 LANGUAGE = (ROOT / "docs" / "spec-language.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -1,71 +1,101 @@
-"""Follow the steps of a result's specs with those in plain torch, and measure the difference."""
+"""Follow the steps of a result with those of its script in plain torch; measure the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
 from track3.muons import Own, iterated
-from track3.results import MATRICES, QUIET, ZERO, Group, Result
+from track3.scripts import SCRIPTS
 
-import optgen
+from examples.track3.result import Result, set_options
 from optgen import use_lowering
 
-SPECS = Path(__file__).parents[1] / "specs" / "track3"
 ORTHOGONALIZE = "optgen.runtime.matrix_ops.orthogonalize"
+ZERO, QUIET = (5, 5), (7, 7)
+"""Shapes of matrices that begin at zero, as some of track 3's, and that have small gradients."""
+MODEL: dict[str, tuple[int, ...]] = {
+    "embed.weight": (12, 5),
+    "blocks.0.norm1.gains": (9,),
+    "blocks.0.attn.q.weight": (6, 6),
+    "blocks.0.attn.q.bias": (5,),
+    "blocks.0.attn.v.weight": (9, 4),
+    "blocks.0.attn.proj.weight": ZERO,
+    "blocks.0.mlp.fc.weight": (9, 4),
+    "blocks.0.mlp.proj.weight": (4, 9),
+    "blocks.1.attn.k.weight": (4, 9),
+    "blocks.1.attn.v.weight": (6, 6),
+    "blocks.1.attn.proj.weight": (6, 6),
+    "blocks.1.mlp.fc.weight": QUIET,
+    "blocks.1.mlp.proj.weight": ZERO,
+    "proj.weight": (12, 5),
+    "proj.bias": (),
+}
+"""The parameters of two small blocks."""
 
 
-def largest_difference(result: Result, lowering: Any, only_square: bool = False) -> float:
-    """Return the largest difference of an element of a parameter in any step."""
-    generator = torch.Generator().manual_seed(3)
+class Side:
+    """The parameters of one implementation, and the optimizers that step them."""
 
-    def drawn(shape: Sequence[int], size: float) -> Tensor:
-        return torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * size
+    def __init__(self, result: Result, lowering: Any, start: dict[str, Tensor]) -> None:
+        self.lowering = lowering
+        self.params = {name: torch.nn.Parameter(p.clone()) for name, p in start.items()}
+        self.optimizers = result.optimizers(self.params.items())
 
-    right = [
-        [drawn(shape, shape != ZERO) for shape in shapes(g, only_square)] for g in result.groups
-    ]
-    own: list[list[Own]] = [[{"start": p} for p in params] for params in right]
-    params = [[p.clone().requires_grad_() for p in group] for group in right]
-    optimizers = made(result, params)
-    worst = 0.0
-    for step in range(result.steps):
-        for index, group in enumerate(result.groups):
-            options = group.at(step / result.steps)
-            (own_group,) = (x for o in optimizers for x in o.param_groups if x["index"] == index)
-            own_group.update(options)
-            for place, param in enumerate(params[index]):
-                param.grad = drawn(param.shape, 1e-8 if param.shape == QUIET else 1.0)
-                kept, before = own[index][place], right[index][place]
-                after = group.step(before, param.grad.clone(), kept, options)
-                right[index][place] = result.after(after, kept) if result.after else after
-        with use_lowering(lowering), mock.patch(ORTHOGONALIZE, exact):
-            for optimizer in optimizers:
+    def step(self, logged: int, grads: dict[str, Tensor]) -> None:
+        """Take a step, with the options of a step of the logged training."""
+        set_options(self.optimizers, logged)
+        for name, param in self.params.items():
+            param.grad = gradient(param.detach(), grads[name])
+        with use_lowering(self.lowering), mock.patch(ORTHOGONALIZE, exact):
+            for optimizer in self.optimizers:
                 optimizer.step()
-        for group_params, expected in zip(params, right, strict=True):
-            for param, wanted in zip(group_params, expected, strict=True):
-                worst = max(worst, (param.detach() - wanted).abs().max().item())
+
+    def far(self, right: dict[str, Tensor]) -> float:
+        """Return the largest difference of an element."""
+        pairs = ((self.params[name].detach(), p) for name, p in right.items())
+        return max((p - q).abs().max().item() for p, q in pairs)
+
+
+def largest_differences(
+    result: Result, lowerings: Sequence[Any], only_square: bool = False
+) -> list[float]:
+    """Return the largest difference of an element of a parameter in any step, per lowering."""
+    script = SCRIPTS[result.number]
+    generator = torch.Generator().manual_seed(3)
+    shapes = {
+        name: shape
+        for name, shape in MODEL.items()
+        if not (only_square and "blocks" in name and len(shape) == 2 and shape[0] != shape[1])
+    }
+
+    def drawn() -> dict[str, Tensor]:
+        kind = {"generator": generator, "dtype": torch.float64}
+        return {name: torch.randn(shape, **kind) for name, shape in shapes.items()}
+
+    right = {name: p * (shapes[name] != ZERO) for name, p in drawn().items()}
+    sides = [Side(result, lowering, right) for lowering in lowerings]
+    own: dict[str, Own] = {name: {"start": p} for name, p in right.items()}
+    worst = [0.0] * len(sides)
+    for index in range(script.count):
+        logged, grads = index * script.steps // script.count, drawn()
+        for name, p in right.items():
+            step, options = script.of(name, shapes[name])
+            p = step(p, gradient(p, grads[name]), own[name], options(logged))
+            right[name] = script.around(p, own[name], logged) if script.around else p
+        for side in sides:
+            side.step(logged, grads)
+        worst = [max(w, side.far(right)) for w, side in zip(worst, sides, strict=True)]
     return worst
 
 
-def shapes(group: Group, only_square: bool) -> list[tuple[int, ...]]:
-    """Return the shapes of a group's parameters, maybe without matrices that are not square."""
-    left_out = [s for s in MATRICES if only_square and s[0] != s[1]]
-    return [shape for shape in group.shapes if shape not in left_out]
-
-
-def made(result: Result, params: list[list[Tensor]]) -> list[torch.optim.Optimizer]:
-    """Return an optimizer for each spec of a result. Its groups know their places."""
-    by_spec: dict[str, list[dict[str, Any]]] = {}
-    for index, group in enumerate(result.groups):
-        given = {"params": params[index], "index": index, **group.at(0.0)}
-        by_spec.setdefault(group.spec or result.spec, []).append(given)
-    return [optgen.load(SPECS / f"{spec}.py")(groups) for spec, groups in by_spec.items()]
+def gradient(p: Tensor, noise: Tensor) -> Tensor:
+    """Return a gradient that depends on the parameter, so that differences would go on."""
+    return (noise + 0.5 * p) * (1e-8 if p.shape == QUIET else 1.0)
 
 
 def exact(tensors: list[Tensor], coefficients: Any, steps: int, eps: float) -> list[Tensor]:

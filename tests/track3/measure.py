@@ -1,23 +1,29 @@
-"""Print how far each result's spec is from its script's steps: `python -m track3.measure`."""
+"""Print how far each result is from its script's steps: `python -m track3.measure`."""
 
 from __future__ import annotations
 
-from track3.follow import largest_difference, steady_decompositions
-from track3.results import RESULTS, Result
+from track3.follow import largest_differences, steady_decompositions
+from track3.scripts import SCRIPTS
+from track3.test_results import AT_ONCE, lowerings
 
-LOWERINGS = ("forloop", "foreach")
+from examples.track3.result import Result
+from examples.track3.results import RESULTS
 
 
-def row(number: int, result: Result) -> str:
-    """Return a row of the table in tests/specs/track3/README.md."""
-    far = [largest_difference(result, lowering, result.decomposes) for lowering in LOWERINGS]
-    cells = [f"{number}", f"{result.spec}.py", *(f"{value:.1e}" for value in far)]
-    if result.decomposes:
+def row(name: str, result: Result) -> str:
+    """Return a row of the table in examples/track3/README.md."""
+    which = lowerings(result)
+    far = [0.0] * len(which)
+    decomposes = SCRIPTS[result.number].decomposes
+    if not (decomposes and result.number in AT_ONCE):
+        far = largest_differences(result, which, decomposes)
+    if decomposes:
         with steady_decompositions():
-            cells += [f"{largest_difference(result, lowering):.1e}" for lowering in LOWERINGS]
-    return f"| {' | '.join(cells)} |"
+            far = [max(pair) for pair in zip(far, largest_differences(result, which), strict=True)]
+    cells = [f"{value:.1e}" for value in far] + [""] * (3 - len(far))
+    return f"| {result.number} | `{name}` | {result.title} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
-    for number, result in RESULTS.items():
-        print(row(number, result), flush=True)
+    for name, result in RESULTS.items():
+        print(row(name, result), flush=True)

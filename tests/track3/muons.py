@@ -127,7 +127,9 @@ def contra_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
     return floored(p, even_of_same_norm(u, own), o["lr"])
 
 
-def outer_nesterov(p: Tensor, own: Own, lr: float, momentum: float, interval: int) -> Tensor:
+def outer_nesterov(
+    p: Tensor, own: Own, step: int, lr: float, momentum: float, interval: int
+) -> Tensor:
     """After a step: in some steps, move on from where the last such step ended."""
     own["steps"] = own.get("steps", 0) + 1
     if own["steps"] % interval > 0:
@@ -136,3 +138,10 @@ def outer_nesterov(p: Tensor, own: Own, lr: float, momentum: float, interval: in
     own["outer"] = momentum * own.get("outer", 0) + lr * delta
     own["start"] = own["start"] - momentum * own["outer"] - lr * delta
     return own["start"]
+
+
+def follow_move(p: Tensor, own: Own, look_ahead: float) -> Tensor:
+    """After a step: go on from the weights, along the mean of their moves."""
+    own["move"] = 0.99 * own.get("move", 0) + (1 - 0.99) * (p - own["start"])
+    own["start"] = p
+    return p + look_ahead * own["move"]

@@ -219,7 +219,8 @@ def soap_of(u: Tensor, own: Own, value: bool) -> Tensor:
     return y * schatten(u, 1e-8) / schatten(y, 1e-8)
 
 
-def soft_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
+def soft_direction(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
+    """Return result 20's update before the floor."""
     u = nesterov(g, own, 0.95)
     u = soap_of(u, own, o["value"]) if o["soap"] else u
     found = iterates(u)
@@ -232,4 +233,17 @@ def soft_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
     made = made * schatten(u) / schatten(made)
     if o["soap"]:
         learn(g, own)
-    return floored(p, made, o["lr"], 0.3825)
+    return made
+
+
+def soft_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
+    return floored(p, soft_direction(p, g, own, o), o["lr"], 0.3825)
+
+
+def anchored(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
+    """Draw the weights to the first ones before the update is added."""
+    first, count = own.setdefault("first", p), own.get("count", 0)
+    own["count"] = count + 1
+    u = soft_direction(p, g, own, o)
+    share = o["pull"] / (count + 2)
+    return floored(p, u, o["lr"], 0.3825) - share * (p - first)

@@ -1,41 +1,111 @@
-"""Test the specs of track 3's results against their scripts' steps, written anew in plain torch."""
+"""Test the results of track 3 against their scripts' steps, written anew in plain torch."""
 
 from __future__ import annotations
 
-import pytest
-from interpreter import inside_interpreter, outside_interpreter, run_inside
-from track3.follow import largest_difference, steady_decompositions
-from track3.results import RESULTS
+import math
+from typing import Any
 
-FUSED = (2, 4)
-"""Results whose specs have no words of matrices, and so fused lowerings."""
-EAGER = ("forloop", "foreach")
+import pytest
+import torch
+from interpreter import inside_interpreter, outside_interpreter, run_inside
+from track3.follow import MODEL, Side, largest_differences, steady_decompositions
+from track3.scripts import SCRIPTS
+
+from examples.track3.result import Result
+from examples.track3.results import RESULTS
+
+UNFUSED = (20, 29, 30, 32, 40)
+"""Results whose rule would be cut into more functions than a fused step may have."""
 AT_ONCE = (27,)
 """Results whose first step divides the rounding errors of a projection by eps, 1e-8."""
-IN_BASES = [number for number, result in RESULTS.items() if result.decomposes]
-WAYS = [(number, lowering) for number in RESULTS for lowering in EAGER if number not in IN_BASES]
+FULL = [name for name, result in RESULTS.items() if not SCRIPTS[result.number].decomposes]
+IN_BASES = [name for name in RESULTS if name not in FULL]
+
+
+def lowerings(result: Result) -> tuple[str, ...]:
+    """Return the lowerings that a result has on the CPU."""
+    return ("forloop", "foreach") + (() if result.number in UNFUSED else ("fused_cpu",))
 
 
 @outside_interpreter
-@pytest.mark.parametrize(("number", "lowering"), [*WAYS, *((n, "fused_cpu") for n in FUSED)])
-def test_equal_to_the_script(number: int, lowering: str) -> None:
-    assert largest_difference(RESULTS[number], lowering) <= 1e-10
+@pytest.mark.parametrize("name", FULL)
+def test_equal_to_the_script(name: str) -> None:
+    result = RESULTS[name]
+
+    assert max(largest_differences(result, lowerings(result))) <= 1e-10
 
 
 @outside_interpreter
-@pytest.mark.parametrize("lowering", EAGER)
-@pytest.mark.parametrize("number", IN_BASES)
-def test_equal_to_the_script_in_bases(number: int, lowering: str) -> None:
-    if number not in AT_ONCE and lowering == "foreach":  # both call the same decompositions
-        assert largest_difference(RESULTS[number], lowering, only_square=True) <= 1e-10
+@pytest.mark.parametrize("name", IN_BASES)
+def test_equal_to_the_script_in_bases(name: str) -> None:
+    result = RESULTS[name]
+    if result.number not in AT_ONCE:
+        assert max(largest_differences(result, lowerings(result), only_square=True)) <= 1e-10
     with steady_decompositions():
-        assert largest_difference(RESULTS[number], lowering) <= 1e-10
+        assert max(largest_differences(result, lowerings(result))) <= 1e-10
+
+
+@outside_interpreter
+@pytest.mark.parametrize("name", [name for name in RESULTS if RESULTS[name].number in UNFUSED])
+def test_these_have_no_fused_step(name: str) -> None:
+    with pytest.raises(RuntimeError, match="cannot take a step through 'fused_cpu'"):
+        largest_differences(RESULTS[name], ["fused_cpu"])
+
+
+@outside_interpreter
+def test_each_number_is_there_once() -> None:
+    assert sorted(result.number for result in RESULTS.values()) == sorted(SCRIPTS)
+    assert all(result.steps == SCRIPTS[result.number].steps for result in RESULTS.values())
+
+
+@outside_interpreter
+@pytest.mark.parametrize("name", RESULTS)
+def test_options_of_every_step(name: str) -> None:
+    """Learning rates, decays and what else changes are those of the log, to the step."""
+    result, script = RESULTS[name], SCRIPTS[RESULTS[name].number]
+    groups = {id(result.group(n, torch.empty(shape))): n for n, shape in MODEL.items()}
+    for param in groups.values():
+        group = result.group(param, torch.empty(MODEL[param]))
+        _, options = script.of(param, MODEL[param])
+        for logged in range(script.steps):
+            expected, found = options(logged), group.at(logged)
+            for key in found.keys() & expected.keys():
+                assert near(found[key], expected[key]), (param, logged, key)
+
+
+def near(found: Any, expected: Any) -> bool:
+    """Tell whether numbers, or tuples of numbers, are equal but for rounding."""
+    if isinstance(expected, tuple):
+        return all(map(near, found, expected))
+    return math.isclose(found, expected, rel_tol=1e-12)
+
+
+@outside_interpreter
+def test_ahead_of_the_weights_and_back() -> None:
+    """Result 39 validates at the weights, behind the point where it takes gradients."""
+    result = RESULTS["ema_nesterov"]
+    start = {"blocks.0.attn.q.weight": torch.ones(3, 3), "proj.bias": torch.ones(3)}
+    side = Side(result, "forloop", start)
+    for logged in (0, 1000):
+        side.step(logged, {name: torch.randn_like(p) for name, p in start.items()})
+    for name, param in side.params.items():
+        ahead = param.detach().clone()
+        (optimizer,) = (o for o in side.optimizers if param in o.state)
+        state = optimizer.state[param]
+        weights = state["last_weights"].clone()
+        optimizer.eval()
+        assert torch.equal(param, weights), name
+        optimizer.train()
+        assert torch.equal(param, ahead), name
+        torch.testing.assert_close(ahead, weights + 0.6 * state["mean_move"])
 
 
 @inside_interpreter
 def test_kernels_equal_the_script() -> None:
     """Result 4 reduces; result 2 is the catalogue's AdamW, whose kernels have tests."""
-    assert largest_difference(RESULTS[4], "fused_triton") <= 1e-10
+    (far,) = largest_differences(RESULTS["adam_h"], ["fused_triton"])
+
+    assert far <= 1e-10
 
 
 @outside_interpreter

@@ -1,7 +1,6 @@
-"""SOAP on the sphere of the weights: result 27 (Nikita Breskanu).
+"""SOAP without bias correction, whose bases turn in each step.
 
-New beside result 19: SOAP's covariances. There is no bias correction, and each step turns the
-bases. A spec for matrices: `adamw.py` is the one for the rest.
+The covariances begin at zero, and the first bases are those of the first gradient.
 """
 
 from optgen.spec import (
@@ -10,9 +9,7 @@ from optgen.spec import (
     eigenvectors,
     hyper,
     lerp,
-    maximum,
     ndim,
-    norm,
     optimizer,
     qr,
     require,
@@ -22,19 +19,13 @@ from optgen.spec import (
 )
 
 
-def on_sphere(p, u, lr):
-    """Move by a share of the norm, and return to the sphere where the weights were."""
-    q = p - lr * u * norm(p) / maximum(norm(u), 1e-10)
-    return q / maximum(norm(q), 1e-10) * norm(p)
-
-
 def basis(x):
     """Return the eigenvectors by descending eigenvalues."""
     return eigenvectors(x) @ transpose(descending(eigenvalues(x)))
 
 
 @optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/302")
-def SOAPH(
+def SOAP(
     p,
     g,
     t,
@@ -51,8 +42,8 @@ def SOAPH(
     eps=hyper(1e-8, ge=0),
     precondition_frequency=hyper(1, ge=1),
 ):
-    """SOAP whose steps stay on the sphere of the weights."""
-    require(ndim(p) == 2, "SOAPH takes matrices, not the shape {shape}")
+    """Adam without bias correction in the eigenbasis of the gradient's covariances."""
+    require(ndim(p) == 2, "SOAP takes matrices, not the shape {shape}")
     beta1, beta2 = betas
 
     if t == 1:
@@ -64,4 +55,4 @@ def SOAPH(
     u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
     if t % precondition_frequency == 0:
         U, W = qr(L @ U), qr(R @ W)
-    p = on_sphere(p, u, lr)
+    p = p - lr * u

@@ -1,13 +1,9 @@
-"""Contra-Muon with SOAP behind a gate: result 16 (SPThole).
+"""Contra-Muon on a momentum that SOAP preconditions.
 
-New beside result 14: the projections of the attention, the groups with `gated` beside `soap`, take
-SOAP's direction only as far as it agrees with the momentum and the gradient. The training sets the
-bounds of the gate, `trust`: 0.45 and 0.85 at first, 0 and 1 at last. A spec for matrices:
-`adamw.py` is the one for the rest.
+For groups with `soap`, the momentum is divided in SOAP's basis by the root of its second moment.
 """
 
 from optgen.spec import (
-    clamp,
     col_mean,
     cols,
     descending,
@@ -23,14 +19,11 @@ from optgen.spec import (
     orthogonalize,
     qr,
     require,
-    rms,
     row_mean,
     rows,
     sqrt,
     state,
-    sum,
     transpose,
-    where,
 )
 
 
@@ -43,10 +36,6 @@ def turned(x, v):
     return unit(transpose(x) @ unit(x @ v))
 
 
-def cosine(x, y):
-    return sum(x * y) / maximum(norm(x) * norm(y), 1e-8)
-
-
 def gram(old, x, beta):
     return lerp(old, x @ transpose(x), 1 - beta)
 
@@ -56,65 +45,52 @@ def order(gram, basis):
     return descending(diag(transpose(basis) @ gram @ basis))
 
 
-@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/283")
-def TrustLight(
+@optimizer(paper="https://nikhilvyas.github.io/SOAP_Muon.pdf")
+def ContraSOAP(
     p,
     g,
     t,
     /,
-    m=state("exp_avg"),
-    r=state("row_sq", shape="row"),
-    c=state("col_sq", shape="col"),
-    v=state("exp_avg_sq", when="soap"),
+    m=state("momentum_buffer"),
+    r=state("row_mean_sq", shape="row"),
+    c=state("col_mean_sq", shape="col"),
+    v=state("second_moment", when="soap"),
     L=state("gram_left", shape=("rows", "rows"), when="soap"),
     R=state("gram_right", shape=("cols", "cols"), when="soap"),
     U=state("basis_left", shape=("rows", "rows"), when="soap"),
     W=state("basis_right", shape=("cols", "cols"), when="soap"),
     *,
     lr=hyper(0.0375, ge=0),
-    betas=hyper((0.95, 0.95), ge=0, lt=1),
+    momentum=hyper(0.95, ge=0, lt=1),
+    beta2=hyper(0.95, ge=0, lt=1),
+    contra=hyper(0.2, ge=0),
     shampoo_beta=hyper(0.9, ge=0, lt=1),
     precondition_frequency=hyper(10, ge=1),
     ns_coefficients=hyper((2.0, -1.5, 0.5)),
     soap=flag(False),
-    gated=flag(False),
-    trust=hyper((0.45, 0.85), ge=0, le=1),
 ):
-    """Contra-Muon, for some groups in SOAP's basis, for some of these by a share."""
-    require(ndim(p) == 2, "TrustLight takes matrices, not the shape {shape}")
-    beta1, beta2 = betas
+    """Contra-Muon, for some groups in the eigenbasis of the gradient's covariances."""
+    require(ndim(p) == 2, "ContraSOAP takes matrices, not the shape {shape}")
 
-    m = lerp(m, g, 1 - beta1)
-    u = lerp(g, m, beta1)
+    m = lerp(m, g, 1 - momentum)
+    u = lerp(g, m, momentum)
     if soap and t > 1:
         x = transpose(U) @ u @ W
         v = lerp(v, x**2, 1 - shampoo_beta)
-        root = sqrt(maximum(v, 1e-16))
-        if gated:
-            root = maximum(root, maximum(0.2 * rms(root), 1e-8))
-        y = U @ (x / root) @ transpose(W)
-        y = y * norm(u) / maximum(norm(y), 1e-8)
-        if gated:
-            agreed = clamp((cosine(y, u) - 0.2) / 0.8, 0, 1)
-            gain = clamp(cosine(y, g) / maximum(cosine(u, g), 1e-8), 0, 1)
-            y = lerp(u, y, clamp(agreed * gain, trust[0], trust[1]))
-            y = y * maximum(norm(u), 1e-8) / maximum(norm(y), 1e-8)
-        u = y
+        y = U @ (x / (sqrt(v) + 1e-8)) @ transpose(W)
+        u = y * norm(u) / maximum(norm(y), 1e-8)
 
     o = orthogonalize(u / (norm(u) + 1e-7), ns_coefficients, 12, 1)
     v5 = turned(u, turned(u, turned(u, turned(u, turned(u, unit(transpose(0 * c + 1)))))))
-    contra = o - 0.2 * u / maximum(norm(u @ v5), 1e-10)
-    o = sqrt(maximum(1, rows(p) / cols(p))) * contra * norm(o) / maximum(norm(contra), 1e-10)
+    less = o - contra * u / maximum(norm(u @ v5), 1e-10)
+    o = sqrt(maximum(1, rows(p) / cols(p))) * less * norm(o) / maximum(norm(less), 1e-10)
     if rows(p) >= cols(p):
         r = lerp(r, row_mean(o**2), 1 - beta2)
         u = o / sqrt(maximum(r, 1e-10))
     else:
         c = lerp(c, col_mean(o**2), 1 - beta2)
         u = o / sqrt(maximum(c, 1e-10))
-    u = u * norm(o) / maximum(norm(u), 1e-10)
-    low = 0.35 * maximum(norm(p), 1e-8)
-    size = maximum(norm(u), 1e-8)
-    p = p - lr * where(size < low, low / size, 1) * u
+    p = p - lr * u * norm(o) / maximum(norm(u), 1e-10)
 
     if soap:
         L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)

@@ -1,13 +1,14 @@
-"""Contra-Muon that becomes Soft-Muon, with SOAP: result 20 (Yash Pande and nilin).
+"""Contra-Muon with SOAP whose wide matrices get columns of nearly one size, by Aurora.
 
-New beside result 14: sizes are fourth roots of the sum of the fourth powers of the singular values,
-and at last a mean of all Newton-Schulz iterates replaces the orthogonal matrix. The groups with
-`value`, beside `soap`, hold the attention's value weights. The training sets the shares `contra`,
-from 0.2 to 0, and `soft`, from 0 to 0.8. A spec for matrices: `adamw.py` is the one for the rest.
+Aurora makes a matrix orthogonal three times, and scales its columns before each by what the last
+time has left of them. Sizes are fourth roots of the sum of the fourth powers of the singular
+values. The training sets `momentum` and the share `contra`. Groups with `value` beside `soap` mix
+SOAP's direction with the momentum.
 """
 
 from optgen.spec import (
-    col_mean,
+    col_norm,
+    col_sum,
     cols,
     descending,
     diag,
@@ -22,7 +23,6 @@ from optgen.spec import (
     qr,
     require,
     rms,
-    row_mean,
     rows,
     sqrt,
     state,
@@ -47,10 +47,13 @@ def four(x):
     return polar(polar(polar(polar(x))))
 
 
-def mean_of_four(x, a, b, c, d):
-    y = polar(x)
-    z = polar(y)
-    return a * x + b * y + c * z + d * polar(z)
+def orthogonal(x):
+    return four(four(four(x / maximum(size(x), 1e-7))))
+
+
+def scaled(d, o, share):
+    """Return the scales of the columns after what they have made of them."""
+    return d * (share / maximum(col_sum(o**2), 1e-14)) ** 0.25
 
 
 def gram(old, x, beta):
@@ -62,36 +65,32 @@ def order(gram, basis):
     return descending(diag(transpose(basis) @ gram @ basis))
 
 
-@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/291")
-def SoftMuon(
+@optimizer(paper="https://github.com/KellerJordan/modded-nanogpt/pull/300")
+def Aurora(
     p,
     g,
     t,
     /,
-    m=state("exp_avg"),
-    r=state("row_sq", shape="row"),
-    c=state("col_sq", shape="col"),
-    v=state("exp_avg_sq", when="soap"),
+    m=state("momentum_buffer"),
+    v=state("second_moment", when="soap"),
     L=state("gram_left", shape=("rows", "rows"), when="soap"),
     R=state("gram_right", shape=("cols", "cols"), when="soap"),
     U=state("basis_left", shape=("rows", "rows"), when="soap"),
     W=state("basis_right", shape=("cols", "cols"), when="soap"),
     *,
     lr=hyper(0.0375, ge=0),
-    betas=hyper((0.95, 0.95), ge=0, lt=1),
+    momentum=hyper(0.95, ge=0, lt=1),
     shampoo_beta=hyper(0.9, ge=0, lt=1),
     precondition_frequency=hyper(10, ge=1),
     soap=flag(False),
     value=flag(False),
     contra=hyper(0.2, ge=0),
-    soft=hyper(0.0, ge=0, le=1),
 ):
-    """Muon from a share less of the momentum to a share of softer directions, in SOAP's basis."""
-    require(ndim(p) == 2, "SoftMuon takes matrices, not the shape {shape}")
-    beta1, beta2 = betas
+    """Muon of wide matrices with even columns, less a share of the momentum, in SOAP's basis."""
+    require(ndim(p) == 2, "Aurora takes matrices, not the shape {shape}")
 
-    m = lerp(m, g, 1 - beta1)
-    u = lerp(g, m, beta1)
+    m = lerp(m, g, 1 - momentum)
+    u = lerp(g, m, momentum)
     if soap and t > 1:
         x = transpose(U) @ u @ W
         v = lerp(v, x**2, 1 - shampoo_beta)
@@ -103,24 +102,17 @@ def SoftMuon(
             y = U @ (x / root) @ transpose(W)
         u = y * maximum(size(u), 1e-8) / maximum(size(y), 1e-8)
 
-    x = u / maximum(size(u), 1e-7)
-    x4 = four(x)
-    x8 = four(x4)
-    o = four(x8)
-    s = mean_of_four(x, 0.1091613623, 0.07085664498, 0.05210528973, 0.05457295795)
-    s = s + mean_of_four(x4, 0.05011334061, 0.03334622198, 0.05022104481, 0.1053727358)
-    s = s + mean_of_four(x8, 0.1187323776, 0.1185061091, 0.1185059576, 0.1185059576)
-    mixed = lerp(resized(o - contra * resized(u, 1), size(o)), resized(s, size(o)), soft)
-    o = sqrt(maximum(1, rows(p) / cols(p))) * resized(mixed, size(o))
-    if rows(p) >= cols(p):
-        r = lerp(r, row_mean(o**2), 1 - beta2)
-        u = o / sqrt(maximum(r, 1e-10))
+    if rows(p) < cols(p):
+        d = 1 / maximum(col_norm(u), 1e-7)
+        o = orthogonal(d * u)
+        d = scaled(d, o, rows(p) / cols(p))
+        o = orthogonal(d * u)
+        d = scaled(d, o, rows(p) / cols(p))
+        o = orthogonal(d * u)
     else:
-        c = lerp(c, col_mean(o**2), 1 - beta2)
-        u = o / sqrt(maximum(c, 1e-10))
-    u = resized(u, size(o))
-    least = 0.3825 * maximum(norm(p), 1e-8) / maximum(norm(u), 1e-8)
-    p = p - lr * maximum(1, least) * u
+        o = orthogonal(u)
+    o = resized(o - contra * resized(u, 1), size(o))
+    p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * o
 
     if soap:
         L, R = gram(L, g, shampoo_beta), gram(R, transpose(g), shampoo_beta)

@@ -1,8 +1,7 @@
-"""Distributed Shampoo, grafted on Adam: result 21 (Keller Jordan, with Meta's package).
+"""Distributed Shampoo, grafted on Adam, as Meta's package has it.
 
-New: the inverse fourth roots of both covariances, taken anew in each fifth step, give a direction,
-and Adam gives its length. Until the first roots, Adam gives both. A spec for matrices: `adamw.py`
-is the one for the rest.
+The inverse fourth roots of both covariances, taken anew in each fifth step, give a direction, and
+Adam gives its length. Until the first roots, Adam gives both.
 """
 
 from optgen.spec import (

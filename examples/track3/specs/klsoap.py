@@ -1,8 +1,6 @@
-"""KL-SOAP on the sphere of the weights: results 19 (Kaiyue Wen) and 25 (Chenchen Gu).
+"""KL-SOAP: each covariance is taken of the gradient that the other one has whitened.
 
-New: each covariance is taken of the gradient that the other one has whitened. The momentum lies in
-the turned basis. Result 25 has another schedule. The first step only finds the bases. A spec for
-matrices: `adamw.py` is the one for the rest.
+The momentum lies in the turned basis. The first step only finds the bases.
 """
 
 from optgen.spec import (
@@ -16,7 +14,6 @@ from optgen.spec import (
     maximum,
     minimum,
     ndim,
-    norm,
     optimizer,
     qr,
     require,
@@ -26,12 +23,6 @@ from optgen.spec import (
     state,
     transpose,
 )
-
-
-def on_sphere(p, u, lr):
-    """Move by a share of the norm, and return to the sphere where the weights were."""
-    q = p - lr * u * norm(p) / maximum(norm(u), 1e-10)
-    return q / maximum(norm(q), 1e-10) * norm(p)
 
 
 def basis(x):
@@ -44,7 +35,7 @@ def whitening(x):
 
 
 @optimizer(paper="https://arxiv.org/abs/2509.03378")
-def KLSOAPH(
+def KLSOAP(
     p,
     g,
     t,
@@ -65,8 +56,8 @@ def KLSOAPH(
     precondition_frequency=hyper(1, ge=1),
     start=hyper(0.1**-0.5, gt=0),
 ):
-    """SOAP by Kullback-Leibler divergence whose steps stay on the sphere of the weights."""
-    require(ndim(p) == 2, "KLSOAPH takes matrices, not the shape {shape}")
+    """SOAP whose covariances minimize a Kullback-Leibler divergence (Lin et al., 2025)."""
+    require(ndim(p) == 2, "KLSOAP takes matrices, not the shape {shape}")
     beta1, beta2 = betas
 
     if t == 1:
@@ -88,4 +79,4 @@ def KLSOAPH(
             turned = U @ m @ transpose(W)
             U, W = qr(L @ U), qr(R @ W)
             m = transpose(U) @ turned @ W
-        p = on_sphere(p, u, lr)
+        p = p - lr * u

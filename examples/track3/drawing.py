@@ -1,0 +1,66 @@
+"""Draw the curves of several results, and print their last losses."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from examples.track3.baselines import BASELINES
+from examples.track3.measured import Measured
+from examples.track3.results import RESULTS
+
+
+def title(name: str) -> str:
+    """Return the name of a curve."""
+    if name in BASELINES:
+        return BASELINES[name].title
+    return f"{RESULTS[name].title} (#{RESULTS[name].number})"
+
+
+def spread(values: list[float]) -> float:
+    """Return the standard deviation of values; one value has none."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def table(measured: Measured) -> str:
+    """Return the last losses in Markdown, the least first."""
+    rows = []
+    for name in dict.fromkeys(run.name for run in measured.runs):
+        runs = measured.of(name)
+        last = [run.last(measured.setup) for run in runs]
+        mean = statistics.mean(last)
+        rate = f"{runs[0].lr:g}" if runs[0].lr else "as logged"
+        cells = (f"{mean:.3f} ± {spread(last):.3f}", f"{len(runs)}", rate)
+        rows.append((mean, f"| {title(name)} | {' | '.join(cells)} |"))
+    head = "| optimizer | last validation loss | seeds | learning rate |"
+    return "\n".join([head, "|---|---|---|---|", *(row for _, row in sorted(rows))])
+
+
+def draw(measured: Measured, path: Path) -> None:
+    """Draw the mean of each result's losses over its seeds, with their standard deviation."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no curves: matplotlib is missing; pip install matplotlib")
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(9, 6), layout="constrained")
+    for name in dict.fromkeys(run.name for run in measured.runs):
+        runs = [r for r in measured.of(name) if r.steps[-1:] == [measured.setup.steps]]
+        if not runs:
+            continue
+        means, bars = [], []
+        for losses in zip(*(run.losses for run in runs), strict=True):
+            means.append(statistics.mean(losses))
+            bars.append(spread(list(losses)))
+        style = "--" if name in BASELINES else "-"
+        label = f"{title(name)}: {means[-1]:.3f}"
+        panel.errorbar(runs[0].steps, means, bars, linestyle=style, capsize=2, label=label)
+    panel.set(xlabel="step", ylabel="validation loss, nats per byte", yscale="log")
+    panel.grid(alpha=0.3, which="both")
+    panel.legend()
+    panel.set_title("A toy: mean and standard deviation over the seeds")
+    figure.savefig(path, dpi=110)
+    print(f"curves: {path}")

@@ -1,0 +1,69 @@
+"""Families of results: what many logs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from examples.track3.result import Class, Group, Options, Result, matrices, others
+from examples.track3.schedules import Schedule, cooled, power_cool
+
+
+def decayed(
+    number: int,
+    title: str,
+    log: str,
+    steps: int,
+    rule: Class,
+    lr: float,
+    decay: float,
+    **options: Any,
+) -> Result:
+    """Return a result whose matrices decay, with one schedule for all."""
+    way = cooled(steps, 0.7)
+    hidden = matrices(lr, way, weight_decay=decay, **options)
+    return Result(number, title, log, steps, rule, hidden, others(way))
+
+
+def on_sphere(number: int, title: str, log: str, steps: int, rule: Class, **more: Any) -> Result:
+    """Return a result whose matrices keep their norms."""
+    hidden = matrices(0.018, cooled(steps, 1.0))
+    rest = others(cooled(steps, 0.4))
+    return Result(number, title, log, steps, rule, hidden, rest, scaled=True, **more)
+
+
+def floored(number: int, title: str, log: str, steps: int, rule: Class, *kinds: str) -> Result:
+    """Return a result with a floor under updates; matrices of some kinds have SOAP's bases."""
+    way = cooled(steps, 0.7)
+    hidden = {kind: Group(0.0375, way, {"soap": True}) for kind in kinds} | matrices(0.0375, way)
+    return Result(number, title, log, steps, rule, hidden, others(way))
+
+
+def softened(
+    number: int,
+    title: str,
+    log: str,
+    steps: int,
+    rule: Class,
+    changing: Callable[[float], Options],
+    end: int = 3105,
+    beta2: float = 0.95,
+    others_changing: Callable[[float], Options] = lambda step: {},
+) -> Result:
+    """Return result 20 or one that adds to it. Its rates fall as powers of the steps to an end."""
+
+    def way(slope: float, lr: float) -> Schedule:
+        return power_cool(end, slope / lr)
+
+    value = {"soap": True, "value": True}
+    kinds: dict[str, Options] = {"mlp.": {"soap": True}, "attn.v.": value, "": {}}
+    falls = way(3.3169534699576625e-06, 0.0375)
+    hidden = {kind: Group(0.0375, falls, options, changing) for kind, options in kinds.items()}
+    rest = others(
+        way(4.976805410800738e-05, 0.3),
+        way(5.184172302917436e-07, 1 / 320),
+        way(1.6589351369335795e-06, 0.01),
+        beta2=beta2,
+        changing=others_changing,
+    )
+    return Result(number, title, log, steps, rule, hidden, rest)

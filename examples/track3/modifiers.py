@@ -1,0 +1,44 @@
+"""Modifiers that only track 3's results have. `optgen.modifiers` has the others."""
+
+from optgen.spec import hyper, maximum, modifier, norm, state, sum, where
+
+
+@modifier(stage="average_steps")
+def outer_nesterov(
+    p,
+    u,
+    t,
+    /,
+    start=state("outer_start", init="p"),
+    w=state("outer_momentum"),
+    *,
+    outer_lr=hyper(0.7, ge=0),
+    outer_mu=hyper(0.5, ge=0, lt=1),
+    sync_interval=hyper(30, ge=1, whole=True),
+):
+    """Take a step of Nesterov's momentum over the sum of every few steps, as MuLoCo does."""
+    if t % sync_interval == 0:
+        w = outer_mu * w + outer_lr * (start - p - u)
+        start = start - outer_mu * w - outer_lr * (start - p - u)
+        u = start - p
+
+
+@modifier(stage="trust_ratio")
+def radial_brake(p, u, /, *, outward=hyper(0.5, ge=0)):
+    """Keep only a share of the part of the update that makes the weights longer."""
+    along = sum(u * p) / maximum(sum(p * p), 1e-12)
+    u = u - where(along > 0, (1 - outward) * along, 0) * p
+
+
+@modifier(stage="project")
+def meant_radius(p, u, /):
+    """Give the weights the norm that the radial part of the update alone would give them."""
+    before = maximum(norm(p), 1e-8)
+    meant = maximum(before + sum(u * p) / before, 1e-8)
+    u = (p + u) * (meant / maximum(norm(p + u), 1e-8)) - p
+
+
+@modifier(stage="decay")
+def anchor(p, u, t, /, first=state("first_weights", init="p"), *, pull=hyper(1.0, ge=0, le=1)):
+    """Draw the weights to where they began, less in each step (SODA)."""
+    u = u - pull / (t + 1) * (p - first)

@@ -1,0 +1,28 @@
+"""Schedules as the logs have them: functions of the step of the logged training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Schedule = Callable[[float], float]
+"""Takes the number of a step, counted from 0; returns the factor of a learning rate."""
+
+
+def cooled(steps: int, share: float, power: float = 1.0, low: float = 0.0) -> Schedule:
+    """Return 1, then a way down to a low factor during the last share of a number of steps."""
+
+    def factor(step: float) -> float:
+        left = max(0.0, (1 - step / steps) / share)
+        return 1.0 if left > 1 else low + (1 - low) * left**power
+
+    return factor
+
+
+def warmed(steps: int, schedule: Schedule) -> Schedule:
+    """Return a schedule that also grows during the first steps."""
+    return lambda step: min(1.0, (step + 1) / steps) * schedule(step)
+
+
+def power_cool(steps: int, slope: float, power: float = 1.2) -> Schedule:
+    """Return 1, later the slope times a power of the number of steps that are left."""
+    return lambda step: min(1.0, slope * max(0.0, steps - step) ** power)

@@ -1,0 +1,43 @@
+"""Text for a small model: the documentation of Python's language that Python brings along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+
+import torch
+from torch import Tensor
+
+SYMBOLS = 256
+
+
+@dataclass(frozen=True)
+class Text:
+    """Bytes to train on, and others to validate with."""
+
+    train: Tensor
+    validation: Tensor
+
+    @classmethod
+    def load(cls, held_out: int = 10) -> Text:
+        """Return the text; each of some topics, in the order of their names, is held out."""
+        parts: tuple[list[str], list[str]] = ([], [])
+        for index, topic in enumerate(dict.fromkeys(topics[name] for name in sorted(topics))):
+            parts[index % held_out == 0].append(topic)
+        train, validation = (
+            torch.frombuffer(bytearray("\n".join(part).encode()), dtype=torch.uint8).long()
+            for part in parts
+        )
+        return cls(train, validation)
+
+    def batch(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return pieces of the text to train on, and the bytes that follow each of theirs."""
+        starts = torch.randint(len(self.train) - length, (size,), generator=generator)
+        pieces = torch.stack([self.train[i : i + length + 1] for i in starts.tolist()])
+        return pieces[:, :-1], pieces[:, 1:]
+
+    def validation_pieces(self, count: int, length: int) -> tuple[Tensor, Tensor]:
+        """Return pieces of the held-out text, evenly spread, and the bytes that follow."""
+        starts = torch.linspace(0, len(self.validation) - length - 1, count).long()
+        pieces = torch.stack([self.validation[i : i + length + 1] for i in starts.tolist()])
+        return pieces[:, :-1], pieces[:, 1:]

@@ -1,0 +1,99 @@
+"""Train the small transformer with a result, and validate it every few steps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from examples.track3.model import Transformer
+from examples.track3.result import Result, set_options
+from examples.track3.text import Text
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A training: its steps, the pieces of text in a batch, their length, steps to a validation."""
+
+    steps: int = 200
+    batch: int = 16
+    length: int = 64
+    every: int = 25
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training that took place.
+
+    Attributes:
+        name: the name of the result or of the baseline.
+        seed: the seed of the initial weights and of the batches.
+        lr: the learning rate of a baseline.
+        scaled: whether the projections began at scaled weights instead of zeros.
+        steps: the steps before each validation.
+        losses: the mean loss of each validation. A training that diverged has fewer.
+        seconds: how long it took.
+    """
+
+    name: str
+    seed: int
+    lr: float | None
+    scaled: bool
+    steps: list[int]
+    losses: list[float]
+    seconds: float
+
+    def last(self, setup: Setup) -> float:
+        """Return the last loss; it is infinite if the training diverged."""
+        return self.losses[-1] if self.steps[-1:] == [setup.steps] else math.inf
+
+
+@contextmanager
+def at_the_weights(optimizers: list[torch.optim.Optimizer]) -> Iterator[None]:
+    """Let optimizers that take gradients elsewhere put the weights into the parameters."""
+    switched: list[Any] = [optimizer for optimizer in optimizers if hasattr(optimizer, "eval")]
+    for optimizer in switched:
+        optimizer.eval()
+    yield
+    for optimizer in switched:
+        optimizer.train()
+
+
+def train(
+    name: str,
+    result: Result,
+    seed: int,
+    setup: Setup,
+    lr: float | None = None,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+) -> Run:
+    """Train with a result, whose schedules are shortened to the steps of the setup."""
+    torch.manual_seed(seed)
+    text, model = Text.load(), Transformer()
+    model.start(result.scaled)
+    optimizers = result.optimizers(model.named_parameters())
+    batches = torch.Generator().manual_seed(seed)
+    held_out = text.validation_pieces(128, setup.length)
+    begun, steps, losses = time.perf_counter(), [], []
+    for step in range(setup.steps + 1):
+        if step % setup.every == 0 or step == setup.steps:
+            with torch.no_grad(), at_the_weights(optimizers):
+                loss = model.loss(*held_out).item()
+            if not math.isfinite(loss):
+                break
+            steps.append(step)
+            losses.append(round(loss, 5))
+            report(step, loss)
+        if step < setup.steps:
+            set_options(optimizers, step * result.steps / setup.steps)
+            model.zero_grad()
+            model.loss(*text.batch(setup.batch, setup.length, batches)).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    seconds = round(time.perf_counter() - begun, 1)
+    return Run(name, seed, lr, result.scaled, steps, losses, seconds)
