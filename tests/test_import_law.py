@@ -103,8 +103,8 @@ FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("kernel",),
     ("reader", "group_cells", "group_values"),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
-    ("cached_sparse_step", "first_step", "kernels"),
-    ("prepare", "outlined_sweeps"),
+    ("cached_first_step", "cached_sparse_step", "kernels"),
+    ("uncached_step", "outlined_sweeps"),
     ("backend", "__init__"),
 )
 """The layers of optgen/runtime/fused_cpu."""

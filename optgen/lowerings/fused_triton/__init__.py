@@ -16,7 +16,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import why_not_in_triton
-from optgen.lowerings.fused_triton.address_lines import uses
+from optgen.lowerings.fused_triton.address_printer import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
 from optgen.lowerings.fused_triton.kernels import ARGUMENTS

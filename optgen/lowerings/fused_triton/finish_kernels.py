@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Ref, expressions
 from optgen.ir.plan import Finish, Phase, Sweep
-from optgen.ir.value_kinds import Axes
-from optgen.lowerings.fused_triton.address_lines import (
+from optgen.lowerings.fused_triton.address_printer import (
     finish_addresses,
     flat_addresses,
     needed,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import State
+from optgen.ir.binding_times import Axes, Kind, Stage, kind_of
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import (
     Assign,
@@ -28,7 +29,6 @@ from optgen.ir.nodes import (
     rename_program,
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
-from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements

@@ -5,14 +5,14 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """Zip the lists; large CPU tensors come as views of slices. An empty list yields None."""
     for row in zip_longest(params, *lists):
-        large = row[0].is_cpu and row[0].numel() > block_size.CPU_ELEMENTS
-        yield from _split_row(row, block_size.CPU_ELEMENTS) if large else (row,)
+        large = row[0].is_cpu and row[0].numel() > elements_at_once.CPU_ELEMENTS
+        yield from _split_row(row, elements_at_once.CPU_ELEMENTS) if large else (row,)
 
 
 def chunks(
@@ -41,7 +41,7 @@ def chunks(
 def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
     """Return how many elements a slice may hold; temporaries may have the widest dtype of all."""
     widest = max(column[0].itemsize for column in columns if column)
-    return block_size.block_elements(columns[0][0], widest, alive)
+    return elements_at_once.block_elements(columns[0][0], widest, alive)
 
 
 def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:

@@ -64,7 +64,7 @@
 //   loop_access.h          loads and stores of generated loops over rows
 //   tensor_passes.h        a tensor's memory and finish steps
 //   rule_descriptor.h      a rule, type-erased for the sweep library
-//   strip_mining.h         strip-mined loop over a tile
+//   tile_strips.h          loop over the strips of a tile
 //   accumulators.h         sums of a block
 //   tile_sweep.h           one pass over one block: the sweep library's code
 //   sweep_interface.h      interface to the sweep library

@@ -1,4 +1,4 @@
-"""Prepare kernel calls: check batches before anything is written.
+"""Prepare the kernel calls of a step that is not cached: check batches before anything is written.
 
 A call's table is filled here, too. But if the call copies tensors or suspends, its table is filled
 when it runs.
