@@ -28,7 +28,7 @@ from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu.kernel.state_limit import excess
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library

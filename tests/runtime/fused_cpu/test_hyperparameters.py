@@ -11,7 +11,7 @@ from torch import Tensor
 import optgen
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu.kernel.state_limit import excess
 from optgen.runtime.rule import Rule, State
 
 
