@@ -92,7 +92,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("batch",),
     ("sharded",),
     ("eager", "fused_cpu", "fused_triton", "backends"),
-    ("choice", "use_lowering", "wide_step"),
+    ("choice", "list_function_checks", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
     ("optimizer",),
     ("__init__", "explain", "extra_inputs", "functional", "programs"),
