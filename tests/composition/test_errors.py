@@ -15,7 +15,7 @@ from spec_texts import spec
 
 import optgen.modifiers
 from optgen import optim
-from optgen.cli.build import verify
+from optgen.cli.check import verify
 from optgen.compositions import compose, modifier, quantized, state_dtype
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
