@@ -195,7 +195,7 @@ def check(
         from optgen.cli import check as command
 
         code = 0
-        for found in command.verify(specs):
+        for found in command.check(specs):
             typer.echo(str(found), err=not isinstance(found, str))
             if isinstance(found, SpecError):
                 code = max(code, SPEC)

@@ -31,7 +31,7 @@ def Checked(
 """The rule that a modifier is checked with."""
 
 
-def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
+def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     """Read and generate specs without writing anything.
 
     Yield a line for each correct algorithm, the first error of each wrong file, and at the end an
