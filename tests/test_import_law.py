@@ -103,7 +103,7 @@ FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("kernel",),
     ("reader", "group_cells", "group_values"),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
-    ("cached_first_step", "cached_sparse_step", "kernels"),
+    ("cached_first_step", "cached_sparse_step", "kernel_loader"),
     ("uncached_step", "outlined_sweeps"),
     ("backend", "__init__"),
 )

@@ -17,7 +17,7 @@ from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_gr
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernels import kernel_or_reason, load_kernel
+from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
 from optgen.runtime.fused_cpu.uncached_step import (
