@@ -153,10 +153,8 @@ def _header(module: str, comment: str, catalogued: bool) -> str:
     """Return the header of a file, which names its spec and the command to regenerate it."""
     file = f"specs/{module}.py" if catalogued else f"{module}.py"
     command = "optgen build" if catalogued else f"optgen build {file} --out DIR"
-    return (
-        f"{comment} {MARK} from {file}.\n"
-        f"{comment} Do not edit: change the spec, then run {command}.\n"
-    )
+    template = environment().get_template("header.jinja")
+    return template.render(comment=comment, mark=MARK, file=file, command=command)
 
 
 def render_all(

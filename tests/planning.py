@@ -8,6 +8,7 @@ from pathlib import Path
 from spec_files import REPRESENTATIVES, TORCH, spec_file
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.compute_dtype import widens
 from optgen.ir.plan import Plan
 from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.fold_denominators import fold_denominators
@@ -22,12 +23,12 @@ RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elemen
 
 _MORE = Path(__file__).parent / "specs"
 _SPECS = read_specs([*sorted(_MORE.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
-STORAGE = {a.name: a for a in _SPECS if a.widens}
+STORAGE = {a.name: a for a in _SPECS if widens(a)}
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 
 WITH_PHASES = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
 WITH_PHASES |= {
-    a.name: a for a in _SPECS if not (a.elementwise or a.widens or a.is_wide or why_uncut(a))
+    a.name: a for a in _SPECS if not (a.elementwise or widens(a) or a.is_wide or why_uncut(a))
 }
 """Rules with reductions or matrix ops, which have phases: the catalogue's and tests/specs."""
 

@@ -92,7 +92,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("batch",),
     ("sharded",),
     ("eager", "fused_cpu", "fused_triton", "backends"),
-    ("choice", "use_lowering", "wide_step"),
+    ("choice", "list_function_checks", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
     ("optimizer",),
     ("__init__", "explain", "extra_inputs", "functional", "programs"),
@@ -103,8 +103,8 @@ FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("kernel",),
     ("reader", "group_cells", "group_values"),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
-    ("cached_sparse_step", "first_step", "kernels"),
-    ("prepare", "outlined_sweeps"),
+    ("cached_first_step", "cached_sparse_step", "kernel_loader"),
+    ("uncached_step", "outlined_sweeps"),
     ("backend", "__init__"),
 )
 """The layers of optgen/runtime/fused_cpu."""

@@ -192,10 +192,10 @@ def check(
     It reads them and generates in memory. It writes no generated file.
     """
     with exit_codes():
-        from optgen.cli import build as command
+        from optgen.cli import check as command
 
         code = 0
-        for found in command.verify(specs):
+        for found in command.check(specs):
             typer.echo(str(found), err=not isinstance(found, str))
             if isinstance(found, SpecError):
                 code = max(code, SPEC)

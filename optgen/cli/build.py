@@ -1,4 +1,4 @@
-"""Implement `optgen build` and `optgen check`. All files are generated before any is written."""
+"""Implement `optgen build`. All files are generated before any is written."""
 
 from __future__ import annotations
 
@@ -10,36 +10,9 @@ from pathlib import Path
 
 import typer
 
-from optgen import emit, modifiers
-from optgen.cli.locate_specs import (
-    find_checkout,
-    is_catalogued,
-    shorten,
-    spec_path,
-    specs_folder,
-)
-from optgen.compositions import composed, errors_of_parts
-from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Place, assigns
-from optgen.spec.base_spec import read_base
-from optgen.spec.composition.names import CompositionError
-from optgen.spec.composition.parts import is_modifier
-from optgen.spec.declare import Spec, hypers_of
-from optgen.spec.errors import InternalError, SpecError, spec_errors
-from optgen.spec.read_spec import read_spec, read_specs
-
-_PLAIN = '''from optgen.spec import optimizer, sqrt, state, hyper
-
-
-@optimizer(paper="https://example.org")
-def Checked(
-    own_p, own_g, own_t, /, own_v=state("own_v", role="second_moment"), *, lr=hyper(1e-3, ge=0)
-):
-    """A rule that any modifier can join."""
-    own_v = own_v + own_g**2
-    own_p = own_p - lr * own_g / (own_t + sqrt(own_v))
-'''
-"""The rule that a modifier is checked with."""
+from optgen import emit
+from optgen.cli.generate import read, render
+from optgen.cli.locate_specs import find_checkout, shorten, spec_path
 
 
 @dataclass(frozen=True)
@@ -110,63 +83,6 @@ def compare(wanted: Targets, *, diff: bool) -> int:
     return len(found) + len(orphans)
 
 
-def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
-    """Read and generate specs without writing anything.
-
-    Yield a line for each correct algorithm, the first error of each wrong file, and at the end an
-    error if two files do not go together.
-    """
-    correct = []
-    for path in dict.fromkeys(spec_path(name) for name in names):
-        try:
-            if is_modifier(path):
-                yield _checked_modifier(path)
-                continue
-            algorithms = _read([path])
-            for algorithm in algorithms:
-                _render(algorithm, emit.find_ruff())
-        except (SpecError, InternalError) as error:
-            yield error
-            continue
-        correct.append(path)
-        for algorithm in algorithms:
-            yield f"{algorithm.name}: ok ({_summary(algorithm)})"
-    try:
-        _read(correct)
-    except SpecError as error:
-        yield error
-
-
-def _checked_modifier(path: Path) -> str:
-    """Generate a plain rule with the modifier of a file; return a line about the modifier."""
-    modifier = modifiers.load(path)
-    try:
-        spec = composed(Spec("Checked", _PLAIN, "checked.py", 1), (modifier,), "Checked")
-    except CompositionError as error:
-        raise SpecError(Place(str(path), 1, 1), str(error), "choose other names") from None
-    with errors_of_parts(spec, names_parts=False):
-        (algorithm,) = read_spec(spec)
-        _render(algorithm, emit.find_ruff())
-    hypers = ", ".join(name for name, _ in hypers_of(modifier.spec)) or "none"
-    return f"{modifier.name}: ok (a modifier; hyperparameters: {hypers})"
-
-
-def _summary(algorithm: Algorithm) -> str:
-    """Return the states, or the written lists, so that an author can check them."""
-    if algorithm.is_function:
-        written = {stmt.target.name for stmt in assigns(algorithm.rule)}
-        return f"writes: {', '.join(name for name in algorithm.lists if name in written)}"
-    states = ", ".join(state.key for state in algorithm.kept_states()) or "none"
-    programs = ", ".join(f"{p.mode} by {p.function.name}" for p in algorithm.programs)
-    return f"state: {states}; {programs}" if programs else f"state: {states}"
-
-
-def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
-    base = read_base(algorithm, specs_folder())
-    with spec_errors(algorithm):
-        return emit.render_all(algorithm, ruff, base, catalogued=is_catalogued(algorithm))
-
-
 def _changes(wanted: Targets) -> list[emit.Change]:
     """Return all changes, after reading every spec and generating every text."""
     found = list(_differences(wanted))
@@ -181,8 +97,8 @@ def _changes(wanted: Targets) -> list[emit.Change]:
 def _differences(wanted: Targets) -> Iterator[emit.Change]:
     ruff = emit.require_ruff()
     texts: dict[str, dict[str, str]] = {}
-    for algorithm in _read(wanted.specs):
-        texts.setdefault(algorithm.module, {}).update(_render(algorithm, ruff))
+    for algorithm in read(wanted.specs):
+        texts.setdefault(algorithm.module, {}).update(render(algorithm, ruff))
     for module, files in texts.items():
         yield from emit.changes(wanted.out / module, files)
     if wanted.whole and wanted.out.is_dir():
@@ -210,24 +126,6 @@ def _orphan_message(folder: Path) -> str:
     return (
         f"orphaned: {shorten(folder)} (there is no {folder.name}.py): remove it, or give its spec"
     )
-
-
-def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
-    """Return the algorithms of the files, after checking that no two share an output folder."""
-    algorithms = read_specs(paths)
-    seen: dict[str, Algorithm] = {}
-    for algorithm in algorithms:
-        other = seen.setdefault(algorithm.module, algorithm)
-        if other is not algorithm and not (other.is_function and algorithm.is_function):
-            raise SpecError(
-                algorithm.place,
-                f"`{algorithm.name}` and `{other.name}` would both be generated into "
-                f"{algorithm.module}/",
-                "a spec file holds one optimizer, or functions; "
-                f"`{other.name}` is at {other.place}",
-                algorithm.source,
-            )
-    return algorithms
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:

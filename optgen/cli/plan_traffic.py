@@ -9,9 +9,9 @@ from optgen.bench.memory_traffic import Access, Traffic
 from optgen.bench.variants import OWN
 from optgen.cli.locate_specs import spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import assigns, expressions
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
-from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.derive import derive
 from optgen.passes.plan import plans

@@ -33,7 +33,7 @@ MATRIX_SHAPES = (
 )
 """Shapes of states that are matrices: squares first, then thin ones."""
 NARROW = ("bfloat16", "float16")
-"""Dtypes of 16 bits that a state can declare. A rule with one computes in float32 or wider."""
+"""Dtypes of 16 bits that a state can declare (see compute_dtype.py)."""
 QUANTIZED = "8bit"
 """The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
 QUANTIZED_BLOCKS = (64, 128, 256, 512)
@@ -237,16 +237,6 @@ class Algorithm:
         """
         whole = {*REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
         return self._ops() & (whole - {"machine_eps"})
-
-    @property
-    def widens(self) -> bool:
-        """Tell whether every lowering computes in float32 or wider, whatever the tensors' dtypes.
-
-        The rule rounds to its parameter's dtype itself, or draws numbers of 24 bits; or a state is
-        declared to be narrower than the parameter.
-        """
-        narrow = any(state.dtype in (*NARROW, QUANTIZED) for state in self.states)
-        return narrow or not self._ops().isdisjoint((*STORAGE_OPS, *RANDOM_OPS))
 
     @property
     def has_codes(self) -> bool:

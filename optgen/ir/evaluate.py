@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.binding_times import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS, WIDE_OPS
 from optgen.ir.random_numbers import places
@@ -28,7 +29,6 @@ from optgen.ir.state_values import (
     shape_of,
     stored_value,
 )
-from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
 
 def evaluate(

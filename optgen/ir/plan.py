@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.binding_times import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -27,7 +28,6 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import MAXIMA, PROPERTIES, REDUCTIONS
-from optgen.ir.value_kinds import Kind, kind_of
 
 Role = Literal["param", "grad", "state", "local"]
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import QUANTIZED, Algorithm, State
+from optgen.ir.binding_times import declared_kinds
 from optgen.ir.matrix_axes import Axes, above, beside
 from optgen.ir.quantization import quantized
 from optgen.ir.rank import RANK
-from optgen.ir.value_kinds import declared_kinds
 
 Values = dict[str, Any]
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import STATIC, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -26,7 +27,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS, REDUCTIONS, WIDE_OPS
 from optgen.ir.plan import Finish, HostCall, Plan, Sweep, is_reduction
-from optgen.ir.value_kinds import STATIC, Kind, declared_kinds, kind_of
 from optgen.ir.verify_versions import (
     Paths,
     StaleReadError,

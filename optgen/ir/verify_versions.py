@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from optgen.ir.binding_times import Kind, kind_of
 from optgen.ir.copies import copied, is_self_copy
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.print_ir import expr_text
-from optgen.ir.value_kinds import Kind, kind_of
 
 Versions = dict[str, frozenset[int]]
 """Versions that a variable holds. After a copy to the next version, it holds both."""

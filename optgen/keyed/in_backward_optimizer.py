@@ -12,6 +12,7 @@ from optgen.keyed.create_state import create_state, zero_gradients
 from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
+from optgen.keyed.one_gradient_per_step import OneGradientPerStep
 from optgen.keyed.rule_checks import check_not_wide, check_state_by_parameter
 from optgen.keyed.torch_private import after_backward
 from optgen.runtime.light_optimizer import with_step_hooks
@@ -107,7 +108,7 @@ class InBackwardOptimizer(FusedOptimizer):
         super().__init__(params, public.state, public.param_groups)
         self.defaults.update(public.defaults)
         self._class_and_options = (optimizer_class, options)
-        self._arrived: set[Tensor] = set()  # since the last step
+        self._gradients = OneGradientPerStep()
         self._finish_queued = False  # whether the current backward pass will call _finish
         self._check_groups()
         self._buckets = [
@@ -165,14 +166,7 @@ class InBackwardOptimizer(FusedOptimizer):
         Raises:
             RuntimeError: The parameter already had one since the last step.
         """
-        if param in self._arrived:
-            param.grad = None
-            raise RuntimeError(
-                f"{name} has a second gradient since the last step, and was updated with the "
-                "first: call fused_optimizer.step() after each backward pass; to accumulate "
-                "gradients, use an optimizer that steps after the passes"
-            )
-        self._arrived.add(param)
+        self._gradients.record(name, param)
         if not self._finish_queued:
             self._finish_queued = True
             after_backward(self._finish)
@@ -196,16 +190,16 @@ class InBackwardOptimizer(FusedOptimizer):
         """
         loss = None
         if closure is not None:
-            self._arrived.clear()
+            self._gradients.forget()
             with torch.enable_grad():
                 loss = closure()
         self._finish()
-        self._arrived.clear()
+        self._gradients.forget()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin an iteration; drop the gradients that an interrupted backward pass has left."""
-        self._arrived.clear()
+        self._gradients.forget()
         self._finish_queued = False
         for bucket in self._buckets:
             bucket.free()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.compute_dtype import widens
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
@@ -132,7 +133,7 @@ def _reads(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"
-        if plan.algorithm.widens:
+        if widens(plan.algorithm):
             value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:
             value += ".clone()"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from optgen.ir.binding_times import Axes, Kind, Stage
 from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import Axes, Kind, Stage
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalar_arithmetic import ONE, multiply, negate, unsigned
 

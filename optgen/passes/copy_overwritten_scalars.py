@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, count
 
+from optgen.ir.binding_times import Kind
 from optgen.ir.nodes import Assign, Program, Ref, Stmt, assigns, expressions, map_expressions
 from optgen.ir.plan import reads
-from optgen.ir.value_kinds import Kind
 from optgen.passes.rewrite import read_instead
 
 

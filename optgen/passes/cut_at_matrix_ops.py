@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes, Stage
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
 from optgen.ir.plan import reads
-from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.cut_phases import RulePhases, cut_into_phases
 from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 

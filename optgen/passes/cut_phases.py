@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes, Stage
 from optgen.ir.nodes import Assign, Program, Ref, assigns
 from optgen.ir.plan import reads
-from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.dependency_depth import Depths, Kinds, needs_sweep
 from optgen.passes.rewrite import filter_assigns
 

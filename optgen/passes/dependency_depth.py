@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Expr, Program, Ref
 from optgen.ir.plan import reads
-from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.whole_matrices import is_wide
 from optgen.passes.name_reductions import ends_phase
 

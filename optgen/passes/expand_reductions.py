@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Kind, declared_kinds, kind_of
 from optgen.ir.matrix_axes import Axes, above, beside
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
 from optgen.ir.rank import RANK, effective_rank
-from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:

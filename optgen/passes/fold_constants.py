@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, refs
-from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 from optgen.passes.fold_expression import fold, is_truth
 from optgen.passes.preserve_axes import preserve_axes
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from optgen.ir.binding_times import kind_of
 from optgen.ir.nodes import Call, Const, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import kind_of
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalar_arithmetic import ONE, multiply
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from optgen.ir.binding_times import Axes, Kind, Stage, kind_of
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
@@ -25,7 +26,6 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
-from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, unsigned
 

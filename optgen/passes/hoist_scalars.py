@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
+from optgen.ir.binding_times import Kind, kind_of
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import (
     Assign,
@@ -32,7 +33,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.ir.value_kinds import Kind, kind_of
 from optgen.passes.scalar_arithmetic import negate, unsigned
 from optgen.passes.scalar_names import scalar_name
 

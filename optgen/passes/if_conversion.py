@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
+from optgen.ir.binding_times import Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -31,7 +32,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import HostCall, Plan
-from optgen.ir.value_kinds import Kind, Stage, kind_of
 from optgen.passes.rewrite import map_values
 
 CAPTURABLE = Ref("capturable")

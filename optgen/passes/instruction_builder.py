@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from optgen.ir.binding_times import Axes, Stage
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
 from optgen.ir.ops import STORAGE_OPS
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.instructions import Op, Operand, Step
 from optgen.passes.linear import lerp_terms
 from optgen.passes.scalar_arithmetic import ONE, is_number, negate

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from optgen.ir.binding_times import Axes, Kind, kind_of
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
@@ -31,7 +32,6 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
-from optgen.ir.value_kinds import Axes, Kind, kind_of
 from optgen.passes.nonnegative_states import proven_ranges
 from optgen.passes.ranges import Range, is_not_negative, range_of
 from optgen.passes.rewrite import map_values

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Stage, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -18,7 +19,6 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.ops import FACTS, OPS, PROPERTIES
-from optgen.ir.value_kinds import Stage, declared_kinds, kind_of
 from optgen.passes.definitions import on_every_path
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import declared_kinds
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
@@ -17,7 +18,6 @@ from optgen.ir.nodes import (
     map_expressions,
     rebuild,
 )
-from optgen.ir.value_kinds import declared_kinds
 
 
 def name_items(algorithm: Algorithm) -> Algorithm:

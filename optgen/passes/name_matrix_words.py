@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+from optgen.ir.binding_times import Axes, Kind, kind_of
 from optgen.ir.copies import only_factor
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, rebuild, refs, walk
 from optgen.ir.ops import OPS
-from optgen.ir.value_kinds import Axes, Kind, kind_of
 
 _ELEMENTWISE = ("arithmetic", "comparison", "logic", "function")
 _CONDITIONS = ("comparison", "logic")

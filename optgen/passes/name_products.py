@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import declared_kinds
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import (
     Assign,
@@ -28,7 +29,6 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.ops import LINEAR_ALGEBRA
-from optgen.ir.value_kinds import declared_kinds
 
 _VIEWS = ("transpose", "diag")  # they compute nothing
 

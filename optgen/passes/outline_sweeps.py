@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Kind
 from optgen.ir.by_identity import ByIdentity
 from optgen.ir.copies import copied, only_factor
 from optgen.ir.generated_names import free_name
@@ -31,7 +32,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import Kind
 from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.hoist_scalars import hoist_scalars

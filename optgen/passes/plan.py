@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Kind
 from optgen.ir.by_identity import ByIdentity
 from optgen.ir.copies import is_self_copy
 from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs
@@ -22,7 +23,6 @@ from optgen.ir.plan import (
     streams_of,
     streams_of_sweep,
 )
-from optgen.ir.value_kinds import Kind
 from optgen.ir.verify import StaleReadError, verify_plan
 from optgen.ir.whole_matrices import is_wide, why_uncut
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars

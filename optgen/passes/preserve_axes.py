@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 
+from optgen.ir.binding_times import Axes, Lookup, kind_of
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, children, rebuild
 from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, OPS, REDUCTIONS
-from optgen.ir.value_kinds import Axes, Lookup, kind_of
 from optgen.passes.fold_expression import fold
 
 

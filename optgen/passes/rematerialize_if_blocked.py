@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from optgen.ir.binding_times import STATIC
 from optgen.ir.nodes import (
     Const,
     Expr,
@@ -23,7 +24,6 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.ir.value_kinds import STATIC
 from optgen.passes.rewrite import filter_assigns
 
 BLOCKED = Ref("blocked")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import chain, count
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import (
     Assign,
@@ -28,7 +29,6 @@ from optgen.ir.nodes import (
     refs,
     rename_program,
 )
-from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.name_reductions import is_matrix_op
 from optgen.passes.rewrite import read_instead

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Kind, declared_kinds, kind_of
 from optgen.ir.copies import is_self_copy
 from optgen.ir.nodes import (
     Assign,
@@ -29,7 +30,6 @@ from optgen.ir.nodes import (
     rebuild,
     refs,
 )
-from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 from optgen.passes.linear import Linearizer, Terms
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.ranges import Range, declared_ranges, range_of

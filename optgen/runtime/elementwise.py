@@ -22,6 +22,7 @@ from optgen.runtime.batch.dispatch_key import dispatch_keys
 from optgen.runtime.batch.forloop_only import why_forloop_only
 from optgen.runtime.choice import why_not
 from optgen.runtime.forced_lowering import forced
+from optgen.runtime.list_function_checks import UnfitError, obstacle
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.real_views import all_plain, reals
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
@@ -29,10 +30,6 @@ from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabl
 _dtype = attrgetter("dtype")
 _shape = attrgetter("shape")
 _MAX_CACHED = 4  # lists of this many lengths can take turns without a new table
-
-
-class UnfitError(TypeError):
-    """Raised before any change if the lists have tensors that no rule can take."""
 
 
 class Elementwise:
@@ -124,29 +121,3 @@ class Elementwise:
             return lowering
         fast = device in foreach_devices() and not why_forloop_only(batch)
         return "foreach" if fast else "forloop"
-
-
-def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
-    """Return a short reason why no rule can take these lists; "" if one can."""
-    dtypes = set(map(_dtype, chain.from_iterable(lists)))
-    unsupported = [str(t) for t in dtypes if not (t.is_floating_point or t.is_complex)]
-    if unsupported:
-        return f"takes real or complex numbers, not {min(unsupported)}"
-    if all(map(all_plain, lists)):
-        return ""
-    return next(filter(None, map(_class_obstacle, zip(*lists, strict=False))), "")
-
-
-def _class_obstacle(tensors: tuple[Tensor, ...]) -> str:
-    """Return a short reason why no rule can take tensors of these classes; "" if one can.
-
-    The tensors correspond: there is one of each list.
-    """
-    shardings = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in tensors]
-    if any(sharding != shardings[0] for sharding in shardings):
-        return "takes DTensors only with equal meshes and placements in all lists"
-    placements = shardings[0][1]
-    if any(placement.is_partial() for placement in placements or ()):
-        return "takes no DTensors with a Partial placement: redistribute them first"
-    classes = [type(t).__name__ for t in tensors if placements is None and not all_plain([t])]
-    return f"takes no tensors of class {classes[0]}" if classes else ""

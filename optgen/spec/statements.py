@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
+from optgen.ir.binding_times import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
-from optgen.ir.value_kinds import Axes, Kind, declared_kinds
 from optgen.spec.expressions import BINARY
 from optgen.spec.implications import implied
 from optgen.spec.op_calls import OpCalls

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Call, Expr, Ref
 from optgen.ir.ops import DRAWS, OPS, STORAGE_OPS
-from optgen.ir.value_kinds import Axes
 from optgen.spec.type_check import SHAPE_NAMES
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.matrix_axes import SHAPES
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.ops import FACTS, OPS
-from optgen.ir.value_kinds import Axes
 from optgen.spec.constant_arithmetic import is_real
 from optgen.spec.scope import Scope
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Place, Program, Ref, assigns
-from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import is_wide
 from optgen.spec.source import Source
 from optgen.spec.type_check import SHAPE_NAMES

@@ -15,7 +15,7 @@ from spec_texts import spec
 
 import optgen.modifiers
 from optgen import optim
-from optgen.cli.build import verify
+from optgen.cli.check import check
 from optgen.compositions import compose, modifier, quantized, state_dtype
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
@@ -216,7 +216,7 @@ def test_mistakes_of_a_rule_that_an_accumulation_holds() -> None:
 def test_the_command_shows_the_place_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "made.py"
     path.write_text(IN_RULES["in a sum"])
-    (error,) = verify([str(path)])
+    (error,) = check([str(path)])
     assert str(error).startswith(
         f"{path}:7:17: `sqrt` takes 1 argument, not 2\n        g = g + 2 *"
     )

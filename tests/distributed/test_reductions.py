@@ -22,7 +22,7 @@ import optgen
 from optgen import use_lowering
 from optgen.keyed import RowWiseAdagrad
 from optgen.optim import Adafactor, Muon
-from optgen.runtime.fused_cpu.kernels import load_kernel
+from optgen.runtime.fused_cpu.kernel_loader import load_kernel
 from optgen.runtime.fused_cpu.toolchain.dtype_variants import bits_of_dtypes
 from optgen.spec import Spec
 

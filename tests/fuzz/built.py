@@ -25,10 +25,10 @@ from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu.kernel.state_limit import excess
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
@@ -217,7 +217,7 @@ class _InBatch(KernelSignature):
 def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
     """Take the C++ kernels of these rules from the shared libraries."""
     known = {rule.cls.lowerings: rule for rule in _with_kernels(rules)}
-    build = kernels._load
+    build = kernel_loader._load
 
     def load_kernel(owner: Any, module: Any, suspends: bool, types: int) -> Any:
         rule = known.get(module.__name__)
@@ -225,7 +225,7 @@ def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
             return build(owner, module, suspends, types)
         return _kernel(rule, owner)
 
-    with mock.patch.object(kernels, "_load", load_kernel):
+    with mock.patch.object(kernel_loader, "_load", load_kernel):
         yield
 
 

@@ -27,7 +27,8 @@ def captured(blind: bool = True) -> Iterator[None]:
     """Let capturable steps take CPU tensors. With `blind`, reading a number is an error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "optgen.runtime.eager.functional_checks.capturable_devices", lambda: ["cpu", "cuda"]
+            "optgen.runtime.eager.differentiable_capturable_checks.capturable_devices",
+            lambda: ["cpu", "cuda"],
         )
         with Blind() if blind else nullcontext():
             yield

@@ -14,7 +14,7 @@ from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
 from torch.optim import Optimizer
 
 import optgen.optim
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 
 Cost = tuple[int, float]
 
@@ -214,9 +214,9 @@ def size_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process CPU tensors in blocks of the size that a device gets."""
 
     def block_elements(_tensor: torch.Tensor, itemsize: int, alive: int) -> int:
-        return block_size.device_elements(itemsize, alive)
+        return elements_at_once.device_elements(itemsize, alive)
 
-    monkeypatch.setattr(block_size, "block_elements", block_elements)
+    monkeypatch.setattr(elements_at_once, "block_elements", block_elements)
 
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])

@@ -12,8 +12,8 @@ from lowerings.test_fused_cpu import VECTORIZED, build, printed, widest
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
 from optgen.lowerings.fused_cpu.pass_schedule import (
     WHOLE_COLUMNS,

@@ -24,7 +24,7 @@ from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.plan import plans
 from optgen.passes.specialize_shape import facts_asked
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 
 FORMS = {
     "for-loop": (FORLOOP, "update"),
@@ -58,7 +58,7 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     name: str, form: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_blocks:
-        monkeypatch.setattr(block_size, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
     algorithm = WITH_PHASES[name]
     module = imported(name, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES

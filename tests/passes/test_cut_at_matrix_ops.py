@@ -7,10 +7,10 @@ import torch
 from passes.test_cut_phases import MATRIX, assert_same, plan_for
 from spec_texts import read, spec
 
+from optgen.ir.binding_times import Axes, Stage
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import Ref, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, reads
-from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.plan import Order, plan
 
 WORD = "orthogonalize(m, k, 3, 1e-7)"

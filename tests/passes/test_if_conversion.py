@@ -9,8 +9,8 @@ import pytest
 from lowerings.rules import read
 from lowerings.test_capturable import BRANCHES
 
+from optgen.ir.binding_times import Stage
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, refs
-from optgen.ir.value_kinds import Stage
 from optgen.passes.if_conversion import CAPTURABLE, if_convert
 from optgen.passes.plan import plan
 

@@ -28,7 +28,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import Order, plans
 from optgen.passes.ssa import to_ssa
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -138,7 +138,7 @@ CORNERS = {
 def test_corners(case: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random rules have found these cases."""
     if small:
-        monkeypatch.setattr(block_size, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
     text = MATRIX_HEADER + CORNERS[case] + "\n" + FOOTER + MATRIX_FOOTER
     for flag in (False, True):
         options = {"flag_a": flag, "flag_b": flag, "c": 0.5, "maximize": True}

@@ -6,6 +6,7 @@ import pytest
 from conftest import Golden
 from spec_texts import UPDATE, read, spec
 
+from optgen.ir.compute_dtype import widens
 from optgen.spec.errors import SpecError
 
 MATRIX = 'require(ndim(p) == 2, "{shape}")'
@@ -67,4 +68,4 @@ def test_error(case: str, golden: Golden) -> None:
 def test_names_of_the_words_are_free_where_the_words_are_not_called() -> None:
     rule = read(spec("random = lr * g", "rounded = random + p", "p = rounded - 2 * random"))
     assert not rule.draws
-    assert not rule.widens
+    assert not widens(rule)

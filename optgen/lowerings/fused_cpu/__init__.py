@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Shape
+from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
 from optgen.lowerings.fused_cpu.line_layout import comment, declared, laid_out, listed

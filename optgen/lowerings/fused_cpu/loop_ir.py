@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Program
 from optgen.ir.plan import Sweep
-from optgen.ir.value_kinds import Axes
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
+from optgen.ir.binding_times import Axes, Lookup
 from optgen.ir.generated_names import free_name, is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, assigns, expressions
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 from optgen.ir.plan import Finish, Plan, Sweep, is_maximum, is_reduction, reads
-from optgen.ir.value_kinds import Axes, Lookup
 from optgen.ir.whole_matrices import is_wide
 from optgen.passes.rewrite import filter_assigns
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
-from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.line_layout import indented, listed
 from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
 from optgen.lowerings.lowering import Context

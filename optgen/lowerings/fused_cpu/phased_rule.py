@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_cpu.line_layout import declared, indented, laid_out, listed
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
+from optgen.lowerings.fused_cpu.reduction_limit import check_values
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.sweep_printer import COMPUTE_TYPE, Sum, SweepPrinter
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call, switch_case
-from optgen.lowerings.fused_cpu.value_limit import check_values
 
 _COLUMN = 8
 _ARGUMENT_TYPES = {

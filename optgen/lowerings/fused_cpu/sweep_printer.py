@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
 from optgen.lowerings.fused_cpu.line_layout import indented, listed
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray

@@ -16,13 +16,13 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import why_not_in_triton
-from optgen.lowerings.fused_triton.address_lines import uses
+from optgen.lowerings.fused_triton.address_printer import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
-from optgen.lowerings.fused_triton.kernels import ARGUMENTS
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.phased_file import plan_context
 from optgen.lowerings.fused_triton.prologue import Prologue
+from optgen.lowerings.fused_triton.sweep_kernels import ARGUMENTS
 from optgen.lowerings.fused_triton.sweep_printer import (
     code_format,
     flags_of,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Ref, expressions
 from optgen.ir.plan import Finish, Phase, Sweep
-from optgen.ir.value_kinds import Axes
-from optgen.lowerings.fused_triton.address_lines import (
+from optgen.lowerings.fused_triton.address_printer import (
     finish_addresses,
     flat_addresses,
     needed,
@@ -17,9 +17,9 @@ from optgen.lowerings.fused_triton.address_lines import (
 )
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
-from optgen.lowerings.fused_triton.kernels import Context, Kernels, reduction_context
 from optgen.lowerings.fused_triton.properties import load_properties
 from optgen.lowerings.fused_triton.split_finishes import partial_sums
+from optgen.lowerings.fused_triton.sweep_kernels import Context, Kernels, reduction_context
 from optgen.lowerings.fused_triton.sweep_printer import offset, print_numbers
 from optgen.lowerings.fused_triton.workspace_slots import (
     LINES,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Plan, is_maximum, is_reduction, reads
-from optgen.ir.value_kinds import Axes
-from optgen.lowerings.fused_triton.address_lines import exists
+from optgen.lowerings.fused_triton.address_printer import exists
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import read_property

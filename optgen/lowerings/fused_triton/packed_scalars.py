@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
 from optgen.ir.ops import CONDITIONS
 from optgen.ir.plan import Plan, Stream
-from optgen.ir.value_kinds import Axes
 from optgen.lowerings.condition_names import candidate_names
 from optgen.lowerings.fused_triton.expression_printer import constant, variable
 

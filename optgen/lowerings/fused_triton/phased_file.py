@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Ref
 from optgen.ir.plan import Finish, Plan, Sweep, WideCall
-from optgen.ir.value_kinds import Axes
-from optgen.lowerings.fused_triton.address_lines import uses
+from optgen.lowerings.fused_triton.address_printer import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
 from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
-from optgen.lowerings.fused_triton.kernels import Kernels, used_streams
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.prologue import Prologue
 from optgen.lowerings.fused_triton.split_finishes import partial_sums, split_finishes
+from optgen.lowerings.fused_triton.sweep_kernels import Kernels, used_streams
 from optgen.lowerings.fused_triton.workspace_slots import (
     SMALL,
     Slots,

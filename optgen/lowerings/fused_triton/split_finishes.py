@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import reduce
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
-from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import is_wide
 from optgen.passes.hoist_between_sweeps import Arms, under
 from optgen.passes.rewrite import filter_assigns

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Assign, Expr, Ref, assigns, expressions
 from optgen.ir.plan import Finish, HostCall, Phase, Plan, Sweep, WideCall, is_maximum, reads
-from optgen.ir.value_kinds import Axes
 
 LINES = (Axes.ROW, Axes.COLUMN)
 """Axes of values with one number per line of a matrix: per row or per column."""

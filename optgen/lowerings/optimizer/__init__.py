@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram, State
+from optgen.ir.compute_dtype import widens
 from optgen.ir.whole_matrices import is_by_matrix, why_not_in_triton, why_uncut
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
@@ -101,7 +102,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
         "elementwise": "" if algorithm.elementwise else "False",
-        "widens": "True" if algorithm.widens else "",
+        "widens": "True" if widens(algorithm) else "",
         "draws": "True" if algorithm.draws else "",
         "why_uncut": _unless("", why_uncut(algorithm)),
         "by_matrix": "True" if why_uncut(algorithm) and is_by_matrix(algorithm) else "",

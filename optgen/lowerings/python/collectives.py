@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from optgen.ir.binding_times import Axes, Lookup, kind_of
 from optgen.ir.nodes import Assign, Call, Program, Ref, refs
 from optgen.ir.plan import is_maximum, is_reduction
-from optgen.ir.value_kinds import Axes, Lookup, kind_of
 
 _NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
 """Name of each axis in `Collectives`."""

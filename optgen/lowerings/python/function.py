@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.compute_dtype import widens
 from optgen.ir.generated_names import RUNTIME, plural
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context
@@ -79,7 +80,7 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
 def widened(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
     """Return the text of the rows of a loop, in a wider dtype if the rule computes in one."""
     columns, params = tuple(stored), plural(plan.algorithm.param)
-    return f"in_wider_dtype({rows}, {columns}, {params})" if plan.algorithm.widens else rows
+    return f"in_wider_dtype({rows}, {columns}, {params})" if widens(plan.algorithm) else rows
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:

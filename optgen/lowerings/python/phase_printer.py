@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import State
+from optgen.ir.binding_times import Axes, Kind, Stage, kind_of
+from optgen.ir.compute_dtype import widens
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import (
     Assign,
@@ -28,7 +30,6 @@ from optgen.ir.nodes import (
     rename_program,
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
-from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
@@ -98,7 +99,7 @@ class _Printer:
         """Return the spelling that reads a row or column state, or a device scalar."""
         if state.on_device:
             return self.form.read_number
-        return self.form.read_wider if self.plan.algorithm.widens else self.form.read
+        return self.form.read_wider if widens(self.plan.algorithm) else self.form.read
 
     @property
     def rereads_lists(self) -> bool:
@@ -107,7 +108,7 @@ class _Printer:
 
     def _is_plain(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
-        small = any(map(self._is_small, _touched(sweep))) or self.plan.algorithm.widens
+        small = any(map(self._is_small, _touched(sweep))) or widens(self.plan.algorithm)
         return self.whole and not small and not self._changes_later_gradient(sweep)
 
     def _changes_later_gradient(self, sweep: Sweep) -> bool:

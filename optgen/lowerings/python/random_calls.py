@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 
+from optgen.ir.binding_times import TENSOR, Kind
 from optgen.ir.generated_names import is_free, plural
 from optgen.ir.nodes import Call, Expr, Ref, assigns, map_expressions, rebuild, refs
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import TENSOR, Kind
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.passes.definitions import on_every_path
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.binding_times import PARAM
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Call, Expr, Ref, map_expressions, rebuild
 from optgen.ir.plan import Plan
-from optgen.ir.value_kinds import PARAM
 
 
 def list_names(algorithm: Algorithm) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import (
     Assign,
@@ -24,7 +25,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan, Stream
-from optgen.ir.value_kinds import Axes
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from optgen.runtime.batch.batch import Batch
 
 
@@ -22,3 +25,16 @@ def unscale(optimizer: Any, batch: Batch) -> None:
     if scale is not None:
         for grad in batch.grads:
             grad.div_(scale)
+
+
+def copied_to(device: torch.device, optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Return a gradient scaler's loss scale and overflow flag on a device; None for a missing one.
+
+    A tensor that is on another device is copied.
+    """
+    scale, found_inf = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
+    return _copied(scale, device), _copied(found_inf, device)
+
+
+def _copied(value: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if value is None else value.to(device, non_blocking=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 
 ALIVE = 8  # how many lists of temporaries may exist at once
 Box = tuple[slice, ...]
@@ -102,7 +102,7 @@ def list_chunks(
 
 def _limit(tensor: Tensor) -> int:
     """Return how many elements a block may have; a temporary has at least four bytes an element."""
-    return block_size.block_elements(tensor, max(4, tensor.itemsize), ALIVE)
+    return elements_at_once.block_elements(tensor, max(4, tensor.itemsize), ALIVE)
 
 
 def _as_computed(tensor: Tensor | None, param: Tensor) -> Tensor | None:

@@ -9,7 +9,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.sparse_rows import check_rows, gather_rows
 from optgen.runtime.eager import common_dtype
 from optgen.runtime.eager.buckets import buckets
-from optgen.runtime.eager.functional_checks import check_functional
+from optgen.runtime.eager.differentiable_capturable_checks import check_functional
 from optgen.runtime.eager.generated_functions import Function, load, variant_name
 from optgen.runtime.eager.hyper_arguments import hyper_arguments
 from optgen.runtime.eager.tensor_lists import chunks

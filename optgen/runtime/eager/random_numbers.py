@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 from optgen.runtime.eager.tensor_lists import TensorList
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _pieces(drawn: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
     On the CPU a piece is small: about a hundred operations on it stay in the cache.
     """
-    size = block_size.CPU_ELEMENTS if drawn.is_cpu else max(1, places.numel())
+    size = elements_at_once.CPU_ELEMENTS if drawn.is_cpu else max(1, places.numel())
     return zip(drawn.view(-1).split(size), places.view(-1).split(size), strict=True)
 
 

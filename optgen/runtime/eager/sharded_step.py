@@ -12,6 +12,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import unscale
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.common_dtype import OneDtype, in_one_dtype
+from optgen.runtime.eager.differentiable_capturable_checks import check_shards
 from optgen.runtime.eager.generated_functions import Function, find, load, variant_name
 from optgen.runtime.eager.hyper_arguments import hyper_arguments
 from optgen.runtime.eager.owner_layouts import layouts_of_shards
@@ -49,12 +50,7 @@ def updates(
 ) -> Iterator[Update]:
     """Yield the updates of a batch; note them in a consensus, which sharded parameters need."""
     rule, group, sharding = optimizer.rule, batch.group, batch.dispatch_key.sharding
-    if sharding is not None and (group.get("differentiable") or group.get("capturable")):
-        raise RuntimeError(
-            f"{type(optimizer).__name__} needs whole parameters, and this rank holds a shard "
-            f"({sharding.placements}): a step is possible with neither differentiable=True nor "
-            "capturable=True, so set both to False"
-        )
+    check_shards(optimizer, batch)
     hypers = hyper_arguments(rule, group, functional=False, lowering="foreach")
     name = variant_name("update_sharded", rule, batch)
     sharded_axes = sharding.sharded_axes() if sharding is not None else ()

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 from optgen.runtime.eager.tensor_lists import TensorList
 from optgen.runtime.torch_private import foreach_clone
 
@@ -98,5 +98,5 @@ def equal_lists(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[li
 
 def equal_count(like: Tensor, elements: int) -> int:
     """Return the length of a sublist; the largest tensor of a parameter has so many elements."""
-    limit = block_size.block_elements(like, max(4, like.itemsize), _ALIVE)
+    limit = elements_at_once.block_elements(like, max(4, like.itemsize), _ALIVE)
     return max(1, limit // max(1, elements))

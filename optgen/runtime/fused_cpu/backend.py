@@ -11,21 +11,21 @@ from operator import attrgetter
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.batch.grad_scaler import is_skipped
-from optgen.runtime.fused_cpu import first_step, outlined_sweeps, sparse_gradients
+from optgen.runtime.fused_cpu import cached_first_step, outlined_sweeps, sparse_gradients
 from optgen.runtime.fused_cpu.cached_call import CachedCall
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_groups
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernels import kernel_or_reason, load_kernel
-from optgen.runtime.fused_cpu.prepare import (
+from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
+from optgen.runtime.fused_cpu.uncached_step import (
     prepare_chunks,
     prepare_dense,
     prepare_sparse,
     wide_update,
 )
-from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -103,8 +103,8 @@ class FusedCpuBackend:
         """
         if optimizer.rule.why_uncut:
             return None
-        batches = first_step.batches(optimizer, takes)
-        return first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
+        batches = cached_first_step.batches(optimizer, takes)
+        return cached_first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
 
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
         """Return the cached step of batches that a step has updated; None if there can be none."""

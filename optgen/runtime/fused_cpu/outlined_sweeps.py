@@ -9,7 +9,7 @@ from typing import cast
 import torch
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.kernels import kernel_or_reason
+from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import Lowered
 

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.device_functions import maximum
-from optgen.runtime.fused_triton.device_lines import PART, combine_chunk
-from optgen.runtime.fused_triton.device_lines import larger as larger
+from optgen.runtime.fused_triton.device_row_column_partials import PART, combine_chunk
+from optgen.runtime.fused_triton.device_row_column_partials import larger as larger
 
 # Rows of a bucket's second table, which holds constants per tensor: shapes and offsets.
 BLOCKS = tl.constexpr(0)  # how many blocks a sweep has

@@ -9,8 +9,8 @@ from operator import attrgetter, is_
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from optgen.runtime.batch import grad_scaler
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
 from optgen.runtime.fused_triton.table import Hypers, StagingBuffers, flatten
@@ -82,11 +82,9 @@ class LaunchPlan:
     def update(self, optimizer: Lowered, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
         self._set_hypers(batches)
-        grad_scale = getattr(optimizer, "grad_scale", None)
-        found_inf = getattr(optimizer, "found_inf", None)
         for bucket in self._buckets:
-            bucket.loss_scale = _on_device(grad_scale, bucket.key.device)
-            bucket.found_inf = _on_device(found_inf, bucket.key.device)
+            scale, found_inf = grad_scaler.copied_to(bucket.key.device, optimizer)
+            bucket.loss_scale, bucket.found_inf = scale, found_inf
             groups = [batches[subset.group].group for subset in bucket.subsets]
             bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
             bucket.loss_scale = bucket.found_inf = None
@@ -167,7 +165,3 @@ def _scalars(rule: Rule, batch: Batch) -> Iterator[tuple[str, list[Any]]]:
     for state, tensors in zip(rule.states, batch.states, strict=True):
         if state.shape == "scalar" and not state.of_group:  # the group's copies are there already
             yield state.key, tensors
-
-
-def _on_device(value: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if value is None else value.to(device, non_blocking=True)

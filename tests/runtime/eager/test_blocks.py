@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from optgen.runtime.eager import block_size
+from optgen.runtime.eager import elements_at_once
 from optgen.runtime.eager.blocks import blocks, list_blocks, list_chunks, needs_blocks, sublists
 
 SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 50))
@@ -13,7 +13,7 @@ SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 
 
 @pytest.fixture(autouse=True)
 def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_size, "CPU_ELEMENTS", 16)
+    monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 16)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from optgen.runtime.eager import block_size, slices
+from optgen.runtime.eager import elements_at_once, slices
 from optgen.runtime.eager.slices import chunks
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(block_size, "CPU_ELEMENTS", 10)
-    monkeypatch.setattr(block_size, "DEVICE_BYTES", 40)
+    monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 10)
+    monkeypatch.setattr(elements_at_once, "DEVICE_BYTES", 40)
 
 
 def tensors(*shapes):

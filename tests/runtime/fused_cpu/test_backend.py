@@ -9,7 +9,7 @@ import torch
 from runtime.changes import give_gradients, parameters
 
 from optgen.optim import SGD, Adam
-from optgen.runtime.fused_cpu import kernels, prepare
+from optgen.runtime.fused_cpu import kernel_loader, uncached_step
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 
@@ -19,7 +19,7 @@ def test_a_step_like_the_last_is_repeated(monkeypatch: pytest.MonkeyPatch) -> No
     for step in range(2):
         give_gradients(params, step)
         optimizer.step()
-    monkeypatch.setattr(prepare, "fill_table", None)
+    monkeypatch.setattr(uncached_step, "fill_table", None)
 
     for step in range(2, 5):
         give_gradients(params, step)
@@ -169,7 +169,7 @@ def test_a_state_that_the_flags_promise_must_be_there() -> None:
         fresh={"momentum_buffer": [False]},
         group=SGD([param], momentum=0.5).param_groups[0],
     )
-    kernel = kernels.kernel_or_reason(SGD)
+    kernel = kernel_loader.kernel_or_reason(SGD)
     assert not isinstance(kernel, str)
 
     with pytest.raises(RuntimeError, match="sgd needs 'momentum_buffer'"):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from optgen.optim import SGD, Adafactor, Adam
-from optgen.runtime.fused_cpu import chunks, prepare
+from optgen.runtime.fused_cpu import chunks, uncached_step
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 Copies = list[list[int]]
@@ -26,7 +26,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
         return fill_table(kernel, batches, scaled, copies)
 
     monkeypatch.setattr(chunks, "_ELEMENTS", 10)
-    monkeypatch.setattr(prepare, "fill_table", gathered)
+    monkeypatch.setattr(uncached_step, "fill_table", gathered)
     return sizes
 
 

@@ -8,7 +8,7 @@ from runtime.changes import give_gradients, parameters
 from torch import Tensor
 
 from optgen.optim import SGD
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 
@@ -26,7 +26,7 @@ def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
         memo={},
         group=SGD([torch.nn.Parameter(param)], momentum=0.5).param_groups[0],
     )
-    kernel = kernels.kernel_or_reason(SGD)
+    kernel = kernel_loader.kernel_or_reason(SGD)
     assert not isinstance(kernel, str)
     table, _ = fill_table(kernel, [batch], scaled=False)  # type: ignore[list-item]
     kernel.run(table, SimpleNamespace())  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import optgen
 from optgen.optim import SGD, Adam
-from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu import kernel_loader
+from optgen.runtime.fused_cpu.kernel.state_limit import excess
 from optgen.runtime.rule import Rule, State
 
 
@@ -143,4 +143,4 @@ def test_a_rule_with_too_many_states_steps_unfused(count: int, update: str, tmp_
     assert param.tolist() == [-0.5] * 3
     with pytest.raises(RuntimeError, match="more than"), optgen.use_lowering("fused_cpu"):
         optimizer.step()
-    assert "more than" in str(kernels.kernel_or_reason(type(optimizer)))
+    assert "more than" in str(kernel_loader.kernel_or_reason(type(optimizer)))

@@ -13,7 +13,7 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.optim import SGD, Adagrad, SparseAdam
 from optgen.runtime.batch import sparse_rows
-from optgen.runtime.fused_cpu import kernels, prepare, sparse_gradients
+from optgen.runtime.fused_cpu import kernel_loader, sparse_gradients, uncached_step
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
 Size = tuple[int, ...]
@@ -26,7 +26,7 @@ def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("taken in Python")
 
-    monkeypatch.setattr(prepare, "gather_rows", refuse)
+    monkeypatch.setattr(uncached_step, "gather_rows", refuse)
 
 
 def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -175,9 +175,9 @@ def test_without_a_library_for_rows_they_are_taken_in_python(
         taken.append(args)
         return sparse_rows.gather_rows(*args)
 
-    assert not isinstance(kernels.kernel_or_reason(SparseAdam), str)
+    assert not isinstance(kernel_loader.kernel_or_reason(SparseAdam), str)
     monkeypatch.setattr(library_cache, "library", missing)
-    monkeypatch.setattr(prepare, "gather_rows", noted)
+    monkeypatch.setattr(uncached_step, "gather_rows", noted)
     monkeypatch.setattr(sparse_gradients, "_functions", {})
     found = stepped((30, 3), "fused_cpu")
 

@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from optgen.ir.algorithm import Algorithm
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import DispatchKey
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
@@ -151,7 +151,7 @@ def prepared(
     params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step(optimizer, 0)
-    kernel = kernels.load_kernel(
+    kernel = kernel_loader.load_kernel(
         optimizer, dtype_variants.bits_of_dtypes([torch.float64]), suspends=True
     )
     assert isinstance(kernel, SuspendingKernel)

@@ -23,7 +23,7 @@ from torch.nn import Parameter
 from optgen.bench import peak_memory
 from optgen.ir.algorithm import Algorithm
 from optgen.optim import Adafactor
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 
 __all__ = ["odd", "threads"]  # fixtures
 
@@ -38,15 +38,15 @@ CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build kernels that treat a hundred rows or columns as many."""
 
-    original = kernels.inline_includes
+    original = kernel_loader.inline_includes
 
     def inline_includes(source: str) -> str:
         text = original(source)
         assert MANY in text
         return text.replace(MANY, "constexpr i64 MANY_AXIS_VALUES = 100,")
 
-    monkeypatch.setattr(kernels, "inline_includes", inline_includes)
-    monkeypatch.setattr(kernels, "_kernels", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(kernel_loader, "inline_includes", inline_includes)
+    monkeypatch.setattr(kernel_loader, "_kernels", weakref.WeakKeyDictionary())
 
 
 @pytest.mark.usefixtures("low_limit")

@@ -61,10 +61,12 @@
 //   rule_tables.h          tables of a rule: steps and passes
 //   tensor_plan.h          a tensor's plan: sizes of tiles and blocks
 //   make_tensor_plan.h     makes the plan
+//   lane_shuffles.h        shuffles of a vector's lanes
 //   loop_access.h          loads and stores of generated loops over rows
+//   lane_sums.h            the sum over the lanes of an accumulator
 //   tensor_passes.h        a tensor's memory and finish steps
 //   rule_descriptor.h      a rule, type-erased for the sweep library
-//   strip_mining.h         strip-mined loop over a tile
+//   tile_strips.h          loop over the strips of a tile
 //   accumulators.h         sums of a block
 //   tile_sweep.h           one pass over one block: the sweep library's code
 //   sweep_interface.h      interface to the sweep library

@@ -1,6 +1,7 @@
-// Loads, stores and sums in loops over elements, for one lane or several. Streams have the storage
-// dtype S. All other values have the compute dtype, ComputeScalar<S>.
+// Loads and stores in loops over elements, for one lane or several. Streams have the storage dtype
+// S. All other values have the compute dtype, ComputeScalar<S>.
 #include "optgen/runtime/fused_cpu/include/half_precision.h"
+#include "optgen/runtime/fused_cpu/include/lane_shuffles.h"
 
 namespace optgen {
 
@@ -19,37 +20,6 @@ template <>
 struct ComputeScalarOf<VectorPair> { using Type = float; };
 template <class S>
 using ComputeScalar = typename ComputeScalarOf<ComputeType<S>>::Type;
-
-// Lane indices for shuffles: memory order, and the orders to and from deinterleaved pairs.
-constexpr struct LaneOrders {
-    int all[VECTOR_LANES], even[VECTOR_LANES], odd[VECTOR_LANES];
-    int lower[VECTOR_LANES], upper[VECTOR_LANES];
-
-    constexpr LaneOrders() : all(), even(), odd(), lower(), upper() {
-        for (int i = 0; i < VECTOR_LANES; ++i) {
-            all[i] = i, even[i] = 2 * i, odd[i] = 2 * i + 1;
-            lower[i] = i / 2 + i % 2 * VECTOR_LANES, upper[i] = lower[i] + VECTOR_LANES / 2;
-        }
-    }
-} LANE_ORDERS;
-
-INLINE VectorMask lane_indices(const int* numbers) {
-    VectorMask found;
-    __builtin_memcpy(&found, numbers, sizeof found);
-    return found;
-}
-
-// Picks lanes from two vectors side by side.
-INLINE Vector shuffled(Vector x, Vector y, VectorMask lanes) {
-#ifdef __clang__
-    for (int i = 0; i < VECTOR_LANES; ++i)
-        lanes[i] = bit_cast<int>(
-            lanes[i] < VECTOR_LANES ? x[lanes[i]] : y[lanes[i] - VECTOR_LANES]);
-    return bit_cast<Vector>(lanes);
-#else
-    return __builtin_shuffle(x, y, lanes);
-#endif
-}
 
 template <class S>
 INLINE VectorPair load_lanes(const S* from) { return load(from, 0); }
@@ -105,19 +75,5 @@ INLINE void store_as(T* to, C x) {
 
 template <class S, class C>
 INLINE void add_to(ComputeScalar<S>* to, C x) { store_as<S>(to, C(load_as<S, C>(to) + x)); }
-
-INLINE VectorPair& operator+=(VectorPair& x, VectorPair y) { return x = x + y; }
-#pragma omp declare reduction(+ : VectorPair : omp_out += omp_in) \
-    initializer(omp_priv = VectorPair(0))
-
-// Returns the sum of all lanes of a loop's accumulator.
-INLINE float lane_sum(float x) { return x; }
-INLINE double lane_sum(double x) { return x; }
-INLINE float lane_sum(VectorPair x) {
-    Vector sum = x.a + x.b;
-    for (int half = VECTOR_LANES / 2; half; half /= 2)
-        sum += shuffled(sum, sum, lane_indices(LANE_ORDERS.all) + half);
-    return sum[0];
-}
 
 }  // namespace optgen

@@ -1,5 +1,5 @@
 // Runs one pass over one block of a tensor, tile by tile.
-#include "optgen/runtime/fused_cpu/include/strip_mining.h"
+#include "optgen/runtime/fused_cpu/include/tile_strips.h"
 #include "optgen/runtime/fused_cpu/include/accumulators.h"
 
 namespace optgen {

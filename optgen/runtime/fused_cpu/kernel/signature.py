@@ -7,8 +7,9 @@ from torch import Tensor
 
 from optgen.runtime.batch.hyperparameters import Numbers
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
-from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream, shaped_and_scalar
+from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.protocols import Group, Lowered
+from optgen.runtime.rule import Rule, State
 
 
 class KernelSignature:
@@ -53,3 +54,10 @@ class KernelSignature:
         """Return `needed` for vectors, and for parameters of more dimensions."""
         vector = torch.empty(0, device="cpu")
         return self.needed(group, vector), self.needed(group, vector[None])
+
+
+def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
+    """Return the states that are no scalars, and the keys of the step count and scalar states."""
+    scalar = [state.key for state in rule.states if state.shape == "scalar"]
+    shaped = [state for state in rule.states if state.shape != "scalar"]
+    return shaped, ["step", *scalar] if rule.step else scalar

@@ -1,39 +1,6 @@
-"""Place a stream's dtype code in a table row; check that a rule fits into a row."""
-
-import re
-
-from optgen.runtime.rule import Rule, State
-
-# A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
-_STATES = 14
-# A byte has a bit for each state that the rule calls `fresh` on.
-_FRESH = 8
-_LOCALS = re.compile(r'optgen_locals = "(.*)"')
+"""Place a stream's dtype code in a table row."""
 
 
 def in_stream(bits: int, stream: int) -> int:
     """Shift four bits to a stream's place in a 64-bit integer; the parameter's bits are lowest."""
     return bits << 4 * stream
-
-
-def excess(rule: Rule, source: str = "") -> str:
-    """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
-
-    The C++ source names the operands and results of matrix ops, which are streams too.
-    """
-    if len(rule.fresh) > _FRESH:
-        return f"more than {_FRESH} states ask whether they are fresh"
-    shaped, scalar = shaped_and_scalar(rule)
-    states = len(shaped) + len(scalar)
-    if states > _STATES:
-        return f"more than {_STATES} states"
-    named = _LOCALS.search(source)
-    matrices = len(named[1].split()) if named else 0
-    return f"more than {_STATES} states and matrices" if states + matrices > _STATES else ""
-
-
-def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
-    """Return the states that are no scalars, and the keys of the step count and scalar states."""
-    scalar = [state.key for state in rule.states if state.shape == "scalar"]
-    shaped = [state for state in rule.states if state.shape != "scalar"]
-    return shaped, ["step", *scalar] if rule.step else scalar

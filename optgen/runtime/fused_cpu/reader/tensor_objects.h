@@ -56,25 +56,6 @@ T at(const void* base, i64 offset) {
 
 constexpr i64 INLINE_DIMENSIONS = 5;
 
-struct Shape {
-    i64 dimensions;
-    const i64* sizes;
-
-    Shape(const Layout& layout, const Tensor& tensor) {
-        const auto* const place
-            = reinterpret_cast<const i64*>(at<const char*>(tensor.handle, 0) + layout.shape);
-        dimensions = place[0];
-        sizes = place + 1;
-        if (dimensions > INLINE_DIMENSIONS) layout.sizes(tensor.handle, &sizes);
-    }
-};
-
-const i64* strides_of(const Layout& layout, const Tensor& tensor) {
-    const i64* strides;
-    layout.strides(tensor.handle, &strides);
-    return strides;
-}
-
 Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
 
 constexpr u64 DTYPE_MASK = 0xffff; // of the traits
@@ -95,41 +76,6 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) 
 
 bool read(const Layout& layout, const void* handle, Tensor& tensor) {
     return read(layout, handle, tensor, layout.stream_dtypes);
-}
-
-// Tells whether the elements fill one range of memory, in any order of dimensions.
-bool is_dense(const Layout& layout, const Tensor& tensor) {
-    if (tensor.contiguous) return true;
-    const Shape shape(layout, tensor);
-    const i64* const strides = strides_of(layout, tensor);
-    i64 filled = 1;
-    while (filled < tensor.elements) {
-        i64 d = 0;
-        while (d < shape.dimensions && (strides[d] != filled || shape.sizes[d] == 1)) ++d;
-        if (d == shape.dimensions) return false;
-        filled *= shape.sizes[d];
-    }
-    return true;
-}
-
-// Tells whether two shapes are equal. With `without` = k > 0, the k-th axis from the end must have
-// size 1 in `a` instead.
-bool same_sizes(const Shape& a, const Shape& b, i64 without = 0) {
-    if (a.dimensions != b.dimensions) return false;
-    for (i64 d = 0; d < a.dimensions; ++d)
-        if (a.sizes[d] != (d == b.dimensions - without ? 1 : b.sizes[d])) return false;
-    return true;
-}
-
-// Tells whether tensors of one shape have the same elements at the same offsets in memory.
-bool same_strides(const Layout& layout, const Tensor& a, const Tensor& b) {
-    const Shape x(layout, a), y(layout, b);
-    if (!same_sizes(x, y)) return false;
-    if (a.contiguous && b.contiguous) return true;
-    const i64 *const one = strides_of(layout, a), *const other = strides_of(layout, b);
-    for (i64 d = 0; d < x.dimensions; ++d)
-        if (one[d] != other[d] && x.sizes[d] != 1) return false;
-    return true;
 }
 
 // Offsets of addresses to prefetch from: three in an implementation, DICT_KEYS in a dict. A wrong

@@ -1,13 +1,10 @@
 """Load the C++ reader, which reads a step's tensors without Python, and fill its requests.
 
-The reader needs offsets in torch's objects, which object_layout.py measures. On torch versions that
-the tests have run on they are measured at once; on any other version a trial (trial.py) must pass
-first. Without a reader, steps gather their tensors in Python.
+The reader needs offsets in torch's objects, which object_layout.py measures, if
+trusted_releases.py allows it. Without a reader, steps gather their tensors in Python.
 """
 
 import ctypes
-import os
-import sys
 from array import array
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from functools import cache
@@ -15,12 +12,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Columns, Table
-from optgen.runtime.fused_cpu.reader import trial
+from optgen.runtime.fused_cpu.reader import trusted_releases
 from optgen.runtime.fused_cpu.reader.object_layout import (
     Layout,
     UnknownLayoutError,
@@ -29,8 +25,6 @@ from optgen.runtime.fused_cpu.reader.object_layout import (
 )
 from optgen.runtime.fused_cpu.toolchain import library_cache
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
-
-_TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")  # versions of torch
 
 
 class Request(ctypes.Structure):
@@ -93,7 +87,7 @@ class Reader:
     """Compiled reader, with the object layout that it assumes."""
 
     def __init__(self) -> None:
-        _check_versions()
+        trusted_releases.check(_source())
         self.layout = measure_layout()
         # PyDLL keeps the interpreter's lock held: the reader reads Python objects.
         library = ctypes.PyDLL(str(library_cache.library("tensor_reader", _source())))
@@ -191,18 +185,3 @@ def is_built() -> bool:
 @cache
 def _source() -> str:
     return inline_includes(Path(__file__).with_suffix(".cpp").read_text())
-
-
-def _check_versions() -> None:
-    """Raise an `UnknownLayoutError` if measuring is not allowed on this torch and Python.
-
-    `OPTGEN_TENSOR_READER` overrides the choice: "0" forbids it, "1" allows it on any torch.
-    """
-    setting = os.environ.get("OPTGEN_TENSOR_READER")
-    if setting == "0":
-        raise UnknownLayoutError("OPTGEN_TENSOR_READER=0 switches the reader off")
-    if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise UnknownLayoutError("not CPython with an interpreter lock")
-    is_tried = ".".join(torch.__version__.split(".")[:2]) in _TRIED
-    if not (setting == "1" or is_tried or trial.passes(_source())):
-        raise UnknownLayoutError(f"the reader's trial on torch {torch.__version__} failed")

@@ -1,6 +1,6 @@
 // The reader's input, and the table columns that it fills.
 
-#include "optgen/runtime/fused_cpu/reader/tensor_objects.h"
+#include "optgen/runtime/fused_cpu/reader/tensor_strides.h"
 
 namespace {
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from optgen.optim import SGD, Adam
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.reader import object_layout, tensor_reader, trial
 from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, measure_layout
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
@@ -88,7 +88,7 @@ def test_without_a_reader_steps_are_gathered(
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = SGD([param], lr=0.5)
-    assert not isinstance(kernels.kernel_or_reason(SGD), str)
+    assert not isinstance(kernel_loader.kernel_or_reason(SGD), str)
     assert reader() is not None
     reader.cache_clear()
     obstacle(monkeypatch)

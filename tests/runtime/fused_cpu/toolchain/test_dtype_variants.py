@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adafactor, Muon
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
@@ -20,7 +20,7 @@ SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget all loaded kernels, as in a new process."""
-    monkeypatch.setattr(kernels, "_kernels", {})
+    monkeypatch.setattr(kernel_loader, "_kernels", {})
 
 
 def parameters(*dtypes: torch.dtype) -> list[Tensor]:
@@ -34,14 +34,14 @@ def parameters(*dtypes: torch.dtype) -> list[Tensor]:
 
 def known(cls: Any = Adafactor) -> set[torch.dtype]:
     """Return the dtypes that the kernel in use was built for."""
-    kernel = kernels.kernel_or_reason(cls)
+    kernel = kernel_loader.kernel_or_reason(cls)
     assert isinstance(kernel, Kernel)
     return {dtype for dtype, code in CODES.items() if kernel.dtype_bits >> code & 1}
 
 
 def kernel_count(cls: Any = Adafactor) -> int:
     """Return how many kernels have been loaded for a class."""
-    return len(kernels._kernels[sys.modules[cls.lowerings]])
+    return len(kernel_loader._kernels[sys.modules[cls.lowerings]])
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_rule_of_one_sweep_is_built_for_the_dtypes_at_hand() -> None:
     with use_lowering("fused_cpu"):
         for dtype in (torch.float32, torch.float64):
             SGD(parameters(dtype)).step()
-            kernel = kernels.kernel_or_reason(SGD)
+            kernel = kernel_loader.kernel_or_reason(SGD)
             assert isinstance(kernel, Kernel)
             known.append(kernel.dtype_bits)
 

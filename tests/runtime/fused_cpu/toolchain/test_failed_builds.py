@@ -10,15 +10,15 @@ from runtime.changes import give_gradients, parameters
 
 import optgen
 from optgen.optim import SGD, Adam
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.toolchain import compiler
 
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Begin without compiled or cached kernels."""
-    monkeypatch.setattr(kernels, "_kernels", {})
-    monkeypatch.setattr(kernels, "_warned", set())
+    monkeypatch.setattr(kernel_loader, "_kernels", {})
+    monkeypatch.setattr(kernel_loader, "_warned", set())
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
 
 
@@ -42,7 +42,7 @@ def test_without_a_compiler_steps_are_unfused_and_one_warning_says_what_to_insta
 @pytest.mark.usefixtures("no_kernels")
 def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warning quotes the compiler; `explain` gives the reason in one sentence."""
-    monkeypatch.setattr(kernels, "inline_includes", lambda source: "this is no C++\n")
+    monkeypatch.setattr(kernel_loader, "inline_includes", lambda source: "this is no C++\n")
     params = parameters()
     give_gradients(params, 0)
     says = r"not the source .* for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"

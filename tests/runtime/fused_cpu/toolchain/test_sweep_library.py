@@ -10,7 +10,7 @@ from torch import Tensor
 import generated
 from optgen import use_lowering
 from optgen.optim import Adafactor
-from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import (
     compiler,
@@ -87,7 +87,7 @@ def test_a_first_step_builds_each_library_once(
 
     compile_ = compiler.build
     monkeypatch.setattr(compiler, "build", build)
-    monkeypatch.setattr(kernels, "_kernels", {})
+    monkeypatch.setattr(kernel_loader, "_kernels", {})
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
     tensor_reader.reader()
     with use_lowering("fused_cpu"):
@@ -110,8 +110,8 @@ def test_sweeps_that_cannot_be_built_are_reported(
     monkeypatch.setattr(
         sweep_library, "_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n"
     )
-    monkeypatch.setattr(kernels, "_kernels", {})
-    monkeypatch.setattr(kernels, "_warned", set())
+    monkeypatch.setattr(kernel_loader, "_kernels", {})
+    monkeypatch.setattr(kernel_loader, "_warned", set())
     monkeypatch.setattr(library_cache, "library", lambda name, text: build(name, text, tmp_path))
     monkeypatch.setattr(library_cache, "find_built", lambda name, text: None)
     params = parameters()

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Const, Expr, Ref, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, WideCall, is_maximum, reads
-from optgen.ir.value_kinds import Axes
-from optgen.lowerings.fused_triton.address_lines import (
+from optgen.lowerings.fused_triton.address_printer import (
     needed,
     tile_addresses,
     tile_stores,

@@ -1,4 +1,4 @@
-"""Prepare kernel calls: check batches before anything is written.
+"""Prepare the kernel calls of a step that is not cached: check batches before anything is written.
 
 A call's table is filled here, too. But if the call copies tensors or suspends, its table is filled
 when it runs.
@@ -15,7 +15,7 @@ from optgen.runtime.fused_cpu.chunks import Chunk, check_copies, chunks, single_
 from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, fill_table
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
-from optgen.runtime.fused_cpu.kernels import load_kernel
+from optgen.runtime.fused_cpu.kernel_loader import load_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.driver import Update

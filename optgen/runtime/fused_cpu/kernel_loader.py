@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu.kernel.state_limit import excess
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.toolchain import (
     compiler,

@@ -1,8 +1,9 @@
-"""Raise torch's errors about graph capture, and about differentiating through a step."""
+"""Raise errors about graph capture, and about differentiating through a step: mostly torch's."""
 
 import torch
 
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule
 from optgen.runtime.torch_private import capturable_devices
 
@@ -40,3 +41,17 @@ def check_functional(rule: Rule, batch: Batch) -> None:
         )
     if any(step.requires_grad for step in batch.steps):
         raise RuntimeError("`requires_grad` is not supported for `step` in differentiable mode")
+
+
+def check_shards(optimizer: Optimized, batch: Batch) -> None:
+    """Raise an error if this rank holds a shard and the functional form would have to take it.
+
+    It cannot: the rule needs whole parameters.
+    """
+    group, sharding = batch.group, batch.dispatch_key.sharding
+    if sharding is not None and (group.get("differentiable") or group.get("capturable")):
+        raise RuntimeError(
+            f"{type(optimizer).__name__} needs whole parameters, and this rank holds a shard "
+            f"({sharding.placements}): a step is possible with neither differentiable=True nor "
+            "capturable=True, so set both to False"
+        )

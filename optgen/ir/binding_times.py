@@ -1,4 +1,4 @@
-"""Infer the kind of every value: the stage at which it is known, and its axes.
+"""Infer the kind of every value: the stage at which it is known (its binding time), and its axes.
 
 The kind of a result is the latest stage and the union of the axes of its operands. Only a
 reduction, a property or a test for None differs, and linear algebra, whose rules are in
@@ -26,7 +26,7 @@ from optgen.ir.ops import (
 
 
 class Stage(IntEnum):
-    """Time at which a value is known (its binding time), from early to late."""
+    """Binding time: when a value is known, from early to late."""
 
     STATIC = 0  # flags, choices, whether a hyperparameter is 0 or None: known before the step
     GROUP = 1  # a number of the param group

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from optgen.ir.value_kinds import Axes
+from optgen.ir.binding_times import Axes
 
 Line = tuple[str, str]
 """Pattern of the names that a line assigns, and the line."""

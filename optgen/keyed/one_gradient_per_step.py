@@ -1,0 +1,29 @@
+"""Check that a parameter that is updated in the backward pass has one gradient per step."""
+
+from torch import Tensor
+
+
+class OneGradientPerStep:
+    """Record of the parameters that have had a gradient since the last step."""
+
+    def __init__(self) -> None:
+        self._arrived: set[Tensor] = set()
+
+    def record(self, name: str, param: Tensor) -> None:
+        """Record that a parameter has a gradient.
+
+        Raises:
+            RuntimeError: The parameter already had one since the last step.
+        """
+        if param in self._arrived:
+            param.grad = None
+            raise RuntimeError(
+                f"{name} has a second gradient since the last step, and was updated with the "
+                "first: call fused_optimizer.step() after each backward pass; to accumulate "
+                "gradients, use an optimizer that steps after the passes"
+            )
+        self._arrived.add(param)
+
+    def forget(self) -> None:
+        """Begin a step: forget the gradients."""
+        self._arrived.clear()

@@ -1,0 +1,28 @@
+"""Say whether a rule has too many states for a kernel: a table row has room for 14."""
+
+import re
+
+from optgen.runtime.fused_cpu.kernel.signature import shaped_and_scalar
+from optgen.runtime.rule import Rule
+
+# A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
+_STATES = 14
+# A byte has a bit for each state that the rule calls `fresh` on.
+_FRESH = 8
+_LOCALS = re.compile(r'optgen_locals = "(.*)"')
+
+
+def excess(rule: Rule, source: str = "") -> str:
+    """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
+
+    The C++ source names the operands and results of matrix ops, which are streams too.
+    """
+    if len(rule.fresh) > _FRESH:
+        return f"more than {_FRESH} states ask whether they are fresh"
+    shaped, scalar = shaped_and_scalar(rule)
+    states = len(shaped) + len(scalar)
+    if states > _STATES:
+        return f"more than {_STATES} states"
+    named = _LOCALS.search(source)
+    matrices = len(named[1].split()) if named else 0
+    return f"more than {_STATES} states and matrices" if states + matrices > _STATES else ""

@@ -1,0 +1,41 @@
+"""Check the lists of tensors that a function takes: dtypes, classes, and shards of DTensors."""
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
+
+from torch import Tensor
+
+from optgen.runtime.tensors.real_views import all_plain
+
+_dtype = attrgetter("dtype")
+
+
+class UnfitError(TypeError):
+    """Raised before any change if the lists have tensors that no rule can take."""
+
+
+def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
+    """Return a short reason why no rule can take these lists; "" if one can."""
+    dtypes = set(map(_dtype, chain.from_iterable(lists)))
+    unsupported = [str(t) for t in dtypes if not (t.is_floating_point or t.is_complex)]
+    if unsupported:
+        return f"takes real or complex numbers, not {min(unsupported)}"
+    if all(map(all_plain, lists)):
+        return ""
+    return next(filter(None, map(_class_obstacle, zip(*lists, strict=False))), "")
+
+
+def _class_obstacle(tensors: tuple[Tensor, ...]) -> str:
+    """Return a short reason why no rule can take tensors of these classes; "" if one can.
+
+    The tensors correspond: there is one of each list.
+    """
+    shardings = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in tensors]
+    if any(sharding != shardings[0] for sharding in shardings):
+        return "takes DTensors only with equal meshes and placements in all lists"
+    placements = shardings[0][1]
+    if any(placement.is_partial() for placement in placements or ()):
+        return "takes no DTensors with a Partial placement: redistribute them first"
+    classes = [type(t).__name__ for t in tensors if placements is None and not all_plain([t])]
+    return f"takes no tensors of class {classes[0]}" if classes else ""
