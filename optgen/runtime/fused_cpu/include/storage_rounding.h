@@ -26,7 +26,7 @@ INLINE F largest_not_above(F x) {
 template <class U, class F>
 INLINE F largest_bfloat16_not_above(F x) {
     const U bits = bit_cast<U>(x);
-    const F cut = bit_cast<F>((bits + (0 - (bits >> 31) & 0xffff)) & 0xffff0000);
+    const F cut = bit_cast<F>((bits + ((0 - (bits >> 31)) & 0xffff)) & 0xffff0000);
     return x == x ? cut : x;
 }
 
