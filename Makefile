@@ -59,15 +59,22 @@ format: $(VENV)/installed ## format and fix what can be fixed
 types: $(VENV)/installed
 	@rm -rf build/types && mkdir -p build/types/optgen
 	@ln -s $(CURDIR)/optgen/* $(CURDIR)/generated $(CURDIR)/templates build/types/optgen/
-	@ln -s $(CURDIR)/benchmarks build/types/
+	@ln -s $(CURDIR)/benchmarks $(CURDIR)/website build/types/
 	cd build/types && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
-		-p optgen -p benchmarks
+		-p optgen -p benchmarks -p website
 
 bench: $(VENV)/installed ## this machine's figures against torch.optim
 	$(BIN)/optgen bench
 
-docs: $(VENV)/installed ## links, code blocks and tables of the documentation
-	$(BIN)/python -m pytest -q tests/test_docs.py
+# The pages of docs/ and generated ones. Warnings are errors, and all links in the site are checked.
+docs: $(VENV)/installed-docs build/docs/node_modules/installed ## the documentation's site: build/docs/site
+	$(BIN)/python -m website.write_source build/docs build/docs/node_modules
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file build/docs/mkdocs.yml
+	$(BIN)/python -m website.finish_site build/docs/site build/docs/node_modules
+
+.PHONY: docs-serve
+docs-serve: docs ## the same, in a browser: PORT=8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs/site $(or $(PORT),8000)
 
 clean: ## what is made here and ignored by git
 	git clean -fdX --quiet
@@ -78,6 +85,17 @@ $(VENV)/installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) torch==2.13.0+cpu 2>/dev/null || $(PIP) torch
 	@$(PIP) --editable .[dev]
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	@$(PIP) --editable .[docs]
+	@touch $@
+
+# KaTeX renders formulas when the site is built. It is copied into the site, which asks no other host.
+build/docs/node_modules/installed: website/package.json
+	@mkdir -p build/docs
+	@cp website/package.json build/docs/
+	@npm install --prefix build/docs --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # A venv of its own, 1.6 GB: nothing else needs frameworks. DeepSpeed's C++ is not built for it.

@@ -1,0 +1,50 @@
+"""Run the script on each optimizer's page, as a reader pastes it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import optgen
+from website.adoption import diff, needs, script
+from website.entries import Entry, entries
+
+
+def entry(name: str) -> Entry:
+    """Return the optimizer with the name of a spec."""
+    return next(each for each in entries() if each.name == name)
+
+
+@pytest.mark.parametrize("each", entries(), ids=lambda each: each.name)
+def test_the_script_runs(each: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    """The for-loop takes the steps, so that no kernel is built for this test."""
+    with optgen.use_lowering("forloop"):
+        exec(script(each), {})
+
+    *steps, explained = capsys.readouterr().out.splitlines()
+    assert len(re.findall(r"^step \d+: loss \d+\.\d+$", "\n".join(steps), re.MULTILINE)) == 20
+    assert explained.startswith("group 0: for-loop")
+
+
+def test_soap_runs_as_it_is_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(script(entry("soap")), {})
+
+    assert "group 0: fused C++" in capsys.readouterr().out
+
+
+def test_the_diff_is_one_line_beside_the_import() -> None:
+    assert diff(entry("soap")) == (
+        "+import optgen\n"
+        "-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+        "+optimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)\n"
+    )
+    assert "-optimizer = torch.optim.RMSprop(" in diff(entry("rmsprop"))
+
+
+def test_needs() -> None:
+    assert needs(entry("muon")).matrices
+    assert needs(entry("sparse_adam")).sparse
+    assert needs(entry("sophia")).inputs == ("hessian",)
+    assert needs(entry("schedule_free_sgd")).modes
+    assert not needs(entry("soap")).matrices

@@ -1,0 +1,50 @@
+"""Turn docstrings into Markdown."""
+
+from __future__ import annotations
+
+from website.docstrings import in_cell, parsed
+
+DOC = r"""Decay the rate by :math:`\gamma` for *args.
+
+    .. math::
+        \eta_t = \eta_0 \, \gamma^t
+
+    Text below.
+
+    Args:
+        gamma (float or None): Factor :math:`\gamma`, which is
+            long. Default: 0.1.
+        ge, lt: bounds. Default: None.
+        f (Callable[[int], float]): A function.
+
+    Raises:
+        ValueError: A number is
+            out of bounds.
+
+    Paper: https://example.org
+    """
+
+
+def test_text_and_formulas() -> None:
+    found = parsed(DOC)
+
+    assert found.text.startswith("Decay the rate by \\(\\gamma\\) for \\*args.")
+    assert found.text.endswith("Text below.")
+    assert found.formulas == (r"\eta_t = \eta_0 \, \gamma^t",)
+    assert f"\\[\n{found.formulas[0]}\n\\]" in found.text
+    assert found.sections["Paper"] == "https://example.org"
+
+
+def test_items() -> None:
+    gamma, bounds, function = parsed(DOC).items("Args")
+
+    assert (gamma.name, gamma.type) == ("gamma", "float or None")
+    assert gamma.text == "Factor \\(\\gamma\\), which is long. Default: 0.1."
+    assert (bounds.name, bounds.type) == ("ge, lt", "")
+    assert (function.name, function.type) == ("f", "Callable[[int], float]")
+    assert [error.text for error in parsed(DOC).items("Raises")] == ["A number is out of bounds."]
+    assert parsed(None).items("Args") == []
+
+
+def test_a_cell_has_no_bar() -> None:
+    assert in_cell("a | b\nc") == r"a \| b c"

@@ -1,0 +1,41 @@
+"""Check a small site whose links are wrong in every way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from website.links import check
+
+PAGE = """<html><head><link rel="stylesheet" href="a.css"><link rel="canonical" href="https://x.org">
+</head><body><h1 id="top">A</h1><a href="b/">right</a><a href="b/#there">right</a><a href="#top">
+right</a><a href="https://example.org/away">out</a>{}</body></html>"""
+
+
+def site(folder: Path, more: str) -> Path:
+    """Write a site of two pages."""
+    (folder / "b").mkdir()
+    (folder / "a.css").write_text("")
+    (folder / "index.html").write_text(PAGE.format(more))
+    (folder / "b" / "index.html").write_text('<p id="there"><a href="../">back</a></p>')
+    return folder
+
+
+def test_right_links(tmp_path: Path) -> None:
+    found = check(site(tmp_path, ""))
+
+    assert (found.pages, found.inner, found.outer, found.problems) == (2, 4, 1, ())
+
+
+def test_wrong_links(tmp_path: Path) -> None:
+    more = (
+        '<a href="c/">no page</a><a href="b/#away">no anchor</a><a href="#nowhere">no anchor</a>'
+        '<img src="missing.png"><script src="https://example.org/a.js"></script>'
+    )
+
+    assert check(site(tmp_path, more)).problems == (
+        "index.html: c/ leads nowhere",
+        "index.html: b/#away has no such anchor",
+        "index.html: #nowhere has no such anchor",
+        "index.html: missing.png leads nowhere",
+        "index.html: the page loads https://example.org/a.js from another host",
+    )

@@ -1,0 +1,53 @@
+"""Move Markdown from the repository to pages of the site."""
+
+from __future__ import annotations
+
+import pytest
+
+from website.entries import ROOT
+from website.included_sections import filled
+from website.markdown_sections import linked_files, relinked, section
+from website.optimizer_links import with_links
+
+
+@pytest.mark.parametrize(
+    ("link", "source", "page", "wanted"),
+    [
+        ("docs/views.md", "README.md", "index.md", "views.md"),
+        ("docs/views.md#dtensors", "README.md", "a/b.md", "../views.md#dtensors"),
+        ("../README.md#install", "docs/distributed.md", "distributed.md", "index.md#install"),
+        ("../CONTRIBUTING.md", "docs/README.md", "contents.md", "contributing.md"),
+        ("decisions/", "docs/README.md", "contents.md", "decisions/index.md"),
+        ("benchmarks/results/cpu.json", "README.md", "index.md",
+         "repository/benchmarks/results/cpu.json"),
+        ("https://example.org/docs/a.md", "README.md", "index.md", "https://example.org/docs/a.md"),
+        ("#why", "README.md", "index.md", "#why"),
+    ],
+)  # fmt: skip
+def test_links(link: str, source: str, page: str, wanted: str) -> None:
+    assert relinked(f"[a]({link})", source, page) == f"[a]({wanted})"
+
+
+def test_files_beside_pages() -> None:
+    text = "[figures](benchmarks/results/cpu.json) [views](docs/views.md)"
+
+    assert linked_files(text, "README.md") == {"benchmarks/results/cpu.json"}
+
+
+def test_names_of_optimizers_become_links() -> None:
+    code = "\n```python\n`SOAP`\n```"
+    text = with_links(f"`SOAP`, `sgd` [`Lion`](https://a) `lr`{code}", "a/b.md")
+
+    soap, sgd = "[`SOAP`](../optimizers/soap.md)", "[`sgd`](../optimizers/sgd.md)"
+    assert text == f"{soap}, {sgd} [`Lion`](https://a) `lr`{code}"
+
+
+def test_sections() -> None:
+    install = section(ROOT / "README.md", "Install", "index.md")
+
+    assert install.startswith("optgen is in no package index.")
+    assert "## First steps" not in install
+    assert section(ROOT / "README.md", "", "index.md").startswith("optgen is a compiler")
+    assert install in filled("<!-- section: README.md#Install -->", "index.md")
+    with pytest.raises(ValueError, match=r"README.md has no section 'Nothing'"):
+        section(ROOT / "README.md", "Nothing", "index.md")

@@ -1,0 +1,137 @@
+"""Look at the generated pages, without building the site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from optgen.optim._published import PUBLISHED
+from website import gallery
+from website.entries import entries
+from website.evidence import FILES
+from website.generated_pages import pages
+from website.navigation import navigation
+from website.write_source import own_pages
+
+
+@pytest.fixture(scope="module")
+def site() -> dict[str, str]:
+    """Return all pages by their paths."""
+    return dict((*own_pages(), *pages()))
+
+
+def headings(text: str) -> list[str]:
+    without_code = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^## (.*)", without_code, re.MULTILINE)
+
+
+def test_every_optimizer_has_a_page(site: dict[str, str]) -> None:
+    assert {each.name for each in entries()} >= {*PUBLISHED, "adamw", "sgd", "row_wise_adagrad"}
+    for each in entries():
+        found = headings(site[each.page])
+
+        assert found[0] == "Turn it on"
+        for title in ("The rule", "Arguments", "State", "Memory", "Lowerings and devices"):
+            assert title in found, each.page
+        assert '=== "Spec"' in site[each.page]
+        assert '=== "For-loop"' in site[each.page]
+
+
+def test_the_front_page_leads_to_every_optimizer(site: dict[str, str]) -> None:
+    for each in entries():
+        assert f"[{each.title}]({each.page})" in site["index.md"]
+
+
+def test_soap(site: dict[str, str]) -> None:
+    page = site["optimizers/soap.md"]
+
+    assert "+optimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)" in page
+    assert r"\operatorname{eigenvectors}(L_t)" in page
+    assert r"8\,m^2 + 8\,mn + 8\,n^2 + 4" in page
+    assert "| fused Triton | no: the state gram_left is a square matrix | no |" in page
+    assert "nikhilvyas/SOAP" in page
+    assert '=== "C++"' in page
+    assert '=== "Triton"' not in page
+    assert "Nothing of optgen has run on a GPU" in page
+
+
+def test_what_is_added_goes_with_the_optimizer(site: dict[str, str]) -> None:
+    shown = {each.name: re.findall(r"modifiers\.(\w+)\)", site[each.page]) for each in entries()}
+
+    assert shown["soap"] == ["clip_norm"]
+    assert shown["scion"] == ["ema"]  # its argument `norm` hides the word
+    assert shown["sparse_adam"] == []
+
+
+def test_evidence_is_shown_if_it_is_recorded(site: dict[str, str]) -> None:
+    verified = [each.page for each in entries() if "Verify it" in headings(site[each.page])]
+
+    assert bool(verified) is bool(FILES)
+
+
+def test_every_modifier_has_formulas_and_code(site: dict[str, str]) -> None:
+    own = [path for path in site if path.startswith("modifiers/") and "README" not in path]
+
+    assert len(own) > 30
+    for path in own:
+        if path != "modifiers/quantized.md":  # it has no rule
+            assert "## Turn it on" in site[path]
+            assert "\\begin{aligned}" in site[path]
+            assert '=== "C++"' in site[path]
+
+
+def test_the_navigation_has_every_page(site: dict[str, str]) -> None:
+    assert sorted(linked(navigation())) == sorted(site)
+
+
+def linked(nav: Any) -> Iterator[str]:
+    """Yield the pages of a navigation."""
+    match nav:
+        case str():
+            yield nav
+        case list():
+            for each in nav:
+                yield from linked(each)
+        case dict():
+            for each in nav.values():
+                yield from linked(each)
+
+
+def test_tables_are_whole(site: dict[str, str]) -> None:
+    """Each row of a generated table has as many cells as its header."""
+    for path, text in pages():
+        widths: list[int] = []
+        for line in text.splitlines():
+            if not line.startswith("|"):
+                widths = []
+                continue
+            widths.append(len(re.findall(r"(?<!\\)\|", line)))
+            assert widths[-1] == widths[0], f"{path}: {line}"
+
+
+def test_the_gallery_draws_what_the_schedules_set() -> None:
+    curve = gallery.svg([0.0, 1.0], "two steps")
+
+    assert 'points="8.0,112.0 160.0,112.0 160.0,8.0 312.0,8.0"' in curve
+    text = gallery.page()
+    assert text.count("<svg") == len(gallery.codes()) >= 18
+    assert "lr.StepLR(o, step_size=25, gamma=0.5)" in text
+
+
+def test_benchmarks_name_machine_and_command(site: dict[str, str]) -> None:
+    for path in ("benchmarks/index.md", "benchmarks/cpu.md", "optimizers/adamw.md"):
+        assert "AMD EPYC" in site[path]
+        assert "`python benchmarks/cpu.py`" in site[path]
+    assert "optgen bench soap" in site["optimizers/soap.md"]
+    assert "triton_aot.py" in site["benchmarks/triton-registers.md"]
+
+
+def test_the_reference_has_signatures(site: dict[str, str]) -> None:
+    assert "optgen.compose(" in site["api/optgen.md"]
+    assert "## WarmupStableDecayLR" in site["api/schedulers.md"]
+    assert "| `warmup_steps` | `int` |" in site["api/schedulers.md"]
+    assert "## bench" in site["api/commands.md"]
+    assert "0x" not in site["api/optim.md"]  # no addresses of objects

@@ -1,0 +1,93 @@
+"""Compare the bytes that pages state with the bytes of states that optimizers create."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import optgen
+from optgen import modifiers
+from optgen.ir.algorithm import Algorithm
+from website.adoption import takes_vectors
+from website.entries import SPECS, Entry, entries
+from website.precisions import PRECISIONS, in_precision
+from website.state_bytes import TALL, VECTOR, WIDE, Shape, Size, total
+
+SHAPES = {TALL: (96, 64), WIDE: (64, 96), VECTOR: (6144,)}
+"""Parameters that are large enough for states of 8 bits, in whole blocks."""
+MODIFIERS: dict[str, tuple[Any, ...]] = {
+    "": (),
+    'master, state_dtype("float32")': (modifiers.master, modifiers.state_dtype("float32")),
+    "quantized()": (modifiers.quantized(),),
+}
+COMPOSED = ("adamw", "adafactor", "galore", "lion", "schedule_free_adamw", "soap")
+
+
+def made(kind: Any, shape: tuple[int, ...], dtype: str, algorithm: Algorithm) -> int:
+    """Return the bytes of the states that one parameter has after a step."""
+    param = torch.nn.Parameter(torch.ones(shape, dtype=getattr(torch, dtype)))
+    grad = torch.ones_like(param) / 8
+    param.grad = grad.to_sparse(1) if algorithm.gradient == "sparse_only" else grad
+    options = {"max_lr": 1e-3} if algorithm.module == "adamc" else {}
+    optimizer = kind([param], **options)
+    with optgen.use_lowering("foreach"):
+        optimizer.step(**{state.given: [grad] for state in algorithm.inputs()})
+    return sum(map(bytes_of, optimizer.state[param].values()))
+
+
+def bytes_of(value: object) -> int:
+    if not isinstance(value, Tensor):
+        return 0
+    if hasattr(value, "scales"):
+        return int(value.codes.nbytes + value.scales.nbytes)
+    return value.nbytes
+
+
+def stated(algorithm: Algorithm, shape: Shape, dtype: str) -> float:
+    """Return the bytes that the page states for a parameter."""
+    size = total(algorithm, shape, dtype)
+    rows, cols = SHAPES[shape] if shape.matrix else (1, *SHAPES[shape])
+    rank = algorithm.hyper("rank")
+    number = rank.default if rank and isinstance(rank.default, int | float) else 0
+    return size.at(rows, cols, int(number))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
+def test_as_many_as_a_parameter_has(entry: Entry, dtype: str) -> None:
+    for shape in SHAPES if takes_vectors(entry) else (TALL, WIDE):
+        found = made(entry.kind, SHAPES[shape], dtype, entry.algorithm)
+
+        assert found == stated(entry.algorithm, shape, dtype)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[2:], ids=lambda each: each.title)
+@pytest.mark.parametrize("name", COMPOSED)
+def test_in_other_precisions(name: str, precision: Any) -> None:
+    (entry,) = (each for each in entries() if each.name == name)
+    algorithm = in_precision(entry, precision)
+    assert isinstance(algorithm, Algorithm)
+    kind = optgen.compose(SPECS / f"{entry.name}.py", *MODIFIERS[precision.modifiers])
+
+    for shape in SHAPES if takes_vectors(entry) else (TALL, WIDE):
+        found = made(kind, SHAPES[shape], precision.dtype, entry.algorithm)
+
+        assert found == stated(algorithm, shape, precision.dtype)
+
+
+def test_a_refusal_has_a_reason() -> None:
+    (kahan,) = (each for each in entries() if each.name == "kahan_adamw")
+
+    assert "rounds the parameter itself" in str(in_precision(kahan, PRECISIONS[2]))
+
+
+def test_formulas() -> None:
+    size = Size({(1, 1, 0): 8, (2, 0, 0): 4.5, (0, 1, 1): 2, (0, 0, 0): 4})
+
+    assert size.formula() == r"4.50\,m^2 + 8\,mn + 2\,nr + 4"
+    assert size.at(3, 2, 5) == 8 * 6 + 4.5 * 9 + 2 * 2 * 2 + 4  # the rank is at most 2
+    assert size.of_elements is None
+    assert Size({(1, 1, 0): 8, (0, 0, 0): 4}).of_elements == 8

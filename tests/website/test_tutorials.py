@@ -1,0 +1,101 @@
+"""Run the code of the tutorials, in the order of each page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from optgen.cli.app import app
+from website.entries import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def blocks(page: Path, language: str = "python") -> list[str]:
+    """Return the code blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def run(page: str) -> dict[str, object]:
+    """Run the blocks of a page in one namespace; a spec becomes a file."""
+    namespace: dict[str, object] = {}
+    for block in blocks(DOCS / page):
+        if "@optimizer" in block:
+            Path("my_rule.py").write_text(block, encoding="utf-8")
+        else:
+            exec(compile(block, page, "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize(
+    "page", ["choose.md", "tutorials/write-your-own.md", "tutorials/compose.md"]
+)
+def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert run(page)
+
+
+def test_the_commands_of_your_own_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = DOCS / "tutorials" / "write-your-own.md"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_rule.py").write_text(blocks(page)[0], encoding="utf-8")
+    commands = "".join(blocks(page, "sh")).splitlines()
+
+    assert len(commands) == 4
+    for command in commands:
+        result = CliRunner().invoke(app, command.split()[1:], prog_name="optgen")
+        assert result.exit_code == 0, result.output
+
+
+def test_low_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: object) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace = run("tutorials/low-precision.md")
+    train, ways = namespace["train"], namespace["WAYS"]
+
+    assert callable(train)
+    assert isinstance(ways, dict)
+    assert train(*ways["plain"]) == 0.25
+    assert all(train(*added) < 0.1 for name, added in ways.items() if name != "plain")
+
+
+def test_offload(capsys: pytest.CaptureFixture[str]) -> None:
+    run("tutorials/offload.md")
+
+    assert float(capsys.readouterr().out.split()[-1]) < 0.9  # it began above 1
+
+
+def test_add_a_lowering(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    run("tutorials/add-a-lowering.md")
+
+    assert "def step(p, g, m, *, lr, betas, weight_decay):" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["AdamW", "SOAP"])
+def test_many_machines(name: str, tmp_path: Path) -> None:
+    """Two processes train, save and load, with the rule of the page and with SOAP."""
+    (script,) = blocks(DOCS / "tutorials" / "many-machines.md")
+    (tmp_path / "train.py").write_text(script.replace("AdamW", name), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "group 0: " in done.stdout
+    shutil.rmtree(tmp_path / "checkpoint")

@@ -1,0 +1,189 @@
+"""Write the code that turns an optimizer on: the one-line change, and a script to paste."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from optgen.ir.algorithm import Algorithm
+from website.entries import Entry
+
+_OPTIONS = {
+    "adafactor": "lr=1e-2",
+    "adamc": "max_lr=1e-3",
+    "sparse_adam": "lr=1e-3",
+}
+"""Arguments of the examples. Other optimizers show the default learning rate of their spec."""
+
+_HESSIAN = (
+    "def hessian_diagonal(loss):",
+    '    """Return Hutchinson\'s estimate of the diagonal of the Hessian."""',
+    "    params = list(model.parameters())",
+    "    grads = torch.autograd.grad(loss, params, create_graph=True)",
+    "    signs = [torch.randint_like(p, 2) * 2 - 1 for p in params]",
+    "    products = torch.autograd.grad(grads, params, signs, retain_graph=True)",
+    "    return [s * product for s, product in zip(signs, products)]",
+)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Needs of an optimizer, beside a call of `step` with dense gradients of any shape."""
+
+    matrices: bool  # it refuses vectors, which need a second optimizer
+    sparse: bool  # it takes sparse gradients only
+    inputs: tuple[str, ...]  # the extra inputs of `step`
+    modes: bool  # it has `train()` and `eval()`
+
+
+def needs(entry: Entry) -> Needs:
+    """Return what an optimizer needs; vectors are tried."""
+    algorithm = entry.algorithm
+    return Needs(
+        matrices=not takes_vectors(entry),
+        sparse=algorithm.gradient == "sparse_only",
+        inputs=tuple(state.given for state in algorithm.inputs()),
+        modes=bool(algorithm.programs),
+    )
+
+
+def takes_vectors(entry: Entry) -> bool:
+    """Tell whether the constructor accepts a parameter of one axis."""
+    try:
+        entry.kind([torch.zeros(4)], **_values(entry))
+    except ValueError:
+        return False
+    return True
+
+
+def _values(entry: Entry) -> dict[str, float]:
+    """Return the arguments of `arguments` as numbers."""
+    pairs = (each.split("=") for each in arguments(entry).split(", ") if each)
+    return {name: float(value) for name, value in pairs}
+
+
+def arguments(entry: Entry) -> str:
+    """Return the arguments that the examples pass."""
+    if entry.name in _OPTIONS:
+        return _OPTIONS[entry.name]
+    lr = entry.algorithm.hyper("lr")
+    return f"lr={_short(lr.default)}" if lr and isinstance(lr.default, int | float) else ""
+
+
+def _short(value: float) -> str:
+    """Return a learning rate as people write it: 1e-3 and not 0.001."""
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    digits = mantissa.rstrip("0").rstrip(".")
+    return f"{digits}e{int(exponent)}" if 0 < value < 0.01 else f"{value:g}"
+
+
+def diff(entry: Entry) -> str:
+    """Return the change in a training script, as a diff."""
+    call = _call(entry, "model.parameters()")
+    wanted = needs(entry)
+    if wanted.matrices:
+        call = _call(entry, "matrices")
+    old = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
+    if entry.in_torch:
+        old = f"torch.{call.removeprefix('optgen.')}"
+    if wanted.sparse:
+        old = old.replace("AdamW", "SparseAdam")
+    return f"+import optgen\n-optimizer = {old}\n+optimizer = {call}\n"
+
+
+def _call(entry: Entry, params: str) -> str:
+    listed = arguments(entry)
+    return f"{entry.package}.{entry.title}({params}{', ' * bool(listed)}{listed})"
+
+
+def script(entry: Entry) -> str:
+    """Return a script that trains with the optimizer and says how its steps run."""
+    wanted = needs(entry)
+    lines = ["import torch", "", "import optgen", *_imports(entry, wanted), ""]
+    lines += ["torch.manual_seed(0)", *_model(wanted), *_optimizer(entry, wanted)]
+    if "hessian" in wanted.inputs:
+        lines += ["", "", *_HESSIAN, "", ""]
+    else:
+        lines.append("")
+    lines += _loop(wanted)
+    if wanted.modes:
+        lines.append("optimizer.eval()  # the averaged weights; optimizer.train() goes back")
+    return "\n".join([*lines, "print(optgen.explain(optimizer))"])
+
+
+def _imports(entry: Entry, wanted: Needs) -> list[str]:
+    names = {entry.package: [entry.title]}
+    if wanted.matrices:
+        names.setdefault("optgen.optim", []).append("AdamW")
+    return [
+        f"from {package} import {', '.join(sorted(names[package], key=str.lower))}"
+        for package in sorted(names)
+    ]
+
+
+def _model(wanted: Needs) -> list[str]:
+    if wanted.sparse:
+        return [
+            "model = torch.nn.Embedding(100, 8, sparse=True)",
+            "inputs, targets = torch.randint(100, (32,)), torch.randn(32, 8)",
+        ]
+    return [
+        "model = torch.nn.Sequential(",
+        "    torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8)",
+        ")",
+        "inputs, targets = torch.randn(64, 16), torch.randn(64, 8)",
+    ]
+
+
+def _optimizer(entry: Entry, wanted: Needs) -> list[str]:
+    listed = arguments(entry)
+    listed = f", {listed}" if listed else ""
+    if not wanted.matrices:
+        return [f"optimizer = {entry.title}(model.parameters(){listed})"]
+    return [
+        "matrices = [p for p in model.parameters() if p.ndim == 2]",
+        "vectors = [p for p in model.parameters() if p.ndim != 2]",
+        f"optimizer = {entry.title}(matrices{listed})",
+        "others = AdamW(vectors, lr=1e-3)  # biases and norms",
+    ]
+
+
+def _loop(wanted: Needs) -> list[str]:
+    lines = ["for step in range(20):"]
+    lines += ["    loss = (model(inputs) - targets).square().mean()"]
+    lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in wanted.inputs else []
+    lines += ["    loss.backward()", f"    optimizer.step({_step(wanted)})"]
+    lines += ["    others.step()"] if wanted.matrices else []
+    lines += ["    model.zero_grad()", '    print(f"step {step}: loss {loss:.4f}")']
+    return lines
+
+
+def _step(wanted: Needs) -> str:
+    """Return the arguments of `step`: extra inputs other than a Hessian's diagonal are left out."""
+    return ", ".join(f"{key}={key}" for key in wanted.inputs if key == "hessian")
+
+
+def notes(algorithm: Algorithm, wanted: Needs) -> list[str]:
+    """Return what the reader should know before the code runs in a script of their own."""
+    found = []
+    if wanted.matrices:
+        found.append(
+            f"{algorithm.name} takes matrices only. Give biases, norms and embeddings to a second "
+            "optimizer, as the script does. [Views](../views.md) show convolutions and attention "
+            "heads as matrices."
+        )
+    if wanted.inputs:
+        keys = ", ".join(f"`{key}`" for key in wanted.inputs)
+        found.append(
+            f"`step` takes {keys}: a list with a tensor or None for each parameter "
+            "([extra inputs](../spec-language.md#extra-inputs))."
+        )
+    if wanted.modes:
+        found.append(
+            "Call `optimizer.eval()` before you evaluate or save the model, and "
+            "`optimizer.train()` before you go on."
+        )
+    if wanted.sparse:
+        found.append("It takes sparse gradients only, such as those of `Embedding(sparse=True)`.")
+    return found

@@ -1,0 +1,213 @@
+"""Write the reference: signatures and docstrings of what the packages export."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import typer.main
+
+import optgen
+from optgen.cli.app import app
+from website.docstrings import Docstring, parsed
+from website.entries import entries
+from website.rule_section import items_table
+
+_WIDTH = 80
+_MODIFIERS = (
+    "Every modifier is a name here too: `modifiers.ema`, `modifiers.clip_norm(1.0)`. "
+    "Each [has a page](../modifiers/README.md)."
+)
+_SCHEDULERS = (
+    "[Schedulers](../schedulers.md) is the guide; the [gallery](../schedule-gallery.md) shows the "
+    "curves."
+)
+_KEYED = (
+    "[Keyed optimizers](../keyed.md) is the guide. "
+    "[RowWiseAdagrad](../optimizers/row_wise_adagrad.md) has a page."
+)
+_DECLARATIONS = (
+    *("optimizer", "elementwise", "modifier", "state", "hyper", "flag", "choice", "fixed", "given"),
+)
+_SPEC = (
+    "What a spec declares. The words of a rule are on the page of "
+    "[the language](../spec-language.md)."
+)
+_HIDDEN = {"hyper_annotations"}
+"""Methods that generated code needs, and nobody else."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A page of the reference: some names of a module."""
+
+    page: str
+    title: str
+    module: str
+    names: tuple[str, ...]
+    intro: str = ""
+
+
+def references() -> tuple[Reference, ...]:
+    """Return the pages of the reference."""
+    tops = tuple(name for name in optgen.__all__ if not inspect.ismodule(getattr(optgen, name)))
+    mirror = _names("optgen.optim", lambda one: not inspect.ismodule(one))
+    keyed = _names("optgen.keyed", lambda one: one.__name__ not in _pages())
+    averages = _names("optgen.optim.swa_utils", _is_ours)
+    return (
+        _reference("optgen", tops),
+        _reference("optgen.optim", mirror, _optimizers()),
+        _reference("optgen.modifiers", ("load", "quantized", "state_dtype"), _MODIFIERS),
+        _reference("optgen.optim.lr_scheduler", _names("optgen.optim.lr_scheduler"), _SCHEDULERS),
+        _reference("optgen.optim.swa_utils", averages),
+        _reference("optgen.keyed", keyed, _KEYED),
+        _reference("optgen.spec", _DECLARATIONS, _SPEC),
+    )
+
+
+def _reference(module: str, names: tuple[str, ...], intro: str = "") -> Reference:
+    page = {"lr_scheduler": "schedulers"}.get(name := module.rpartition(".")[2], name)
+    return Reference(f"api/{page}.md", module, module, names, intro)
+
+
+def _names(module: str, wanted: Callable[[Any], bool] = lambda one: True) -> tuple[str, ...]:
+    found = importlib.import_module(module)
+    names = (name for name in found.__all__ if wanted(getattr(found, name)))
+    return tuple(name for name in names if name not in _pages() and name != "Optimizer")
+
+
+def _pages() -> dict[str, str]:
+    """Return the pages of optimizers by the names of their classes."""
+    return {each.title: each.page for each in entries()}
+
+
+def _is_ours(one: object) -> bool:
+    return getattr(one, "__module__", "").startswith("optgen")
+
+
+def _optimizers() -> str:
+    links = ", ".join(f"[{title}](../{page})" for title, page in _pages().items())
+    return (
+        "The classes have a page each, with arguments, formulas and memory: "
+        f"{links}. `Optimizer` is torch's own class. Every class with a rule has torch's "
+        "functional form in `optgen.optim.functional`."
+    )
+
+
+def page(reference: Reference) -> str:
+    """Return a page of the reference."""
+    module = importlib.import_module(reference.module)
+    parts = [f"# {reference.title}", reference.intro]
+    for name in reference.names:
+        parts += _described(name, getattr(module, name), reference.module)
+    return "\n\n".join(each for each in parts if each) + "\n"
+
+
+def _described(name: str, one: Any, module: str, level: int = 2) -> Iterator[str]:
+    """Yield the heading, the signature and the docstring of an object, and its methods."""
+    yield f"{'#' * level} {name}"
+    owner = f"{module}.{name}" if level == 2 else name
+    yield f"```python\n{_signature(owner, one)}\n```"
+    if inspect.isclass(one) and not _is_ours(one):
+        yield f"torch's class, `{one.__module__}.{one.__name__}`."
+        return
+    yield from _documented(parsed(_doc(one)))
+    if inspect.isclass(one):
+        for method, function in _methods(one):
+            yield from _described(f"{name}.{method}", function, module, level + 1)
+
+
+def _doc(one: Any) -> str:
+    """Return the docstring, with that of the constructor below it."""
+    doc = inspect.cleandoc(one.__doc__ or "")
+    if inspect.isclass(one) and (own := vars(one).get("__init__")) and own.__doc__:
+        doc = f"{doc}\n\n{inspect.cleandoc(own.__doc__)}"
+    return doc
+
+
+def _methods(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods of a class that have a docstring of their own."""
+    for name, found in vars(kind).items():
+        function = getattr(found, "__func__", found)
+        if (
+            not name.startswith("_")
+            and name not in _HIDDEN
+            and inspect.isfunction(function)
+            and function.__doc__
+        ):
+            yield name, function
+
+
+def _signature(name: str, one: Any) -> str:
+    """Return a signature, one argument a line if it is long."""
+    try:
+        found = inspect.signature(one)
+    except (TypeError, ValueError):
+        return name
+    result = found.return_annotation
+    after = "" if result is inspect.Signature.empty else f" -> {_annotation(result)}"
+    listed = _plain(str(found.replace(return_annotation=inspect.Signature.empty)))
+    if len(name + listed + after) <= _WIDTH:
+        return f"{name}{listed}{after}"
+    lines = ",\n".join(f"    {each}" for each in _arguments(listed[1:-1]))
+    return f"{name}(\n{lines},\n){after}"
+
+
+def _annotation(result: object) -> str:
+    return _plain(result if isinstance(result, str) else inspect.formatannotation(result))
+
+
+def _plain(text: str) -> str:
+    """Return annotations without quotes and modules, and defaults without addresses."""
+    text = re.sub(r"(?<=: )'([^']*)'", r"\1", text)
+    text = re.sub(r"\b(?:collections\.abc|typing|torch\.nn\.modules\.\w+|torch)\.", "", text)
+    return re.sub(r"<(?:function|object|built-in)[^>]*>", "…", text)
+
+
+def _arguments(text: str) -> Iterable[str]:
+    """Split a list of arguments at the commas outside of brackets and quotes."""
+    depth, start = 0, 0
+    for index, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            yield text[start:index].strip()
+            start = index + 1
+    yield text[start:].strip()
+
+
+def _documented(doc: Docstring) -> Iterator[str]:
+    yield doc.text
+    if doc.items("Args"):
+        yield items_table(doc, "Args", "argument")
+    if returns := doc.sections.get("Returns"):
+        yield f"**Returns**: {_text(returns)}"
+    if yields := doc.sections.get("Yields"):
+        yield f"**Yields**: {_text(yields)}"
+    errors = [f"* **{e.name}**: {e.text}" if e.name else f"* {e.text}" for e in doc.items("Raises")]
+    if errors:
+        yield "\n".join(["**Raises**:", "", *errors])
+
+
+def _text(section: str) -> str:
+    return parsed(section).text
+
+
+def commands() -> str:
+    """Return the page of the command line, from its own help."""
+    group: Any = typer.main.get_command(app)
+    parts = [
+        "# The command optgen",
+        "It needs the extra `build` ([install](../index.md#install)). Exit codes: 0 ok, 1 stale "
+        "files, 2 wrong usage, 3 an error in a spec, 4 a tool is missing or fails, 5 a defect of "
+        "optgen.",
+    ]
+    for name, command in group.commands.items():
+        context = type(group.make_context("optgen", ["--help"], resilient_parsing=True))(
+            command, info_name=f"optgen {name}"
+        )
+        parts += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
+    return "\n\n".join(parts) + "\n"

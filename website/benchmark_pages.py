@@ -1,0 +1,114 @@
+"""Write the pages of benchmarks: every figure names its machine and its command."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+
+from optgen.bench.report import line
+from optgen.bench.results import Cell, Figures
+from optgen.bench.tensor_lists import LISTS
+from website.entries import ROOT, entries
+from website.markdown_sections import section
+from website.measured import HEADER, machine, results, row
+from website.tables import table
+
+_BENCHMARKS = ROOT / "benchmarks"
+_PARTS = {
+    "first step": "First steps of a process",
+    "memory": "Memory beside parameters and states",
+    "busy": "Beside another process",
+    "compile": "Beside torch.compile",
+    "bits": "Equal bits on one and two threads",
+}
+_KEPT = {
+    "compositions": "[what a composition costs](../compose.md#what-it-costs)",
+    "quantized": "[what a composition costs](../compose.md#what-it-costs)",
+    "low_precision": "[the end of this page](../compose.md#what-cannot-be-combined)",
+    "dtensor": "[on many machines](../distributed.md#fsdp2)",
+    "cpu": "[every class](cpu.md)",
+    "triton_aot": "[registers of Triton kernels](triton-registers.md)",
+}
+"""Pages with the figures of a script. Scripts that are not here print theirs only."""
+
+
+def index() -> str:
+    """Return the overview, with the README's summary and a table of the scripts."""
+    return (
+        "\n\n".join(
+            [
+                "# Benchmarks",
+                machine(),
+                section(ROOT / "README.md", "How fast", "benchmarks/index.md"),
+                "## The scripts",
+                "Each script says at its top what it measures. None of them has run on a GPU.",
+                table(("command", "measures", "figures"), _scripts()),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _scripts() -> Iterator[tuple[str, str, str]]:
+    for path in sorted(_BENCHMARKS.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(n, ast.If) and "__main__" in ast.dump(n.test) for n in tree.body):
+            doc = (ast.get_docstring(tree) or "").partition("\n")[0]
+            said = doc.partition(": `python")[0].rstrip(".:")
+            kept = _KEPT.get(path.stem, "prints them")
+            yield (f"`python benchmarks/{path.name}`", f"{said}.", kept)
+
+
+def cpu() -> str:
+    """Return the page with every figure of benchmarks/results/cpu.json."""
+    parts = ["# Every class on a CPU", machine(), _lists(), "## Steps"]
+    steps = [(cell, figures) for cell, figures in sorted(results().items()) if cell.part == "step"]
+    titles = {each.title: each for each in entries()}
+    for name in sorted({cell.name for cell, _ in steps}, key=str.lower):
+        rows = [row(cell, figures) for cell, figures in steps if cell.name == name]
+        link = f"[The rule](../{titles[name].page})." if name in titles else ""
+        parts += [f"### {name}", link, table(HEADER, rows)]
+    for part, title in _PARTS.items():
+        if found := [each for each in sorted(results().items()) if each[0].part == part]:
+            parts += [f"## {title}", _lines(found)]
+    return "\n\n".join(each for each in parts if each) + "\n"
+
+
+def _lists() -> str:
+    rows = [(f"`{each.name}`", each.title, f"{each.elements:,}") for each in LISTS.values()]
+    return f"The lists of tensors:\n\n{table(('list', '', 'elements'), rows)}"
+
+
+def _lines(found: list[tuple[Cell, Figures]]) -> str:
+    texts = (line(cell, figures).partition(": ")[2] for cell, figures in found)
+    return "```text\n" + "\n".join(texts) + "\n```"
+
+
+def registers() -> str:
+    """Return the page with registers and spilled bytes of Triton kernels."""
+    path = _BENCHMARKS / "results" / "triton-registers.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    kernels = {name: of for name, of in found.items() if isinstance(of, dict)}
+    devices = list(next(iter(kernels.values())))
+    rows = [
+        (f"`{name}`", *(_registers(of.get(device, {})) for device in devices))
+        for name, of in sorted(kernels.items())
+    ]
+    return (
+        "\n\n".join(
+            [
+                "# Registers of Triton kernels",
+                f"Triton {found['triton']} compiled the kernels ahead of time, by "
+                "`python benchmarks/triton_aot.py`. A cell has the registers of a thread for "
+                "tensors in float32 and in bfloat16. **No kernel has run on a GPU.** Other dtypes "
+                "are in `benchmarks/results/triton-registers.json`.",
+                table(("kernel", *devices), rows),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _registers(of: dict[str, list[int]]) -> str:
+    return ", ".join(str(of[dtype][0]) for dtype in ("float32", "bfloat16") if dtype in of) or "-"

@@ -1,0 +1,110 @@
+"""Turn the docstrings of classes and functions into Markdown: text, formulas and sections."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SECTIONS = (
+    *("Args", "Raises", "State", "Inputs of `step`", "Modes", "Returns", "Yields"),
+    *("Attributes", "Example"),
+)
+_ITEM = re.compile(
+    r"(?P<name>[*\w.]+(?:\(\))?(?:, \*{0,2}\w+)*)(?: \((?P<type>[^()]*(?:\([^)]*\))?[^()]*)\))?: "
+    r"(?P<text>.*)",
+    re.DOTALL,
+)
+_FORMULA = re.compile(r"^\.\. math::\n\n?((?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
+_SPLIT = re.compile(r"(\\\(.*?\\\)|`[^`]*`)")
+
+
+@dataclass(frozen=True)
+class Item:
+    """An argument, a state or an error, with its type if the docstring has one."""
+
+    name: str
+    type: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """The parts of a docstring: Markdown above the sections, its formulas, and the sections."""
+
+    text: str
+    formulas: tuple[str, ...]
+    sections: dict[str, str]
+
+    def items(self, section: str) -> list[Item]:
+        """Return the items of a section; [] if there is no such section."""
+        return [_item(each) for each in _items(self.sections.get(section, ""))]
+
+
+def parsed(doc: str | None) -> Docstring:
+    """Split a docstring into its parts."""
+    heads: dict[str, list[str]] = {"": []}
+    current = heads[""]
+    for line in inspect.cleandoc(doc or "").splitlines():
+        title = line.removesuffix(":")
+        if line.endswith(":") and title in _SECTIONS:
+            current = heads.setdefault(title, [])
+        elif line.startswith("Paper: "):
+            current = heads.setdefault("Paper", [line.removeprefix("Paper: ")])
+        else:
+            current.append(line)
+    text = "\n".join(heads.pop(""))
+    formulas = tuple(textwrap.dedent(each).strip() for each in _FORMULA.findall(text))
+    parts = [
+        display(textwrap.dedent(part).strip()) if index % 2 else markdown(part)
+        for index, part in enumerate(_FORMULA.split(text))
+    ]
+    sections = {name: textwrap.dedent("\n".join(lines)).strip() for name, lines in heads.items()}
+    return Docstring("\n\n".join(parts).strip(), formulas, sections)
+
+
+def display(formula: str) -> str:
+    """Return a formula on lines of its own, which the search leaves out."""
+    return f"<section data-search-exclude markdown>\n\n\\[\n{formula}\n\\]\n\n</section>"
+
+
+def _items(section: str) -> Iterator[str]:
+    """Yield the items of a section; continued lines are indented."""
+    found: list[str] = []
+    for line in section.splitlines():
+        if line.startswith(" ") and found:
+            found[-1] += f" {line.strip()}"
+        elif line.strip():
+            found.append(line.strip())
+    yield from found
+
+
+def _item(text: str) -> Item:
+    match = _ITEM.fullmatch(text)
+    if match is None:
+        return Item("", "", markdown(text))
+    return Item(match["name"], match["type"] or "", markdown(match["text"]))
+
+
+def markdown(text: str) -> str:
+    """Return a docstring's text as Markdown: roles of Sphinx become formulas and code."""
+    text = re.sub(
+        r":math:`([^`]*)`", lambda math: rf"\({' '.join(math[1].split())}\)", text, flags=re.DOTALL
+    )
+    text = re.sub(r":(?:class|func|meth|attr|mod|ref):`~?([^`]*)`", r"`\1`", text)
+    parts = _SPLIT.split(text)
+    return "".join(each if i % 2 else _escaped(each) for i, each in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    """Escape what Markdown or HTML would read as markup in plain text."""
+    return re.sub(r"(?<=\w)\*(?=\w)|(?<!\*)\*(?=[a-z_])|(?<=\s)_(?=\w)", r"\\\g<0>", text).replace(
+        "<", "&lt;"
+    )
+
+
+def in_cell(text: str) -> str:
+    """Return Markdown for a cell of a table, in which a bar would end the cell."""
+    return " ".join(text.split()).replace("|", r"\|")

@@ -1,0 +1,80 @@
+"""List the optimizers that have a page: every class of the catalogue that has a spec."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm
+from optgen.optim._published import PUBLISHED
+from optgen.passes.derive import derive
+from optgen.spec.base_spec import read_base
+from optgen.spec.read_spec import read_spec
+
+ROOT = Path(__file__).resolve().parent.parent
+SPECS = ROOT / "specs"
+_KEYED = ("RowWiseAdagrad",)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An optimizer of the catalogue.
+
+    * `algorithm`: its rule, with states and hyperparameters; a derived one has its base's.
+    * `rule_name`: the folder of `generated/` with its lowerings: its own, or its base's.
+    """
+
+    algorithm: Algorithm
+    rule_name: str
+
+    @property
+    def name(self) -> str:
+        """The name of the spec."""
+        return self.algorithm.module
+
+    @property
+    def title(self) -> str:
+        """The name of the class."""
+        return self.algorithm.name
+
+    @property
+    def package(self) -> str:
+        """The module to import the class from."""
+        return "optgen.keyed" if self.title in _KEYED else "optgen.optim"
+
+    @property
+    def in_torch(self) -> bool:
+        """Tell whether torch.optim has a class of this name."""
+        return self.name not in PUBLISHED and self.title not in _KEYED
+
+    @property
+    def kind(self) -> Any:
+        """The class."""
+        return getattr(importlib.import_module(self.package), self.title)
+
+    @property
+    def page(self) -> str:
+        """The source of its page, from the folder of all pages."""
+        return f"optimizers/{self.name}.md"
+
+    @property
+    def summary(self) -> str:
+        """The first line of the spec's description."""
+        return self.algorithm.doc.strip().splitlines()[0]
+
+
+@functools.cache
+def entries() -> tuple[Entry, ...]:
+    """Return the optimizers of the catalogue, by the names of their classes."""
+    found = []
+    for path in sorted(SPECS.glob("[!_]*.py")):
+        for algorithm in read_spec(path):
+            if algorithm.is_function:
+                continue
+            base = read_base(algorithm, SPECS)
+            whole = derive(algorithm, base) if base else algorithm
+            found.append(Entry(whole, base.module if base else algorithm.module))
+    return tuple(sorted(found, key=lambda each: each.title.lower()))

@@ -1,0 +1,91 @@
+"""Show what a rule was compared with, from the catalogue's page and from docs/evidence*.json."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from website.entries import ROOT, Entry
+from website.markdown_sections import relinked
+from website.tables import table
+
+FILES = sorted((ROOT / "docs").glob("evidence*.json"))
+CATALOGUE = ROOT / "docs" / "catalogue.md"
+_ROW = re.compile(r"^\| `(\w+)` \| \[`\w+`\]\(\S*?\) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+
+
+@functools.cache
+def catalogue_rows() -> dict[str, tuple[str, str, str]]:
+    """Return each row of the catalogue: compared with, largest difference, how to use it."""
+    text = CATALOGUE.read_text(encoding="utf-8")
+    return {name: (other, error, hint) for name, other, error, hint in _ROW.findall(text)}
+
+
+@functools.cache
+def recorded() -> tuple[dict[str, Any], ...]:
+    """Return the records of docs/evidence*.json; () if there is no such file."""
+    return tuple(each for file in FILES for each in json.loads(file.read_text(encoding="utf-8")))
+
+
+def catalogue_cells(entry: Entry) -> tuple[str, ...]:
+    """Return the cells of an optimizer's row, with links that hold on its page."""
+    cells = catalogue_rows().get(entry.name, ("", "", ""))
+    return tuple(
+        relinked(cell.replace("](#", "](catalogue.md#"), "docs/catalogue.md", entry.page)
+        for cell in cells
+    )
+
+
+def hint(entry: Entry) -> str:
+    """Return how to use an optimizer, in the words of the catalogue."""
+    return catalogue_cells(entry)[2]
+
+
+def evidence(entry: Entry) -> str:
+    """Return what an optimizer was compared with, and the largest differences."""
+    parts = [_from_catalogue(entry), from_records(entry.name, recorded())]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _from_catalogue(entry: Entry) -> str:
+    if entry.name in catalogue_rows():
+        other, error, _ = catalogue_cells(entry)
+        return (
+            f"Compared with: {other}. Largest difference of an element: {error} "
+            "([how it was compared](../catalogue.md))."
+        )
+    if entry.in_torch:
+        return (
+            f"Compared with `torch.optim.{entry.title}`: arguments, states, checkpoints, error "
+            "messages and numbers, for every input that torch's own tests list "
+            "([differences](../differences.md))."
+        )
+    return "Compared with torchrec's class in `tests/keyed` ([keyed optimizers](../keyed.md))."
+
+
+def from_records(name: str, records: Iterable[Mapping[str, Any]]) -> str:
+    """Return the comparisons of an optimizer as a table; "" if none is recorded."""
+    rows = [_row(each) for each in records if each["name"] == name]
+    if not rows:
+        return ""
+    header = ("reference", "version", "run", "largest error of a lowering", "within the bound")
+    command = f"```sh\noptgen verify {name}\n```"
+    return "\n\n".join([table(header, rows), "This command compares again:", command])
+
+
+def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
+    errors = (
+        f"{lowering}:\N{NO-BREAK SPACE}{'not finite' if error is None else f'{error:.1e}'}"
+        for lowering, error in record["errors"].items()
+    )
+    source, reference = record["source"], record["reference"]
+    return (
+        f"[{reference}]({source})" if source.startswith("http") else reference,
+        record["version"],
+        f"{record['steps']} steps, {record['dtype']}",
+        "<br>".join(errors),
+        f"{'yes' if record['passed'] else '**no**'}, {record['bound']:.0e}",
+    )

@@ -1,0 +1,45 @@
+"""Finish a built site: render its formulas, then check its links.
+
+python -m website.finish_site build/docs/site build/docs/node_modules
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from website.formulas import FormulaError, Renderer
+from website.links import check
+
+
+def render(site: Path, modules: Path) -> tuple[int, list[str]]:
+    """Render the formulas of all pages; return how many there are, and those that fail."""
+    renderer, problems = Renderer(modules), []
+    try:
+        for path in sorted(site.rglob("*.html")):
+            text = path.read_text(encoding="utf-8")
+            try:
+                path.write_text(renderer.page(text), encoding="utf-8")
+            except FormulaError as error:
+                problems.append(f"{path.relative_to(site)}: {error}")
+    finally:
+        renderer.close()
+    return renderer.count, problems
+
+
+def main(site: Path, modules: Path) -> int:
+    """Finish a site; return the exit code."""
+    formulas, problems = render(site, modules)
+    found = check(site)
+    problems += found.problems
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(
+        f"{found.pages} pages, {formulas} formulas, {found.inner} links in the site checked, "
+        f"{found.outer} links to other hosts not followed, {len(problems)} problems: {site}"
+    )
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]), Path(sys.argv[2])))

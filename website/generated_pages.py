@@ -1,0 +1,68 @@
+"""List the pages that are generated, and the files that the site takes from elsewhere."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from website import api_pages, benchmark_pages, decisions, gallery, optimizer_page
+from website.entries import ROOT, entries
+from website.included_sections import filled
+from website.markdown_sections import PAGES, linked_files, relinked, site_path
+
+FRONT = Path(__file__).with_name("front.md")
+_OPTIMIZERS = "<!-- optimizers -->"
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the Markdown of each generated page."""
+    yield "index.md", front()
+    yield "optimizers/index.md", optimizer_page.index()
+    for entry in entries():
+        yield entry.page, optimizer_page.page(entry)
+    yield "schedule-gallery.md", gallery.page()
+    yield "benchmarks/index.md", benchmark_pages.index()
+    yield "benchmarks/cpu.md", benchmark_pages.cpu()
+    yield "benchmarks/triton-registers.md", benchmark_pages.registers()
+    for reference in api_pages.references():
+        yield reference.page, api_pages.page(reference)
+    yield "api/commands.md", api_pages.commands()
+    yield "decisions/index.md", decisions.page()
+    for source in linked_pages():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        yield site_path(source), relinked(text, source, site_path(source))
+    for source, page in PAGES.items():
+        if source.endswith(".md") and source != "README.md":
+            yield page, relinked((ROOT / source).read_text(encoding="utf-8"), source, page)
+
+
+def front() -> str:
+    """Return the front page: sections of the README, and a link to every optimizer."""
+    text = filled(FRONT.read_text(encoding="utf-8"), "index.md")
+    links = " · ".join(f"[{each.title}]({each.page})" for each in entries())
+    return text.replace(_OPTIMIZERS, links)
+
+
+@functools.cache
+def files() -> tuple[str, ...]:
+    """Return the files of the repository that pages link to, other than pages of their own.
+
+    A Markdown file among them becomes a page, and the files that it links to are in the list too.
+    """
+    sources = [
+        str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    ]
+    found: set[str] = set()
+    while sources:
+        source = sources.pop()
+        text = (ROOT / source).read_text(encoding="utf-8")
+        new = linked_files(text, source) - found
+        found |= new
+        sources += [each for each in new if each.endswith(".md")]
+    return tuple(sorted(found))
+
+
+def linked_pages() -> tuple[str, ...]:
+    """Return the Markdown files among `files()`."""
+    return tuple(path for path in files() if path.endswith(".md"))

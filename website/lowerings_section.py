@@ -1,0 +1,80 @@
+"""Show which lowerings a rule has, on which devices they run, and for which dtypes."""
+
+from __future__ import annotations
+
+import torch
+
+import optgen
+from optgen.ir.whole_matrices import why_uncut
+from optgen.lowerings import LOWERINGS
+from website.docstrings import in_cell
+from website.entries import Entry
+from website.tables import table
+from website.tried_dtypes import tried
+
+_TITLES = {
+    "forloop": "for-loop (Python)",
+    "foreach": "foreach (`torch._foreach_*`)",
+    "fused_cpu": "fused C++",
+    "fused_triton": "fused Triton",
+}
+_UNRUN = "not run"
+
+
+def lowerings(entry: Entry) -> str:
+    """Return the lowerings of a rule as a table, with what takes a step by itself."""
+    header = ("lowering", "CPU", "CUDA, ROCm")
+    parts = [table(header, [(title, *_cells(entry, name)) for name, title in _TITLES.items()])]
+    parts.append(
+        "**Nothing of optgen has run on a GPU.** Tests run Triton kernels in Triton's interpreter "
+        "and compile them ahead of time ([what runs where](../what-runs-where.md))."
+    )
+    parts.append("On a CPU, `optgen.explain(optimizer)` says:")
+    parts.append(f"```text\n{explained(entry)}\n```")
+    return "\n\n".join(parts)
+
+
+def _cells(entry: Entry, name: str) -> tuple[str, str]:
+    algorithm = entry.algorithm
+    (lowering,) = (each for each in LOWERINGS if each.name == name)
+    if name == "fused_cpu" and why_uncut(algorithm):
+        return ("yes: matrices by torch, elementwise parts in C++", "no")
+    if why := lowering.refusal(algorithm):
+        return (f"no: {why}", "no")
+    return {
+        "forloop": ("yes", _UNRUN),
+        "foreach": ("yes", _UNRUN),
+        "fused_cpu": ("yes; the default", "no"),
+        "fused_triton": ("in Triton's interpreter", "compiled ahead of time, not run"),
+    }[name]
+
+
+def explained(entry: Entry) -> str:
+    """Return the text of `optgen.explain` for a matrix, or for an embedding's gradient."""
+    param = torch.zeros(64, 32)
+    values = {"max_lr": 1e-3} if entry.name == "adamc" else {}
+    return optgen.explain(entry.kind([param], **values))
+
+
+def dtypes(entry: Entry) -> str:
+    """Return the dtypes of parameters that a rule takes."""
+    algorithm = entry.algorithm
+    rounded = (
+        "every lowering computes in float32 or wider"
+        if algorithm.widens
+        else "for-loop and foreach round after every operation, fused kernels compute in float32"
+    )
+    rows = [("float64, float32", "yes")]
+    for name, note in (("bfloat16", rounded), ("complex64", "as pairs of reals")):
+        why = tried(entry, getattr(torch, name))
+        rows.append((name, f"no: {in_cell(why)}" if why else f"yes: {note}"))
+    rows += [("float8, integers", "no"), ("sparse gradients", _sparse(entry))]
+    return table(("parameters in", "a step"), rows)
+
+
+def _sparse(entry: Entry) -> str:
+    return {
+        "dense": "no: an error",
+        "rows": "yes, by the rows that they touch",
+        "sparse_only": "yes, and no others",
+    }[entry.algorithm.gradient]

@@ -1,0 +1,66 @@
+"""Take sections out of Markdown pages, and keep their links working on another page."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from website.entries import ROOT
+
+_LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]*)((?:#[^)\s]*)?\))")
+PAGES = {
+    "README.md": "index.md",
+    "docs/README.md": "contents.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "docs/decisions": "decisions/index.md",
+}
+"""Pages of the site for files that are elsewhere, or have another name, in the repository."""
+
+
+def site_path(path: str) -> str:
+    """Return the site's page or file for a path of the repository."""
+    if path in PAGES:
+        return PAGES[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"
+
+
+def relinked(text: str, source: str, page: str) -> str:
+    """Return Markdown with links that hold on a page of the site.
+
+    Args:
+        text: Markdown from a file of the repository.
+        source: the path of that file in the repository; its links are relative to it.
+        page: the path of the page in the site.
+    """
+    folder, here = posixpath.dirname(source), posixpath.dirname(page)
+
+    def link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(folder, match[2]))
+        if not (ROOT / target).exists():
+            return match[0]  # a page that is generated; the site's own check looks for it
+        return f"{match[1]}{posixpath.relpath(site_path(target), here or '.')}{match[3]}"
+
+    return _LINK.sub(link, text)
+
+
+def linked_files(text: str, source: str) -> set[str]:
+    """Return the files of the repository, outside its pages, that a text links to."""
+    folder = posixpath.dirname(source)
+    targets = {posixpath.normpath(posixpath.join(folder, m[2])) for m in _LINK.finditer(text)}
+    return {t for t in targets if (ROOT / t).is_file() and site_path(t).startswith("repository/")}
+
+
+def section(path: Path, title: str, page: str) -> str:
+    """Return the text below a heading, with links that hold on a page.
+
+    The heading is one of the second level; "" stands for the title of the file.
+    """
+    text = path.read_text(encoding="utf-8")
+    heading = rf"## {re.escape(title)}" if title else "# .*?"
+    match = re.search(rf"^{heading}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    if match is None:
+        raise ValueError(f"{path.name} has no section {title!r}")
+    return relinked(match[1].strip(), str(path.relative_to(ROOT)), page)

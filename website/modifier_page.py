@@ -1,0 +1,152 @@
+"""Write what a modifier's page has below its own text: arguments, states, formulas and code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from inspect import signature
+
+from optgen import emit, modifiers
+from optgen.compositions import composed, spec_of
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.whole_matrices import why_uncut
+from optgen.lowerings import LOWERINGS
+from optgen.lowerings.optimizer.arguments import ADDED, arguments
+from optgen.lowerings.optimizer.doc import docstring
+from optgen.passes.latex import to_latex
+from optgen.spec.composition.names import CompositionError
+from optgen.spec.errors import SpecError
+from optgen.spec.read_spec import read_spec
+from website.code_section import fence, tabbed
+from website.docstrings import Docstring, display, in_cell, parsed
+from website.entries import SPECS
+from website.precisions import PRECISIONS
+from website.rule_section import items_table
+from website.state_bytes import size_of
+from website.tables import table
+
+FOLDER = SPECS / "modifiers"
+_BASES = ("adamw", "sgd")
+_SHOWN = ("forloop", "foreach", "fused_cpu", "fused_triton")
+_TITLES = {
+    "forloop": "For-loop",
+    "foreach": "Foreach",
+    "fused_cpu": "C++",
+    "fused_triton": "Triton",
+}
+
+
+def sections(name: str) -> str:
+    """Return the generated sections of a modifier's page."""
+    base, algorithm = with_base(name)
+    doc = _documented(algorithm)
+    title = _CLASSES[base]
+    parts = [f"## {heading}\n\n{text}" for heading, text in _parts(name, base, algorithm, doc)]
+    intro = (
+        f"The sections below are generated from `specs/modifiers/{name}.py` and its composition "
+        f"with {title}."
+    )
+    return "\n\n".join(["", intro, *parts]) + "\n"
+
+
+_CLASSES = {"adamw": "AdamW", "sgd": "SGD"}
+
+
+def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterator[tuple[str, str]]:
+    title = _CLASSES[base]
+    yield "Turn it on", _diff(name, title)
+    yield f"The rule with {title}", display(to_latex(algorithm))
+    if chosen := _arguments(name, doc):
+        yield "Arguments", chosen
+    yield "State and bytes", _states(base, algorithm, doc)
+    yield "Lowerings", _lowerings(algorithm, title)
+    yield "Spec and generated code", _code(name, algorithm)
+
+
+@functools.cache
+def with_base(name: str) -> tuple[str, Algorithm]:
+    """Return the first of AdamW and SGD that a modifier goes with, and the composition."""
+    for base in _BASES:
+        try:
+            spec = composed(spec_of(SPECS / f"{base}.py"), (getattr(modifiers, name),), "Composed")
+            return base, read_spec(spec)[0]
+        except (SpecError, CompositionError):
+            continue
+    raise ValueError(f"the modifier {name} goes with none of {', '.join(_BASES)}")
+
+
+def _diff(name: str, title: str) -> str:
+    lines = [
+        "+import optgen",
+        "+from optgen import modifiers",
+        f"+Mine = optgen.compose({title}, modifiers.{name})",
+        f"-optimizer = {title}(model.parameters(), lr=1e-3)",
+        "+optimizer = Mine(model.parameters(), lr=1e-3)",
+    ]
+    return "\n".join(["```diff", *lines, "```"])
+
+
+def _documented(algorithm: Algorithm) -> Docstring:
+    """Return the docstring that the class of a composition has."""
+    positional, keywords = arguments(algorithm)
+    return parsed("\n".join(docstring(algorithm, [*positional, *keywords])))
+
+
+def _arguments(name: str, doc: Docstring) -> str:
+    own = set(signature(getattr(modifiers, name)).parameters) - {each.name for each in ADDED}
+    lines = [f"{i.name} ({i.type}): {i.text}" for i in doc.items("Args") if i.name in own]
+    chosen = Docstring("", (), {"Args": "\n".join(lines)})
+    return items_table(chosen, "Args", "argument") if lines else ""
+
+
+def _states(base: str, algorithm: Algorithm, doc: Docstring) -> str:
+    """Return the states that the modifier adds, and their bytes."""
+    (plain, *_) = read_spec(SPECS / f"{'adam' if base == 'adamw' else base}.py")
+    known = {state.key for state in plain.states}
+    added = [state for state in algorithm.kept_states() if state.key not in known]
+    if not added:
+        return "It adds no state."
+    about = {item.name: item.text for item in doc.items("State")}
+    rows = [(f"`{s.key}`", in_cell(about.get(s.key, "")), *_bytes(s)) for s in added]
+    header = ("key", "", *(f"bytes, parameter in {each.title}" for each in PRECISIONS[:2]))
+    return table(header, rows)
+
+
+def _bytes(state: State) -> tuple[str, ...]:
+    if state.of_group:
+        return ("one number for a group",) * 2
+    if state.shape == "scalar":
+        return ("4 for a parameter",) * 2
+    return tuple(rf"\({size_of(state, each.dtype).formula()}\)" for each in PRECISIONS[:2])
+
+
+def _lowerings(algorithm: Algorithm, title: str) -> str:
+    refused = [
+        f"{_TITLES[each.name]}: {each.refusal(algorithm)}"
+        for each in LOWERINGS
+        if each.name in _SHOWN and each.refusal(algorithm)
+    ]
+    said = f"With {title}, the composition has all four lowerings."
+    if refused:
+        said = f"With {title}, these lowerings are missing. {'. '.join(refused)}."
+    kind = (
+        "Under FSDP2 each rank steps its own shards."
+        if algorithm.elementwise
+        else "Under FSDP2 ranks complete the sums together."
+    )
+    return (
+        f"{said} {kind} Triton kernels have run in Triton's interpreter only, and nothing has run "
+        "on a GPU ([what runs where](../what-runs-where.md))."
+    )
+
+
+def _code(name: str, algorithm: Algorithm) -> str:
+    tabs = [("Spec", fence((FOLDER / f"{name}.py").read_text(encoding="utf-8"), ".py"))]
+    tabs.append(("Composition", fence(algorithm.source, ".py")))
+    ruff = emit.find_ruff()
+    for each in LOWERINGS:
+        if each.name in _SHOWN and each.applies(algorithm) and not why_uncut(algorithm):
+            suffix = f".{each.filename.rpartition('.')[2]}"
+            text = emit.render(algorithm, each, ruff, None, catalogued=False)
+            tabs.append((_TITLES[each.name], fence(text, suffix)))
+    return tabbed(tabs)

@@ -1,0 +1,154 @@
+"""Write the page of an optimizer, and the page that lists all of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from optgen.ir.whole_matrices import why_uncut
+from website import (
+    adoption,
+    code_section,
+    lowerings_section,
+    measured,
+    rule_section,
+    state_section,
+    support_section,
+)
+from website.docstrings import in_cell, markdown
+from website.entries import SPECS, Entry, entries
+from website.evidence import evidence, hint, recorded
+from website.precisions import refusal
+from website.state_bytes import TALL, share, total
+from website.tables import table
+
+GROUPS = (
+    ("As in torch.optim", "The same arguments, checkpoints and numbers as torch's classes."),
+    ("Published, element by element", "Rules that update each element by itself, as Adam does."),
+    ("Published, with sums", "Rules with norms or sums of a parameter, its rows or its columns."),
+    ("Published, on matrices", "Rules that multiply, factor or orthogonalize whole matrices."),
+    ("For embeddings", "Rules for tables with sparse gradients."),
+)
+
+_ADDED = ("clip_norm", "ema")
+"""Modifiers that the page shows with an optimizer: the first that goes with it."""
+
+
+def page(entry: Entry) -> str:
+    """Return the page of an optimizer."""
+    sections = [f"# {entry.title}", *_head(entry)]
+    for title, text in _sections(entry):
+        if text:
+            sections += [f"## {title}", text]
+    return "\n\n".join(sections) + "\n"
+
+
+def _head(entry: Entry) -> Iterator[str]:
+    yield markdown(entry.summary)
+    paper = entry.algorithm.paper
+    if paper:
+        yield f"[Paper]({paper}) · `{entry.package}.{entry.title}` · `optgen show {entry.name}`"
+    if more := _remarks(entry):
+        yield markdown(more)
+    if said := hint(entry):
+        yield f'!!! tip "To use it"\n\n    {said}'
+
+
+def _remarks(entry: Entry) -> str:
+    """Return the remarks at the top of the spec, below their first line."""
+    doc = ast.get_docstring(ast.parse((SPECS / f"{entry.name}.py").read_text(encoding="utf-8")))
+    return (doc or "").partition("\n\n")[2]
+
+
+def _sections(entry: Entry) -> Iterator[tuple[str, str]]:
+    yield "Turn it on", _turned_on(entry)
+    yield "Verify it", _verified(entry)
+    yield "The rule", f"{_letters()}\n\n{rule_section.rule(entry)}"
+    yield "Arguments", rule_section.arguments(entry)
+    yield "State", state_section.states(entry)
+    yield "Memory", state_section.memory(entry)
+    yield "Lowerings and devices", lowerings_section.lowerings(entry)
+    yield "Dtypes", lowerings_section.dtypes(entry)
+    yield "Sharding, checkpoints, AMP, offloading", support_section.support(entry)
+    yield "Evidence", evidence(entry)
+    yield "Measured", measured.measured(entry)
+    yield "Add to it", _composed(entry)
+    yield "Spec and generated code", code_section.code(entry)
+
+
+def _letters() -> str:
+    return "As the spec says it, in the author's order; the table of arguments has the letters."
+
+
+def _turned_on(entry: Entry) -> str:
+    notes = adoption.notes(entry.algorithm, adoption.needs(entry))
+    script = code_section.fence(adoption.script(entry), ".py")
+    return "\n\n".join(
+        [
+            "[Install optgen](../index.md#install), and change one line of your script:",
+            f"```diff\n{adoption.diff(entry)}```",
+            *notes,
+            "This script runs as it stands. Its last line says which code took the steps:",
+            script,
+        ]
+    )
+
+
+def _verified(entry: Entry) -> str:
+    """Return the command that verifies a rule; "" where no evidence is recorded."""
+    if not any(each["name"] == entry.name for each in recorded()):
+        return ""
+    return (
+        f"```sh\noptgen verify {entry.name}\n```\n\nThe command takes steps in every lowering, and "
+        "compares them with the reference that [Evidence](#evidence) names."
+    )
+
+
+def _composed(entry: Entry) -> str:
+    """Return an example of a composition; "" if neither modifier goes with the optimizer."""
+    added = next((each for each in _ADDED if not refusal(entry, each)), "")
+    if not added:
+        return ""
+    imports = '```python\nimport optgen\nfrom optgen import modifiers\n\nMine = optgen.compose("'
+    return (
+        "[Modifiers](../modifiers/README.md) add clipping, decays, averages and precision:\n\n"
+        f'{imports}{entry.name}", modifiers.{added})\n```\n\n'
+        "A composition that makes no sense is an error, which says why."
+    )
+
+
+def group(entry: Entry) -> str:
+    """Return the title of the group that lists an optimizer."""
+    algorithm = entry.algorithm
+    if algorithm.gradient == "sparse_only" or entry.package == "optgen.keyed":
+        return "For embeddings"
+    if entry.in_torch:
+        return "As in torch.optim"
+    if why_uncut(algorithm) or algorithm.has_matrix_ops:
+        return "Published, on matrices"
+    return "Published, element by element" if algorithm.elementwise else "Published, with sums"
+
+
+def index() -> str:
+    """Return the page that lists all optimizers, in groups."""
+    parts = [
+        "# Optimizers",
+        f"optgen has {len(entries())} optimizers with a rule, and torch's "
+        "[LBFGS](../api/optim.md#lbfgs), which is written by hand. "
+        "If you do not know which one you want, [choose one](../choose.md).",
+        "The column of bytes counts the state of a matrix of 4096 × 1024 in float32, for each "
+        "element. AdamW has 8.",
+    ]
+    for title, about in GROUPS:
+        rows = [_row(each) for each in entries() if group(each) == title]
+        parts += [f"## {title}", about, table(("optimizer", "", "bytes"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(entry: Entry) -> tuple[str, str, str]:
+    rank = entry.algorithm.hyper("rank")
+    size = total(entry.algorithm, TALL, "float32")
+    number = rank.default if rank and isinstance(rank.default, int | float) else 0
+    bytes_ = size.at(4096, 1024, int(number)) / (4096 * 1024)
+    name = f"[{entry.title}]({entry.name}.md)"
+    return (name, in_cell(markdown(entry.summary)), share(bytes_))

@@ -1,0 +1,149 @@
+"""Count the bytes of an optimizer's states, as numbers or as formulas in rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from optgen.ir.algorithm import QUANTIZED, Algorithm, State
+
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_SCALE = 4  # bytes of the scale of a block
+_AXES = ("rows", "cols", "rank")
+_LETTERS = {"rows": "m", "cols": "n", "rank": "r"}
+Monomial = tuple[int, int, int]
+"""The powers of rows, columns and rank."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A parameter's shape as predicates and formulas see it: one matrix, or one vector."""
+
+    matrix: bool
+    tall: bool = False
+
+    def holds(self, fact: str) -> bool:
+        """Answer a shape predicate of a spec."""
+        return {"factored": self.matrix, "tall": self.tall}[fact]
+
+
+TALL, WIDE, VECTOR = Shape(True, True), Shape(True), Shape(False)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number of bytes as a sum of monomials. A vector of n elements is one row."""
+
+    terms: Mapping[Monomial, float] = field(default_factory=dict)
+
+    def __add__(self, other: Size) -> Size:
+        powers = {*self.terms, *other.terms}
+        return Size({p: self.terms.get(p, 0) + other.terms.get(p, 0) for p in powers})
+
+    def at(self, rows: int, cols: int, rank: int = 0) -> float:
+        """Return the number of bytes for a parameter."""
+        sizes = (rows, cols, min(rank, rows, cols))
+        bytes_ = 0.0
+        for powers, each in self.terms.items():
+            bytes_ += each * prod(size**power for size, power in zip(sizes, powers, strict=True))
+        return bytes_
+
+    @property
+    def of_elements(self) -> float | None:
+        """The bytes for each element of the parameter; None if it takes other sizes too."""
+        others = {powers for powers in self.terms if powers not in ((1, 1, 0), (0, 0, 0))}
+        return None if others else self.terms.get((1, 1, 0), 0)
+
+    def formula(self, vector: bool = False) -> str:
+        """Return the formula in LaTeX."""
+        ordered = sorted(self.terms.items(), key=lambda term: (-sum(term[0]), _rank_last(term[0])))
+        return " + ".join(_term(powers, each, vector) for powers, each in ordered) or "0"
+
+
+def _rank_last(powers: Monomial) -> tuple[int, ...]:
+    return (powers[2], *(-power for power in powers))
+
+
+def _term(powers: Monomial, bytes_: float, vector: bool) -> str:
+    letters = [
+        _LETTERS[axis] + (f"^{power}" if power > 1 else "")
+        for axis, power in zip(_AXES, powers, strict=True)
+        if power and not (vector and axis == "rows")
+    ]
+    return rf"{number(bytes_)}\,{''.join(letters)}" if letters else number(bytes_)
+
+
+def number(value: float) -> str:
+    """Return a number of bytes, with two decimals if it is no whole number."""
+    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
+
+
+def share(value: float) -> str:
+    """Return bytes for one element, with two digits at least."""
+    return f"{value:.2f}".removesuffix(".00") if value >= 1 or not value else f"{value:.2g}"
+
+
+def size_of(state: State, dtype: str) -> Size:
+    """Return the bytes of a state beside a parameter of a dtype, for each matrix or vector."""
+    return Size({_elements(state): _bytes_of_number(state, dtype)})
+
+
+def _elements(state: State) -> Monomial:
+    match state.shape:
+        case "like":
+            return (1, 1, 0)
+        case "row":
+            return (1, 0, 0)
+        case "col":
+            return (0, 1, 0)
+        case "scalar":
+            return (0, 0, 0)
+        case str():
+            raise ValueError(f"{state.key}: the shape {state.shape!r} has no formula")
+        case axes:
+            return (axes.count("rows"), axes.count("cols"), axes.count("rank"))
+
+
+def _bytes_of_number(state: State, dtype: str) -> float:
+    if state.dtype == QUANTIZED:
+        return 1 + _SCALE / state.block
+    if state.dtype is not None:
+        return _BYTES[state.dtype]
+    return _BYTES["float32" if state.shape == "scalar" else dtype]
+
+
+def kept(algorithm: Algorithm, shape: Shape, options: Mapping[str, object]) -> Iterator[State]:
+    """Yield the states that a parameter of a shape has, without the step count.
+
+    Args:
+        algorithm: the optimizer.
+        shape: the parameter's shape.
+        options: values of hyperparameters; others have their defaults.
+    """
+    values = {hyper.name: hyper.default for hyper in algorithm.hypers} | dict(options)
+    for state in algorithm.kept_states():
+        if state.of_group:
+            continue
+        name = (state.when or "").removeprefix("not ")
+        if not name:
+            yield state
+            continue
+        value = values[name] if name in values else shape.holds(name)
+        if _true(value) is not (state.when or "").startswith("not "):
+            yield state
+
+
+def _true(value: object) -> bool:
+    """Tell whether a value counts as true in a spec: neither None, 0 nor False."""
+    return value is not None and value != 0
+
+
+def total(
+    algorithm: Algorithm, shape: Shape, dtype: str, options: Mapping[str, object] | None = None
+) -> Size:
+    """Return the bytes of all states of a parameter; the step count is among them if it is kept."""
+    counted = algorithm.step is not None and algorithm.counter == "tensor"
+    steps = Size({(0, 0, 0): _BYTES["float32"]}) if counted else Size()
+    sizes = (size_of(state, dtype) for state in kept(algorithm, shape, options or {}))
+    return sum(sizes, start=steps)

@@ -1,0 +1,142 @@
+"""Show the states of an optimizer, and their bytes in each precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm, State
+from website.docstrings import in_cell, parsed
+from website.entries import Entry
+from website.precisions import PRECISIONS, Precision, in_precision
+from website.state_bytes import TALL, VECTOR, WIDE, Shape, kept, number, share, total
+from website.tables import table
+
+_ROWS, _COLS = 4096, 1024
+_FACTS = {"factored", "tall"}
+
+
+def states(entry: Entry) -> str:
+    """Return the keys of a parameter's state as a table."""
+    doc = parsed(entry.kind.__doc__)
+    rows = [
+        (f"`{each.name}`", f"`{each.type}`" if each.type else "", in_cell(each.text))
+        for each in doc.items("State")
+    ]
+    if not rows:
+        return "A parameter has no state."
+    return table(("key in the checkpoint", "type", ""), rows)
+
+
+def memory(entry: Entry) -> str:
+    """Return the bytes of all states with default arguments, in each precision."""
+    parts = [_intro(entry.algorithm)]
+    shapes = list(_shapes(entry.algorithm))
+    header = ["stored as", *(title for title, _ in shapes)]
+    parts.append(table(header, [_row(entry, each, shapes) for each in PRECISIONS]))
+    refusals = [
+        (p.title, why) for p in PRECISIONS if isinstance(why := in_precision(entry, p), str)
+    ]
+    parts += [f"`{title}` is refused: {in_cell(why)}." for title, why in refusals]
+    if options := _optional(entry.algorithm):
+        parts.append(f"Further states exist if you ask for them: {options}.")
+    parts.append(_outro(entry.algorithm))
+    return "\n\n".join(each for each in parts if each)
+
+
+def _intro(algorithm: Algorithm) -> str:
+    if _by_elements(algorithm):
+        return "Bytes of state for each element of a parameter, with default arguments:"
+    rank = algorithm.hyper("rank")
+    of_rank = f", and \\(r\\) is the rank ({rank.default} by default)" if rank else ""
+    return (
+        "Bytes of state for each parameter, with default arguments. A matrix has \\(m\\) rows and "
+        f"\\(n\\) columns, a vector has \\(n\\) elements{of_rank}. In brackets: for each element "
+        f"of a matrix of {_ROWS} × {_COLS}, or the other way round if it is wide."
+    )
+
+
+def _by_elements(algorithm: Algorithm) -> bool:
+    """Tell whether the states of every shape take the same bytes for each element."""
+    sizes = [total(algorithm, shape, "float32").of_elements for shape in (TALL, WIDE, VECTOR)]
+    return None not in sizes and len(set(sizes)) == 1
+
+
+def _shapes(algorithm: Algorithm) -> Iterator[tuple[str, Shape | None]]:
+    """Yield the columns of the table: one for each shape whose states differ."""
+    if _by_elements(algorithm):
+        yield "bytes for each element", None
+        return
+    asked = {(state.when or "").removeprefix("not ") for state in algorithm.states}
+    if "tall" in asked:
+        yield "a matrix, \\(m \\ge n\\)", TALL
+        yield "a matrix, \\(m < n\\)", WIDE
+    else:
+        yield "a matrix", TALL
+    if not _only_matrices(algorithm):
+        yield "a vector", VECTOR
+
+
+def _only_matrices(algorithm: Algorithm) -> bool:
+    """Tell whether the rule's states make sense for matrices only."""
+    kept_by_vectors = list(kept(algorithm, VECTOR, {}))
+    return any(
+        state.shape in ("row", "col") or not isinstance(state.shape, str)
+        for state in kept_by_vectors
+    ) or any(r.of_param for r in algorithm.requires)
+
+
+def _row(
+    entry: Entry, precision: Precision, shapes: list[tuple[str, Shape | None]]
+) -> tuple[str, ...]:
+    found = in_precision(entry, precision)
+    added = f" (`{precision.modifiers}`)" if precision.modifiers else ""
+    cells = ["refused" if isinstance(found, str) else _cell(found, s, precision) for _, s in shapes]
+    return (f"{precision.title}{added}", *cells)
+
+
+def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> str:
+    if shape is None:
+        return number(total(algorithm, TALL, precision.dtype).of_elements or 0)
+    size = total(algorithm, shape, precision.dtype)
+    formula = rf"\({size.formula(vector=not shape.matrix)}\)"
+    if not shape.matrix:
+        return formula
+    rows, cols = (_ROWS, _COLS) if shape.tall else (_COLS, _ROWS)
+    hyper = algorithm.hyper("rank")
+    rank = hyper.default if hyper and isinstance(hyper.default, int | float) else 0
+    return f"{formula} ({share(size.at(rows, cols, int(rank)) / (rows * cols))})"
+
+
+def _optional(algorithm: Algorithm) -> str:
+    """Return the states that need another argument than the default."""
+    usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept(algorithm, shape, {})}
+    found = [s for s in algorithm.kept_states() if s.key not in usual and not s.of_group]
+    return ", ".join(f"`{s.key}` ({_condition(s)})" for s in found)
+
+
+def _condition(state: State) -> str:
+    """Return the condition of a state in words."""
+    when = state.when or ""
+    name = when.removeprefix("not ")
+    return f"without `{name}`" if name != when else f"with `{name}`"
+
+
+def _outro(algorithm: Algorithm) -> str:
+    """Return what the table leaves out."""
+    said = []
+    if _by_elements(algorithm):
+        single = [s.key for s in kept(algorithm, TALL, {}) if s.shape == "scalar"]
+        if algorithm.step is not None and algorithm.counter == "tensor":
+            single.insert(0, "step")
+        if single:
+            keys = ", ".join(f"`{key}`" for key in single)
+            said.append(f"Each parameter has {keys} beside, of 4 bytes each.")
+    if shared := [s.key for s in algorithm.group_states()]:
+        keys = ", ".join(f"`{key}`" for key in shared)
+        said.append(f"Each param group has {keys}, one number each.")
+    said.append(
+        "Parameters and gradients are not counted. With 8 bits, parameters below 4096 elements "
+        "keep float32 states ([quantized](../modifiers/quantized.md)); "
+        "masters are float32 weights behind the parameters ([master](../modifiers/master.md))."
+    )
+    return " ".join(said)

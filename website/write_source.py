@@ -1,0 +1,95 @@
+"""Write the source of the site: Markdown pages, pictures, styles, and the generator's settings.
+
+    python -m website.write_source build/docs build/docs/node_modules
+
+The folder is all that the generator of the site needs: no plugin, and no hook. So another generator
+can take its place.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from website import generated_pages, modifier_page
+from website.entries import ROOT
+from website.markdown_sections import PAGES, relinked, site_path
+from website.navigation import navigation
+from website.optimizer_links import LINKED, with_links
+
+HERE = Path(__file__).parent
+DOCS = ROOT / "docs"
+_WEIGHTS = {"tutorials": 3, "optimizers": 2, "modifiers": 1.5, "decisions": 0.3}
+"""Weights of folders in the search. Others have 1."""
+
+
+def write(target: Path, modules: Path) -> int:
+    """Write mkdocs.yml and the folder `source`; return the number of pages.
+
+    Args:
+        target: the folder. What is in its folder `source` is removed first.
+        modules: the folder `node_modules` with KaTeX, for its style sheet and its fonts.
+    """
+    shutil.rmtree(target / "source", ignore_errors=True)
+    count = 0
+    for path, text in (*own_pages(), *generated_pages.pages()):
+        file = target / "source" / path
+        if file.exists():
+            raise ValueError(f"two pages are called {path}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{_front_matter(path, text)}{text}", encoding="utf-8")
+        count += 1
+    for path, source in _files(modules):
+        (target / "source" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target / "source" / path)
+    settings = (HERE / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = f"nav: {json.dumps(navigation())}\n"  # JSON is YAML
+    (target / "mkdocs.yml").write_text(settings + nav, encoding="utf-8")
+    return count
+
+
+def _front_matter(path: str, text: str) -> str:
+    """Return the settings of a page: how early the search lists it."""
+    folder = path.partition("/")[0]
+    weight = 3 if path == "choose.md" else _WEIGHTS.get(folder)
+    if weight is None or text.startswith("---"):
+        return ""
+    return f"---\nsearch: {{ boost: {weight} }}\n---\n\n"
+
+
+def own_pages() -> Iterator[tuple[str, str]]:
+    """Yield the pages of docs/, each completed by what is generated of it."""
+    for file in sorted(DOCS.glob("**/*.md")):
+        source = str(file.relative_to(ROOT))
+        if source in PAGES:
+            continue
+        page = site_path(source)
+        text = relinked(file.read_text(encoding="utf-8"), source, page)
+        if page in LINKED:
+            text = with_links(text, page)
+        if (modifier_page.FOLDER / f"{file.stem}.py").exists() and page.startswith("modifiers/"):
+            text += modifier_page.sections(file.stem)
+        yield page, text
+
+
+def _files(modules: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files that are no pages: pictures, linked files, and styles."""
+    for file in sorted(DOCS.rglob("*")):
+        if file.is_file() and file.suffix != ".md":
+            yield str(file.relative_to(DOCS)), file
+    for path in generated_pages.files():
+        if path not in generated_pages.linked_pages():
+            yield site_path(path), ROOT / path
+    katex = modules / "katex" / "dist"
+    yield "assets/katex/katex.min.css", katex / "katex.min.css"
+    for font in sorted((katex / "fonts").glob("*.woff2")):
+        yield f"assets/katex/fonts/{font.name}", font
+    yield "assets/style.css", HERE / "style.css"
+
+
+if __name__ == "__main__":
+    written = write(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(f"{written} pages: {sys.argv[1]}")
