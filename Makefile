@@ -59,7 +59,7 @@ format: $(VENV)/installed ## format and fix what can be fixed
 types: $(VENV)/installed
 	@rm -rf build/types && mkdir -p build/types/optgen
 	@ln -s $(CURDIR)/optgen/* $(CURDIR)/generated $(CURDIR)/templates build/types/optgen/
-	@ln -s $(CURDIR)/benchmarks $(CURDIR)/website build/types/
+	@ln -s $(CURDIR)/benchmarks $(CURDIR)/docs/website build/types/
 	cd build/types && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache \
 		-p optgen -p benchmarks -p website
 
@@ -68,9 +68,9 @@ bench: $(VENV)/installed ## this machine's figures against torch.optim
 
 # The pages of docs/ and generated ones. Warnings are errors, and all links in the site are checked.
 docs: $(VENV)/installed-docs build/docs/node_modules/installed ## the documentation's site: build/docs/site
-	$(BIN)/python -m website.write_source build/docs build/docs/node_modules
+	PYTHONPATH=docs $(BIN)/python -m website.write_source build/docs build/docs/node_modules
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file build/docs/mkdocs.yml
-	$(BIN)/python -m website.finish_site build/docs/site build/docs/node_modules
+	PYTHONPATH=docs $(BIN)/python -m website.finish_site build/docs/site build/docs/node_modules
 
 .PHONY: docs-serve
 docs-serve: docs ## the same, in a browser: PORT=8000
@@ -92,9 +92,9 @@ $(VENV)/installed-docs: $(VENV)/installed
 	@touch $@
 
 # KaTeX renders formulas when the site is built. It is copied into the site, which asks no other host.
-build/docs/node_modules/installed: website/package.json
+build/docs/node_modules/installed: docs/website/package.json
 	@mkdir -p build/docs
-	@cp website/package.json build/docs/
+	@cp docs/website/package.json build/docs/
 	@npm install --prefix build/docs --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 

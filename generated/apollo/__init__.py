@@ -70,8 +70,8 @@ class APOLLO(GeneratedOptimizer):
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
-        rank (float): Rank of thin matrices, a whole number, a whole number, at least 1;
-            :math:`\text{rank}` in the rule. Default: 256.
+        rank (float): Rank of thin matrices, a whole number, at least 1; :math:`\text{rank}` in the
+            rule. Default: 256.
         update_proj_gap (float): Update proj gap, a whole number, at least 1; :math:`\text{update
             proj gap}` in the rule. Default: 200.
         scale (float): Scale, at least 0; :math:`\text{scale}` in the rule. Default: 1.0.

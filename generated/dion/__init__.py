@@ -36,8 +36,7 @@ class Dion(GeneratedOptimizer):
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
         mu (float): Mu, at least 0; :math:`\mu` in the rule. Default: 0.95.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
-        rank (float): Rank of thin matrices, a whole number, a whole number, at least 1. Default:
-            768.
+        rank (float): Rank of thin matrices, a whole number, at least 1. Default: 768.
         epsilon (float): Epsilon, at least 0; :math:`\epsilon` in the rule. Default: 1e-8.
         seed (float): Seed, a whole number, at least 0; :math:`\text{seed}` in the rule. Default: 0.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.

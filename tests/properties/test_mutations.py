@@ -52,7 +52,7 @@ def test_an_edit_is_read_or_refused(part: int) -> None:
             check(error, seed)
         except Exception as error:
             raise AssertionError(f"seed {seed}, of this text:\n{text}") from error
-    assert read > 10  # some edits leave a valid spec; otherwise nothing would be planned here
+    assert read >= 5  # some edits leave a valid spec; otherwise nothing would be planned here
 
 
 def check(error: SpecError, seed: int) -> None:

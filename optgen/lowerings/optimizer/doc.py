@@ -141,7 +141,7 @@ def _about(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) 
     if hyper.type == "choice":
         return f"{words}: one of {', '.join(map(literal, hyper.choices))}."
     bounds = _bounds(hyper.bounds, "each " if hyper.type == "tuple" else "")
-    words += ", a whole number" if hyper.bounds.whole else ""
+    words += ", a whole number" if hyper.bounds.whole and "whole" not in words else ""
     text = f"{words}, {bounds}" if bounds else words
     if not is_read:
         return f"{text}."

@@ -11,7 +11,7 @@ from website.entries import ROOT, entries
 from website.included_sections import filled
 from website.markdown_sections import PAGES, linked_files, relinked, site_path
 
-FRONT = Path(__file__).with_name("front.md")
+FRONT = Path(__file__).with_name("front_page.txt")
 _OPTIMIZERS = "<!-- optimizers -->"
 
 

@@ -1,6 +1,6 @@
 """Finish a built site: render its formulas, then check its links.
 
-python -m website.finish_site build/docs/site build/docs/node_modules
+PYTHONPATH=docs python -m website.finish_site build/docs/site build/docs/node_modules
 """
 
 from __future__ import annotations

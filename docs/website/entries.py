@@ -14,7 +14,7 @@ from optgen.passes.derive import derive
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SPECS = ROOT / "specs"
 _KEYED = ("RowWiseAdagrad",)
 

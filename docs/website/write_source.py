@@ -1,6 +1,6 @@
 """Write the source of the site: Markdown pages, pictures, styles, and the generator's settings.
 
-    python -m website.write_source build/docs build/docs/node_modules
+    PYTHONPATH=docs python -m website.write_source build/docs build/docs/node_modules
 
 The folder is all that the generator of the site needs: no plugin, and no hook. So another generator
 can take its place.
@@ -78,7 +78,7 @@ def own_pages() -> Iterator[tuple[str, str]]:
 def _files(modules: Path) -> Iterator[tuple[str, Path]]:
     """Yield the files that are no pages: pictures, linked files, and styles."""
     for file in sorted(DOCS.rglob("*")):
-        if file.is_file() and file.suffix != ".md":
+        if file.is_file() and file.suffix != ".md" and HERE not in file.parents:
             yield str(file.relative_to(DOCS)), file
     for path in generated_pages.files():
         if path not in generated_pages.linked_pages():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import optgen
+from optgen.ir.compute_dtype import widens
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings import LOWERINGS
 from website.docstrings import in_cell
@@ -61,7 +62,7 @@ def dtypes(entry: Entry) -> str:
     algorithm = entry.algorithm
     rounded = (
         "every lowering computes in float32 or wider"
-        if algorithm.widens
+        if widens(algorithm)
         else "for-loop and foreach round after every operation, fused kernels compute in float32"
     )
     rows = [("float64, float32", "yes")]
