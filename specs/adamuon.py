@@ -32,7 +32,7 @@ def AdaMuon(
     momentum=hyper(0.95, ge=0, lt=1),
     nesterov=flag(True),
     ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
-    ns_steps=hyper(5, lt=100, whole=True),
+    ns_steps=hyper(5, ge=1, lt=100, whole=True),
     eps=hyper(1e-8, ge=0),
 ):
     """Muon of the momentum's signs, with a second moment for each element (Si et al., 2025)."""

@@ -23,7 +23,7 @@ def MuonH(
     lr=hyper(0.018, ge=0),
     momentum=hyper(0.95, ge=0, lt=1),
     ns_coefficients=hyper((2.0, -1.5, 0.5)),
-    ns_steps=hyper(12, lt=100, whole=True),
+    ns_steps=hyper(12, ge=1, lt=100, whole=True),
     eps=hyper(1e-7, ge=0),
 ):
     """Muon whose step is a share of the weights' norm, which stays as it is (Wen, 2026)."""

@@ -29,7 +29,7 @@ def NorMuon(
     momentum=hyper(0.95, ge=0, lt=1),
     beta2=hyper(0.95, ge=0, lt=1),
     ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
-    ns_steps=hyper(5, lt=100, whole=True),
+    ns_steps=hyper(5, ge=1, lt=100, whole=True),
     eps=hyper(1e-10, ge=0),
 ):
     """Muon whose rows have one size, and whose matrices keep theirs (Li et al., 2025)."""

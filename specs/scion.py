@@ -36,7 +36,7 @@ def Scion(
     norm=choice("Auto", "Sign", about="Norm of matrices: spectral, or the largest element"),
     unconstrained=flag(False, about="Do not shrink the weights into the ball"),
     ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
-    ns_steps=hyper(5, lt=100, whole=True),
+    ns_steps=hyper(5, ge=1, lt=100, whole=True),
 ):
     """Steps to the boundary of a norm ball, along the momentum (Pethick et al., 2025)."""
     require(ndim(p) <= 2, "Scion takes matrices and vectors, not the shape {shape}")

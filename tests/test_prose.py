@@ -10,16 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
-    *(
-        "optgen",
-        "generated",
-        "templates",
-        "specs",
-        "tests",
-        "benchmarks",
-        "examples",
-        "docs/website",
-    ),
+    *("optgen", "generated", "templates", "specs", "tests"),
+    *("benchmarks", "examples", "docs/website"),
 )
 RIDDLES = ("What", "Where", "Who", "Of", "How", "Which", "Whether", "Why", "The same")
 """No docstring begins with these words: its subject would come late, or not at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def title(name: str) -> str:
 
 
 def spread(values: list[float]) -> float:
-    """Return the standard deviation of values; one value has none."""
+    """Return the standard deviation of values: of one value 0, with a diverged run infinity."""
+    if not all(map(math.isfinite, values)):
+        return math.inf
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 

@@ -41,7 +41,7 @@ class AdaMuon(GeneratedOptimizer):
         nesterov (bool): Nesterov. Default: True.
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
-        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 5.
+        ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 5.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -108,7 +108,7 @@ class AdaMuon(GeneratedOptimizer):
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"Invalid momentum value: {momentum}")
-        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+        if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")

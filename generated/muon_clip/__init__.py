@@ -35,7 +35,7 @@ class MuonClip(InputOptimizer):
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.1.
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
-        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 5.
+        ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 5.
         eps (float): Eps, at least 0; :math:`\epsilon` in the rule. Default: 1e-7.
         tau (float): Largest attention logit that is not clipped, above 0; :math:`\tau` in the rule.
             Default: 100.0.
@@ -115,7 +115,7 @@ class MuonClip(InputOptimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+        if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")

@@ -33,7 +33,7 @@ class MuonH(GeneratedOptimizer):
             the rule. Default: 0.95.
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (2.0, -1.5, 0.5).
-        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 12.
+        ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 12.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-7.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -86,7 +86,7 @@ class MuonH(GeneratedOptimizer):
             raise ValueError(f"Invalid learning rate: {lr}")
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"Invalid momentum value: {momentum}")
-        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+        if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")

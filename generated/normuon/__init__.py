@@ -38,7 +38,7 @@ class NorMuon(GeneratedOptimizer):
             Default: 0.95.
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
-        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 5.
+        ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 5.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-10.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
@@ -108,7 +108,7 @@ class NorMuon(GeneratedOptimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not 0.0 <= beta2 < 1.0:
             raise ValueError(f"Invalid beta2 value: {beta2}")
-        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+        if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")

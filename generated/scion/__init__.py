@@ -45,7 +45,7 @@ class Scion(GeneratedOptimizer):
         unconstrained (bool): Do not shrink the weights into the ball. Default: False.
         ns_coefficients (tuple[float, float, float]): Ns coefficients; :math:`(a_1, a_2, a_3)` in
             the rule. Default: (3.4445, -4.775, 2.0315).
-        ns_steps (float): Ns steps, a whole number, below 100; :math:`k` in the rule. Default: 5.
+        ns_steps (float): Ns steps, a whole number, in [1, 100); :math:`k` in the rule. Default: 5.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -116,7 +116,7 @@ class Scion(GeneratedOptimizer):
             raise ValueError(f"Invalid scale value: {scale}")
         if norm not in ("Auto", "Sign"):
             raise ValueError(f"Invalid norm value: {norm}")
-        if not (ns_steps < 100.0 and ns_steps % 1 == 0):
+        if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
             raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
         defaults = {
             "lr": lr,

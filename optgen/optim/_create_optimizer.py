@@ -40,9 +40,16 @@ def optimizer_class(name: str) -> type[Optimizer]:
     """Return the class of `optgen.optim` with a name, in letters of any case; `_` may be left out.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or the name stands for a class with arguments.
     """
-    return _found(name)[0]
+    kind, given = _found(name)
+    if given:
+        words = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise ValueError(
+            f"{name!r} stands for {kind.__name__} with {words}: take that class and give them, or "
+            "call create_optimizer"
+        )
+    return kind
 
 
 def create_optimizer(
@@ -102,7 +109,8 @@ def _mirrored() -> dict[str, type[Optimizer]]:
 
 def _found(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
     """Return the class with a name, and the arguments that the name stands for."""
-    alias, given = _ALIASES.get(name.lower(), (name, {}))
+    aliases = {_letters(each): meaning for each, meaning in _ALIASES.items()}
+    alias, given = aliases.get(_letters(name), (name, {}))
     key, mirrored = _letters(alias), _mirrored()
     if key in mirrored:
         return mirrored[key], given

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.copies import copied
@@ -46,9 +47,16 @@ def _changed(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
 
 def _live(program: Program, last: Collection[Ref]) -> Program:
     """Return a program without values that neither it nor the next step reads."""
-    needed = {*_read(program), *last}
-    fewer = filter_assigns(program, lambda a: a.target in needed or is_wide(a.value))
-    return program if fewer == program else _live(fewer, last)
+    while True:
+        needed = {*_read(program), *last}
+        fewer = filter_assigns(program, partial(_is_needed, needed))
+        if fewer == program:
+            return program
+        program = fewer
+
+
+def _is_needed(needed: Collection[Ref], stmt: Assign) -> bool:
+    return stmt.target in needed or is_wide(stmt.value)
 
 
 def _read(*programs: Program) -> set[Ref]:

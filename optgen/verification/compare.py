@@ -162,7 +162,8 @@ def _orthogonalizing(case: Case, optimizer: Optimizer) -> Iterator[None]:
         if case.orthogonalize:
             ours = matrix_ops.orthogonalize
             folder = getattr(type(optimizer), "lowerings", "")
-            names = (f"{folder}.{name}" for name in ("forloop", "foreach", "fused_triton"))
+            loaded = ("forloop", "foreach", *["fused_triton"] * bool(find_spec("triton")))
+            names = (f"{folder}.{name}" for name in loaded)
             generated = (import_module(name) for name in names if find_spec(name))
             for owner in (matrix_ops, *generated):
                 if getattr(owner, "orthogonalize", None) is ours:

@@ -1,4 +1,4 @@
-"""Test a rule with many reductions, one after another, in fused C++."""
+"""Test rules with many reductions, one after another, and with many lines that nothing reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import torch
 import optgen
 from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
+from optgen.ir.nodes import assigns
 from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.passes.plan import plans
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -61,3 +63,14 @@ def test_names_that_many_variables_have_taken() -> None:
 
     assert "s_value120 = " in written
     assert "eta_before120 = " in written
+
+
+def test_more_than_a_thousand_lines_that_nothing_reads() -> None:
+    """Each is dead only after the next one is dropped."""
+    body = ["x = g", *["x = -x"] * 1200, "p = p - lr * g"]
+    head = "@optimizer()\ndef Dead(p, g, /, *, lr=hyper(0.1)):"
+    text = "\n    ".join([f'from optgen.spec import *\n\n{head}\n    """Made up."""', *body, ""])
+    (algorithm,) = read_spec(Spec("Dead", text.rstrip(" "), "dead.py", 1))
+    (made,) = plans(algorithm)
+    names = [assign.target.name for assign in assigns(made.sweeps[0].body)]
+    assert names == ["grad", "param"]  # the first is the sign of `maximize`

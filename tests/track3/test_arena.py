@@ -83,6 +83,9 @@ def test_what_was_measured_is_kept_and_drawn(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
+    read.runs.append(Run("muon_h", 2, None, True, [0], [5.5], 1.0))  # it diverged
+    assert table(read).splitlines()[3] == "| MuonH (#5) | inf ± inf | 3 | as logged |"
+
 
 def test_runs_of_another_setup_are_refused(tmp_path: Path) -> None:
     Measured(tmp_path / "measured.json", SHORT).save()

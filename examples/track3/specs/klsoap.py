@@ -53,7 +53,7 @@ def KLSOAP(
     betas=hyper((0.95, 0.9), ge=0, lt=1),
     shampoo_beta=hyper(0.9, ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
-    precondition_frequency=hyper(1, ge=1),
+    precondition_frequency=hyper(1, ge=1, whole=True),
     start=hyper(0.1**-0.5, gt=0),
 ):
     """SOAP whose covariances minimize a Kullback-Leibler divergence (Lin et al., 2025)."""

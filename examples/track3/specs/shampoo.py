@@ -36,7 +36,7 @@ def Shampoo(
     eps=hyper(1e-12, ge=0),
     adam_eps=hyper(1e-10, ge=0),
     weight_decay=hyper(0.2, ge=0),
-    precondition_frequency=hyper(5, ge=1),
+    precondition_frequency=hyper(5, ge=1, whole=True),
 ):
     """Shampoo in steps of Adam's length (Anil et al., 2020; Shi et al., 2023)."""
     require(ndim(p) == 2, "Shampoo takes matrices, not the shape {shape}")

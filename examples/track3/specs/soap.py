@@ -40,7 +40,7 @@ def SOAP(
     lr=hyper(0.018, ge=0),
     betas=hyper((0.95, 0.9), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
-    precondition_frequency=hyper(1, ge=1),
+    precondition_frequency=hyper(1, ge=1, whole=True),
 ):
     """Adam without bias correction in the eigenbasis of the gradient's covariances."""
     require(ndim(p) == 2, "SOAP takes matrices, not the shape {shape}")

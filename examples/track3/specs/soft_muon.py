@@ -80,7 +80,7 @@ def SoftMuon(
     momentum=hyper(0.95, ge=0, lt=1),
     beta2=hyper(0.95, ge=0, lt=1),
     shampoo_beta=hyper(0.9, ge=0, lt=1),
-    precondition_frequency=hyper(10, ge=1),
+    precondition_frequency=hyper(10, ge=1, whole=True),
     soap=flag(False),
     value=flag(False),
     contra=hyper(0.2, ge=0),

@@ -73,7 +73,7 @@ def TrustLight(
     beta2=hyper(0.95, ge=0, lt=1),
     contra=hyper(0.2, ge=0),
     shampoo_beta=hyper(0.9, ge=0, lt=1),
-    precondition_frequency=hyper(10, ge=1),
+    precondition_frequency=hyper(10, ge=1, whole=True),
     ns_coefficients=hyper((2.0, -1.5, 0.5)),
     soap=flag(False),
     gated=flag(False),

@@ -50,7 +50,7 @@ INLINE Vector unit_interval(VectorBits words) {
 }
 
 // Returns the numbers of the even places from `place` on, which is even, and those of the odd ones.
-// All lie within a block of 2**32 places.
+// All lie within an aligned range of 2**33 places.
 INLINE VectorPair random_pair(const RandomKey& key, i64 place) {
     VectorBits x = lane_numbers() + u32(place >> 1);
     VectorBits y = VectorBits{} + (key.stream | u32(place >> 33));
