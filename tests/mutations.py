@@ -25,6 +25,7 @@ sqrt exp log tanh sin cos atan2 floor ceil round abs sign maximum minimum where 
 sum mean norm rms max_abs row_sum row_mean row_norm row_rms col_sum col_mean col_norm col_rms
 row_max_abs col_max_abs
 ndim numel rows cols machine_eps factored orthogonalize fresh random rounded rounded_down
+random16 rounded_at_random
 transpose identity diag trace qr eigenvectors eigenvalues descending inverse_root
 shape=('rows','rows')
 require hyper state flag choice fixed ge=0 optional=True init='p' shape='row' shape='scalar'
@@ -43,6 +44,7 @@ sqrt({}) exp({}) log({}) abs({}) sign({}) norm({}) mean({}) rms({}) row_mean({})
 tanh({}) sin({}) atan2({},{}) floor({}) round({}) row_norm({}) col_rms({})
 row_max_abs({}) col_max_abs({}) sum({},over="group") rms({},over="all")
 rounded({}) rounded_down({}) rounded_up({}) random({},{}) random(1,{})
+rounded_at_random({},{}) random16({},2)
 maximum({},0) minimum({},{}) where({}>0,{},1) where((not{}),p,g) clamp({},-1,1) lerp({},p,0.5)
 (not{}) ({}is(None)) ({}>0and({}<1)) fresh({}) {}=={}
 {}@{} transpose({}) {}@transpose({}) transpose({})@{} diag({}) trace({}) identity({})

@@ -17,7 +17,7 @@ from torch import Tensor
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.binding_times import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
-from optgen.ir.ops import OPS, WIDE_OPS
+from optgen.ir.ops import OPS, RANDOM_OPS, WIDE_OPS
 from optgen.ir.random_numbers import places
 from optgen.ir.rank import RANK
 from optgen.ir.state_values import (
@@ -228,9 +228,9 @@ class _Step:
                 return torch.tensor(name in self.fresh)
             case Call(op, _) if op in self.facts:
                 return number(self.facts[op])
-            case Call("random", args):
+            case Call(op, args) if op in RANDOM_OPS:
                 elements = places(self.values[self.algorithm.param])
-                return OPS["random"].meaning(elements, *map(self.value, args))
+                return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]
             case Call("truth" | "is_none" as op, (a,)):

@@ -55,9 +55,11 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
         *("tanh", "where", "where_number"),
     ),
-    "eager.random_numbers": ("gaussian", "random"),
+    "eager.random_numbers": ("gaussian", "random", "random16"),
     "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
-    "eager.storage": ("in_wider_dtype", "rounded", "rounded_down", "rounded_up", "wider"),
+    "eager.storage": (
+        *("in_wider_dtype", "rounded", "rounded_at_random", "rounded_down", "rounded_up", "wider"),
+    ),
     "sharded.driver": ("Update",),
     "sharded.collectives": ("Collectives",),
     "eager.slices": ("chunks", "slices"),

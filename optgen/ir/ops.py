@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 
 from optgen.ir import linear_algebra
-from optgen.ir.random_numbers import gaussian, random
-from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
+from optgen.ir.random_numbers import gaussian, random, random16
+from optgen.ir.storage_rounding import rounded, rounded_at_random, rounded_down, rounded_up
 
 OpCategory = Literal[
     "arithmetic",
@@ -133,13 +133,21 @@ _TABLE = (
     ),
     OpInfo("clamp", 3, "function", _clamp, r"\operatorname{{clamp}}({0}, {1}, {2})"),
     OpInfo("lerp", 3, "function", _lerp, r"\operatorname{{lerp}}({0}, {1}, {2})"),
-    # The second operand is the machine epsilon of the parameter's dtype; the reader adds it.
+    # The last operand is the machine epsilon of the parameter's dtype; the reader adds it.
     OpInfo("rounded", 2, "storage", rounded, r"\operatorname{{rd}}({0})"),
     OpInfo("rounded_down", 2, "storage", rounded_down, r"\operatorname{{rd}}_{{\downarrow}}({0})"),
     OpInfo("rounded_up", 2, "storage", rounded_up, r"\operatorname{{rd}}_{{\uparrow}}({0})"),
-    # Its operands are two numbers, the step count, and the number of the call in the rule. The
-    # meaning also takes the places of the elements, first.
+    OpInfo(
+        "rounded_at_random",
+        3,
+        "storage",
+        rounded_at_random,
+        r"\operatorname{{rd}}_{{\updownarrow}}({0}; {1})",
+    ),
+    # The operands are two numbers, the step count, and the number of the call in the rule. The
+    # meanings also take the places of the elements, first.
     OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
+    OpInfo("random16", 4, "random", random16, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     # A lookup computes no new number: it returns or tests a value that is known already.
     OpInfo("truth", 1, "lookup", lambda x: x != 0, "{0}"),
     OpInfo("item", 2, "lookup", lambda values, i: values[i], "{0}_{{{1}}}"),

@@ -47,6 +47,18 @@ def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: T
     return (torch.where(elements & 1 == 0, first, second) >> 8).double() / 2**24
 
 
+def random16(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
+    """Return numbers in [0, 1), multiples of 2**-16, for elements given by their places (int64).
+
+    Four elements share a block. A group of 256 places has 64 blocks: the first 128 places have the
+    first words, the others the second words. An even place has the lower half of its word, and the
+    next place the upper half.
+    """
+    words = _block(elements >> 8 << 6 | elements >> 1 & 63, seed, stream, step, call)
+    word = torch.where(elements & 128 == 0, *words)
+    return torch.where(elements & 1 == 0, word & 0xFFFF, word >> 16).double() / 2**16
+
+
 def gaussian(x: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
     """Return numbers of the standard normal distribution in the shape of x, by Box and Muller.
 

@@ -45,3 +45,14 @@ def rounded_down(x: Any, eps: Any) -> Any:
 def rounded_up(x: Any, eps: Any) -> Any:
     """Return the smallest numbers that the format holds and that are not below x."""
     return -rounded_down(-x, eps)
+
+
+def rounded_at_random(x: Any, chance: Any, eps: Any) -> Any:
+    """Return x rounded away from zero where `chance` is below the part of the way that x lies at.
+
+    Elsewhere, x is rounded towards zero. So is a number beyond the largest: no finite number
+    becomes infinite.
+    """
+    near, far = rounded_down(x.abs(), eps), rounded_up(x.abs(), eps)
+    is_far = chance * (far - near) < x.abs() - near
+    return far.where(is_far & (far != math.inf), near).copysign(x)

@@ -18,7 +18,7 @@ from optgen.ir.nodes import (
     names_read,
     rebuild,
 )
-from optgen.ir.ops import FACTS, OPS, PROPERTIES
+from optgen.ir.ops import FACTS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.passes.definitions import on_every_path
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
@@ -167,10 +167,10 @@ class _Typesetter:
                 return self._without_time(*_NEGATED[word], args)
             case Call(word, args) if word in _WITHOUT_TIME:
                 return self._without_time(*_WITHOUT_TIME[word], args)
-            case Call("random", (seed, stream, step, Const(int() as call))):
+            case Call(word, (seed, stream, step, Const(int() as call))) if word in RANDOM_OPS:
                 numbers = [self._text(_written_key(n)) for n in (seed, stream)]
                 texts = [*numbers, self._text(step), str(call + 1)]
-                return OPS["random"].latex.format(*texts), _ATOM
+                return OPS[word].latex.format(*texts), _ATOM
             case Call(word, args):
                 level, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
                 texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]

@@ -29,6 +29,8 @@ from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
 
 _LETTERS: Mapping[str, Sequence[str]] = {
     "random": ("seed", "stream"),
+    "random16": ("seed", "stream"),
+    "rounded_at_random": ("x", "chance"),
     "singular_vectors": ("x", "rank"),
     "gaussian": ("x", "seed", "stream"),
 }

@@ -91,6 +91,14 @@ def rounded_up(x: Any) -> Any:
     _refuse("rounded_up")
 
 
+def rounded_at_random(x: Any, chance: Any) -> Any:
+    """Return x rounded away from zero where `chance` is small enough, else towards zero.
+
+    The mean of the results is x if `chance` is uniform in [0, 1): pass random16(seed, stream).
+    """
+    _refuse("rounded_at_random")
+
+
 def random(seed: Any, stream: Any) -> Any:
     """Return a random number in [0, 1) for each element, by seed, stream, step and place.
 
@@ -99,6 +107,11 @@ def random(seed: Any, stream: Any) -> Any:
             parameter's number: state("stream", shape="scalar", init="index").
     """
     _refuse("random")
+
+
+def random16(seed: Any, stream: Any) -> Any:
+    """Return a random number in [0, 1) of 16 bits; it costs half as much as that of `random`."""
+    _refuse("random16")
 
 
 def abs(x: Any) -> Any:

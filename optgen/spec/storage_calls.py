@@ -20,16 +20,19 @@ def written_arity(name: str) -> int:
 
 
 def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
-    """Read the argument, a tensor, and add the machine epsilon, which tells the dtype."""
+    """Read the arguments, and add the machine epsilon, which tells the dtype.
+
+    The first argument is a tensor, and so is the result.
+    """
     place = reader.source.place(node)
     if reader.scope.algorithm.is_function:
         hint = f"only a rule of an @optimizer may call {name}"
         message = f"`{name}` rounds to a parameter's dtype, but a function has lists"
         reader.source.error(node, message, hint)
-    value = reader.number(node.args[0])
-    axes = reader.scope.kind(value).axes
+    values = [reader.number(argument) for argument in node.args]
+    axes = reader.scope.kind(values[0]).axes
     if axes is not Axes.TENSOR:
         hint = "a parameter's dtype is that of its elements: leave the call out"
         reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
     eps = Call("machine_eps", (Ref(reader.scope.algorithm.param, 0, place),), place)
-    return Call(name, (value, eps), place)
+    return Call(name, (*values, eps), place)

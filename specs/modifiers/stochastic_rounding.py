@@ -1,4 +1,4 @@
-from optgen.spec import hyper, modifier, random, rounded_down, rounded_up, state, where
+from optgen.spec import hyper, modifier, random16, rounded_at_random, state
 
 
 @modifier(stage="store")
@@ -11,7 +11,5 @@ def stochastic_rounding(
     *,
     seed=hyper(0, ge=0, whole=True),
 ):
-    """Round the weights up or down at random, so that their mean is exact (Gupta et al., 2015)."""
-    exact = p + u
-    low, high = rounded_down(exact), rounded_up(exact)
-    p = where(random(seed, stream) * (high - low) < exact - low, high, low)
+    """Round the weights at random, so that their mean is exact (Gupta et al., 2015)."""
+    p = rounded_at_random(p + u, random16(seed, stream))

@@ -28,7 +28,7 @@ from fuzz.bounded import (
     unit_beside,
 )
 from fuzz.bounded_matrices import MATRIX_MEANINGS
-from optgen.ir.ops import MAXIMA, OPS, STORAGE_OPS
+from optgen.ir.ops import MAXIMA, OPS, RANDOM_OPS, STORAGE_OPS
 
 Meaning = Callable[..., Any]
 PLAIN = {name: word.meaning for name, word in OPS.items()}
@@ -174,10 +174,22 @@ def _as_kept(word: str, x: Any, eps: Any) -> Bounded:
     return made(v, moved.nan_to_num(torch.inf, torch.inf), x.ok, x.eps)
 
 
-def _random(elements: Tensor, *numbers: Any) -> Bounded:
+def _at_random(x: Any, chance: Any, eps: Any) -> Bounded:
+    """Return a rounding at random; it is monotonic in both operands, so the ends bound it."""
+    x, chance, unit = lift(x), lift(chance), lift(eps).v
+    ex, ec = operand(x, x.eps), operand(chance, chance.eps)
+    v, *ends = (
+        PLAIN["rounded_at_random"](x.v + a * ex, chance.v + b * ec, unit)
+        for a, b in ((0, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
+    )
+    moved = functools.reduce(torch.maximum, [(end - v).abs() for end in ends])
+    return made(v, moved.nan_to_num(torch.inf, torch.inf), x.ok & chance.ok, x.eps)
+
+
+def _random(word: str, elements: Tensor, *numbers: Any) -> Bounded:
     """Return random numbers, which are exact; they are unknown if rounding may change their key."""
     given = [lift(number) for number in numbers]
-    drawn = lift(PLAIN["random"](elements, *(number.v for number in given)))
+    drawn = lift(PLAIN[word](elements, *(number.v for number in given)))
     ok = functools.reduce(torch.logical_and, [number.ok for number in given])
     return Bounded(drawn.v, torch.zeros_like(drawn.v), ok, drawn.eps)
 
@@ -315,7 +327,6 @@ def _meanings() -> dict[str, Meaning]:
         "not": _not,
         **dict.fromkeys(("group_sum", "all_sum"), _sum_of),
         **dict.fromkeys(("group_max", "all_max"), _largest_of),
-        "random": _random,
         "orthogonalize": _orthogonalize,
     }
     found |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
@@ -325,6 +336,8 @@ def _meanings() -> dict[str, Meaning]:
     simple = ("neg", "abs", "maximum", "minimum", "clamp")
     found |= {word: part(_moved_no_further, word) for word in simple}
     found |= {word: part(_as_kept, word) for word in STORAGE_OPS}
+    found |= {"rounded_at_random": _at_random}
+    found |= {word: part(_random, word) for word in RANDOM_OPS}
     found |= {word: part(_largest, word) for word in MAXIMA}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.expressions import Expressions, Known
+from fuzz.grammar import DRAWS
 from optgen.ir.algorithm import Algorithm
 
 NAME, KEY = "hz", "extra"
@@ -36,7 +37,7 @@ def drawn(seed: str | int, text: str) -> str:
         lot,
         Known(numbers=numbers, tensors=["g", "p", NAME]),
         nasty=lot.random() < 0.4,
-        reduces="random(" not in text and lot.random() < 0.3,
+        reduces=not DRAWS.search(text) and lot.random() < 0.3,
         conditions=[f for f in ("fa", "fb") if f in declared] or ["0.5 > 0"],
     )
     without = Expressions(

@@ -12,6 +12,8 @@ A letter after `$` stands for an expression, the same one wherever it stands in 
 Values stay moderate: operands of roots are not negative, and most divisors keep away from 0.
 """
 
+import re
+
 TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
 ODD_CONSTANTS = (
     "0", "-1", "-0.5", "2*3", "1 - 1", "-(-2)", "1/3", "2**-3", "5 % 3", "-0.0", "7e-1", "abs(2*3)",
@@ -65,7 +67,8 @@ ODD_TENSORS = (
     "sqrt(1 + cos($a))", "ceil(abs($a))**$e",
 )  # fmt: skip
 ROUNDINGS = (
-    "rounded($a + $b)", "rounded_down($a)", "rounded_up($n * $a)", "($a - rounded($a))",
+    "rounded($a + $b)", "rounded_down($a)", "rounded_up($n * $a)",
+    "rounded_at_random($a, $b)", "rounded_at_random($a + $b, $n)", "($a - rounded($a))",
     "($a - (rounded($a + $b) - $b))",
 )  # fmt: skip
 """Only in optimizers whose rule is cut into sweeps."""
@@ -73,9 +76,11 @@ WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", 
 
 RANDOM = (
     "random($n, $k)", "random(7, $w)", "(random($u, 1) * $a)", "where(random(3, 4) < 0.5, $a, $b)",
-    "(2 * random(t, $n * 100) - 1)", "rounded_down($a + random(1, 2) * 0.5)",
+    "(2 * random(t, $n * 100) - 1)", "(random16(2, $n * 9) - 0.5)",
+    "rounded_down($a + random(1, 2) * 0.5)", "rounded_at_random($a, random16(3, t))",
 )  # fmt: skip
 """Only in elementwise rules that count steps."""
+DRAWS = re.compile(r"\brandom(16)?\(")
 
 WITH_LATES = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
-from optgen.ir.random_numbers import gaussian, places, random, threefry
+from optgen.ir.random_numbers import gaussian, places, random, random16, threefry
 from optgen.runtime.eager import random_numbers
 from optgen.runtime.eager.tensor_lists import TensorList
 
@@ -29,12 +31,16 @@ def test_published_answers(case: str) -> None:
 
 
 @pytest.mark.parametrize("numbers", SEEDS)
-def test_both_forms_draw_the_same_bits(numbers: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("meaning", [random, random16])
+def test_both_forms_draw_the_same_bits(
+    meaning: Callable[..., Tensor], numbers: tuple[int, int, int, int]
+) -> None:
     param = torch.zeros(13, 77)
-    expected = random(places(param), *map(torch.tensor, numbers))
+    expected = meaning(places(param), *map(torch.tensor, numbers))
+    draw = getattr(random_numbers, meaning.__name__)
 
     for given in (numbers, (*(torch.tensor(float(n)).double() for n in numbers[:3]), numbers[3])):
-        found = random_numbers.random([param, param], *given)
+        found = draw([param, param], *given)
         assert len(found) == 2
         assert torch.equal(found[1].double(), expected)
     assert ((expected >= 0) & (expected < 1)).all()
@@ -80,11 +86,24 @@ def test_places_beyond_32_bits() -> None:
     near = torch.tensor(
         [place for power in (31, 32, 33) for place in range(2**power - 2, 2**power + 2)]
     )
-    numbers = random(torch.cat([near, torch.arange(4)]), *map(torch.tensor, (5, 6, 7, 0)))
-    assert len(numbers.unique()) == len(numbers)
+    for meaning in (random, random16):
+        numbers = meaning(torch.cat([near, torch.arange(4)]), *map(torch.tensor, (5, 6, 7, 0)))
+        assert len(numbers.unique()) == len(numbers)
 
 
-def test_streams_are_independent() -> None:
+def test_a_block_has_the_numbers_of_four_places() -> None:
+    """A place has the lower half of a word, the next one the upper half, one 128 on the other."""
+    key = 9 | 2 << 24, 8
+    x, y = threefry(key, torch.tensor([64 + 5]), torch.tensor([7 << 8]))
+    first = 256 + 2 * 5
+    at = torch.tensor([first, first + 1, first + 128, first + 129])
+    found = random16(at, *map(torch.tensor, (9, 7, 8, 2)))
+    halves = [half for word in (x, y) for half in (word & 0xFFFF, word >> 16)]
+    assert torch.equal(found, torch.cat(halves).double() / 2**16)
+
+
+@pytest.mark.parametrize("random", [random, random16])
+def test_streams_are_independent(random: Callable[..., Tensor]) -> None:
     """Numbers that differ in one input only are uncorrelated, and uniform."""
     elements = torch.arange(100_000)
     base = (11, 22, 33, 0)
@@ -93,7 +112,7 @@ def test_streams_are_independent() -> None:
         changed = [*base]
         changed[place] += 1
         drawn.append(random(elements, *map(torch.tensor, changed)))
-    stacked = torch.stack([*drawn, drawn[0].roll(1)])
+    stacked = torch.stack([*drawn, drawn[0].roll(1), drawn[0].roll(128)])
     correlation = torch.corrcoef(stacked) - torch.eye(len(stacked))
     assert correlation.abs().max() < 0.015
     for numbers in stacked:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.storage_rounding import rounded, rounded_down, rounded_up
+from optgen.ir.storage_rounding import rounded, rounded_at_random, rounded_down, rounded_up
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 EDGES = (0.0, -0.0, 1.0, -1.0, 65504.0, 65519.9, -65520.0, 1e39, -1e39, 1e-46, -1e-46, 2.0**-14)
@@ -40,6 +40,21 @@ def test_directed_roundings_give_the_neighbours(dtype: torch.dtype) -> None:
     assert torch.equal(rounded_up(x, eps), above)
 
 
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+def test_a_rounding_at_random_goes_away_from_zero_below_a_chance(dtype: torch.dtype) -> None:
+    x, eps = numbers(), torch.tensor(torch.finfo(dtype).eps)
+    below, above = neighbours(x, dtype)
+    near, far = torch.where(x < 0, above, below), torch.where(x < 0, below, above)
+    part = torch.where(far == near, 0, (x - near) / (far - near))
+    largest = torch.finfo(dtype).max
+    for chance in (0.0, 0.25, 0.75, 1.0):
+        is_far = (chance < part) & (x.abs() <= largest)
+        found = rounded_at_random(x, torch.tensor(chance), eps)
+        assert torch.equal(found, torch.where(is_far, far, near))
+        assert torch.equal(found.isinf(), x.isinf())
+        assert is_far.any() == (chance < 1)
+
+
 def test_float32_is_rounded_to_as_well() -> None:
     x, eps = numbers(), torch.tensor(torch.finfo(torch.float32).eps)
     down, up = rounded_down(x, eps), rounded_up(x, eps)
@@ -62,6 +77,7 @@ def test_float64_stays() -> None:
     x, eps = numbers(), torch.tensor(torch.finfo(torch.float64).eps)
     for rounding in (rounded, rounded_down, rounded_up):
         assert torch.equal(rounding(x, eps), x)
+    assert torch.equal(rounded_at_random(x, torch.tensor(0.5), eps), x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -58,6 +58,12 @@ USES: dict[str, tuple[str, ...]] = {
     "rounded": ("rounded(g)", "rounded(p + g)"),
     "rounded_down": ("rounded_down(g)",),
     "rounded_up": ("rounded_up(g)",),
+    "rounded_at_random": (
+        "rounded_at_random(g, 0.25)",
+        "rounded_at_random(g, abs(p))",
+        "rounded_at_random(g, c)",
+        "rounded_at_random(g, p)",
+    ),
     "abs": ("abs(g)", "g * abs(c)"),
     "sign": ("sign(g)", "g * sign(c)"),
     "maximum": ("maximum(p, g)", "maximum(g, c)", "maximum(c, g)", "g * maximum(c, d)"),

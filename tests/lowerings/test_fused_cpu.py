@@ -13,7 +13,7 @@ from optgen import emit
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
 from optgen.ir.ops import BY_ELEMENT, OPS
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, variable
+from optgen.lowerings.fused_cpu.expression_printer import RESERVED, ExpressionPrinter, variable
 from optgen.lowerings.fused_cpu.line_layout import declared, folded, listed
 from optgen.passes.flatten_branches import BranchFlattener
 from optgen.runtime.fused_cpu.toolchain import compiler
@@ -28,6 +28,8 @@ VECTORIZED = r"loop vectorized using (\d+) byte"
 REGISTER = {16: "xmm", 32: "ymm", 64: "zmm"}
 # Arithmetic on one float. Subtractions are left out: `x - 0` spreads a number over a vector.
 SINGLE = re.compile(r"\bv?(add|mul|div|sqrt|max|min)ss\b")
+
+RULE_MEMBER = re.compile(r"\bR::(\w+)")
 
 EVERYTHING = '''
 from optgen.spec import *
@@ -164,6 +166,14 @@ def test_a_comment_ends_with_its_line(ending: str, tmp_path: Path) -> None:
 
     assert "leave out\n" in text
     assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+
+
+def test_names_that_headers_ask_a_rule_for_step_aside() -> None:
+    """A stream of such a name would answer for the rule, for example `DRAWS<R>`."""
+    folder = Path(compiler.__file__).parents[1] / "include"
+    asked = {name for path in folder.glob("*.h") for name in RULE_MEMBER.findall(path.read_text())}
+    assert {"CODES", "DRAWS", "STEPS"} <= asked
+    assert asked - {"template"} <= RESERVED
 
 
 def test_every_word_is_printed() -> None:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 import optgen
 from optgen import keyed, use_lowering
-from optgen.ir.random_numbers import places, random
+from optgen.ir.ops import RANDOM_OPS
+from optgen.ir.random_numbers import places, random16
 from optgen.spec import Spec
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
@@ -51,10 +52,15 @@ def test_triton() -> None:
     run_inside(__file__)
 
 
+def noise(op: str) -> Spec:
+    return Spec("Noise", NOISE.replace("random(", f"{op}("), "noise.py", 1)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_numbers_are_those_of_the_rule(dtype: torch.dtype, form: str) -> None:
-    spec = Spec("Noise", NOISE, "noise.py", 1)
+@pytest.mark.parametrize("op", RANDOM_OPS)
+def test_numbers_are_those_of_the_rule(op: str, dtype: torch.dtype, form: str) -> None:
+    spec = noise(op)
     for seed in (7, 2**24 + 3):
         for step in steps_beside_the_oracle(spec, form, dtype, count=3, seed=seed):
             for key in "ab":
@@ -69,7 +75,7 @@ THREE_STREAMS = '''from optgen.spec import *
 @optimizer()
 def Three(p, g, t, /, m=state("m"), *, lr=hyper(0.1)):
     """A loop over three streams prefetches strips of a large tensor."""
-    m = lerp(m, random(3, 2), 0.25)
+    m = lerp(m, random(3, 2) + random16(3, 2), 0.25)
     p = p - lr * g
 '''
 
@@ -102,7 +108,7 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
     """Return a bfloat16 parameter after AdamW with stochastic rounding.
 
     Written as torchao has it: a random number below 2**16 is added to the bits of the float32
-    value, and the lower half is cut off. Here the number is made of the upper 16 bits of ours.
+    value, and the lower half is cut off.
     """
     m, v = torch.zeros_like(param), torch.zeros_like(param)
     for count, grad in enumerate(grads, 1):
@@ -111,8 +117,8 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
         square = v.float() * 0.999 + g * g * 0.001
         root = (square / (1 - 0.999**count)).sqrt() + 1e-8
         exact = w - lr * 0.01 * w - lr * (mean / (1 - 0.9**count) / root)
-        lot = random(places(w), *map(torch.tensor, (seed, 0, count, 0)))
-        added = 0xFFFF - (lot * 2**16).int()  # ours rounds up where the number is small
+        lot = random16(places(w), *map(torch.tensor, (seed, 0, count, 0)))
+        added = 0xFFFF - (lot * 2**16).int()  # ours rounds away from zero where the number is small
         bits = (exact.view(torch.int32) + added) & -0x10000
         param, m, v = bits.view(torch.float32).bfloat16(), mean.bfloat16(), square.bfloat16()
     return param
@@ -120,9 +126,8 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_stochastic_adamw_is_the_published_algorithm(lowering: str) -> None:
-    """Parameters are positive: torchao rounds magnitudes, and our rule rounds signed numbers."""
     start, *grads = drawn(5 if INTERPRETED else 16, torch.bfloat16)
-    start = start.abs() + 1
+    start = start + start.sign()
     param = trained(start, grads, lowering, lr=1e-3, weight_decay=0.01, seed=5)
 
     plain = plain_stochastic_adamw(start, grads, 1e-3, 5)
@@ -182,9 +187,10 @@ def test_bits_are_the_same_for_any_number_of_threads() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_any_order_of_memory(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("op", RANDOM_OPS)
+def test_any_order_of_memory(op: str, dtype: torch.dtype) -> None:
     """A number belongs to a place in the tensor, not in memory."""
-    spec = Spec("Noise", NOISE, "noise.py", 1)
+    spec = noise(op)
     grad = torch.zeros(6, 70, dtype=dtype)
     for lowering in LOWERINGS:
         expected = None

@@ -1,6 +1,6 @@
 """AdamW for 16-bit parameters with stochastic rounding, as torchao has it."""
 
-from optgen.spec import hyper, optimizer, random, rounded_down, rounded_up, sqrt, state, where
+from optgen.spec import hyper, optimizer, random16, rounded_at_random, sqrt, state
 
 
 @optimizer(paper="https://arxiv.org/abs/2010.06192")
@@ -26,6 +26,4 @@ def StochasticAdamW(
     v = beta2 * v + (1 - beta2) * g**2
     m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
     exact = p - lr * weight_decay * p - lr * m_hat / (sqrt(v_hat) + eps)
-
-    low, high = rounded_down(exact), rounded_up(exact)
-    p = where(random(seed, k) * (high - low) < exact - low, high, low)
+    p = rounded_at_random(exact, random16(seed, k))

@@ -45,6 +45,7 @@ CALLS: Mapping[str, str] = {
     "rounded": "rounded_to({0}, {1})",
     "rounded_down": "rounded_down_to({0}, {1})",
     "rounded_up": "rounded_up_to({0}, {1})",
+    "rounded_at_random": "rounded_at_random_to({0}, {1}, {2})",
     "abs": "abs({0})",
     "sign": "sign({0})",
     "maximum": "maximum({0}, {1})",
@@ -67,17 +68,18 @@ _KEYWORDS = (
     "virtual void volatile wchar_t while xor xor_eq"
 )
 _OWN = (
-    "ASKS_SIZES AXES C CACHE_LINE CELLS COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType "
-    "DelayedStore EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED HAS_AXES HAS_STEP Hypers "
-    "INLINE LANES LAST_PART LOOP LoopInputs MATRIX MATRIX_REDUCTIONS NOINLINE NONE NUMBERS "
-    "Numbers PASSES PASS_COUNTS Pass Pointer READ_ONLY ROW ROW_REDUCTIONS S SCATTER_ADDS "
-    "SPLIT STEPS STEP_COUNT STREAMS SUM Scalar Scalars Sizes Step Stream TENSOR VALUES "
-    "VECTOR_BYTES WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS add_to ahead applies at broadcast cells "
-    "cols begin delayed end first flag fresh has_step hypers i i64 inputs lane_sum load load_as "
-    "mod n named numbers optgen pitch pow prefetch prefetch_distance prefetch_strip program "
-    "RandomKey random_numbers rounded rounded_down_to rounded_to rounded_up_to row rows run "
-    "run_axes run_numbers scalars set sizes store store_as streams strip sums sweep truth "
-    "unlikely update where"
+    "add_to ahead applies ASKS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES "
+    "cols COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore DRAWS end "
+    "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES HAS_STEP "
+    "has_step Hypers hypers i i64 INLINE inputs lane_sum LANES LAST_PART load load_as LOOP "
+    "LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
+    "optgen Pass PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip "
+    "program random_numbers random_numbers16 RandomKey RandomKey16 READ_ONLY rounded "
+    "rounded_at_random_to rounded_down_to rounded_to rounded_up_to ROW row ROW_REDUCTIONS rows "
+    "run run_axes run_numbers S Scalar Scalars scalars SCATTER_ADDS set Sizes sizes SPLIT Step "
+    "STEP_COUNT STEPS store store_as STORED_NUMBERS Stream STREAMS streams strip SUM sums sweep "
+    "TENSOR truth unlikely update VALUES VECTOR_BYTES where WHOLE_COLUMNS WHOLE_MATRICES "
+    "WHOLE_ROWS"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word

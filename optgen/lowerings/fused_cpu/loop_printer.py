@@ -30,6 +30,11 @@ from optgen.passes.flatten_branches import BranchFlattener
 from optgen.passes.rewrite import map_values
 
 _COLUMN = 12
+_RANDOM = {
+    "random": ("random_numbers", "const RandomKey"),
+    "random16": ("random_numbers16", "RandomKey16"),
+}
+"""The function that draws the numbers of an op, and the type of its key."""
 
 
 class LoopPrinter:
@@ -42,7 +47,7 @@ class LoopPrinter:
         self._scalars = ExpressionPrinter(tensors=False, read=self.read_scalar)
         self._elements = ExpressionPrinter(tensors=True, read=self._read_element, ask=self._by_name)
         self._conditions: dict[str, str] = {}
-        self._keys: dict[str, str] = {}
+        self._keys: dict[tuple[str, str], str] = {}
         whens = (c.when.removeprefix("not ") for c in loop.arrays if c.when)
         self.flags = {name: constant(name) for name in whens}
         values = (a.value for a in assigns(loop.body))
@@ -97,8 +102,8 @@ class LoopPrinter:
         for name, text in self.loop.numbers.items():
             if name in read:
                 lines.append(f"const C {variable(name)} = C({text});")
-        for text, name in self._keys.items():
-            lines += folded(f"const RandomKey {name}({text});", _COLUMN - 4)
+        for (key, text), name in self._keys.items():
+            lines += folded(f"{key} {name}({text});", _COLUMN - 4)
         for name, text in self._conditions.items():
             lines += folded(f"const auto {name} = {text};", _COLUMN - 4)
         return [*lines, *self._vector_constants()] if self.loop.by_vectors else lines
@@ -284,21 +289,27 @@ class LoopPrinter:
         match expr:
             case Ref():
                 return self._fields.get(expr)
-            case Call("random", args):
-                return f"random_numbers<S>(first + i, {self._key(args)})"
+            case Call(word, args) if word in RANDOM_OPS:
+                function, key = _RANDOM[word]
+                return f"{function}<S>(first + i, {self._key(key, args)})"
             case Call(word, _) if word in PROPERTIES:
                 return f"C({self._scalars(expr)})"
             case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
                 return f"C({self._scalars(expr)})"
         return None
 
-    def _key(self, numbers: tuple[Expr, ...]) -> str:
-        """Return the name of the key of a random number, which is made before the loop."""
+    def _key(self, key: str, numbers: tuple[Expr, ...]) -> str:
+        """Return the name of the key of a random number, which is made before the loop.
+
+        Args:
+            key: The key's type in C++.
+            numbers: The operands of the call.
+        """
         text = ", ".join(self._scalars(number) for number in numbers)
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
         names = (f"random_key{n if n > 1 else ''}" for n in count(1))
         others = {*taken, *self._keys.values()}
-        return self._keys.setdefault(text, next(n for n in names if is_free(n, others)))
+        return self._keys.setdefault((key, text), next(n for n in names if is_free(n, others)))
 
 
 def _by_reciprocals(expr: Expr) -> Expr:

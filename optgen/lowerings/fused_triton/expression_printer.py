@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
-from optgen.ir.ops import CONDITIONS
+from optgen.ir.ops import CONDITIONS, RANDOM_OPS
 from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 
@@ -44,7 +44,9 @@ CALLS: Mapping[str, str] = {
     "rounded": "rounded_to({0}, {1})",
     "rounded_down": "rounded_down_to({0}, {1})",
     "rounded_up": "rounded_up_to({0}, {1})",
+    "rounded_at_random": "rounded_at_random_to({0}, {1}, {2})",
     "random": "random_numbers(start + lanes, {0}, {1}, {2}, {3})",
+    "random16": "random_numbers16(start + lanes, {0}, {1}, {2}, {3})",
     "abs": "tl.abs({0})",
     "sign": "sign({0})",
     "maximum": "maximum({0}, {1})",
@@ -58,7 +60,8 @@ CALLS: Mapping[str, str] = {
 
 _FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
 _FUNCTIONS |= {"rounded", "sign", "sqrt", "whole_power"}
-_FUNCTIONS |= {"random_numbers", "rounded_down_to", "rounded_to", "rounded_up_to"}
+_FUNCTIONS |= {"random_numbers", "random_numbers16", "rounded_at_random_to"}
+_FUNCTIONS |= {"rounded_down_to", "rounded_to", "rounded_up_to"}
 _FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
 _FUNCTIONS |= {"is_whole", "masked", "larger", "largest", "left_of", "lines", "lines_inside"}
 _FUNCTIONS |= {
@@ -169,7 +172,7 @@ class ExpressionPrinter:
                     return f"{self._compared(a)} {sign} {self._compared(b)}", binding
                 return f"{self(a, binding)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
-                if word == "random":  # the last operand is a constexpr
+                if word in RANDOM_OPS:  # the last operand is a constexpr
                     key = map(self.argument, args[:-1])
                     return CALLS[word].format(*key, self(args[-1])), _ATOM
                 conditions = CONDITIONS.get(word, 0)

@@ -7,7 +7,7 @@ around. It reads no tensor's number, so a graph can capture it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import pi
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -45,13 +45,33 @@ def random(
         collectives: How the parameters are sharded.
     """
     first = params[0]
-    places = _places(first, collectives)
-    drawn = torch.empty(places.shape, dtype=_dtype(first), device=first.device)
     key, above = _key(first, seed, step, call), _whole(stream)
-    for into, at in _pieces(drawn, places):
+
+    def numbers(at: Tensor) -> Tensor:
         even, odd = _words(key, above, at >> 1)
-        into.copy_(torch.where(at & 1 == 0, even, odd)).mul_(2.0**-24)
-    return [drawn] * len(params)
+        return torch.where(at & 1 == 0, even, odd) >> 8 & 0xFFFFFF
+
+    return [_drawn(first, collectives, numbers).mul_(2.0**-24)] * len(params)
+
+
+def random16(
+    params: list[Tensor],
+    seed: Number,
+    stream: Number,
+    step: Number,
+    call: int,
+    collectives: Collectives | None = None,
+) -> list[Tensor]:
+    """Return numbers as `random` does, of 16 bits instead of 24. Four elements share a block."""
+    first = params[0]
+    key, above = _key(first, seed, step, call), _whole(stream)
+
+    def numbers(at: Tensor) -> Tensor:
+        words = _words(key, above, at >> 8 << 6 | at >> 1 & 63)
+        word = torch.where(at & 128 == 0, *words)
+        return torch.where(at & 1 == 0, word, word >> 16) & 0xFFFF
+
+    return [_drawn(first, collectives, numbers).mul_(2.0**-16)] * len(params)
 
 
 def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) -> Value:
@@ -65,10 +85,22 @@ def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) ->
     drawn = torch.empty(first.shape, dtype=_dtype(first), device=first.device)
     key, above = _key(first, seed, step, call), _whole(stream)
     for into, at in _pieces(drawn, _places(first, None)):
-        distances, angles = (each.to(drawn.dtype) for each in _words(key, above, at))
+        words = (word >> 8 & 0xFFFFFF for word in _words(key, above, at))
+        distances, angles = (word.to(drawn.dtype) for word in words)
         distances.add_(1).mul_(2.0**-24).log_().mul_(-2).sqrt_()
         into.copy_(angles.mul_(2 * pi / 2**24).cos_().mul_(distances))
     return TensorList([drawn] * len(x.tensors)) if isinstance(x, TensorList) else drawn
+
+
+def _drawn(
+    like: Tensor, collectives: Collectives | None, numbers: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the numbers of the places of a parameter's elements, in a dtype to compute with."""
+    places = _places(like, collectives)
+    drawn = torch.empty(places.shape, dtype=_dtype(like), device=like.device)
+    for into, at in _pieces(drawn, places):
+        into.copy_(numbers(at))
+    return drawn
 
 
 def _dtype(like: Tensor) -> torch.dtype:
@@ -92,10 +124,9 @@ def _key(like: Tensor, seed: Number, step: Number, call: int) -> tuple[Tensor, T
 def _words(
     key: tuple[Tensor, Tensor], stream: int | Tensor, blocks: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return two numbers of 24 bits for each numbered block of a stream."""
+    """Return the two words of each numbered block of a stream."""
     high = (blocks >> 32) | (stream << 8)
-    x, y = _threefry(key, blocks.to(torch.int32), high.to(torch.int32))
-    return (x >> 8) & 0xFFFFFF, (y >> 8) & 0xFFFFFF
+    return _threefry(key, blocks.to(torch.int32), high.to(torch.int32))
 
 
 def _places(param: Tensor, collectives: Collectives | None) -> Tensor:

@@ -5,6 +5,7 @@ The generated code of such a rule takes its tensors through `in_wider_dtype`: 16
 computed with in float32, and rounded once when they are written back.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any, TypeVar
@@ -52,6 +53,23 @@ def rounded_down(x: T, eps: float) -> T:
 def rounded_up(x: T, eps: float) -> T:
     """Return the smallest number of the dtype with this machine epsilon that is not below x."""
     return torch.neg(rounded_down(torch.neg(x), eps))  # type: ignore[arg-type,return-value]
+
+
+def rounded_at_random(x: T, chance: T, eps: float) -> T:
+    """Return x rounded away from zero where `chance` is below the part of the way that x lies at.
+
+    Elsewhere, x is rounded towards zero. So is a number beyond the largest: no finite number
+    becomes infinite. The derivative of the result by x is 1.
+    """
+    if isinstance(x, TensorList):
+        pairs = zip(x.tensors, chance.tensors, strict=True)  # type: ignore[union-attr]
+        return TensorList([rounded_at_random(tensor, at, eps) for tensor, at in pairs])
+    with torch.no_grad():
+        size = x.abs()
+        near, far = rounded_down(size, eps), rounded_up(size, eps)
+        is_far = chance * (far - near) < size - near
+        result = torch.where(is_far & (far != math.inf), far, near).copysign(x)
+    return result + (x - x.detach()).nan_to_num(0.0) if x.requires_grad else result
 
 
 def in_wider_dtype(

@@ -11,18 +11,32 @@ import triton.language as tl
 @triton.jit
 def random_numbers(places, seed, stream, step, CALL: tl.constexpr):
     """Return numbers in [0, 1), multiples of 2**-24, in the dtype of `seed`."""
+    x, y = block(places >> 1, seed, stream, step, CALL)
+    bits = tl.where(places & 1 == 0, x, y) >> 8  # two places share a block
+    return bits.to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
+
+
+@triton.jit
+def random_numbers16(places, seed, stream, step, CALL: tl.constexpr):
+    """Return numbers in [0, 1), multiples of 2**-16, in the dtype of `seed`."""
+    x, y = block(places >> 8 << 6 | places >> 1 & 63, seed, stream, step, CALL)
+    bits = tl.where(places & 128 == 0, x, y)  # four places share a block
+    bits = tl.where(places & 1 == 0, bits & 0xFFFF, bits >> 16)
+    return bits.to(tl.int32).to(seed.dtype) * 1.52587890625e-05
+
+
+@triton.jit
+def block(blocks, seed, stream, step, CALL: tl.constexpr):
+    """Return the two words of each numbered block."""
     k0 = word(seed) | (tl.full((), CALL, tl.uint32) << 24)
     k1 = word(step)
     k2 = k0 ^ k1 ^ 0x1BD11BDA
-    blocks = places >> 1
     x = blocks.to(tl.uint32) + k0
     y = ((blocks >> 32).to(tl.uint32) | (word(stream) << 8)) + k1
     x, y = four_rounds(x, y, 13, 15, 26, 6)
     x, y = four_rounds(x + k1, y + k2 + 1, 17, 29, 16, 24)
     x, y = four_rounds(x + k2, y + k0 + 2, 13, 15, 26, 6)
-    x, y = one_round(x + k0, y + k1 + 3, 17)
-    bits = tl.where(places & 1 == 0, x, y) >> 8  # two places share a block
-    return bits.to(tl.int32).to(seed.dtype) * 5.9604644775390625e-08
+    return one_round(x + k0, y + k1 + 3, 17)
 
 
 @triton.jit

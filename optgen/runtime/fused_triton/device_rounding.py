@@ -35,6 +35,20 @@ def rounded_up_to(x, eps):
 
 
 @triton.jit
+def rounded_at_random_to(x, chance, eps):
+    """Return x rounded away from zero where `chance` is below the part of the way that x lies at.
+
+    Elsewhere, x is rounded towards zero. So is a number beyond the largest: no finite number
+    becomes infinite.
+    """
+    size = tl.abs(x)
+    near, far = rounded_down_to(size, eps), rounded_up_to(size, eps)
+    is_far = (chance * (far - near) < size - near) & (far != float("inf"))
+    nearest = tl.where(is_far, far, near)
+    return tl.where(x < 0, neg(nearest), tl.where(x == 0, x, nearest))
+
+
+@triton.jit
 def previous(x, eps):
     """Return the number of the dtype below x; x is such a number, but neither -inf nor 0.0."""
     # The bits of a positive number decrease with it, those of a negative number increase.

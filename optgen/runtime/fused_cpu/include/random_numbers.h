@@ -3,6 +3,7 @@
 // with it vectorize on every CPU. A block has two words: one for an even place, and one for the odd
 // place after it.
 #include "optgen/runtime/fused_cpu/include/delayed_store.h"
+#include "optgen/runtime/fused_cpu/include/storage_rounding.h"
 
 namespace optgen {
 
@@ -79,6 +80,79 @@ INLINE ComputeType<S> random_numbers(i64 place, const RandomKey& key) {
     if constexpr (LANES<ComputeType<S>> == 1) return random_number(key, place);
     else if constexpr (DEINTERLEAVED<S>) return random_pair(key, place);
     else return in_memory_order(random_pair(key, place));
+}
+
+// Key of random numbers of 16 bits, with the words of one group: 256 places, which share 64 blocks.
+// The first 128 places have the first words, the others the second words. An even place has the lower
+// half of its word, and the next place the upper half.
+struct RandomKey16 : RandomKey {
+    using RandomKey::RandomKey;
+
+    i64 group = -1;
+    u32 words[128];
+};
+
+INLINE u32 random_word16(const RandomKey& key, i64 place) {
+    const i64 block = place >> 8 << 6 | (place >> 1 & 63);
+    u32 x = u32(block), y = key.stream | u32(block >> 32);
+    threefry(key, x, y);
+    return place & 128 ? y : x;
+}
+
+INLINE void draw_group(RandomKey16& key, i64 group) {
+    key.group = group;
+    for (int i = 0; i < 64; i += VECTOR_LANES) {
+        VectorBits x = lane_numbers() + (u32(group << 6) + i);
+        VectorBits y = VectorBits{} + (key.stream | u32(group >> 26));
+        threefry(key, x, y);
+        __builtin_memcpy(key.words + i, &x, sizeof x);
+        __builtin_memcpy(key.words + 64 + i, &y, sizeof y);
+    }
+}
+
+// Returns the words of a vector's even places from `place` on.
+INLINE VectorBits random_words16(RandomKey16& key, i64 place) {
+    const i64 group = place >> 8, first = place >> 1 & 127;
+    VectorBits found;
+    if (first > 128 - VECTOR_LANES) { // the vector has places of two groups
+        for (int i = 0; i < VECTOR_LANES; ++i) found[i] = random_word16(key, place + 2 * i);
+        return found;
+    }
+    if (group != key.group) draw_group(key, group);
+    __builtin_memcpy(&found, key.words + first, sizeof found);
+    return found;
+}
+
+// Numbers in [0, 1), multiples of 2**-16, whose conversion is deferred. Words are those of the even
+// places; each has the next place in its upper half.
+struct RandomPair16 {
+    VectorBits words;
+
+    INLINE operator VectorPair() const {
+        return {fraction16(words & 0xffff), fraction16(words >> 16)};
+    }
+    static INLINE Vector fraction16(VectorBits halves) {
+        return __builtin_convertvector(bit_cast<VectorMask>(halves), Vector) * 0x1p-16f;
+    }
+};
+
+// Returns random numbers as random_numbers does, of 16 bits.
+template <class S>
+INLINE auto random_numbers16(i64 place, RandomKey16& key) {
+    if constexpr (LANES<ComputeType<S>> == 1) {
+        const u32 word = random_word16(key, place);
+        return ComputeType<S>(place & 1 ? word >> 16 : word & 0xffff) * ComputeType<S>(0x1p-16);
+    } else {
+        const RandomPair16 numbers = {random_words16(key, place)};
+        if constexpr (DEINTERLEAVED<S>) return numbers;
+        else return in_memory_order(numbers);
+    }
+}
+
+INLINE VectorPair rounded_at_random_to(VectorPair x, RandomPair16 chance, VectorPair eps) {
+    if (eps.a[0] != float(BFLOAT16_EPS)) return rounded_at_random_to(x, VectorPair(chance), eps);
+    const VectorBits below = ~chance.words;
+    return {bfloat16_at_random(x.a, below & 0xffff), bfloat16_at_random(x.b, below >> 16)};
 }
 
 }  // namespace optgen

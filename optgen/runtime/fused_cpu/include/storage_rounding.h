@@ -77,4 +77,30 @@ inline float rounded_up_to(float x, float eps) { return -rounded_down_to(-x, eps
 inline double rounded_up_to(double x, double eps) { return -rounded_down_to(-x, eps); }
 INLINE VectorPair rounded_up_to(VectorPair x, VectorPair eps) { return -rounded_down_to(-x, eps); }
 
+// Rounds away from zero where `chance` is below the part of the way that x lies at, else towards
+// zero. A number beyond the largest is rounded towards zero: no finite number becomes infinite.
+template <class F>
+INLINE F rounded_at_random_to(F x, F chance, F eps) {
+    const F size = abs(x), near = rounded_down_to(size, eps), far = rounded_up_to(size, eps);
+    const bool is_far = (chance * (far - near) < size - near) & (far != F(__builtin_inf()));
+    const F nearest = is_far ? far : near;
+    return x < 0 ? -nearest : x == 0 ? x : nearest;
+}
+INLINE VectorPair rounded_at_random_to(VectorPair x, VectorPair chance, VectorPair eps) {
+    const VectorPair size = abs(x);
+    const VectorPair near = rounded_down_to(size, eps), far = rounded_up_to(size, eps);
+    const VectorPair way = chance * (far - near);
+    const MaskPair is_far = (way < size - near) & (far != VectorPair(__builtin_inff()));
+    const VectorPair nearest = where<VectorPair>(is_far, far, near);
+    return where<VectorPair>(x < 0, -nearest, where<VectorPair>(x == 0, x, nearest));
+}
+
+// The same for bfloat16, where `below` is 65535 minus a chance of 16 bits. The lower half of a
+// float32's bits is the part of the way, so their sum carries where the chance is below it.
+INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
+    const VectorBits bits = bit_cast<VectorBits>(x);
+    const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + below : bits;
+    return bit_cast<Vector>(sum & 0xffff0000);
+}
+
 }  // namespace optgen
