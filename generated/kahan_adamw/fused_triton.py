@@ -20,7 +20,9 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.device_reductions import (
     EPS,
 )
-from optgen.runtime.fused_triton.device_rounding import rounded_to
+from optgen.runtime.fused_triton.device_rounding import (
+    rounded_to,
+)
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(8)
