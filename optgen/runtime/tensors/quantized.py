@@ -173,7 +173,7 @@ _IN_PLACE = frozenset(
 
 @cache
 def _asks_memory(func: Any) -> bool:
-    """Tell whether a function asks about memory, sets an attribute, or gets one that is no tensor."""
+    """Tell whether a function asks about memory, or about an attribute that is no tensor."""
     if func.__name__ == "__get__":
         return func.__self__.__name__ not in _COMPUTED
     return func.__name__ in _OF_MEMORY or func.__name__ == "__set__"
