@@ -67,19 +67,19 @@ class Request(ctypes.Structure):
 class RequestBuffers:
     """Request to fill the arrays of a table, with the memory that the reader needs for it."""
 
-    def __init__(self, table: TableArrays, **fields: Any) -> None:
-        self.params = array("q", bytes(8 * len(table.elements)))
-        self._handles = array("q", bytes(8 * len(table.address)))
+    def __init__(self, target: TableArrays, **fields: Any) -> None:
+        self.params = array("q", bytes(8 * len(target.elements)))
+        self._handles = array("q", bytes(8 * len(target.address)))
         arrays = {
             "params": self.params,
             "handles": self._handles,
-            "address": table.address,
-            "elements": table.elements,
-            "types": table.types,
-            "group": table.group,
+            "address": target.address,
+            "elements": target.elements,
+            "types": target.types,
+            "group": target.group,
         }
         places = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
-        self.request = Request(tensors=len(table.elements), **places, **fields)
+        self.request = Request(tensors=len(target.elements), **places, **fields)
         self.address = ctypes.addressof(self.request)
 
 
