@@ -74,7 +74,7 @@ def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
         if member.is_complex():
             raise RuntimeError(f"{name} does not support complex parameters")
         sharding = sharding_of(member)
-        if sharding is not None and not sharding.is_even(member):
+        if sharding is not None and not sharding.matches_shard_of(member):
             raise RuntimeError(
                 f"{name} looks at a parameter as a whole, and this rank's shard has the shape "
                 f"{tuple(local_tensor(member).shape)} of a parameter {tuple(member.shape)} with "

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from optgen.runtime.cache.ownership import fault
+from optgen.runtime.cache.ownership import why_changeable
 
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _MODE = 0o644  # independent of the umask: `read` does not trust a group-writable file
@@ -23,7 +23,7 @@ def read(path: Path) -> bytes:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a file", str(path))
-        if reason := fault(status):
+        if reason := why_changeable(status):
             raise PermissionError(errno.EPERM, reason, str(path))
         return file.read()
 
@@ -51,11 +51,11 @@ def move(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # fsync is not supported
             raise
     finally:
-        os.close(opened)
+        os.close(descriptor)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from optgen.runtime.cache.ownership import untrusted
+from optgen.runtime.cache.ownership import why_untrusted
 
 _warned: set[str] = set()
 
@@ -59,7 +59,7 @@ def _chosen_folder() -> Path:
 def _is_trusted(folder: Path, variable: str) -> bool:
     """Tell whether only this user can change a folder; warn once if others can."""
     try:
-        reason = untrusted(folder)
+        reason = why_untrusted(folder)
     except OSError:  # it was removed, or a folder on its path cannot be searched
         return False
     if reason and reason not in _warned:

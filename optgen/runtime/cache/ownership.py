@@ -1,8 +1,8 @@
 """Check that only this user can write to the cache: code from there runs with the user's rights.
 
-A path is trusted if only this user and the system's users can change the file or folder at its end:
-they own every folder and link on the way, and nobody else may write to these folders. In a folder
-with the sticky bit, such as /tmp, others can add entries but cannot replace ours.
+A path is trusted if this user or a system user owns every folder and link on the way, and nobody
+else may write to these folders. Then nobody else can change the file or folder at the end of the
+path. In a folder with the sticky bit, such as /tmp, others can add entries but cannot replace ours.
 """
 
 import os
@@ -11,25 +11,25 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-_LINKS = 40  # the limit of Linux
+_MAX_LINKS = 40  # the limit of Linux
 
 
-def untrusted(folder: Path) -> str:
-    """Return the reason why a folder is not trusted; "" if it is."""
+def why_untrusted(folder: Path) -> str:
+    """Say why a folder is not trusted; "" if it is."""
     if not hasattr(os, "geteuid"):
         return ""
     *ancestors, last = _path_components(folder.absolute())
-    faults = ((path, fault(path.lstat(), ancestor=True)) for path in ancestors)
-    for path, reason in (*faults, (last, fault(last.lstat()))):
+    reasons = ((path, why_changeable(path.lstat(), ancestor=True)) for path in ancestors)
+    for path, reason in (*reasons, (last, why_changeable(last.lstat()))):
         if reason:
             return f"{path} {reason}"
     return ""
 
 
-def fault(status: os.stat_result, *, ancestor: bool = False) -> str:
-    """Return who else could change a file or a folder, by its status; "" if nobody could.
+def why_changeable(status: os.stat_result, *, ancestor: bool = False) -> str:
+    """Say why other users could change a file or folder with this status; "" if they could not.
 
-    For an ancestor of a path, only the renaming and replacing of its entries counts.
+    In an `ancestor` of a path, others may add entries, but may not rename or replace any.
     """
     if not hasattr(os, "geteuid"):
         return ""
@@ -46,9 +46,9 @@ def fault(status: os.stat_result, *, ancestor: bool = False) -> str:
 
 
 def _trusted_users() -> set[int]:
-    """Return this user and the users who could replace Python itself.
+    """Return this user, root and the owner of `/`: they could replace Python itself.
 
-    In some containers, `/` does not belong to user 0.
+    In some containers, root does not own `/`.
     """
     return {os.geteuid(), 0, os.stat("/").st_uid}
 
@@ -71,7 +71,7 @@ def _is_private(group: int) -> bool:
 
 
 def _path_components(path: Path) -> Iterator[Path]:
-    """Yield every folder and link on the way to a path, as the system follows them, and its end."""
+    """Yield every folder and link that the system passes on the way to a path, then the end."""
     at, rest, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
     yield at
     while rest:
@@ -80,7 +80,7 @@ def _path_components(path: Path) -> Iterator[Path]:
         yield at
         if at.is_symlink():
             links += 1
-            if links > _LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(f"too many links on the way to {path}")
             target = Path(os.readlink(at))
             at = Path(target.anchor) if target.anchor else at.parent

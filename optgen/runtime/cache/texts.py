@@ -1,8 +1,8 @@
 """Read and write generated texts in the cache; a checksum proves them complete and unaltered.
 
 A folder holds the texts of one spec, and a file with their digest and their names, written last.
-The programs of an optimizer have folders inside it. Nothing else in the folder is
-read: no bytecode, and no module that somebody added.
+The programs of an optimizer have folders inside this folder. Nothing else in the folder is read: no
+bytecode, and no module that somebody added.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders, make
-from optgen.runtime.cache.ownership import fault
+from optgen.runtime.cache.ownership import why_changeable
 
 Texts = Mapping[str, str]
 _CHECKSUM = "sha256"
@@ -39,10 +39,10 @@ def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
 def read_texts(folder: Path) -> Texts | None:
     """Return the texts of a folder; None if one is missing, altered, or writable by others."""
     try:
-        _check(folder)
+        _check_folder(folder)
         digest, *names = _read(folder / _CHECKSUM).split("\n")
         for inner in _inner_folders(folder, names):
-            _check(inner)
+            _check_folder(inner)
         texts = {name: _read(folder / name) for name in names}
     except (OSError, ValueError):  # ValueError: no UTF-8, or no valid file name
         return None
@@ -52,11 +52,11 @@ def read_texts(folder: Path) -> Texts | None:
 def write_texts(folder: Path, texts: Texts) -> None:
     """Write texts, and after them the checksum.
 
-    Processes that do so at the same time write the same contents, and each file atomically.
+    Several processes may write at once: they write the same contents, each file atomically.
     """
     for each in (folder, *_inner_folders(folder, texts)):
         make(each)
-        _check(each)
+        _check_folder(each)
     for name, text in texts.items():
         files.write(folder / name, text.encode())
     files.write(folder / _CHECKSUM, "\n".join([_digest(texts), *texts]).encode())
@@ -67,14 +67,14 @@ def _inner_folders(folder: Path, names: Iterable[str]) -> set[Path]:
     return {(folder / name).parent for name in names} - {folder}
 
 
-def _check(folder: Path) -> None:
-    """Raise a PermissionError if others may write to a folder or its parent, or one is a link.
+def _check_folder(folder: Path) -> None:
+    """Raise a PermissionError if a folder or its parent is a link, or others may write to it.
 
-    The folders above them are checked as the cache folder.
+    `folders` has checked the cache folder, which is above both.
     """
     for each in (folder.parent, folder):
         status = each.lstat()
-        if each.is_symlink() or (reason := fault(status)):
+        if each.is_symlink() or (reason := why_changeable(status)):
             raise PermissionError(f"{each} {'is a link' if each.is_symlink() else reason}")
 
 

@@ -99,7 +99,8 @@ class FusedCpuBackend:
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.
 
-        If the step turns out to be impossible, the states of the tensors may have been created.
+        `takes` tells whether this lowering is the one that steps a batch. If the step turns out to
+        be impossible, the states of the tensors may have been created.
         """
         if optimizer.rule.why_uncut:
             return None
@@ -135,5 +136,5 @@ def _kernel(optimizer: Lowered) -> Kernel:
 
 
 def backend(lowering: str) -> FusedCpuBackend:
-    """Return the backend."""
+    """Return the backend; every module of a backend has this function."""
     return FusedCpuBackend()

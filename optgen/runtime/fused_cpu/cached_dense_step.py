@@ -2,9 +2,9 @@
 
 No address is remembered, so no address can be out of date. In every step the reader finds the
 parameters in the groups' lists, then their gradients, and their states in the optimizer's state. It
-reads addresses, dtypes and layouts from these tensors. It gives up if it cannot read a tensor, or
-if a step may need another lowering: for example if a parameter comes twice, or has a dtype that no
-parameter of its group had before.
+reads addresses, dtypes and layouts from these tensors. The reader gives up if it cannot read a
+tensor, or if the step may need another lowering: for example if a parameter comes twice, or has a
+dtype that no parameter of its group had before.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ from optgen.runtime.tensors.group_view import seen_view
 
 _dtype = attrgetter("dtype")
 
-# The axes of its parameter that a state has, as tensor_request.h numbers them.
+# The axes of a state by its shape, as tensor_request.h numbers them.
 _AXES: dict[str | tuple[str, str], int] = {"like": 0, "row": 1, "col": 2}
 
 
@@ -99,14 +99,14 @@ class CachedDenseStep:
     def _expect_specs(self, specs: list[list[Any]]) -> None:
         """Have the reader accept tensors with these sharding specs only, stream by stream.
 
-        The specs are kept alive: a new spec could otherwise have the address of a freed one.
+        This object keeps the specs alive: a new spec could otherwise have a freed one's address.
         """
         self._specs = specs
         self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
         self._request.specs = self._expected.buffer_info()[0]
 
     def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
-        """Take the first step; `created` are the new states that the rule calls `fresh` on."""
+        """Take the first step; `created` lists the new states that the rule calls `fresh` on."""
         if not self._note_order(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
@@ -237,7 +237,7 @@ class CachedDenseStep:
 
 
 def _dtype_bits(group: Group) -> int:
-    """Return a set bit for each dtype of a group's parameters.
+    """Return a set bit for each dtype of a group's parameters, which later steps may have.
 
     With a tensor learning rate, a parameter of another dtype may need another lowering.
     """

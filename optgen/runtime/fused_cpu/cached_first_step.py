@@ -20,11 +20,11 @@ from optgen.runtime.state.create import create_missing
 
 
 def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
-    """Return the groups' batches, without states; nothing unless the kernel can take all of them.
+    """Return the groups' batches, without states; [] unless the kernel can take all of them.
 
     The `members` of a batch are all parameters with a gradient. Its `params` and `grads` hold one
-    parameter and gradient per pair of dtypes. Bad tensors raise no error here: nothing is returned,
-    and `gather_batches` raises the error later.
+    parameter and gradient per pair of dtypes. For bad tensors the list is empty, and
+    `gather_batches` raises the error later.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
     if rule.quantized_states:  # the reader knows no codes
@@ -85,7 +85,7 @@ def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDen
     created = list(chain.from_iterable(created_by_batch))
     if cached.begin(optimizer, created):
         return cached
-    # Remove fresh states: the gathered step that follows must find them missing to treat them so.
+    # The gathered step that follows treats states as fresh only if it finds them missing.
     for values, key in created:
         values.pop(key, None)  # if a parameter is listed twice, its states are in `created` twice
     return None

@@ -7,7 +7,6 @@ parameter and of its gradient anew. If a check fails, the step gathers its tenso
 
 import ctypes
 from array import array
-from collections.abc import Iterator
 from itertools import chain
 from operator import is_
 from threading import Lock
@@ -23,7 +22,7 @@ from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
-from optgen.runtime.fused_cpu.sparse_gradients import Rows
+from optgen.runtime.fused_cpu.sparse_gradients import SparseGradientsStruct
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import truth
@@ -51,9 +50,9 @@ class CachedSparseStep:
         self._table.set_hypers()
         group_numbers = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
         self._table.group[:] = array("i", group_numbers)
-        self._row_fields = [array("q", bytes(8 * count)) for _ in Rows.FIELDS]
-        starts = (values.buffer_info()[0] for values in self._row_fields)
-        self._rows = Rows(*starts)
+        self._columns = [array("q", bytes(8 * count)) for _ in SparseGradientsStruct.FIELDS]
+        starts = (column.buffer_info()[0] for column in self._columns)
+        self._gradients = SparseGradientsStruct(*starts)
 
     @classmethod
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
@@ -113,14 +112,14 @@ class CachedSparseStep:
         params: list[Tensor] = [param for group in groups for param in group["params"]]
         if len(set(map(id, params))) < len(params):
             return False
-        gradients: list[Any] = []  # keeps temporary tensors alive until the call returns
+        parts: list[Any] = []  # keeps the gradients' tensors alive until the call returns
         for index, param in enumerate(params):
             gradient = self._read_gradient(param)
             if gradient is None:
                 return False
-            gradients.append(gradient)
+            parts.append(gradient)
             self._fill_entries(index, param, *gradient)
-        structs = (self._table.struct, self._rows, threads.current())
+        structs = (self._table.struct, self._gradients, threads.current())
         if self._update(*map(ctypes.addressof, structs)) >= 0:
             return False
         increment_version(params)
@@ -148,12 +147,12 @@ class CachedSparseStep:
     def _fill_entries(
         self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int
     ) -> None:
-        """Fill the entries of tensor number `t` in the table and in the fields of `Rows`."""
+        """Fill the entries of tensor number `t` in the table and in `SparseGradientsStruct`."""
         table = self._table
         table.address[t] = param.data_ptr()
         table.address[len(table.elements) + t] = values.data_ptr()
         table.elements[t] = values.numel()
         table.types[t] = code | in_stream(code, 1)
-        numbers: Iterator[int] = iter((indices.data_ptr(), indices.numel(), param.shape[0]))
-        for field, number in zip(self._row_fields, numbers, strict=True):
-            field[t] = number
+        numbers = (indices.data_ptr(), indices.numel(), param.shape[0])
+        for column, number in zip(self._columns, numbers, strict=True):
+            column[t] = number

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.kernel.fill_table import check
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import is_contiguous, is_neg
@@ -68,15 +67,9 @@ def _places_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
 
 
 def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
-    """Return the tensor lists whose elements a kernel goes over in parallel."""
+    """Return the tensor lists of a batch that a kernel goes over as flat memory."""
     states = zip(kernel.rule.states, batch.states, strict=True)
     return [batch.params, batch.grads, *(c for s, c in states if c and s.shape != "scalar")]
-
-
-def check_copies(kernel: Kernel, batches: Sequence[Batch]) -> None:
-    """Raise errors about these batches before any is updated; they are copied only later."""
-    for batch in batches:
-        check(kernel, batch)
 
 
 def _split_by_size(batch: Batch, places: list[int]) -> Iterator[list[int]]:

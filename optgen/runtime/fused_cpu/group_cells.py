@@ -1,7 +1,7 @@
 """Hand the states of groups to a cached step: each parameter has a cell with its group's value.
 
 A kernel reads and writes the cells of a parameter. All parameters of a group compute the same value
-(batch/group_states.py), so the cell of one of them is stored in the group after the step.
+(batch/group_states.py), so after the step the group gets the value of one cell.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class GroupGetter(NamedTuple):
         return cls(len(group), items, len(options), VIEW in group)
 
     def values(self, group: Group) -> GroupValues:
-        """Return the values of a group; raise a `KeyError` if a key is gone, or a view has come."""
+        """Return a group's values; raise a `KeyError` if a key is gone, or a view came or went."""
         if (VIEW in group) is not self.has_view:
             raise KeyError(VIEW)
         items, first = self.items(group), self.options

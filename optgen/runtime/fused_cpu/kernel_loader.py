@@ -21,7 +21,8 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import Lowered
 
-# A kernel, or why there is none, by whether its steps suspend and by the dtypes asked for.
+# Kernels, or the reasons why there are none. The keys: whether steps suspend, and the dtypes asked
+# for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
@@ -76,12 +77,12 @@ def _load(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -
 
 
 def _build(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
-    kind, condition = _kernel_class(suspends)
-    name, source = owner.rule.name, condition + inline_includes(_source(module))
-    # Two compilers take no longer than one. On two cores a third would wait for them.
+    kernel_class, define = _kernel_class(suspends)
+    name, source = owner.rule.name, define + inline_includes(_source(module))
+    # Two compilers at once take no longer than one. On two cores, a third would wait for them.
     with ThreadPoolExecutor(1) as executor:
         try:
-            swept = sweep_library.start_build(executor, source, dtype_bits)
+            wait_for_sweeps = sweep_library.start_build(executor, source, dtype_bits)
             if owner.rule.gradient == "sparse_only":
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
@@ -89,7 +90,7 @@ def _build(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) 
             built = dtype_variants.library(
                 name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
             )
-            return kind(owner, *built, source, swept())
+            return kernel_class(owner, *built, source, wait_for_sweeps())
         except KeyboardInterrupt:
             end_all()  # the other thread would wait for its compiler
             raise

@@ -15,7 +15,7 @@ from optgen.runtime.protocols import Lowered
 
 
 def obstacle(owner: Lowered, batch: Batch) -> str:
-    """Say in a few words why no sweeps can take this batch; "" if they can."""
+    """Say in a few words why the sweeps cannot take this batch; "" if they can."""
     if not owner.rule.sweeps or batch.dispatch_key.sharding:  # owners take the foreach form
         return owner.rule.why_uncut
     if strange := batch.overriding_class:

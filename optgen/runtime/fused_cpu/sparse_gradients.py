@@ -33,17 +33,17 @@ from optgen.runtime.tensors.real_views import reals
 _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
 
 
-class Rows(ctypes.Structure):
+class SparseGradientsStruct(ctypes.Structure):
     """`SparseGradients` of scatter_add.h, field by field."""
 
-    FIELDS = ("indices", "values", "rows")
+    FIELDS = ("indices", "value_counts", "row_counts")
     _fields_ = [(name, c_void_p) for name in FIELDS]
 
 
 def library(name: str, source: str) -> Path | None:
     """Return the path of the library with the kernel for sparse gradients; build it if necessary.
 
-    Return None if the build is impossible, or if the rule has reductions and so no such kernel.
+    Return None if the build is impossible, or if the rule has no such kernel.
     """
     if "OPTGEN_SPARSE" not in source:
         return None
@@ -88,19 +88,20 @@ def prepare(
     table, _ = fill_table(kernel, dense, scaled=False)
     columns = {
         "indices": array("q", map(Tensor.data_ptr, indices)),
-        "values": array("q", map(Tensor.numel, indices)),
-        "rows": array("q", [param.shape[0] for batch in batches for param in batch.params]),
+        "value_counts": array("q", map(Tensor.numel, indices)),
+        "row_counts": array("q", [param.shape[0] for batch in batches for param in batch.params]),
     }
     for place, column in enumerate(chain.from_iterable(values)):
         table.elements[place] = column.numel() * (2 if column.is_complex() else 1)
-    rows = Rows(**{name: column.buffer_info()[0] for name, column in columns.items()})
+    places = {name: column.buffer_info()[0] for name, column in columns.items()}
+    gradients = SparseGradientsStruct(**places)
 
     def run() -> None:
         table.set_scale(optimizer)
-        arguments = (table.struct, rows, threads.current())
+        arguments = (table.struct, gradients, threads.current())
         invalid = update(*map(ctypes.addressof, arguments))  # the place of a bad gradient, or -1
         if invalid >= 0:
-            named_rows, count = indices[invalid].tolist()[0], columns["rows"][invalid]
+            named_rows, count = indices[invalid].tolist()[0], columns["row_counts"][invalid]
             raise row_index_error(min(named_rows), max(named_rows), count)
         for batch in batches:
             increment_version(batch.params)

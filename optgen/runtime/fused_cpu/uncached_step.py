@@ -1,7 +1,7 @@
 """Prepare the kernel calls of a step that is not cached: check batches before anything is written.
 
-A call's table is filled here, too. But if the call copies tensors or suspends, its table is filled
-when it runs.
+The table of a call is filled here, too. But if the call copies tensors or suspends, its table is
+filled when the call runs.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,8 +11,8 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.chunks import Chunk, check_copies, chunks, single_chunk
-from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, fill_table
+from optgen.runtime.fused_cpu.chunks import Chunk, chunks, single_chunk
+from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, check_states, fill_table
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.kernel_loader import load_kernel
@@ -51,7 +51,7 @@ def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> Callable
     """
     scaled = getattr(optimizer, "grad_scale", None) is not None
     if chunk.copies:
-        check_copies(kernel, chunk.batches)
+        check_states(kernel, chunk.batches)
         dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
         chosen = _kernel_for(dtype_bits, kernel, optimizer)
         return lambda: _run(
@@ -72,7 +72,7 @@ def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
 
     assert isinstance(kernel, SuspendingKernel)
     chunk = single_chunk(kernel, [batch])
-    check_copies(kernel, chunk.batches)
+    check_states(kernel, chunk.batches)
     dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
     chosen = _kernel_for(dtype_bits, kernel, optimizer)
     assert isinstance(chosen, SuspendingKernel)

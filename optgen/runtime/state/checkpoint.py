@@ -21,13 +21,13 @@ def backfill(
 ) -> None:
     """Give loaded groups the keys they lack: torch's load drops keys that its checkpoint lacks.
 
+    A key that is not in `added` keeps its value from before the load, or gets the default.
+
     Args:
         optimizer: has loaded a checkpoint.
         previous: the groups before the load.
         added: keys that torch added to its class, and the values that torch's load gives them.
         optional: keys that a group gets only if it had them before the load.
-
-    Any other key keeps its value from before the load, or gets the default.
     """
     ours = {*optimizer.defaults, *added, *optional}
     for index, group in enumerate(optimizer.param_groups):

@@ -48,14 +48,16 @@ def create_missing(
 ) -> list[Created]:
     """Create the missing states of parameters; return the `fresh` states of the rule among them.
 
-    An eager state begins with a value of the optimizer's `defaults`, which the constructor was
-    given, even if its group has another value, or the parameter joined later. Any other state
-    begins with a value of its group. A state whose init is "index" begins as the parameter's
-    number among all parameters of the `groups`.
+    The init of a state may name a hyperparameter. An eager state then begins with the value in the
+    optimizer's `defaults`, which the constructor was given, even if its group has another value, or
+    the parameter joined later. Any other state begins with the value in its group. A state whose
+    init is "index" begins as the parameter's number among all parameters of the `groups`.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
-    without the key, or an old checkpoint holds None. A state counts as fresh because it was
-    missing, in torch's checkpoints too. So fresh states are not created `ahead` of a step.
+    without the key, or an old checkpoint holds None.
+
+    A step treats a state of `rule.fresh` in another way if it finds the state missing. So these
+    states are not created `ahead` of a step.
     """
     skipped = rule.fresh if ahead else ()
     kept = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]

@@ -21,9 +21,9 @@ def as_scalar(
     dtype: torch.dtype | None = None,
     on_device: bool = False,
 ) -> Tensor:
-    """Make a 0-dim tensor in this dtype or torch's.
+    """Make a 0-dim tensor in this dtype, or in the dtype that torch's scalars have.
 
-    It lives on the parameter's device if `on_device`, else where the scalars of the parameter live.
+    The tensor lives on the parameter's device if `on_device`, else on `scalar_device`.
     """
     dtype = dtype or scalar_dtype(bool(group.get("fused")))
     device = param.device if on_device else scalar_device(rule, group, param)
@@ -38,7 +38,7 @@ def as_scalars(
     dtype: torch.dtype | None = None,
     on_device: bool = False,
 ) -> Sequence[Tensor]:
-    """Make a 0-dim tensor, as `as_scalar` does, for each of several parameters."""
+    """Make a scalar, as `as_scalar` does, for each of several parameters."""
     on_param_device = on_device or scalars_on_param_device(rule, group)
     if not params or (on_param_device and len(set(map(_device, params))) > 1):
         return [as_scalar(value, rule, group, param, dtype, on_device) for param in params]
@@ -64,15 +64,14 @@ def counts_as_tensors(dicts: list[dict[str, Any]]) -> list[Tensor]:
 
     Parameters that share a state share the tensor.
     """
-    existing = {id(values): values["step"] for values in dicts}
+    counts = {id(values): values["step"] for values in dicts}
     tensors = {
-        key: torch.tensor(count, dtype=torch.float64, device="cpu")
-        for key, count in existing.items()
+        key: torch.tensor(count, dtype=torch.float64, device="cpu") for key, count in counts.items()
     }
     return [tensors[id(values)] for values in dicts]
 
 
 def store_int_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:
-    """Store step counts of tensors in the states, as Python ints."""
+    """Store step counts, given as tensors, as Python ints in the states."""
     for values, step in zip(dicts, steps, strict=True):
         values["step"] = int(step)

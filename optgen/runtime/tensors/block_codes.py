@@ -2,10 +2,11 @@
 
 A scale is the largest magnitude of a block. A code is the sign and a number c from 0 to 127, which
 stands for a share of the scale. For the map "linear", the share is c / 127. For "dynamic", shares
-lie closer together the smaller they are: a quarter of the bits of a share, as a float32, are the
-bits of (c + 1) / 128, apart from a constant. So no lowering needs a table, and all get equal codes.
-In a linear map, a GPU may round a product and a sum together. This can choose the other one of two
-codes that are equally near.
+lie closer together the smaller they are: (c + 1) / 128 is about the fourth root of the share. The
+root is computed from the bits of a float32, which are roughly its logarithm: they are divided by 4,
+and a constant is added. So no lowering needs a table, and all get equal codes. In a linear map, a
+GPU may round a product and a sum together. If two codes are equally near, it may then choose the
+other one.
 
 A number gets the nearest code. In a block without signs, numbers that are not 0 get at least code
 1: no denominator becomes 0.
@@ -20,7 +21,7 @@ from torch.nn.functional import pad
 
 SMALLEST_SCALE, TOO_LARGE_SCALE = 2.0**-100, 2.0**126
 _ONE = 0x3F800000  # the bits of 1.0
-_OFFSET = _ONE - (_ONE >> 2)
+_ROOT_OFFSET = _ONE - (_ONE >> 2)  # the bits of a fourth root, less a quarter of the number's bits
 
 
 def encode(numbers: Tensor, block: int, code_map: str) -> tuple[Tensor, Tensor]:
@@ -35,8 +36,8 @@ def encode(numbers: Tensor, block: int, code_map: str) -> tuple[Tensor, Tensor]:
     if code_map == "linear":
         codes = shares.mul_(127).round_()
     else:
-        quarters = (shares.view(torch.int32) >> 2).add_(_OFFSET).view(torch.float32)
-        codes = quarters.mul_(128).round_().sub_(1).clamp_(0, 127)
+        roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
+        codes = roots.mul_(128).round_().sub_(1).clamp_(0, 127)
     codes = torch.maximum(codes, not_zero.float()).copysign_(blocks)
     codes = torch.where(usual, codes, 0.0).to(torch.int8)
     finite = scales < TOO_LARGE_SCALE
@@ -51,7 +52,7 @@ def decode(codes: Tensor, scales: Tensor, block: int, code_map: str) -> Tensor:
     if code_map == "linear":
         shares = numbers.mul_(1 / 127)
     else:
-        fourths = (numbers.abs() + 1).div_(128).view(torch.int32)
-        shares = ((fourths - _OFFSET) << 2).view(torch.float32)
+        roots = (numbers.abs() + 1).div_(128).view(torch.int32)
+        shares = ((roots - _ROOT_OFFSET) << 2).view(torch.float32)
         shares = torch.where(numbers == 0, 0.0, shares).copysign_(numbers)
     return shares.mul_(scales[:, None]).view(-1)[:count]

@@ -52,7 +52,7 @@ def memory_version(tensor: Tensor) -> int:
 
 
 def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Return a list of one list, the specs of all DTensors in these columns; [] if none is one."""
+    """Return the specs of all DTensors in these columns, in a list of one list; [] without any."""
     specs: list[Any] = []
     for column in columns:
         if classes := _dtensor_classes(column):
@@ -61,7 +61,7 @@ def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
 
 
 def misplaced_gradients(params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[int]:
-    """Return the indices of the gradients without their parameter's mesh and placements."""
+    """Return the indices of the gradients whose mesh or placements are not their parameter's."""
     if not (any_dtensor(params) or any_dtensor(grads)):
         return []
     pairs = enumerate(zip(params, grads, strict=True))
@@ -97,7 +97,7 @@ def check_not_partial(params: Sequence[Tensor]) -> None:
 
 
 def check_state_sharding(key: str, param: Tensor, value: Tensor) -> None:
-    """Raise a RuntimeError for a state without its parameter's mesh and placements."""
+    """Raise a RuntimeError if the mesh or placements of a state are not its parameter's."""
     if same_sharding(param, value):
         return
     raise RuntimeError(

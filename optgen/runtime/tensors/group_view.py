@@ -34,15 +34,15 @@ def asked_view(group: Mapping[str, Any]) -> Any:
 
 
 def seen_view(rule: Rule, group: Mapping[str, Any]) -> View | None:
-    """Return the view that a rule takes note of: an elementwise rule looks at no shape."""
+    """Return the view of a group; None for an elementwise rule, which looks at no shape."""
     view: View | None = None if rule.elementwise else asked_view(group)
     return view
 
 
 def check_form(view: Any) -> None:
     """Raise a ValueError unless a view is a tuple of sizes, at most one of them -1."""
-    ints = isinstance(view, tuple) and all(type(size) is int for size in view)
-    if not ints or min(view, default=0) < -1 or view.count(-1) > 1:
+    is_ints = isinstance(view, tuple) and all(type(size) is int for size in view)
+    if not is_ints or min(view, default=0) < -1 or view.count(-1) > 1:
         raise ValueError(
             "view must be a tuple of ints, at most one of them -1, such as (3, 12, -1, 768); "
             f"it is {_text.repr(view)}"

@@ -29,7 +29,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def same_layout(tensor: Tensor, like: Tensor) -> bool:
-    """Tell whether both tensors have equal indices at equal flat offsets; `like` is dense."""
+    """Tell whether each flat offset stands for the same index in both tensors; `like` is dense."""
     if tensor.is_neg() or tensor.shape != like.shape:
         return False
     if tensor.is_contiguous() and like.is_contiguous():
@@ -55,7 +55,7 @@ def streams_to_copy(streams: Sequence[Tensor], by_matrix: bool = False) -> list[
 
 
 def copy_like(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
-    """Copy a tensor to the parameter's layout, or to that of the parameter's own copy."""
+    """Copy a tensor to its parameter's layout, or row-major if the parameter is copied too."""
     if by_matrix or not is_dense(param):
         return tensor.clone(memory_format=torch.contiguous_format)
     return torch.empty_strided(

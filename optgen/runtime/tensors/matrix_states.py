@@ -2,7 +2,8 @@
 
 Such a state has the mesh and the leading axes of its parameter. Each mesh dimension that shards
 rows or columns of the parameter shards one axis of the state, so every rank has its share of the
-state. It is the axis of rows, unless that has the size `rank` and the other axis does not.
+state. The sharded axis is that of rows. It is that of columns if only the axis of rows has the size
+`rank`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from optgen.runtime.torch_private import dtensor_spec
 
 
 def sharded_matrix_axis(state: State) -> int:
-    """Return the axis of a matrix state that shards of its rows or columns are cut along."""
+    """Return the axis of a matrix state that is sharded where its parameter shards a matrix."""
     return -1 if state.shape[0] == RANK and state.shape[1] != RANK else -2
 
 
@@ -28,9 +29,9 @@ def matrix_placements(placements: Sequence[Any], dims: int, axis: int) -> tuple[
     """Return the placements of a matrix state from those of its parameter.
 
     Args:
-        placements: of the parameter.
+        placements: the placements of the parameter.
         dims: the number of axes of the parameter, as its rule sees it.
-        axis: of the state, which shards of rows and of columns are cut along.
+        axis: the axis that `sharded_matrix_axis` returns for the state.
     """
     from torch.distributed.tensor import Shard
 
@@ -66,7 +67,7 @@ def check_matrix_sharding(param: Tensor, state: State, dims: int, value: Tensor)
         param: the parameter.
         state: the state.
         dims: the number of axes of the parameter, as its rule sees it.
-        value: of the state.
+        value: the value of the state.
     """
     if not is_dtensor(type(param)):
         wanted, right = "plain tensor", not is_dtensor(type(value))

@@ -18,6 +18,7 @@ from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.torch_private import dtensor_spec, local_tensor, on_memory
 
 _ALIGNMENT = 64
+# Functions of torch, by name, that ask about the memory of codes. Any other function sees numbers.
 _OF_MEMORY = frozenset(
     [
         "data_ptr",
@@ -45,7 +46,9 @@ _OF_MEMORY = frozenset(
         "_has_symbolic_sizes_strides",
     ]
 )
+# Attributes that are tensors of numbers.
 _COMPUTED = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
+# Functions that copy or move codes.
 _MOVED = frozenset({"clone", "cpu", "cuda", "pin_memory", "share_memory_"})
 
 
@@ -140,10 +143,10 @@ class QuantizedTensor(Tensor):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Apply a function of torch to the numbers, or to the memory if it asks about that."""
+        """Apply a function of torch to the numbers; to the memory if the function asks about it."""
         kwargs, name = kwargs or {}, func.__name__
-        if func == _SET_DATA:  # wrappers of one method are equal, and not the same
-            return args[0].quantize_(_same_device(args[0], args[1]))
+        if func == _SET_DATA:  # two wrappers of a method are equal, but not identical
+            return args[0].quantize_(_numbers_for_data(args[0], args[1]))
         if _asks_memory(func):
             return on_memory(func, types, args, kwargs)
         if _keeps_codes(name, args, kwargs):
@@ -170,7 +173,7 @@ _IN_PLACE = frozenset(
 
 @cache
 def _asks_memory(func: Any) -> bool:
-    """Tell whether a function asks about memory, or gets an attribute that is no tensor."""
+    """Tell whether a function asks about memory, or about an attribute that is no tensor."""
     if func.__name__ == "__get__":
         return func.__self__.__name__ not in _COMPUTED
     return func.__name__ in _OF_MEMORY or func.__name__ == "__set__"
@@ -190,8 +193,8 @@ def _keeps_codes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
     return name in _MOVED
 
 
-def _same_device(tensor: QuantizedTensor, values: Tensor) -> Tensor:
-    """Return the numbers that are assigned to a tensor's `data`."""
+def _numbers_for_data(tensor: QuantizedTensor, values: Tensor) -> Tensor:
+    """Return the numbers to assign to `tensor.data`; raise a RuntimeError for another device."""
     if values.device != tensor.device:
         raise RuntimeError(
             f"the data of a tensor of 8 bits stays on {tensor.device}: put a new tensor, "
@@ -201,8 +204,8 @@ def _same_device(tensor: QuantizedTensor, values: Tensor) -> Tensor:
 
 
 def _holds_codes(out: Any) -> bool:
-    each = out if isinstance(out, list | tuple) else (out,)
-    return any(isinstance(one, QuantizedTensor) for one in each)
+    tensors = out if isinstance(out, list | tuple) else (out,)
+    return any(isinstance(tensor, QuantizedTensor) for tensor in tensors)
 
 
 def _is_in_place(name: str) -> bool:
@@ -235,14 +238,14 @@ def is_quantized(value: Any) -> bool:
 
 
 def to_numbers(value: Any) -> Any:
-    """Return the numbers of a quantized tensor, or of such a DTensor; return anything else."""
+    """Return the numbers of a quantized tensor, or of such a DTensor; any other value itself."""
     if isinstance(value, QuantizedTensor):
         return value.dequantize()
     return _with_local(value, local_tensor(value).dequantize()) if is_quantized(value) else value
 
 
 def quantized(values: Tensor, block: int, code_map: str) -> Tensor:
-    """Return a tensor, or a DTensor with its local tensors, in 8 bits."""
+    """Return a tensor in 8 bits; a DTensor with its local tensors in 8 bits."""
     if not is_dtensor(type(values)):
         return QuantizedTensor.zeros_like(values, block, code_map).quantize_(values)
     return _with_local(values, quantized(local_tensor(values), block, code_map))

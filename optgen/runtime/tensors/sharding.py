@@ -42,9 +42,9 @@ class Sharding(NamedTuple):
     def sharded_axes(self) -> tuple[ShardedAxis, ...]:
         """Return how parameters are sharded, outermost sharding first.
 
-        torch shards along one dimension of the mesh after the other. FSDP2 shards what tensor
-        parallel has sharded before, and uses an earlier mesh dimension for it. The `split_factor`
-        of such a placement tells the number of shards that there were before.
+        torch usually shards along one mesh dimension after the other. But FSDP2 shards what tensor
+        parallel has already sharded, along an earlier mesh dimension. The `split_factor` of FSDP2's
+        placement is the number of shards that there were before.
         """
         axes: list[ShardedAxis] = []
         for mesh_dim in reversed(range(len(self.placements))):
@@ -68,8 +68,8 @@ class Sharding(NamedTuple):
                 counts[dim] = counts.get(dim, 1) * size
         return counts
 
-    def is_even(self, tensor: Tensor) -> bool:
-        """Tell whether this rank's shard has the shape that torch's sharding gives it."""
+    def matches_shard_of(self, tensor: Tensor) -> bool:
+        """Tell whether this rank's shard of a tensor has the shape that torch's sharding gives."""
         return self.local_shape(tensor.shape) == list(local_tensor(tensor).shape)
 
     def local_shape(self, whole: Sequence[int]) -> list[int]:
@@ -115,8 +115,9 @@ def _sizes(mesh: Any) -> tuple[int, ...]:
 def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
     """Return the sizes of this rank's shard of a tensor that is viewed in the given sizes.
 
-    A shard of the view must be the same elements as the shard of the tensor. So all axes up to the
-    sharded one must be the tensor's, or the ranks share the last of them equally in both.
+    A shard of the view must have the same elements as the shard of the tensor. So all axes before a
+    sharded axis must be the tensor's. The sharded axis must be the tensor's too, or the number of
+    shards must divide its size in both.
 
     Raises:
         ValueError: The tensor's shards are no shards of the view.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from optgen.runtime.cache import folders, ownership
-from optgen.runtime.cache.ownership import fault, untrusted
+from optgen.runtime.cache.ownership import why_changeable, why_untrusted
 
 OTHER = 12345
 
@@ -21,19 +21,19 @@ def folder_stat(mode: int, user: int | None = None, group: int = OTHER) -> os.st
 
 def test_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert not fault(folder_stat(0o755))
-    assert not fault(folder_stat(0o755, user=0))
-    assert "belongs to user 12345" in fault(folder_stat(0o700, user=OTHER))
-    assert "belongs to user 12345" in fault(folder_stat(0o700, user=OTHER), ancestor=True)
+    assert not why_changeable(folder_stat(0o755))
+    assert not why_changeable(folder_stat(0o755, user=0))
+    assert "belongs to user 12345" in why_changeable(folder_stat(0o700, user=OTHER))
+    assert "belongs to user 12345" in why_changeable(folder_stat(0o700, user=OTHER), ancestor=True)
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o777, 0o757])
 def test_modes(mode: int) -> None:
     by = "group" if mode == 0o775 else "everybody"
-    assert by in fault(folder_stat(mode))
-    assert by in fault(folder_stat(mode), ancestor=True)
-    assert by in fault(folder_stat(mode | stat.S_ISVTX))
-    assert not fault(folder_stat(mode | stat.S_ISVTX), ancestor=True)
+    assert by in why_changeable(folder_stat(mode))
+    assert by in why_changeable(folder_stat(mode), ancestor=True)
+    assert by in why_changeable(folder_stat(mode | stat.S_ISVTX))
+    assert not why_changeable(folder_stat(mode | stat.S_ISVTX), ancestor=True)
 
 
 def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,23 +47,23 @@ def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(ownership, "_is_private", ownership._is_private.__wrapped__)
 
-    assert not fault(folder_stat(0o775, group=7), ancestor=True)
-    assert "group" in fault(folder_stat(0o775, group=7))
-    assert "group" in fault(folder_stat(0o775, group=8), ancestor=True)
+    assert not why_changeable(folder_stat(0o775, group=7), ancestor=True)
+    assert "group" in why_changeable(folder_stat(0o775, group=7))
+    assert "group" in why_changeable(folder_stat(0o775, group=8), ancestor=True)
     members.append("eve")
-    assert "group" in fault(folder_stat(0o775, group=7), ancestor=True)
+    assert "group" in why_changeable(folder_stat(0o775, group=7), ancestor=True)
 
 
 def test_every_folder_on_the_way_counts(tmp_path: Path) -> None:
     folder = tmp_path / "open" / "inner" / "cache"
     folder.mkdir(parents=True)
-    assert not untrusted(folder)
+    assert not why_untrusted(folder)
 
     (tmp_path / "open").chmod(0o777)
-    assert untrusted(folder) == f"{tmp_path}/open may be written to by everybody"
-    assert untrusted(folder.parent / ".." / "inner" / "cache")
+    assert why_untrusted(folder) == f"{tmp_path}/open may be written to by everybody"
+    assert why_untrusted(folder.parent / ".." / "inner" / "cache")
     (tmp_path / "open").chmod(0o1777)
-    assert not untrusted(folder)
+    assert not why_untrusted(folder)
 
 
 def test_links_count_where_they_stand_and_where_they_lead(tmp_path: Path) -> None:
@@ -72,28 +72,28 @@ def test_links_count_where_they_stand_and_where_they_lead(tmp_path: Path) -> Non
     (tmp_path / "open" / "link").symlink_to(tmp_path / "real")
     (tmp_path / "relative").symlink_to("open/link")
     by_link = tmp_path / "relative" / "cache"
-    assert not untrusted(by_link)
+    assert not why_untrusted(by_link)
 
     (tmp_path / "open").chmod(0o777)
-    assert untrusted(by_link) == f"{tmp_path}/open may be written to by everybody"
+    assert why_untrusted(by_link) == f"{tmp_path}/open may be written to by everybody"
     (tmp_path / "open").chmod(0o755)
     (tmp_path / "real").chmod(0o777)
-    assert untrusted(by_link) == f"{tmp_path}/real may be written to by everybody"
+    assert why_untrusted(by_link) == f"{tmp_path}/real may be written to by everybody"
 
 
 def test_a_link_is_as_trusted_as_its_target(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert not untrusted(tmp_path / "link")
+    assert not why_untrusted(tmp_path / "link")
 
     (tmp_path / "real").chmod(0o1777)
-    assert untrusted(tmp_path / "link")
+    assert why_untrusted(tmp_path / "link")
 
 
 def test_links_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("link")
     with pytest.raises(OSError, match="too many links"):
-        untrusted(tmp_path / "link")
+        why_untrusted(tmp_path / "link")
 
 
 def test_one_warning_says_what_is_wrong_and_the_way_out(
@@ -133,4 +133,4 @@ def test_folders_are_made_for_this_user_only(tmp_path: Path) -> None:
         os.umask(before)
 
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
-    assert not untrusted(tmp_path / "a" / "b")
+    assert not why_untrusted(tmp_path / "a" / "b")

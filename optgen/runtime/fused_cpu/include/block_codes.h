@@ -14,8 +14,8 @@ struct BlockCodes {
     CodeMap map;
 };
 
-// The bits of 128 times a fourth root, less a quarter of the bits of its argument. The root is that of
-// piecewise linear logarithms: see block_codes.py.
+// The fourth root of a share is computed from the share's bits, as in block_codes.py: a quarter of
+// these bits, plus this number, are the bits of 128 times the root.
 constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (7 << 23);
 constexpr float SMALLEST_SCALE = 0x1p-100f, TOO_LARGE_SCALE = 0x1p126f;
 // Adding this number to a small one leaves the nearest integer, ties to even, in the low bits.

@@ -93,7 +93,8 @@ namespace optgen {
 // Elements of a buffer, for streams of several dtypes and for gradients that are unscaled.
 constexpr i64 BUFFER_ELEMENTS = 512;
 
-// Bit s: stream s is read-only. Gradients are, and streams that a rule names in READ_ONLY.
+// Bit s: stream s is read-only. A rule says which streams are, in READ_ONLY; if it does not, only
+// the gradient is.
 template <class R, class = void>
 constexpr u32 READ_ONLY_STREAMS = 1 << 1;
 template <class R>
@@ -275,13 +276,14 @@ struct ElementwiseKernel : Program<R> {
     }
 };
 
+// The step as a parallel region.
 template <class R>
-struct ParallelStep {
+struct ElementwiseStep {
     const ElementwiseKernel<R>& kernel;
     const Threads& threads;
 
     static void work(void* at) {
-        const ParallelStep& region = *static_cast<const ParallelStep*>(at);
+        const ElementwiseStep& region = *static_cast<const ElementwiseStep*>(at);
         const i64 units = region.kernel.length() / UNIT<R>;
         const i64 id = region.threads.id(), team = region.threads.team();
         region.kernel.update_range(units * id / team * UNIT<R>, units * (id + 1) / team * UNIT<R>);
@@ -292,9 +294,9 @@ struct ParallelStep {
 template <class R>
 void step(const Table& table, const Threads& threads) {
     const ElementwiseKernel<R> kernel(table);
-    ParallelStep<R> region{kernel, threads};
+    ElementwiseStep<R> region{kernel, threads};
     if (threads.count > 1 && kernel.traffic > MIN_PARALLEL_BYTES)
-        threads.parallel(ParallelStep<R>::work, &region, unsigned(threads.count), 0);
+        threads.parallel(ElementwiseStep<R>::work, &region, unsigned(threads.count), 0);
     else
         kernel.update_range(0, kernel.length());
 }

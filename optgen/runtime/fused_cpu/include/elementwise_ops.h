@@ -3,8 +3,6 @@
 
 namespace optgen {
 
-// Results agree with torch: maximum and minimum are NaN if an operand is NaN, and sign(NaN) is 0.
-// These three are selects, because loops with fmax and fmin do not vectorize.
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline double sqrt(double x) { return __builtin_sqrt(x); }
 inline float exp(float x) { return __builtin_expf(x); }
@@ -34,6 +32,8 @@ template <class C>
 inline C where(bool condition, C x, C y) {
     return condition ? x : y;
 }
+// As in torch, sign(NaN) is 0, and maximum and minimum are NaN if an operand is NaN. All three are
+// selects, because loops with fmax and fmin do not vectorize.
 inline float sign(float x) { return abs(x) > 0 ? __builtin_copysignf(1, x) : 0; }
 inline double sign(double x) { return abs(x) > 0 ? __builtin_copysign(1, x) : 0; }
 template <class C>

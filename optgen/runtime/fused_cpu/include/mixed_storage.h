@@ -29,7 +29,7 @@ struct StreamOf<const Mixed> { using Type = MixedStream; };
 template <class S>
 using Stream = typename StreamOf<S>::Type;
 
-// Returns a copy's place in memory, as a stream of the dtype of another; null if that is absent.
+// Returns memory as a stream with the dtype of stream `like`; null if `like` is absent.
 template <class S>
 INLINE S* stream_at(void* memory, const S* like) { return like ? static_cast<S*>(memory) : nullptr; }
 INLINE MixedStream stream_at(void* memory, MixedStream like) {
@@ -48,7 +48,7 @@ INLINE void copy_elements(MixedStream to, MixedStream from, i64 n) {
 template <>
 constexpr bool DEINTERLEAVED<Mixed> = false;
 
-// Elements of float32 take twice the memory, so half as many lie as far ahead.
+// An element of float32 takes twice the memory, so the distance has half as many elements.
 template <>
 INLINE i64 prefetch_distance<Mixed>(i64 n) { return n >= 8192 ? 512 : 0; }
 

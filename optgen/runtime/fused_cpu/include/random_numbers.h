@@ -50,8 +50,8 @@ INLINE Vector unit_interval(VectorBits words) {
     return __builtin_convertvector(bit_cast<VectorMask>(words >> 8), Vector) * 0x1p-24f;
 }
 
-// Returns the numbers of the even places from `place` on, which is even, and those of the odd ones.
-// All lie within an aligned range of 2**33 places.
+// Returns the numbers of the even places from `place` on, and of the odd places between them.
+// `place` is even, and all places lie within an aligned range of 2**33.
 INLINE VectorPair random_pair(const RandomKey& key, i64 place) {
     VectorBits x = lane_numbers() + u32(place >> 1);
     VectorBits y = VectorBits{} + (key.stream | u32(place >> 33));
@@ -59,7 +59,7 @@ INLINE VectorPair random_pair(const RandomKey& key, i64 place) {
     return {unit_interval(x), unit_interval(y)};
 }
 
-// Returns a pair whose vectors have the elements of even and of odd index in memory order.
+// Puts a pair into memory order; its vectors have the elements of even and of odd index.
 INLINE VectorPair in_memory_order(VectorPair x) {
     float elements[2 * VECTOR_LANES];
     for (int i = 0; i < VECTOR_LANES; ++i) elements[2 * i] = x.a[i], elements[2 * i + 1] = x.b[i];

@@ -14,8 +14,8 @@ auto with_compute_type(bool in_double, Make make) {
 }
 
 struct Step {
-    // The kinds from GROUP_SUM on reduce a number of the tensor over tensors of the step, in place.
-    // The next number tells whether the tensor takes part.
+    // The kinds from GROUP_SUM on reduce one number of each tensor over tensors of the step, in
+    // place. The number after it is 1 if the tensor takes part, else 0.
     enum Kind { LOOP, SUM, MAX, GROUP_SUM, GROUP_MAX, ALL_SUM, ALL_MAX } kind;
     int axes;          // of a loop's values, or of a reduction's result
     u64 reads, writes; // values, a bit each
@@ -46,7 +46,7 @@ constexpr u64 element_streams() {
     return found;
 }
 
-// Number of the whole tensor that is the new value of a scalar state, which is in this cell.
+// Number of the whole tensor that is the new value of the scalar state in this cell.
 struct StoredNumber {
     int number, cell;
 };

@@ -7,8 +7,8 @@ namespace optgen {
 // belongs to row indices[i] of the parameter.
 struct SparseGradients {
     const i64* const* indices; // [tensor][value]
-    const i64* values;         // [tensor], number of values
-    const i64* rows;           // [tensor], number of rows of the parameter
+    const i64* value_counts;   // [tensor], number of values
+    const i64* row_counts;     // [tensor], number of rows of the parameter
 };
 
 // Whether a rule only adds multiples of the gradient.
@@ -22,7 +22,7 @@ template <class R>
 struct ScatterAddKernel {
     const ElementwiseKernel<R>* kernel; // null until indices are checked: its creation counts steps
     const Table& table;
-    const SparseGradients& rows;
+    const SparseGradients& gradients;
     const Threads& threads;
 
     // Tells whether no sum would be rounded more than once: 16-bit sums must be rounded once.
@@ -37,8 +37,8 @@ struct ScatterAddKernel {
     // Returns a tensor with an index out of range, or -1.
     i64 find_invalid() const {
         for (i64 t = 0; t < table.tensors; ++t)
-            for (i64 i = 0; i < rows.values[t]; ++i)
-                if (u64(rows.indices[t][i]) >= u64(rows.rows[t])) return t;
+            for (i64 i = 0; i < gradients.value_counts[t]; ++i)
+                if (u64(gradients.indices[t][i]) >= u64(gradients.row_counts[t])) return t;
         return -1;
     }
 
@@ -46,8 +46,8 @@ struct ScatterAddKernel {
     template <class C>
     void add(i64 t, i64 id, i64 team) const {
         constexpr i64 PREFETCH_VALUES = 8;
-        const i64 n = rows.values[t], width = table.elements[t] / n;
-        const i64* const indices = rows.indices[t];
+        const i64 n = gradients.value_counts[t], width = table.elements[t] / n;
+        const i64* const indices = gradients.indices[t];
         C* const param = static_cast<C*>(kernel->address(0, t));
         C* const grads = static_cast<C*>(kernel->address(1, t));
         Stream<C> streams[R::STREAMS] = {};
@@ -78,7 +78,7 @@ struct ScatterAddKernel {
 
     void run_thread(i64 id, i64 team) const {
         for (i64 t = 0; t < table.tensors; ++t) {
-            if (!rows.values[t]) continue;
+            if (!gradients.value_counts[t]) continue;
             if (kernel->in_double(t)) add<double>(t, id, team);
             else add<float>(t, id, team);
         }

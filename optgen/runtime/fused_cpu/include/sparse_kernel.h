@@ -19,7 +19,7 @@ void add(u32 dtype, const void* stream, i64 first, i64 n, C* to) {
     else add<float16>(stream, first, n, to);
 }
 
-// Rows with fewer elements are updated several at once.
+// Rows with fewer elements are updated in buffers, several rows at once.
 constexpr i64 MIN_DIRECT_WIDTH = 16;
 
 template <class R>
@@ -27,12 +27,13 @@ struct SparseKernel {
     static constexpr int STREAMS = R::STREAMS;
 
     const ElementwiseKernel<R>& kernel;
-    const SparseGradients& rows;
+    const SparseGradients& gradients;
     const TouchedRows& touched;
     const Threads& threads;
 
     i64 width(i64 t) const {
-        return rows.values[t] ? kernel.table.elements[t] / rows.values[t] : 0;
+        const i64 count = gradients.value_counts[t];
+        return count ? kernel.table.elements[t] / count : 0;
     }
 
     u32 dtype(i64 t, int stream) const { return dtype_of(kernel.table.dtypes[t], stream); }
@@ -61,8 +62,8 @@ struct SparseKernel {
             for (i64 at = 0; at < row_size; at += BUFFER_ELEMENTS) {
                 const i64 n = row_size - at < BUFFER_ELEMENTS ? row_size - at : BUFFER_ELEMENTS;
                 for (int s = 0; s < STREAMS; ++s) {
-                    C* const rows = static_cast<C*>(kernel.address(s, t));
-                    streams[s] = dtype(t, s) ? rows + first + at : nullptr;
+                    C* const base = static_cast<C*>(kernel.address(s, t));
+                    streams[s] = dtype(t, s) ? base + first + at : nullptr;
                 }
                 sum(t, low, at, n, streams[1] = grads);
                 optgen::update<R, C>(
@@ -145,30 +146,30 @@ struct SparseKernel {
     }
 
     static void work(void* at) {
-        const SparseKernel& rows = *static_cast<const SparseKernel*>(at);
-        rows.run_thread(rows.threads.id(), rows.threads.team());
+        const SparseKernel& region = *static_cast<const SparseKernel*>(at);
+        region.run_thread(region.threads.id(), region.threads.team());
     }
 };
 
 // Takes one step of all tensors of a table with sparse gradients. Returns -1, or a tensor with an
 // index out of range; then nothing was changed.
 template <class R>
-i64 step_sparse(const Table& table, const SparseGradients& rows, const Threads& threads) {
+i64 step_sparse(const Table& table, const SparseGradients& gradients, const Threads& threads) {
     if constexpr (SCATTER_ADDS<R>) {
-        ScatterAddKernel<R> unchecked{nullptr, table, rows, threads};
+        ScatterAddKernel<R> unchecked{nullptr, table, gradients, threads};
         if (unchecked.keeps_precision()) {
             const i64 invalid = unchecked.find_invalid();
             if (invalid >= 0) return invalid;
             const ElementwiseKernel<R> kernel(table);
-            ScatterAddKernel<R> region{&kernel, table, rows, threads};
+            ScatterAddKernel<R> region{&kernel, table, gradients, threads};
             run_sparse(region, threads, kernel.traffic);
             return -1;
         }
     }
-    const TouchedRows touched(table, rows);
+    const TouchedRows touched(table, gradients);
     if (touched.invalid >= 0) return touched.invalid;
     const ElementwiseKernel<R> kernel(table);
-    SparseKernel<R> region{kernel, rows, touched, threads};
+    SparseKernel<R> region{kernel, gradients, touched, threads};
     run_sparse(region, threads, kernel.traffic);
     return -1;
 }

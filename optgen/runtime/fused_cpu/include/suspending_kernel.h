@@ -23,8 +23,8 @@ struct SuspendingStep {
     template <class... R>
     SuspendingStep(
         const Table& given_table, const Threads& given_threads, const Program<R>&... programs)
-        : table(given_table), shards(*table.shards), threads(given_threads), step_plan(table, programs...),
-          progress(step_plan.count + 1),
+        : table(given_table), shards(*table.shards), threads(given_threads),
+          step_plan(table, programs...), progress(step_plan.count + 1),
           first(step_plan.count + 1), memory(64), numbers(1),
           channels(2 * shards.rank_groups + 4) {
         i64 bytes = 0;
@@ -73,7 +73,7 @@ struct SuspendingStep {
         } while (any(TensorProgress::READY));
     }
 
-    // A number that a tensor waits with, and its channel: see `counts` in tensor_table.h.
+    // A number of a waiting tensor, and its channel: see `counts` in tensor_table.h.
     struct WaitingNumber {
         i64 tensor, channel;
         double* number;
@@ -101,7 +101,7 @@ struct SuspendingStep {
         }
         HeapArray<double> values(count + 1);
         for (i64 i = 0; i < count; ++i)
-            if (!waiting[i].done && waiting[i].channel < 2 == in_groups)
+            if (!waiting[i].done && (waiting[i].channel < 2) == in_groups)
                 complete_number(waiting, i, count, in_groups, values.data);
         return count > 0;
     }

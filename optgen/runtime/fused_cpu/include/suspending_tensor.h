@@ -1,19 +1,19 @@
-// Runs a tensor through its passes, as a state machine. Suspends before a finish step that reads a
-// reduction, until the other ranks, or the other tensors of the step, have contributed.
+// Runs a tensor through its passes, as a state machine. The tensor suspends before a finish step
+// that reads a reduction, until the other ranks, or the other tensors of the step, have contributed.
 #include "optgen/runtime/fused_cpu/include/phased_kernel.h"
 
 namespace optgen {
 
 struct ProgressMethods;
 
-// State of a tensor between two calls. READY: the inputs of `step` are complete. WAITING: until all
-// tensors of the step have a number to reduce.
+// State of a tensor between two calls. READY: the inputs of `step` are complete. SUSPENDED: the
+// runtime must complete a reduction. WAITING: other tensors have no number to reduce yet.
 struct TensorProgress {
     TensorPlan* plan;
     const ProgressMethods* methods;
     enum State { SWEEPING, READY, SUSPENDED, WAITING, FINISHED } state;
     int pass, step; // `step`: the next finish step
-    u64 incomplete; // reductions of this rank's shard, or of this tensor, only
+    u64 incomplete; // bits: reductions that have only this rank's shard, or this tensor, so far
 };
 
 // Operations on a tensor of such a step, for any rule.

@@ -31,8 +31,8 @@ struct TensorPasses {
     const TensorPlan& plan;
     double* numbers;  // [NUMBERS]
     double* partials; // [block][PARTIALS]: of numbers, and of the reductions to the block's matrix
-    // Row, column and matrix values, if a tile cannot compute them by itself. Below are the sums
-    // that they are converted from.
+    // Row, column and matrix values, if a tile cannot compute them by itself. They are converted
+    // from the sums below.
     C* axis_values[VALUES];
     double* row_sums = nullptr;    // [reduction][chunk][row]
     double* column_sums = nullptr; // [reduction][band][column]

@@ -10,8 +10,8 @@ constexpr i64 SHORT_ROW_TILE = 2048, LONG_ROW_TILE = 4096;
 // place, once in a pass. Its loop still runs over SHORT_ROW_TILE elements at a time: a longer sum in
 // the compute dtype would be less exact.
 constexpr i64 IN_PLACE_TILE = 1 << 13;
-// A tensor is swept in longer tiles, by strips, if it is larger than the caches, has wide rows, and
-// no stream goes through a buffer.
+// A tensor is swept in longer tiles, by strips, if it is larger than the caches, no stream goes
+// through a buffer, and rows have at least this many elements.
 constexpr i64 WIDE_ROW = 2048;
 constexpr i64 CACHE_BYTES = 32 << 20, UNCACHED_TILE = 1 << 14, STRIP = 512;
 // Streams that are converted go through buffers that fill a cache, so their tiles and strips are
@@ -23,7 +23,7 @@ constexpr i64 LONG_ROW = 128;
 constexpr i64 SUMMED_ROWS = 64;
 // A matrix of at most this many elements is never split.
 constexpr i64 MAX_WHOLE_MATRIX = 4096;
-// With more row and column values than this, no row or column value is kept between passes if
+// With more row and column values than this, passes keep no row or column value between them if
 // possible. The limit is twice as high if states are stored rounded, since values must then be
 // recomputed. Above the limit, matrices of a batch are split only above MAX_WHOLE_MATRIX_OF_MANY
 // elements.

@@ -38,24 +38,25 @@ struct TouchedRows {
     HeapArray<i64> start;          // [tensor]: its first touched row; then the number of rows
     i64 invalid = -1;              // a tensor with an index out of range
 
-    TouchedRows(const Table& table, const SparseGradients& rows)
-        : values(value_count(table, rows) + 1), first(value_count(table, rows) + 1),
+    TouchedRows(const Table& table, const SparseGradients& gradients)
+        : values(value_count(table, gradients) + 1), first(value_count(table, gradients) + 1),
           start(table.tensors + 1) {
         i64 at = 0, row = 0;
         for (i64 t = 0; t < table.tensors && invalid < 0; ++t) {
             start[t] = row;
-            if (!collect(rows.indices[t], rows.values[t], rows.rows[t], at)) invalid = t;
-            for (const i64 end = at + rows.values[t]; at < end; ++at)
-                if (at == end - rows.values[t] || values[at].row != values[at - 1].row)
+            const i64 count = gradients.value_counts[t], end = at + count;
+            if (!collect(gradients.indices[t], count, gradients.row_counts[t], at)) invalid = t;
+            for (; at < end; ++at)
+                if (at == end - count || values[at].row != values[at - 1].row)
                     first[row++] = at;
         }
         start[table.tensors] = row;
         first[row] = at;
     }
 
-    static i64 value_count(const Table& table, const SparseGradients& rows) {
+    static i64 value_count(const Table& table, const SparseGradients& gradients) {
         i64 sum = 0;
-        for (i64 t = 0; t < table.tensors; ++t) sum += rows.values[t];
+        for (i64 t = 0; t < table.tensors; ++t) sum += gradients.value_counts[t];
         return sum;
     }
 

@@ -51,7 +51,7 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
     kernel, count = table.kernel, len(batch.params)
     last = first + count
     columns = _columns(kernel, batch, copied)
-    _check(kernel, batch.group, columns)
+    _check_states(kernel, batch.group, columns)
     table.batches.append(batch)
     table.columns.append(columns)
     for stream, column in enumerate(columns):
@@ -90,7 +90,10 @@ def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) ->
 
 
 def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
-    """Return the dtype codes of all streams; only gradients may change dtype between steps."""
+    """Return the dtype codes of all streams, from the memo if gradients have one dtype.
+
+    Between steps, only gradients may change their dtype.
+    """
     dtypes = list(map(_dtype, columns[1]))
     common = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
     known: array[int] | None = batch.memo.get(f"codes with {common}")
@@ -104,12 +107,15 @@ def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
     return known
 
 
-def check(kernel: KernelSignature, batch: Batch) -> None:
-    """Raise the error that `fill_table` would raise about the states of a batch."""
-    _check(kernel, batch.group, _columns(kernel, batch, None))
+def check_states(kernel: KernelSignature, batches: Sequence[Batch]) -> None:
+    """Raise the errors that `fill_table` would raise, before any of these batches is updated."""
+    for batch in batches:
+        _check_states(kernel, batch.group, _columns(kernel, batch, None))
 
 
-def _check(kernel: KernelSignature, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
+def _check_states(
+    kernel: KernelSignature, group: dict[str, Any], columns: list[list[Tensor]]
+) -> None:
     """Raise a `RuntimeError` if a state is absent that the group's values require.
 
     The kernel relies on the values, and would crash without the state.
@@ -124,7 +130,7 @@ def _check(kernel: KernelSignature, group: dict[str, Any], columns: list[list[Te
 
 
 def _shape(param: Tensor) -> tuple[int, int, int, int]:
-    """Return a parameter's number of dimensions, of matrices, of rows and of columns."""
+    """Return the numbers of dimensions, matrices, rows and columns of a parameter."""
     return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
 
 

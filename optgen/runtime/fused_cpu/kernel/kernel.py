@@ -17,18 +17,18 @@ class Kernel(KernelSignature):
     """Compiled rule: its library, and the streams it takes in the order of the table.
 
     A kernel takes tensors of the dtypes whose bit is set in `dtype_bits`, and single numbers of any
-    dtype.
+    dtype. `sweeps` is the path of its sweep library, if it needs one.
     """
 
     suspends = False  # whether steps wait for other ranks, or for the other parameters
 
     def __init__(
-        self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None
+        self, owner: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
     ) -> None:
         super().__init__(owner, ctypes.CDLL(str(library)))
         self.dtype_bits, self.source = dtype_bits, source
-        if swept_by:
-            sweep_library.connect(self._library, swept_by)
+        if sweeps:
+            sweep_library.connect(self._library, sweeps)
         names = [
             "optgen_step",
             *(f"optgen_step_{segment}" for segment in range(2, len(self.calls) + 2)),
@@ -52,7 +52,7 @@ class Kernel(KernelSignature):
                 segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: MatrixCall, table: Table) -> None:
-        """Apply a matrix op to all tensors of a group at once that its condition selects."""
+        """Apply a matrix op to the tensors that its condition selects, a whole group at once."""
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             suited = call.suited(columns[0])

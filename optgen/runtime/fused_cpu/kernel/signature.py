@@ -22,6 +22,7 @@ class KernelSignature:
         self.has_shapes = self._has("optgen_shapes")
         self.by_matrix = self._has("optgen_by_matrix")
         self.calls = parse_calls(self._text("optgen_calls"))
+        # The streams that are no states: operands and results of matrix ops.
         self.locals = tuple(self._text("optgen_locals").split())
         self.streams = 2 + len(self.shaped) + len(self.locals)
         # The parameter and its gradient come first. They have no key in the state, nor do locals.
@@ -40,7 +41,7 @@ class KernelSignature:
     def needed(self, group: Group, param: Tensor | None = None) -> int:
         """Return the streams that parameters of a group must have, as four set bits each.
 
-        With `param`, return those that parameters of its shape must have.
+        With `param`, return the streams that parameters of its shape must have.
         """
         states = self.rule.states
         present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}

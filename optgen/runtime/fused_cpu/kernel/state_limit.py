@@ -15,7 +15,7 @@ _LOCALS = re.compile(r'optgen_locals = "(.*)"')
 def excess(rule: Rule, source: str = "") -> str:
     """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
 
-    The C++ source names the operands and results of matrix ops, which are streams too.
+    Operands and results of matrix ops are streams too; `source`, the rule's C++, names them.
     """
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"

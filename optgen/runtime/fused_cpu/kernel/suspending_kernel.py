@@ -43,7 +43,7 @@ _WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
     ("all", False),
     ("all", True),
 )
-"""Scope of each kind of reduction over parameters, and whether it is a maximum, as in `Step`."""
+"""Kinds of reductions over parameters, in the order of rule_tables.h: scope, and if a maximum."""
 
 
 class Shards:
@@ -80,7 +80,7 @@ class Shards:
     def incomplete(self) -> list[Partial] | WideReduction:
         """Return the sums and maxima that a suspended step needs, as views of kernel memory.
 
-        Tensors need a reduction over several of them only when none needs one over shards.
+        The step asks for a reduction over parameters only when no reduction over shards is left.
         """
         bounds = list(accumulate(self._counts, initial=0))
         memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
@@ -109,9 +109,9 @@ class SuspendingKernel(Kernel):
     suspends = True
 
     def __init__(
-        self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None
+        self, owner: Lowered, library: Path, dtype_bits: int, source: str, sweeps: Path | None
     ) -> None:
-        super().__init__(owner, library, dtype_bits, source, swept_by)
+        super().__init__(owner, library, dtype_bits, source, sweeps)
         self._advance: Any = None
         if self._has("optgen_advance"):  # a kernel without it needs only the sizes of parameters
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
@@ -172,7 +172,7 @@ class SuspendingKernel(Kernel):
 def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]]]:
     """Group the operands of a matrix op by batch, shape and dtype.
 
-    Return the index of a batch and the places in that batch for each group.
+    Return for each group the index of its batch, and the places of the operands in that batch.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):

@@ -17,7 +17,7 @@ from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
 
 SHAPE = 4
-"""Count of the numbers that describe a parameter's shape: dimensions, matrices, rows, columns."""
+"""How many numbers describe a parameter's shape: dimensions, matrices, rows, columns."""
 
 
 class _Table(ctypes.Structure):
@@ -38,8 +38,8 @@ class ShardsStruct(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("of", "rank_groups", "counts", "numbers", "step")]
 
 
-class Columns:
-    """Columns of a table: addresses, sizes, dtype codes and groups of tensors."""
+class TableArrays:
+    """Arrays of a table: addresses, sizes, dtype codes and groups of tensors."""
 
     def __init__(self, streams: int, tensors: int) -> None:
         self.address = array("q", bytes(8 * streams * tensors))
@@ -48,7 +48,7 @@ class Columns:
         self.group = array("i", bytes(4 * tensors))
 
 
-class Table(Columns):
+class Table(TableArrays):
     """`Table` of tensor_table.h, and the arrays that it points to."""
 
     def __init__(self, kernel: KernelSignature, tensors: int, groups: int) -> None:
@@ -63,8 +63,8 @@ class Table(Columns):
         self.struct = _Table(
             tensors,
             *(
-                column.buffer_info()[0]
-                for column in (self.address, self.elements, self.types, self.group, self.fresh)
+                memory.buffer_info()[0]
+                for memory in (self.address, self.elements, self.types, self.group, self.fresh)
             ),
         )
         self.struct.shape = self.shape.buffer_info()[0] if kernel.has_shapes else None
@@ -79,9 +79,9 @@ class Table(Columns):
             self.types[index] = self.types[index] & absent | codes[tensor.dtype]
 
     def set_results(self, stream: int, index: int, results: dict[int, Tensor], source: int) -> None:
-        """Enter the results of a matrix op for some tensors of a group.
+        """Enter the results of a matrix op for some tensors of batch number `index`.
 
-        All other tensors of the group keep their operand as the result.
+        All other tensors of the batch keep their operand, in stream `source`, as the result.
         """
         columns = self.columns[index]
         columns[stream] = list(columns[source])
@@ -92,8 +92,8 @@ class Table(Columns):
 
     def set_hypers(self) -> None:
         """Copy the groups' hyperparameters into one array for the kernel."""
-        self.rows = array("d", chain.from_iterable(self.hypers))
-        self.struct.hypers = self.rows.buffer_info()[0]
+        self._hyper_rows = array("d", chain.from_iterable(self.hypers))
+        self.struct.hypers = self._hyper_rows.buffer_info()[0]
 
     def set_scale(self, optimizer: Lowered) -> None:
         """Have the kernel divide gradients by the scale of a gradient scaler."""

@@ -13,7 +13,7 @@ _SYMBOLS = {
     "team": "omp_get_num_threads",
     "barrier": "GOMP_barrier",
 }
-_children: list[int] = []
+_children: list[int] = []  # empty unless this process was forked
 
 
 class Threads(ctypes.Structure):
@@ -23,9 +23,10 @@ class Threads(ctypes.Structure):
 
 
 def current() -> Threads:
-    """Return as many threads as torch uses: a smaller team would make the pool end other threads.
+    """Return the thread pool, with as many threads as torch uses.
 
-    A forked child has none of the pool's threads and would wait for them forever: it gets one.
+    A smaller team would make the pool end other threads. A forked child has none of the pool's
+    threads and would wait for them forever, so it uses one thread.
     """
     threads = _libgomp()
     serial = _children or not threads.parallel

@@ -26,7 +26,7 @@ from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
 _INLINE = 5  # an implementation stores the sizes of up to 5 dimensions inline
-# The size of an implementation in words of 8 bytes, in the versions of torch tried.
+# The size of an implementation in words of 8 bytes, in the versions of torch that were tried.
 _WORDS = 22 if torch.__version__ >= "2.13" else 23
 _PYTHON = {
     "list_size": "PyList_Size",
@@ -98,6 +98,7 @@ def measure_layout() -> Layout:
     layout.implementation = _implementation(one, other)
     _find_keys(layout, one, other)
     _find_traits(layout)
+    _find_count(layout)
     _find_shape(layout)
     _find_undefined_gradient(layout)
     _check_symbols(layout)
@@ -178,7 +179,7 @@ def _always(words: set[int]) -> tuple[int, int]:
 
 
 def _find_traits(layout: Layout) -> None:
-    """Find the word that holds the dtype's number and the contiguity bit; find the element count.
+    """Find the word that holds the dtype's number and the bit of contiguity.
 
     Other bits of that word may be padding with any value.
     """
@@ -198,11 +199,15 @@ def _find_traits(layout: Layout) -> None:
     if not layout.contiguity_mask:
         raise UnknownLayoutError("no bit tells whether a tensor is contiguous")
     layout.traits, layout.contiguous_bits = 8 * place, contiguous_1 & layout.contiguity_mask
+
+
+def _find_count(layout: Layout) -> None:
+    """Find the word of the number of elements."""
     sizes = [(5, 7), (11, 13), (), (0, 3)]
-    shapes = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
+    samples = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
     counts = [35, 143, 1, 0]
-    places = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
-    layout.count = 8 * _only(places, "the number of elements")
+    found = [i for i in range(_WORDS) if [words[i] for words in samples] == counts]
+    layout.count = 8 * _only(found, "the number of elements")
 
 
 def _find_shape(layout: Layout) -> None:
@@ -232,7 +237,7 @@ def _find_undefined_gradient(layout: Layout) -> None:
 
 
 def _check_symbols(layout: Layout) -> None:
-    """Check that the symbols for addresses and versions do what `data_ptr`, `_version` do."""
+    """Check the symbols for addresses and versions against `data_ptr` and `_version`."""
     param = torch.nn.Parameter(torch.empty(2))
     handle = c_void_p(id(param) + layout.implementation)
     address = c_void_p()
@@ -247,10 +252,9 @@ def _check_symbols(layout: Layout) -> None:
 
 
 def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
-    """Find the slots of a DTensor that hold its local tensor and its spec.
+    """Find the slots of a DTensor that hold its local tensor and its spec, and note its class.
 
-    Find also the word of an implementation that holds the address of its Python object. Store the
-    DTensor's class in the layout.
+    Find also the word of an implementation that holds the address of its Python object.
     """
     words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
     fields = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}

@@ -276,8 +276,8 @@ struct Reader : Streams {
         return true;
     }
 
-    // Tells whether no two gradients begin at one address, if the kernel writes zeros into them:
-    // one would be zero before the other parameter has read it. Looks addresses up in a hash table.
+    // Tells whether no two gradients begin at one address, if the kernel writes zeros into them: a
+    // shared gradient would be zero before the second parameter has read it. Uses a hash table.
     bool gradients_are_separate() const {
         if (!request.zeroes_gradients) return true;
         i64 size = 64;
@@ -319,19 +319,19 @@ i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
 // Takes a step. Returns 1 if everything was read and the step was taken. Returns 0 if something is
 // not as expected; then nothing was changed, and Python must read the tensors itself. The caller
 // holds the interpreter's lock.
-int optgen_repeat(const Request* request) {
+int optgen_read_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.run();
 }
 
 // Reads parameters and gradients only, for an optimizer without states.
-int optgen_look(const Request* request) {
+int optgen_read_gradients(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.read_gradients();
 }
 
 // Takes a step for the lists of a function: `lists` has one for each stream.
-int optgen_update(const Request* request) {
+int optgen_read_lists_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.read_lists() && reader.take_step();
 }

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.table import Columns, Table
+from optgen.runtime.fused_cpu.kernel.table import Table, TableArrays
 from optgen.runtime.fused_cpu.reader import trusted_releases
 from optgen.runtime.fused_cpu.reader.object_layout import (
     Layout,
@@ -65,21 +65,21 @@ class Request(ctypes.Structure):
 
 
 class RequestBuffers:
-    """Request to read columns of tensors, with the memory that the reader needs for it."""
+    """Request to fill the arrays of a table, with the memory that the reader needs for it."""
 
-    def __init__(self, columns: Columns, **fields: Any) -> None:
-        self.params = array("q", bytes(8 * len(columns.elements)))
-        self._handles = array("q", bytes(8 * len(columns.address)))
+    def __init__(self, target: TableArrays, **fields: Any) -> None:
+        self.params = array("q", bytes(8 * len(target.elements)))
+        self._handles = array("q", bytes(8 * len(target.address)))
         arrays = {
             "params": self.params,
             "handles": self._handles,
-            "address": columns.address,
-            "elements": columns.elements,
-            "types": columns.types,
-            "group": columns.group,
+            "address": target.address,
+            "elements": target.elements,
+            "types": target.types,
+            "group": target.group,
         }
         places = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
-        self.request = Request(tensors=len(columns.elements), **places, **fields)
+        self.request = Request(tensors=len(target.elements), **places, **fields)
         self.address = ctypes.addressof(self.request)
 
 
@@ -94,16 +94,16 @@ class Reader:
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
         if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
             raise UnknownLayoutError("structs have different sizes in C++ and in ctypes")
-        self.run_step = library.optgen_repeat
+        self.run_step = library.optgen_read_and_step
         self.run_step.argtypes = (c_void_p,)
-        self.run_call = library.optgen_update
+        self.run_call = library.optgen_read_lists_and_step
         self.run_call.argtypes = (c_void_p,)
-        self._read = library.optgen_look
+        self._read = library.optgen_read_gradients
         self._read.argtypes = (c_void_p,)
         self._layouts: dict[int, Layout] = {}  # by the dtypes that kernels know
 
     def add_dtensor(self, dtensor: Tensor) -> bool:
-        """Measure the layout of DTensors with one of them; tell whether it could be measured."""
+        """Measure the layout of DTensors on this one; tell whether that was possible."""
         try:
             for layout in (self.layout, *self._layouts.values()):
                 if layout.dtensor_type != id(type(dtensor)):
@@ -118,11 +118,11 @@ class Reader:
         The code of a parameter without a gradient is 0. If the reader cannot read some tensor,
         return an empty list.
         """
-        columns = Columns(2, sum(map(len, lists)))
+        filled = TableArrays(2, sum(map(len, lists)))
         places = array("q", map(id, lists))
         allowed = array("Q", [self.layout.stream_dtypes]) * len(lists)
         request = RequestBuffers(
-            columns,
+            filled,
             layout=ctypes.pointer(self.layout),
             groups=len(lists),
             lists=places.buffer_info()[0],
@@ -131,7 +131,7 @@ class Reader:
         request.params[:] = array("q", map(id, chain.from_iterable(lists)))
         if not self._read(request.address):
             return []
-        codes = iter(columns.types)
+        codes = iter(filled.types)
         return [list(islice(codes, len(params))) for params in lists]
 
     def request_for(self, kernel: Kernel, table: Table) -> RequestBuffers:

@@ -17,7 +17,8 @@ struct Request {
                           // have; none if the group must have no gradients
     const u64* allowed;   // [group]: bit k: parameters may have torch's dtype k
     const i64* const* views; // [group]: the number of axes of the group's view, then their sizes, of
-                          // which one may be -1; null if it has none; null if no group has one
+                          // which one may be -1. Null for a group without a view; the whole list is
+                          // null if no group has one
     Object state;         // the optimizer's state: a dict by parameter
     i64 entries;          // number of entries of the state
     const i64* order;     // [entry of state]: index of its tensor, or -1
@@ -29,9 +30,10 @@ struct Request {
     i64 by_matrix;        // whether parameters must be contiguous
     i64 zeroes_gradients; // whether the kernel leaves gradients at zero
     i64 tensors;
-    const Object* specs;  // [stream][tensor]: expected sharding spec, or null; null if none
-    u64 group_cells;      // dtypes of the cells after these, which hold states of groups and have
-                          // their addresses already
+    const Object* specs;  // [stream][tensor]: expected sharding spec, or null; the whole list is
+                          // null if no tensor is sharded
+    u64 group_cells;      // dtype codes, as in `types`, of the cells that hold states of groups:
+                          // they follow the scalar cells, and have their addresses already
     Object* params;       // [tensor]: parameters of the last step, without repeats; for a function,
                           // scratch
     void** handles;       // [stream][tensor], scratch
@@ -119,7 +121,7 @@ struct Streams {
         return object && is_tensor(object) ? object : nullptr;
     }
 
-    // Does the same for the handle of a gradient.
+    // Returns the handle of a gradient, or of its local shard; null as above.
     const void* local_gradient(const void* grad, i64 t) const {
         if (!request.specs || !request.specs[request.tensors + t]) return grad;
         const Object object = at<Object>(at<const void*>(grad, 0), layout.object);

@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def _equals_torch(ours: Any, theirs: Any, **arguments: Any) -> bool:
-    """Take steps of tensors that the reader can read, and of others; tell if it read the former."""
+    """Take steps of tensors that the reader can read, and of others; tell if it read the first."""
     readable = list(_tensors())
     unreadable = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
     cached, _ = (_steps(ours, theirs, tensors, arguments) for tensors in (readable, unreadable))

@@ -1,7 +1,7 @@
-"""Decide whether the C++ reader may follow the memory of torch's objects.
+"""Decide whether the C++ reader may read the memory of torch's objects.
 
-On trusted releases of torch it may at once. On any other release a trial (trial.py) must pass
-first.
+On trusted releases of torch, the reader may do so at once. On any other release, a trial (trial.py)
+must pass first.
 """
 
 import os
@@ -21,7 +21,7 @@ def check(source: str) -> None:
 
     On a release of torch that is not trusted, the reader of the source text must pass its trial.
 
-    `OPTGEN_TENSOR_READER` overrides the choice: "0" forbids it, "1" allows it on any torch.
+    `OPTGEN_TENSOR_READER` overrides the choice: "0" forbids measuring, "1" allows it on any torch.
     """
     setting = os.environ.get("OPTGEN_TENSOR_READER")
     if setting == "0":

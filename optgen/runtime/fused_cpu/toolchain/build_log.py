@@ -20,8 +20,8 @@ def save(library: Path, log: str, source: str) -> Path | None:
     """Write the compiler's commands and output to a log, and the source beside the log.
 
     Returns:
-        The path of the log: in the library's folder, or among temporary files if that folder is
-        deleted with the process. None if the log cannot be written.
+        The path of the log; None if the log cannot be written. The log lies in the library's folder
+        if possible, but among temporary files if that folder is deleted when the process ends.
     """
     for path in _places(library):
         with suppress(OSError):

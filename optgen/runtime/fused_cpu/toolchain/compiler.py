@@ -16,7 +16,7 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import limit, run
 _LIBRARY = ("-std=c++17", "-shared", "-fPIC")
 _PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY)
 _NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
-# Loop unswitching copies a loop for every branch: it compiles three times as long, and the loops
+# Loop unswitching copies a loop for every branch: builds take three times as long, and the loops
 # run no faster.
 _TUNED = (*_NATIVE, "-fno-unswitch-loops")
 _WIDE = (*_TUNED, "-mprefer-vector-width=512")
@@ -127,11 +127,11 @@ def build(command: list[str], source: Path, target: Path) -> None:
     """
     end, log = time.monotonic() + limit(), []
     for flags in FLAG_SETS:
-        whole = [*command, *flags, str(source), "-o", str(target)]
-        status, printed = run(whole, target.parent, end - time.monotonic())
+        full_command = [*command, *flags, str(source), "-o", str(target)]
+        status, printed = run(full_command, target.parent, end - time.monotonic())
         if status == 0 and target.is_file():
             return
-        log.append(f"{shlex.join(whole)}\n{printed}exit status {status}\n")
+        log.append(f"{shlex.join(full_command)}\n{printed}exit status {status}\n")
     raise RefusedError(shlex.join(command), source.name, "\n".join(log))
 
 

@@ -26,8 +26,8 @@ _MEMORY = re.compile(r"out of memory|memory exhausted|Cannot allocate memory|std
 
 _running: set["subprocess.Popen[str]"] = set()
 # One entry per call of `end_all`. A compiler that starts during a call is not yet in `_running`;
-# the entry tells its thread to end it.
-_ends: list[None] = []
+# the entry tells the compiler's thread to end it.
+_end_calls: list[None] = []
 _hung: set[tuple[str, float]] = set()  # compilers and limits that timed out; not tried again
 
 
@@ -58,7 +58,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     attempt = name, limit()
     if attempt in _hung or seconds <= 0:
         raise _too_long(name)
-    ends = len(_ends)
+    calls_before = len(_end_calls)
     try:
         process = _start(command, folder)
     except OSError as error:
@@ -68,7 +68,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     with process:
         _running.add(process)
         try:
-            if len(_ends) > ends:
+            if len(_end_calls) > calls_before:
                 _end(process)
             printed, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -86,7 +86,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
 
 def end_all() -> None:
     """End all compilers that run or are starting; a keyboard interrupt does not reach them."""
-    _ends.append(None)
+    _end_calls.append(None)
     for process in list(_running):
         _end(process)
 

@@ -2,8 +2,8 @@
 
 A library is built in a temporary folder and moved into place as a whole. A process that is killed
 at any moment leaves at most that folder and a checksum behind. The SHA-256 of each library is
-stored beside it. It is written first and checked before every load: to open a damaged library kills
-the process, and no `try` helps.
+stored beside the library. The checksum is written first and checked before every load: a damaged
+library would crash the process that opens it.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Build the library that sweeps over blocks of tensors, for kernels of rules with phases.
 
 The library reads a rule from a table. So it serves all such rules, and a second compiler process
-can build it while the first one builds the kernel. This takes two thirds of the time of a single
-build of both.
+can build it while the first one builds the kernel. This takes two thirds of the time that one
+process would take for both.
 """
 
 import ctypes
@@ -32,7 +32,8 @@ def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[]
         return lambda: None
     defines = "".join(f"#define {name} {int(sign in source)}\n" for name, sign in _FEATURES.items())
     request = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
-    # Two threads that search would wait for each other, so this thread searches.
+    # This thread searches the cache for the kernel next, so it searches for both libraries. Two
+    # threads that search would wait for each other.
     path = dtype_variants.find_built(*request)
     return (lambda: path) if path else executor.submit(dtype_variants.build, *request).result
 

@@ -100,7 +100,7 @@ def test_a_first_step_builds_each_library_once(
     own = [text for text in built if "OPTGEN_TYPES 64" in text]
     assert sorted("optgen_step" in text for text in own) == [False, True]
     # unless an earlier test has built the reader
-    readers = [text for text in built if "optgen_repeat" in text]
+    readers = [text for text in built if "optgen_read_and_step" in text]
     assert len(built) == len(own) + len(readers)
 
 
