@@ -2,7 +2,7 @@
 
 The generator is Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random numbers: as easy as
 1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Here it computes with int32, whose sums wrap
-around. It reads no tensor's number, so a graph can capture it.
+around. It reads no tensor's value on the host, so a graph can capture it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def random(
     first = params[0]
     places = _places(first, collectives)
     drawn = torch.empty(places.shape, dtype=_dtype(first), device=first.device)
-    key, above = _key(first, seed, step, call), _whole(stream)
+    key, whole_stream = _key(first, seed, step, call), _whole(stream)
     for into, at in _pieces(drawn, places):
-        even, odd = _words(key, above, at >> 1)
+        even, odd = _words(key, whole_stream, at >> 1)
         into.copy_(torch.where(at & 1 == 0, even, odd)).mul_(2.0**-24)
     return [drawn] * len(params)
 
@@ -63,9 +63,9 @@ def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) ->
     """
     first = x.tensors[0] if isinstance(x, TensorList) else x
     drawn = torch.empty(first.shape, dtype=_dtype(first), device=first.device)
-    key, above = _key(first, seed, step, call), _whole(stream)
+    key, whole_stream = _key(first, seed, step, call), _whole(stream)
     for into, at in _pieces(drawn, _places(first, None)):
-        distances, angles = (each.to(drawn.dtype) for each in _words(key, above, at))
+        distances, angles = (each.to(drawn.dtype) for each in _words(key, whole_stream, at))
         distances.add_(1).mul_(2.0**-24).log_().mul_(-2).sqrt_()
         into.copy_(angles.mul_(2 * pi / 2**24).cos_().mul_(distances))
     return TensorList([drawn] * len(x.tensors)) if isinstance(x, TensorList) else drawn
@@ -92,7 +92,7 @@ def _key(like: Tensor, seed: Number, step: Number, call: int) -> tuple[Tensor, T
 def _words(
     key: tuple[Tensor, Tensor], stream: int | Tensor, blocks: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return two numbers of 24 bits for each numbered block of a stream."""
+    """Return two numbers of 24 bits for each block of a stream; `blocks` are their indices."""
     high = (blocks >> 32) | (stream << 8)
     x, y = _threefry(key, blocks.to(torch.int32), high.to(torch.int32))
     return (x >> 8) & 0xFFFFFF, (y >> 8) & 0xFFFFFF
@@ -120,6 +120,7 @@ def _places(param: Tensor, collectives: Collectives | None) -> Tensor:
 
 
 def _whole(number: Number) -> int | Tensor:
+    """Return a number as an integer; 0 for NaN."""
     if isinstance(number, Tensor):
         return number.nan_to_num(0.0).to(torch.int64)
     return int(number) if number == number else 0  # an infinite seed gives NaN
