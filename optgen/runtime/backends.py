@@ -56,8 +56,8 @@ class CachedCall(Protocol):
 class Backend(Protocol):
     """An object that takes batches through one lowering.
 
-    * `zeroes_gradients`: whether its updates leave dense gradients at zero, if a rule asks for
-      that. `dispatch` does so after the updates of other backends.
+    * `zeroes_gradients`: whether its updates write zeros into dense gradients, if a rule asks for
+      that. If not, `dispatch` writes the zeros after the updates.
     """
 
     zeroes_gradients: bool
@@ -112,12 +112,14 @@ def backend(lowering: str) -> Backend:
 def backend_of(rule: Rule, lowering: str) -> Backend:
     """Return the backend that takes a rule through a lowering.
 
-    The step of a rule on whole matrices is eager code. In a fused lowering it calls sweeps.
+    A rule on whole matrices has no fused step. In a fused lowering, its step is eager code, which
+    calls a compiled function for each elementwise part.
     """
     return _outlined() if rule.why_uncut and BACKENDS[lowering].device else backend(lowering)
 
 
 @cache
 def _outlined() -> Backend:
+    """Return the backend that runs the generated module `outlined`."""
     made: Backend = importlib.import_module(BACKENDS["foreach"].module).backend("outlined")
     return made

@@ -44,9 +44,10 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     """
     context = optimizer._context
     try:
-        # The C++ reader finds states of parameters and of groups only.
-        handed = bool(context.given) or optimizer.rule.needs_inputs
-        if grads is None and not handed and _take_fast_path(optimizer):
+        # A cached step cannot take extra inputs: the C++ reader finds only states of parameters
+        # and of groups.
+        takes_inputs = bool(context.given) or optimizer.rule.needs_inputs
+        if grads is None and not takes_inputs and _take_fast_path(optimizer):
             context.before = None
             return
         prepared = _prepare(optimizer, grads)
@@ -56,7 +57,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     stepped = False
     try:
         cached = [update() for update in prepared.updates]
-        context.cached = cached[0] if len(cached) == 1 and not handed else None
+        context.cached = cached[0] if len(cached) == 1 and not takes_inputs else None
         for batch in prepared.batches:
             write_back(batch, with_gradients=is_scaled(optimizer) or bool(prepared.zeroed))
             store_group_states(optimizer.rule, batch)
@@ -120,8 +121,8 @@ def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Pre
             wide = wide_step.prepare(optimizer, by_lowering, consensus)
             return _Prepared(batches, [wide], zeroed)
         order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
-        calls = [(backend_of(optimizer.rule, n), by_lowering[n]) for n in order]
-        updates = [one.prepare(optimizer, listed, consensus) for one, listed in calls]
+        pairs = [(backend_of(optimizer.rule, n), by_lowering[n]) for n in order]
+        updates = [taker.prepare(optimizer, taken, consensus) for taker, taken in pairs]
         return _Prepared(batches, updates, zeroed)
 
 
@@ -136,7 +137,7 @@ def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, lis
 
 
 def _check_separate(optimizer: Stepping, batches: Sequence[Batch]) -> None:
-    """Raise an error if a gradient would be zero before all that it belongs to have read it."""
+    """Raise an error if parameters share a gradient: one update would zero it before the next."""
     grads = (grad for batch in batches for grad in batch.grads)
     places = [data_ptr(grad) for grad in grads if not grad.is_sparse and numel(grad)]
     if len(set(places)) < len(places):
@@ -148,9 +149,14 @@ def _check_separate(optimizer: Stepping, batches: Sequence[Batch]) -> None:
 
 def _zeroed(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:
     """Return the identities of the gradients that kernels leave at zero."""
-    lists = (each for n, each in by_lowering.items() if backend_of(rule, n).zeroes_gradients)
-    dense = (batch for each in lists for batch in each if not batch.dispatch_key.sparse_grad)
-    return {id(grad) for batch in dense for grad in batch.grads}
+    return {
+        id(grad)
+        for lowering, batches in by_lowering.items()
+        if backend_of(rule, lowering).zeroes_gradients
+        for batch in batches
+        if not batch.dispatch_key.sparse_grad
+        for grad in batch.grads
+    }
 
 
 def _zero_others(

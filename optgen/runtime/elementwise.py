@@ -37,6 +37,7 @@ class Elementwise:
 
     def __init__(self, rule: Rule, lowerings: str) -> None:
         self.rule, self.lowerings = rule, lowerings
+        # For each list: parameters, gradients, states.
         self.written = (True, False, *(state.written for state in rule.states))
         self._cached: dict[int, tuple[str, CachedCall]] = {}  # by the length of the lists
 

@@ -36,7 +36,8 @@ class InputOptimizer(GeneratedOptimizer):
 
         Raises:
             TypeError: The rule has no such input, or one has the wrong type or dtype.
-            ValueError: An input has the wrong length or shape, or lacks what the rule needs.
+            ValueError: An input has the wrong length or shape, or a tensor that the rule needs is
+                missing.
             RuntimeError: An input is on another device than its parameter.
         """
         check_names(type(self).__name__, self.rule, inputs)

@@ -65,7 +65,7 @@ class _Form:
     named: Mapping[str, str | tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        """Raise a TypeError for unknown and missing names, which would else be ignored silently."""
+        """Raise a TypeError for unknown and missing names, which would be ignored otherwise."""
         hypers = [self.named.get(key, key) for key in self.kind.rule.hypers]
         hyper_names = [name for h in hypers for name in ((h,) if isinstance(h, str) else h)]
         known = {*self.names[:2], *self.lists.values(), *hyper_names, "state_steps"}
@@ -101,7 +101,7 @@ class _Form:
             group["differentiable"] = torch.is_grad_enabled() and _requires_grad(arguments)
         lists = {key: arguments[name] for key, name in self.lists.items()}
         self._check(group, lists)
-        optimizer = _stateless(self.kind, group)
+        optimizer = _make_optimizer(self.kind, group)
         states = self._states(arguments, lists, len(params))
         optimizer.state.update(zip(params, states, strict=True))
         if len(optimizer.state) != len(params):
@@ -150,7 +150,7 @@ _captured: list[GeneratedOptimizer] = []
 """Optimizers of captured steps; kept forever, since graphs read their tables at every replay."""
 
 
-def _stateless(kind: type[GeneratedOptimizer], group: dict[str, Any]) -> GeneratedOptimizer:
+def _make_optimizer(kind: type[GeneratedOptimizer], group: dict[str, Any]) -> GeneratedOptimizer:
     """Make an optimizer for one step, which no hook, profiler or framework sees."""
     optimizer = kind.__new__(kind)
     optimizer._reset_context()

@@ -36,10 +36,10 @@ class Program(NamedTuple):
 
 
 class ModeOptimizer(GeneratedOptimizer):
-    """An optimizer whose parameters are at one point to train, and at another to evaluate.
+    """An optimizer whose parameters have other values in evaluation than in training.
 
-    It begins in train mode. A parameter that lacks one of a program's states has taken no step, or
-    its group has no such state; it is the same in both modes.
+    It begins in train mode. A parameter that lacks one of a program's states has the same value in
+    both modes: it has taken no step, or its group has no such state.
     """
 
     train_program: ClassVar[Program]
@@ -98,7 +98,7 @@ class ModeOptimizer(GeneratedOptimizer):
         self, function: Elementwise, program: Program, group: Group
     ) -> Callable[[], None]:
         """Return the call of a program for one group; all errors end here."""
-        params = {id(param): param for param in group["params"]}  # one may stand there twice
+        params = {id(param): param for param in group["params"]}  # a parameter may be listed twice
         rows = [self._tensors(param, program.keys) for param in params.values()]
         columns = [list(column) for column in zip(*filter(None, rows), strict=True)]
         for place, key in enumerate(program.keys if columns else ()):

@@ -45,7 +45,7 @@ class State:
     rows: bool = True  # false: updated as a whole, so sparse gradients are made dense
     written: bool = True  # false: the rule only reads it
     on_device: bool = False  # a scalar that a reduction feeds: always on the parameter's device
-    of_group: bool = False  # such a scalar that all parameters of a group share, kept in the group
+    of_group: bool = False  # an `on_device` scalar that the group keeps for all its parameters
     given: str = ""  # of an extra input: the argument of `step` that hands it over
     block: int = 256  # of a quantized state: the elements that share a scale
     map: str = "dynamic"  # of a quantized state: the values that codes stand for, or "linear"
@@ -123,17 +123,17 @@ class Rule:
     scatter_adds: bool = False  # it only adds a multiple of a sparse gradient to the parameter
     dense_only: tuple[str, ...] = ()  # group values that forbid sparse gradients if true
     scalar_device: str = "cpu"  # or "param": its parameter's, as in fused and capturable groups
-    tensor_hypers: tuple[str, ...] = ("lr",)  # if one is a tensor, its dtype is computed in
+    tensor_hypers: tuple[str, ...] = ("lr",)  # if a tensor, the for-loop uses its dtype
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     widens: bool = False  # eager code computes in float32 or wider: it rounds itself, or draws
     draws: bool = False  # it draws random numbers, by the places of elements
-    why_uncut: str = ""  # why it works on whole tensors, statement by statement: it is not fused
+    why_uncut: str = ""  # why it is not cut into sweeps; it then has no fused step
     by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
-    sweeps: tuple[str, ...] = ()  # functions for the elementwise parts of such a rule
-    why_not_in_triton: str = ""  # why a rule that is cut has no lowering to Triton
+    sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
+    why_not_in_triton: str = ""  # why it has no lowering to Triton, although it is cut into sweeps
     ranked: bool = False  # it has matrices of the rank, which is a group value
-    wide: bool = False  # it has numbers of several parameters, which take each step together
+    wide: bool = False  # it reduces over several parameters, which take each step together
     zero_grad: bool = False  # a step leaves the gradients at zero
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
@@ -171,7 +171,7 @@ class Rule:
         return tuple(state for state in self.states if state.is_quantized)
 
     def why_codes_are_not_read(self, lowering: str) -> str:
-        """Say why a lowering's kernel does not read states of 8 bits; "" if it does."""
+        """Return why a lowering's kernel does not read states of 8 bits; "" if it does."""
         if not self.quantized_states or lowering in self.codes_readers:
             return ""
         if self.codes_readers:
@@ -224,7 +224,7 @@ def _choice_index(key: str, value: object, choices: tuple[str | None, ...]) -> i
 
 
 def drop_unset(defaults: Mapping[str, Any], absent: Mapping[str, object]) -> dict[str, Any]:
-    """Return the defaults without keys whose value `absent` gives to missing keys anyway."""
+    """Return the defaults without the keys that have the value which `absent` gives them."""
     return {k: v for k, v in defaults.items() if k not in absent or v is not absent[k]}
 
 

@@ -1,6 +1,7 @@
 """Private names of torch that the runtime uses, in one file, because a new torch may change them.
 
-Other files use `torch._foreach_*`, and private attributes of tensors and optimizers.
+Other files use two more kinds: `torch._foreach_*`, and private attributes of tensors and
+optimizers.
 """
 
 import sys
@@ -66,7 +67,7 @@ _TORCH_WRAPPER_CODE = profile_hook_step(lambda: None).__code__
 
 
 def wrapped_by_torch(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether torch has wrapped the step of the optimizer's class, and so runs the hooks."""
+    """Tell whether torch has wrapped the step of the optimizer's class; torch then runs hooks."""
     return getattr(type(optimizer).step, "__code__", None) is _TORCH_WRAPPER_CODE
 
 

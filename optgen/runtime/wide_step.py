@@ -23,7 +23,7 @@ def prepare(
     updates: list[Update] = []
     groups: list[int] = []
     for batch, lowering in pairs:
-        _check(optimizer, batch)
+        _check_listed_once(optimizer, batch)
         of_batch = list(backend(lowering).wide_updates(optimizer, batch, consensus))
         updates += of_batch
         groups += [batch.group_id] * len(of_batch)
@@ -42,7 +42,7 @@ def prepare(
     return update
 
 
-def _check(optimizer: Optimized, batch: Batch) -> None:
+def _check_listed_once(optimizer: Optimized, batch: Batch) -> None:
     if batch.dispatch_key.occurrence:
         raise RuntimeError(
             f"{type(optimizer).__name__} reduces over parameters, and one is listed twice: list it "

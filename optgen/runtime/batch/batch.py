@@ -86,9 +86,11 @@ class Batch:
             lists = columns = [self.params, *filter(None, self.states)]
             if self.dispatch_key.facts or self.dispatch_key.given:  # a state may be None
                 columns = [[value for value in column if value is not None] for column in columns]
-            flat = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
-            rows = () if flat else enumerate(zip(*lists, strict=True))
-            self._noncontiguous = [index for index, row in rows if not all(map(_in_order, row))]
+            none = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
+            rows = () if none else enumerate(zip(*lists, strict=True))
+            self._noncontiguous = [
+                index for index, row in rows if not all(map(_counts_as_contiguous, row))
+            ]
         return self._noncontiguous
 
     @property
@@ -108,7 +110,7 @@ class Batch:
         return chain(self.params, self.grads, *self.states, self.steps)
 
     def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
-        """Return the tensors that kernels only read; if `scaled`, they unscale gradients."""
+        """Return the tensors that kernels only read; if `scaled`, they write gradients too."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]
         return chain(*columns, () if scaled or rule.zero_grad else self.grads)
@@ -179,11 +181,11 @@ class Batch:
         part._noncontiguous = part._grad_dtypes = None
 
 
-def _in_order(tensor: Tensor | None) -> bool:
+def _counts_as_contiguous(tensor: Tensor | None) -> bool:
     """Tell whether a tensor is contiguous; None and sparse tensors count as contiguous."""
     return tensor is None or tensor.layout is not torch.strided or tensor.is_contiguous()
 
 
 def _all_or_none(column: list[Any]) -> list[Any]:
-    """Return a part's states; [] if they are None, as then all are: their facts are equal."""
+    """Return a part's states; [] if they are None. As a part has one set of facts, all are."""
     return [] if column and column[0] is None else column

@@ -55,8 +55,8 @@ def check_types(rule: Rule, batch: Batch) -> None:
     _check_numbers(rule, batch)
     _check_devices(rule, batch)
     for key, column in _named_columns(rule, batch):
-        numbers = (value for value in _present(column) if type(value) is not QuantizedTensor)
-        unsupported = set(map(_dtype, numbers)) - _SUPPORTED
+        plain = (value for value in _present(column) if type(value) is not QuantizedTensor)
+        unsupported = set(map(_dtype, plain)) - _SUPPORTED
         for dtype in unsupported:
             raise NotImplementedError(f"{key} is of {dtype}: steps compute with real numbers")
     _check_shapes(rule, batch)
@@ -151,7 +151,7 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
             if isinstance(state.shape, str):
                 wanted = state.shape_for(like)
             else:
-                like = batch.seen[index]  # a shard is no shard of a square
+                like = batch.seen[index]  # the whole parameter decides the size of a matrix state
                 whole = state.shape_for(like, rank)
                 wanted = local_matrix_shape(batch.members[index], state, whole)
             if list(values.shape) != wanted:

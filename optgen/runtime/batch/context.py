@@ -30,20 +30,20 @@ class StepContext:
     """The batches of the last step, and the states to restore if the current step fails."""
 
     batches: dict[int, Batch] = field(default_factory=dict)  # by the identity of the group
-    created: list[Created] = field(default_factory=list)  # by the current step
+    created: list[Created] = field(default_factory=list)  # fresh states of the current step
     placeholders: list[Placeholder] = field(default_factory=list)
     before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set before states change
     cached: CachedStep | None = None  # set if one backend took the whole step
     given: dict[str, Any] = field(default_factory=dict)  # extra inputs of this step, unchecked
-    original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group, as above
+    original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group identity
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""
         self.created, self.before = [], None
         for batch in self.batches.values():
             batch.drop_tensors()
-        whole = {key: batch for key, batch in self.batches.items() if not batch.indices}
-        self.batches = whole
+        # A part is kept by its batch; its group is a new dict in every step.
+        self.batches = {key: each for key, each in self.batches.items() if not each.indices}
 
 
 class Stepping(Optimized, Protocol):

@@ -46,7 +46,7 @@ def _check_number(key: str, value: object) -> None:
 
 
 def adopt_group_states(rule: Rule, group: Group) -> None:
-    """Create the states of a new group. It gets copies of tensors that its author has given."""
+    """Create the states of a new group; replace tensors that the user put there by copies."""
     for state in rule.group_states:
         if isinstance(given := group.get(state.key), Tensor):
             group[state.key] = given.detach().clone()

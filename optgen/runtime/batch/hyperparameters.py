@@ -83,7 +83,10 @@ _numbers: WeakKeyDictionary[type[Any], Numbers] = WeakKeyDictionary()
 
 
 def numbers_of(owner: Lowered) -> Numbers:
-    """Return the hyperparameters of an optimizer's class, from a cache; `owner` is no function."""
+    """Return the hyperparameters of an optimizer's class, from a cache.
+
+    `owner` must be no function: all functions are of one class.
+    """
     kind = type(owner)
     if kind not in _numbers:
         _numbers[kind] = Numbers(owner)

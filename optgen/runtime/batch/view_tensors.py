@@ -26,7 +26,7 @@ def view_tensors(rule: Rule, batch: Batch) -> None:
     States of rows, columns and single numbers have the view's shape already.
 
     Raises:
-        RuntimeError: A gradient or a state has not its parameter's shape.
+        RuntimeError: A gradient or a state has another shape than its parameter.
     """
     viewer = _Viewer(batch)
     states = [

@@ -75,5 +75,5 @@ class EagerBackend:
 
 
 def backend(lowering: str) -> EagerBackend:
-    """Return the backend of one of the two lowerings."""
+    """Return the backend that runs a generated module: "forloop", "foreach" or "outlined"."""
     return EagerBackend(lowering)

@@ -74,7 +74,7 @@ def _kinds(rule: Rule, batch: Batch) -> list[int]:
 
 
 def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
-    """Return one list, the dtype of each gradient, if the gradients have several dtypes.
+    """Return a list with the list of the gradients' dtypes; an empty list if all are equal.
 
     Unlike the numbers of `_kinds`, the dtypes of gradients can change in every step.
     """

@@ -65,7 +65,7 @@ class OneDtype(NamedTuple):
 def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = None) -> OneDtype:
     """Return the lists of a bucket; a list of another dtype than the common one is converted.
 
-    Of shards, `seen` is a whole parameter in the shape that the rule sees.
+    For shards, `seen` is a whole parameter in the shape that the rule sees.
     """
     if rule.widens:
         return _unquantized(columns) if rule.quantized_states else OneDtype(columns, [])

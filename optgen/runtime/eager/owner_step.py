@@ -195,7 +195,7 @@ class _Replicated:
                 shard.copy_(own_shard(whole, self.layout.axes))
 
     def _unknown(self) -> Tensor:
-        """Return room for all whole tensors, on the device of the collectives."""
+        """Return unknown numbers for all whole tensors, on the device of the collectives."""
         shape = (len(self.shards), *self.layout.shape)
         device = self.leader.shards[0].device
         return torch.full(shape, _UNKNOWN, dtype=torch.float64, device=device)
@@ -218,7 +218,7 @@ def _stand_in(column: list[Tensor], layout: Layout) -> list[Tensor]:
 def _completed(requests: Update, leader: Gather) -> Update:
     """Yield the requests of owners for reductions over several parameters, with all numbers.
 
-    An owner knows the numbers of its own parameters. So the ranks first complete the numbers.
+    An owner knows only the numbers of its own parameters. So the ranks first complete the numbers.
     """
     groups = tuple(axis.group for axis in leader.sharded_axes)
     answer: Any = None
@@ -227,8 +227,8 @@ def _completed(requests: Update, leader: Gather) -> Update:
             asked: Any = requests.send(answer)
         except StopIteration:
             return
-        shape, device = len(leader.shards), leader.shards[0].device
-        numbers = torch.full((shape,), _UNKNOWN, dtype=torch.float64, device=device)
+        count, device = len(leader.shards), leader.shards[0].device
+        numbers = torch.full((count,), _UNKNOWN, dtype=torch.float64, device=device)
         if owned := leader.owned:
             numbers[owned] = asked.numbers.to(device)
         yield [Partial(numbers, groups)]

@@ -2,7 +2,7 @@
 
 The generator is Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random numbers: as easy as
 1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Here it computes with int32, whose sums wrap
-around. It reads no tensor's number, so a graph can capture it.
+around. It reads no tensor's value on the host, so a graph can capture it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def random(
         collectives: How the parameters are sharded.
     """
     first = params[0]
-    key, above = _key(first, seed, step, call), _whole(stream)
+    key, whole_stream = _key(first, seed, step, call), _whole(stream)
 
     def numbers(at: Tensor) -> Tensor:
-        even, odd = _words(key, above, at >> 1)
+        even, odd = _words(key, whole_stream, at >> 1)
         return torch.where(at & 1 == 0, even, odd) >> 8 & 0xFFFFFF
 
     return [_drawn(first, collectives, numbers).mul_(2.0**-24)] * len(params)
@@ -64,10 +64,10 @@ def random16(
 ) -> list[Tensor]:
     """Return numbers as `random` does, of 16 bits instead of 24. Four elements share a block."""
     first = params[0]
-    key, above = _key(first, seed, step, call), _whole(stream)
+    key, whole_stream = _key(first, seed, step, call), _whole(stream)
 
     def numbers(at: Tensor) -> Tensor:
-        words = _words(key, above, at >> 8 << 6 | at >> 1 & 63)
+        words = _words(key, whole_stream, at >> 8 << 6 | at >> 1 & 63)
         word = torch.where(at & 128 == 0, *words)
         return torch.where(at & 1 == 0, word, word >> 16) & 0xFFFF
 
@@ -83,9 +83,9 @@ def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) ->
     """
     first = x.tensors[0] if isinstance(x, TensorList) else x
     drawn = torch.empty(first.shape, dtype=_dtype(first), device=first.device)
-    key, above = _key(first, seed, step, call), _whole(stream)
+    key, whole_stream = _key(first, seed, step, call), _whole(stream)
     for into, at in _pieces(drawn, _places(first, None)):
-        words = (word >> 8 & 0xFFFFFF for word in _words(key, above, at))
+        words = (word >> 8 & 0xFFFFFF for word in _words(key, whole_stream, at))
         distances, angles = (word.to(drawn.dtype) for word in words)
         distances.add_(1).mul_(2.0**-24).log_().mul_(-2).sqrt_()
         into.copy_(angles.mul_(2 * pi / 2**24).cos_().mul_(distances))
@@ -124,7 +124,7 @@ def _key(like: Tensor, seed: Number, step: Number, call: int) -> tuple[Tensor, T
 def _words(
     key: tuple[Tensor, Tensor], stream: int | Tensor, blocks: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the two words of each numbered block of a stream."""
+    """Return the two words of each block of a stream; `blocks` are their indices."""
     high = (blocks >> 32) | (stream << 8)
     return _threefry(key, blocks.to(torch.int32), high.to(torch.int32))
 
@@ -151,6 +151,7 @@ def _places(param: Tensor, collectives: Collectives | None) -> Tensor:
 
 
 def _whole(number: Number) -> int | Tensor:
+    """Return a number as an integer; 0 for NaN."""
     if isinstance(number, Tensor):
         return number.nan_to_num(0.0).to(torch.int64)
     return int(number) if number == number else 0  # an infinite seed gives NaN

@@ -1,7 +1,7 @@
 """Compute with one number per parameter: step counts, scalar states, hyperparameters.
 
 The functions from `holds` on take floats, tensors, and TensorLists. So the functional form of a
-rule is written once. Graph capture and autograd need float64 tensors, all else uses floats.
+rule is written once. Graph capture and autograd need float64 tensors; all other steps use floats.
 """
 
 import builtins
@@ -215,9 +215,10 @@ def _spread(chosen: Scalar, other: Scalar) -> Scalar:
 
 
 def where_number(condition: Tensor | TensorList, a: Scalar, b: Scalar) -> Tensor:
-    """Choose one of two numbers by a number of a tensor.
+    """Choose one of two numbers by a condition that is a tensor of one element.
 
-    Return a 0-dim tensor of float64, or a number in the form of a reduction if one side is such.
+    Return a float64 tensor of one element. It is 0-dim, unless one of the numbers is a reduction:
+    then it has the reduction's shape.
     """
     if isinstance(condition, TensorList):
         return cast(Tensor, each_of(where_number, condition, a, b))

@@ -54,9 +54,9 @@ def updates(
     hypers = hyper_arguments(rule, group, functional=False, lowering="foreach")
     name = variant_name("update_sharded", rule, batch)
     sharded_axes = sharding.sharded_axes() if sharding is not None else ()
-    sharded = find(optimizer.lowerings, "foreach", name)
+    shard_form = find(optimizer.lowerings, "foreach", name)
     local_name = variant_name("update", rule, batch)  # needs no other rank
-    update = sharded or load(optimizer.lowerings, "foreach", local_name)
+    update = shard_form or load(optimizer.lowerings, "foreach", local_name)
     if consensus and sharding:
         consensus.note(sharding, name, hypers, rule.rank(group))
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
@@ -64,7 +64,7 @@ def updates(
         count = columns[-1][0].item() if rule.step else None
         if consensus and sharding:
             consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
-        collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
+        collectives = {"collectives": Collectives(whole, sharded_axes)} if shard_form else {}
         keywords = {**hypers, **fresh, **collectives}
         if rule.why_uncut and sharding:
             layouts = layouts_of_shards(rule, group, whole, columns[0][0], sharding)

@@ -109,7 +109,7 @@ def _narrow(x: Tensor, eps: float) -> Tensor | None:
 
 
 def _previous(x: Tensor) -> Tensor:
-    """Return the numbers below x in its dtype; of -inf, 0.0 and NaN, anything."""
+    """Return the next smaller numbers in the dtype of x; for -inf, 0.0 and NaN, any number."""
     code = x.view(_CODES[x.itemsize])
     # The bits of a positive number decrease with it, those of a negative number increase.
     return torch.where(code < 0, code + 1, code - 1).view(x.dtype)

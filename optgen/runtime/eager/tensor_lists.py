@@ -43,11 +43,11 @@ class TensorList:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of the tensors; those of one list have one."""
+        """Return the dtype, which is equal for all tensors."""
         return self.tensors[0].dtype
 
     def clone(self) -> TensorList:
-        """Return copies of the tensors; a rule may give the old values to another list."""
+        """Return copies of the tensors."""
         return TensorList(foreach_clone(self.tensors))
 
     def copy_(self, values: TensorList) -> None:

@@ -14,22 +14,22 @@ from optgen.runtime.sharded.wide_reductions import WideReduction
 
 
 def group_sum(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the sum over the parameters of a group; `count` of them have an equal float."""
+    """Ask for the sum over a group's parameters; a float is the number of `count` of them."""
     return _asked(number, count, "group", largest=False)
 
 
 def group_max(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the largest over the parameters of a group; `count` of them have an equal float."""
+    """Ask for the largest over a group's parameters; a float is the number of `count` of them."""
     return _asked(number, count, "group", largest=True)
 
 
 def all_sum(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the sum over the parameters of all groups; `count` of them have an equal float."""
+    """Ask for the sum over all parameters; a float is the number of `count` of them."""
     return _asked(number, count, "all", largest=False)
 
 
 def all_max(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the largest over the parameters of all groups; `count` have an equal float."""
+    """Ask for the largest over all parameters; a float is the number of `count` of them."""
     return _asked(number, count, "all", largest=True)
 
 

@@ -3,7 +3,7 @@
 Such a rule works on whole matrices. It computes in float64 for a float64 parameter, in float32 for
 any other, and writes the parameter and its states at its end. So an update in for-loop or foreach
 that fails changes nothing of the tensors that it was about to write. In the fused lowering, sweeps
-have written some of them by then.
+may have written some of them by then.
 """
 
 from collections.abc import Iterator
@@ -97,6 +97,6 @@ def equal_lists(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[li
 
 
 def equal_count(like: Tensor, elements: int) -> int:
-    """Return the length of a sublist; the largest tensor of a parameter has so many elements."""
+    """Return the length of a sublist; a parameter's largest tensor has this number of elements."""
     limit = elements_at_once.block_elements(like, max(4, like.itemsize), _ALIVE)
     return max(1, limit // max(1, elements))

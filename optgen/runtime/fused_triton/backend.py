@@ -44,7 +44,7 @@ class FusedTritonBackend:
         self._calling = Lock()
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
-        """Say in a few words why Triton cannot take this batch; "" if it can."""
+        """Return a short reason why Triton cannot take this batch; "" if it can."""
         if reason := owner.rule.why_uncut or owner.rule.why_not_in_triton:
             return reason
         if unread := owner.rule.why_codes_are_not_read("fused_triton"):
@@ -111,6 +111,7 @@ class FusedTritonBackend:
                 self._calls[function] = [(batch, plan), *calls[: _KEPT - 1]]
 
     def _plan(self, optimizer: Stepping, batches: list[Batch], key: Any = None) -> LaunchPlan:
+        """Return the plan under this key if it fits, else a new one; a capture gets its own."""
         plan = self._plans.setdefault(optimizer, {}).get(key)
         if _capturing(batches):
             plan = LaunchPlan(optimizer, batches, [])
@@ -124,7 +125,7 @@ class FusedTritonBackend:
 
 
 def device_obstacle(device: torch.device) -> str:
-    """Say why this lowering cannot run on a device; "" if it can."""
+    """Return a short reason why this lowering cannot run on a device; "" if it can."""
     if find_spec("triton") is None:
         return "Triton is not installed"
     if device.type == "cuda":

@@ -10,14 +10,14 @@ import triton.language as tl
 from optgen.runtime.fused_triton.device_functions import div
 
 FOURTH_ROOT = tl.constexpr(0x3F800000 - (0x3F800000 >> 2) + (7 << 23))
-"""The bits of 128 times a fourth root, less a quarter of the bits of its argument."""
+"""This plus a quarter of the bits of x is nearly the bits of 128 times the fourth root of x."""
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 SMALLEST_SCALE, TOO_LARGE_SCALE = tl.constexpr(2.0**-100), tl.constexpr(2.0**126)
 ROUNDER = tl.constexpr(1.5 * 2.0**23)
 """Adding this number to a small one rounds it to an integer, ties to even."""
 ROUNDER_BITS = tl.constexpr(0x4B400000)
-PART = tl.constexpr(0.007874015718698502)
-"""The float32 next to 1 / 127."""
+LINEAR_STEP = tl.constexpr(0.007874015718698502)
+"""The float32 nearest to 1 / 127: the distance of neighbouring codes, as a share of their scale."""
 
 
 @triton.jit
@@ -39,10 +39,10 @@ def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.cons
 
 @triton.jit
 def decoded(code, LINEAR: tl.constexpr):
-    """Return the shares of their scales that codes stand for."""
+    """Return the numbers that codes stand for, as shares of their scales."""
     magnitude = tl.abs(code)
     if LINEAR:
-        share = magnitude.to(tl.float32) * PART
+        share = magnitude.to(tl.float32) * LINEAR_STEP
     else:
         bits = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True) - FOURTH_ROOT
         share = tl.where(magnitude == 0, 0, bits << 2).to(tl.float32, bitcast=True)

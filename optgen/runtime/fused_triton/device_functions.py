@@ -1,8 +1,8 @@
 """Device functions for all generated Triton kernels.
 
-This module imports Triton, so only generated `fused_triton` modules import it. Everything here
-compiles ahead of time for NVIDIA and AMD and runs in Triton's interpreter: nothing calls libdevice
-by name.
+This module imports Triton, so only generated `fused_triton` modules and other modules of device
+functions import it. Everything here compiles ahead of time for NVIDIA and AMD and runs in Triton's
+interpreter: nothing calls libdevice by name.
 """
 
 import math

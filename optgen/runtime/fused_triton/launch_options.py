@@ -12,8 +12,8 @@ from optgen.runtime.fused_triton.tile_shape import Tile
 TAIL = 256
 """Elements per iteration of a block that is short, or whose streams are not aligned."""
 
-WHOLE_BLOCKS = 512
-"""The same, for streams of 8 bits: the largest number of elements that share a scale."""
+TAIL_WITH_CODES = 512
+"""The same, if a stream has codes of 8 bits: the largest number of elements that share a scale."""
 
 
 def options(
@@ -28,7 +28,7 @@ def options(
         return {"VECTOR": vector, "TILES": tuple(map(tuple, tiles)), "num_warps": warps} | compiled
     wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
     block = 512 if dtypes[0] == torch.float64 else 2048 if wide else 1024
-    tail = WHOLE_BLOCKS if torch.int8 in dtypes else TAIL
+    tail = TAIL_WITH_CODES if torch.int8 in dtypes else TAIL
     sizes = {"VECTOR": vector, "BLOCK": block, "TAIL": tail, "num_warps": 4}
     return sizes | compiled
 

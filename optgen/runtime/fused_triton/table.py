@@ -48,7 +48,18 @@ def upload(target: Tensor, values: array[Any], staging: StagingBuffers | None) -
 
 
 class Table:
-    """Table of the tensors of one launch; an address row is uploaded if an address has changed."""
+    """Table of the tensors of one launch; an address row is uploaded if an address has changed.
+
+    Args:
+        numels: The number of elements of each tensor.
+        block_counts: The number of blocks of each tensor.
+        groups: The index of each tensor's group.
+        fresh: For each state that the rule calls `fresh` on, a flag per tensor.
+        addresses: How many rows hold the addresses of streams and scalars.
+        device: The device of the table.
+        staging: The list that keeps the buffers of a graph capture; None outside one.
+        extra: How many rows hold the addresses of tensors that exist for one step only.
+    """
 
     def __init__(
         self,
@@ -112,7 +123,7 @@ class Hypers:
         self._known = array("d")
 
     def set(self, values: Sequence[Hyper]) -> None:
-        """Upload values if any has changed; copy a tensor on the device there, in replays too."""
+        """Upload numbers if one has changed; copy tensors within the device, in replays too."""
         numbers, slots, tensors = array("d"), [], []
         for slot, value in zip(self._slots, values, strict=True):
             if isinstance(value, Tensor) and value.device == self.values.device:

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Numbers of matrices, rows and columns of a block; several matrices in a block are whole."""
+    """Numbers of matrices, rows and columns of a block; several matrices are in it as a whole."""
 
     matrices: int
     rows: int
@@ -37,12 +37,10 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, shape: Shape) -> Tile:
-        """Return the tile that matrices of a shape fill best; all tiles have ELEMENTS elements.
-
-        No program sweeps an empty matrix, so none stores the sums of its rows and columns. With one
-        matrix per tile, the program that finishes the matrix stores them.
-        """
+        """Return the tile that matrices of a shape fill best; all tiles have ELEMENTS elements."""
         if not (shape.rows and shape.columns):
+            # No program sweeps an empty matrix, so none stores the sums of its rows and columns.
+            # With one matrix per tile, the program that finishes the matrix stores them.
             return cls(1, ELEMENTS // WIDTH, WIDTH)
         high, wide = (_power_of_two(size) for size in shape[1:])
         columns = min(wide, max(WIDTH, ELEMENTS // high))

@@ -48,7 +48,7 @@ class WorkspaceSpec:
         return self.by_matrix or self.draws or bool(self.locals)
 
 
-def _lines(tiles: Sequence[Tile]) -> dict[str, Any]:
+def _finish_options(tiles: Sequence[Tile]) -> dict[str, Any]:
     """Return the tiles of sweeps, and how many matrices, rows and columns are finished at once."""
     at_once = ((1, LINES, LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles)
     return {"TILES": tuple(map(tuple, tiles)), "LINES": tuple(at_once)}
@@ -80,17 +80,17 @@ class Workspace:
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
         # Options of launches that finish numbers, and of those that finish rows and columns:
         self.numbers = {"num_warps": 4} | compiled
-        self.lines = _lines(tiles) | {"num_warps": 16} | compiled
+        self.lines = _finish_options(tiles) | {"num_warps": 16} | compiled
         value_dtype = dtype if dtype == torch.float64 else torch.float32
         each = range(len(params))
-        sizes = [(self._swept(i), spec.parts * self._groups(i)) for i in each]
+        sizes = [(self._sweep_partials(i), spec.parts * self._group_count(i)) for i in each]
         partials = list(accumulate(map(sum, sizes), initial=0))
-        values = list(accumulate(map(self._values, self._shapes), initial=0))
+        values = list(accumulate(map(self._value_count, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(partials.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(values.pop(), dtype=value_dtype, device=device)
         (eps,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
-        groups = list(map(self._groups, each))
+        groups = list(map(self._group_count, each))
         first_groups = list(accumulate(groups, initial=0))
         self.arrived = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
         rows = [
@@ -121,15 +121,15 @@ class Workspace:
                 in_parts = self._is_in_parts(i)
                 lines = zip(shape[1:], key, strict=True)
                 chunks = sum(-(-size // CHUNK) * sums for size, sums in lines) if in_parts else 0
-                counts.append(self._groups(i) * max(chunks, 1))
-            self._programs[key] = self._owners(counts)
+                counts.append(self._group_count(i) * max(chunks, 1))
+            self._programs[key] = self._make_programs(counts)
         return self._programs[key]
 
     def _is_in_parts(self, index: int) -> bool:
         """Tell whether several tiles may contribute to the sums of a matrix's rows and columns."""
         return bool(self._tiles) and self._tiles[index].matrices == 1
 
-    def _swept(self, index: int) -> int:
+    def _sweep_partials(self, index: int) -> int:
         """Return the number of partial sums of a tensor, in the sweep that has the most."""
         spec, shape = self._spec, self._shapes[index]
         lines = 0
@@ -138,12 +138,12 @@ class Workspace:
             lines = spec.row_sums * across * shape.rows + spec.column_sums * down * shape.columns
         return spec.sums * self._blocks[index] + lines * shape.matrices
 
-    def _values(self, shape: Shape) -> int:
+    def _value_count(self, shape: Shape) -> int:
         spec = self._spec
         lines = spec.row_values * shape.rows + spec.column_values * shape.columns
         return shape.matrices * (lines + spec.matrix_values)
 
-    def _groups(self, index: int) -> int:
+    def _group_count(self, index: int) -> int:
         """Return the number of groups of a tensor's matrices; one program finishes a group.
 
         A tensor without matrices has a group too: its program stores the tensor's numbers.
@@ -152,7 +152,7 @@ class Workspace:
             return 1
         return max(1, -(-self._shapes[index].matrices // self._tiles[index].matrices))
 
-    def _owners(self, counts: Sequence[int]) -> Programs:
+    def _make_programs(self, counts: Sequence[int]) -> Programs:
         """Return the programs of a launch, from their number for each tensor."""
         firsts = list(accumulate(counts, initial=0))
         total, device = firsts.pop(), self.scalars.device

@@ -40,7 +40,7 @@ class Collectives:
         return Partial(partial, self.groups(*axes))
 
     def max(self, partial: Tensor, *axes: str) -> Partial:
-        """Ask for the largest of all ranks' partial maxima over these axes; none: over all."""
+        """Ask for the largest of all ranks' maxima over these axes; without axes, over all."""
         return Partial(partial, self.groups(*axes), largest=True)
 
     def groups(self, *axes: str) -> tuple[ProcessGroup, ...]:

@@ -33,14 +33,14 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
         requests: by the updates that made them.
         groups: the group of each update.
     """
-    in_groups = [update for update, asked in requests.items() if asked.over == "group"]
-    asking = {groups[update] for update in in_groups}
-    alone = requests.keys() - set(in_groups)
+    over_groups = [update for update, asked in requests.items() if asked.over == "group"]
+    asking_groups = {groups[update] for update in over_groups}
     together: dict[int, list[int]] = {}
-    for update in in_groups or requests:
-        together.setdefault(groups[update] if in_groups else 0, []).append(update)
+    for update in over_groups or requests:
+        together.setdefault(groups[update] if over_groups else 0, []).append(update)
+    mixed = any(groups[update] in asking_groups for update in requests.keys() - set(over_groups))
     largest = ({requests[update].largest for update in updates} for updates in together.values())
-    if any(groups[update] in asking for update in alone) or any(len(each) > 1 for each in largest):
+    if mixed or any(len(each) > 1 for each in largest):
         raise RuntimeError("parameters ask for different numbers: this is a defect of optgen")
     answers: dict[int, Any] = {}
     for updates in together.values():
@@ -50,11 +50,11 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
 
 
 def _reduced(requests: list[WideReduction]) -> Tensor:
-    """Return the sum or the largest of the numbers, the same bits in whatever order they come."""
+    """Return the sum or the largest of the numbers: the same bits for any order of the numbers."""
     device = requests[0].numbers.device
     numbers = torch.cat([asked.numbers.to(device) for asked in requests])
     if requests[0].largest:
         return numbers.amax()
     ordered = numbers.sort().values
-    # The C++ kernel adds up one after another too, where it has all numbers (wide_reduction.h).
+    # The C++ kernel adds sorted numbers one after another too, if it has all (wide_reduction.h).
     return ordered.cumsum(0)[-1] if device.type == "cpu" else ordered.sum()
