@@ -137,8 +137,8 @@ _TABLE = (
     OpInfo("rounded", 2, "storage", rounded, r"\operatorname{{rd}}({0})"),
     OpInfo("rounded_down", 2, "storage", rounded_down, r"\operatorname{{rd}}_{{\downarrow}}({0})"),
     OpInfo("rounded_up", 2, "storage", rounded_up, r"\operatorname{{rd}}_{{\uparrow}}({0})"),
-    # Its operands are two numbers, the step count, and the number of the call in the rule. The
-    # meaning also takes the places of the elements, first.
+    # The operands are the seed, the stream, the step count, and the number of the call in the rule.
+    # The reader adds the last two. The meaning takes the places of the elements before them.
     OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     # A lookup computes no new number: it returns or tests a value that is known already.
     OpInfo("truth", 1, "lookup", lambda x: x != 0, "{0}"),
@@ -228,7 +228,7 @@ _TABLE = (
         linear_algebra.singular_vectors,
         r"\operatorname{{singular}}_{{{1}}}({0})",
     ),
-    # The last two operands are those of `random`.
+    # The operands after the first are those of `random`.
     OpInfo("gaussian", 5, "linear algebra", gaussian, r"N^{{({4})}}_{{{1}, {2}, {3}}}({0})"),
 )
 
@@ -284,7 +284,7 @@ CALLABLE: tuple[str, ...] = (
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""The number of operands of an op, counted from the first, that are conditions."""
+"""How many of an op's first operands are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
     op

@@ -81,7 +81,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class HostCall:
-    """An op that the host calls between two phases, with what these have stored."""
+    """An op that the host calls between two phases, on values that earlier phases have stored."""
 
     target: Ref
     op: str
@@ -96,10 +96,10 @@ class MatrixCall(HostCall):
 
 @dataclass(frozen=True)
 class WideCall(HostCall):
-    """A reduction over parameters between two finishes; `args[0]` is a number of each.
+    """A reduction over parameters between two finishes; `args[0]` is one number per parameter.
 
-    The host calls it under the `condition`, which is about hyperparameters, if there is one. Only
-    Triton's plans have it. Elsewhere it is a statement of a `Finish`.
+    If there is a `condition`, which is about hyperparameters, the host calls the op only where it
+    holds. Only Triton's plans have such calls. Elsewhere a `Finish` has the reduction.
     """
 
     condition: Expr | None = None
@@ -207,7 +207,7 @@ def reads(expr: Expr) -> Iterator[Ref]:
             waiting += children(node)[::-1]
 
 
-def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
+def fresh_keys_of(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of the states that a rule calls `fresh` on, in checkpoint order."""
     symbols = {
         arg.name
