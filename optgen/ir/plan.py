@@ -207,6 +207,32 @@ def reads(expr: Expr) -> Iterator[Ref]:
             waiting += children(node)[::-1]
 
 
+def read_before_assigned(program: Program) -> dict[str, None]:
+    """Return the names that a program may read before it assigns them, in order."""
+    read, _ = _read_first(program, frozenset())
+    return read
+
+
+def _read_first(
+    program: Program, assigned: frozenset[str]
+) -> tuple[dict[str, None], frozenset[str]]:
+    """Return the names read before they are assigned, and those assigned on every path.
+
+    `assigned` are the names that have values before the program.
+    """
+    read: dict[str, None] = {}
+    for stmt in program:
+        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
+        read |= {r.name: None for r in reads(first) if r.name not in assigned}
+        if isinstance(stmt, Assign):
+            assigned |= {stmt.target.name}
+        else:
+            arms = [_read_first(arm, assigned) for arm in (stmt.then, stmt.orelse)]
+            read |= arms[0][0] | arms[1][0]
+            assigned = arms[0][1] & arms[1][1]
+    return read, assigned
+
+
 def fresh_keys_of(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of the states that a rule calls `fresh` on, in checkpoint order."""
     symbols = {

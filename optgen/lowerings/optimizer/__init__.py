@@ -167,7 +167,7 @@ def _dense_only(algorithm: Algorithm) -> str:
 
 
 def _unset_flags(algorithm: Algorithm) -> dict[str, str]:
-    """Return the flags that only a step sets, with their values in any other group."""
+    """Return the flags that only a step sets, with the values that they have before."""
     return {h.name: literal(h.default) for h in algorithm.hypers if h.given}
 
 

@@ -26,7 +26,7 @@ def moments(
 
 
 def rectified(t: int, beta2: float, least: float) -> float | None:
-    """Return RAdam's factor after `t` steps; None while the average has under `least` steps."""
+    """Return RAdam's factor after `t` steps; None while the average is shorter than `least`."""
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     if length < least:
