@@ -126,4 +126,4 @@ def _summary(rows: Sequence[Row], count: int) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    return columns([pages.header(), *map(pages.cells, rows)])
+    return columns([pages.HEADER, *map(pages.cells, rows)])

@@ -44,7 +44,7 @@ QUANTIZED_MAPS = ("dynamic", "linear")
 class Bounds:
     """Range of numbers that a hyperparameter accepts; None means no bound.
 
-    `whole`: only whole numbers are in it.
+    If `whole`, it has whole numbers only.
     """
 
     ge: float | None = None
@@ -54,7 +54,7 @@ class Bounds:
     whole: bool = False
 
     def admits(self, value: float) -> bool:
-        """Tell whether a number lies in the range. NaN does only if there are no bounds."""
+        """Tell whether a number lies in the range. NaN lies only in one without bounds."""
         return (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
@@ -76,8 +76,8 @@ class Hyper:
       foreach only if capturable), or "number" (always, but nothing is computed in its dtype).
     * `about`: its description in the docstring of the class.
     * `rows`: if False, a sparse gradient is an error while the hyperparameter is true.
-    * `given`: a flag that every step sets: whether it was handed an extra input. It is no key of
-      the group.
+    * `given`: whether each step sets this flag, which is true if the step is handed an extra
+      input. Such a flag is no key of the group.
     """
 
     name: str
@@ -123,11 +123,11 @@ class State:
     * `written`: if False, the rule only reads it, and it keeps its initial value.
     * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
       device, and no step copies it to the host.
-    * `of_group`: such a "scalar" that all parameters of a group share; it is kept in the group.
+    * `of_group`: an `on_device` scalar that all parameters of a group share, and the group keeps.
     * `given`: for an extra input, the argument of `step` that hands it over; it is not kept.
-    * `block`, `map`, `min_elements`: of a state whose dtype is "8bit", the elements of a block, the
-      values that codes stand for, and the size from which parameters have codes; the states of
-      smaller parameters are float32.
+    * `block`, `map`, `min_elements`: for the dtype "8bit". `block` is the number of elements of a
+      block, and `map` says which values the codes stand for. A parameter with fewer elements than
+      `min_elements` has a float32 state instead.
     * `role`: "second_moment" for a mean of squared gradients, which modifiers may change; else "".
 
     The states of a function are lists that the caller passes.
@@ -220,7 +220,7 @@ class Algorithm:
     def elementwise(self) -> bool:
         """Tell whether an element's update needs no other element or property of the parameter.
 
-        A state of a group makes it need others: parameters take their steps together.
+        With a state of the group it needs others, because parameters then step together.
         """
         others = (*self.factor_states(), *self.matrix_states(), *self.group_states())
         return not self._whole_tensor_ops() and not others
@@ -255,7 +255,7 @@ class Algorithm:
 
     @property
     def is_wide(self) -> bool:
-        """Tell whether the rule has numbers of several parameters: sums over them, or states."""
+        """Tell whether the rule reduces over several parameters, or has states that they share."""
         return any(self.group_states()) or not self._ops().isdisjoint(WIDE_OPS)
 
     @property
@@ -363,9 +363,9 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class ModeProgram:
-    """A function over an optimizer's parameters and states, which a change of its mode runs.
+    """A function over an optimizer's parameters and states that `train()` or `eval()` runs.
 
-    The lists of the function have the symbols of the parameter and of states in the optimizer.
+    The function's lists have the names that the optimizer's rule has for these tensors.
     """
 
     mode: Mode

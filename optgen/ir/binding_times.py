@@ -1,8 +1,8 @@
 """Infer the kind of every value: the stage at which it is known (its binding time), and its axes.
 
-The kind of a result is the latest stage and the union of the axes of its operands. Only a
-reduction, a property or a test for None differs, and linear algebra, whose rules are in
-`matrix_axes`.
+The kind of a result is the latest stage and the union of the axes of its operands. Exceptions are
+ops of one fixed kind, such as properties; reductions; tests for 0 and None; and linear algebra,
+whose rules are in `matrix_axes`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kind:
 
     @property
     def is_tensor(self) -> bool:
-        """Tell whether there may be more than one number of it per parameter."""
+        """Tell whether a parameter may have more than one number of it."""
         return self.axes is not Axes.NONE
 
     @property
@@ -102,7 +102,7 @@ def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
 
 
 def _of_shape(shape: Shape) -> Kind:
-    """Return the kind of a state that is kept between steps."""
+    """Return the kind of a state that has this shape."""
     if isinstance(shape, str):
         return _STATE_KINDS[shape]
     return Kind(Stage.DEVICE, axes_of_sizes(*shape))

@@ -9,7 +9,10 @@ from optgen.ir.algorithm import Algorithm
 
 @dataclass(frozen=True, eq=False)
 class ByIdentity:
-    """An algorithm as a key: equal algorithms may differ in places, which errors name."""
+    """A key that equals only a key of the very same algorithm.
+
+    Equal algorithms may differ in their places, which errors name.
+    """
 
     algorithm: Algorithm
 

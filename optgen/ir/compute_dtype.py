@@ -8,8 +8,8 @@ from optgen.ir.algorithm import NARROW, QUANTIZED, Algorithm
 def widens(algorithm: Algorithm) -> bool:
     """Tell whether every lowering computes in float32 or wider, whatever the tensors' dtypes.
 
-    The rule rounds to its parameter's dtype itself, or draws numbers of 24 bits; or a state is
-    declared to be narrower than the parameter.
+    They do if the rule itself rounds to the parameter's dtype or draws numbers of 24 bits, or if a
+    state declares a dtype of 16 or 8 bits.
     """
     narrow = any(state.dtype in (*NARROW, QUANTIZED) for state in algorithm.states)
     return narrow or algorithm.rounds or algorithm.draws

@@ -18,7 +18,7 @@ def copied(stmt: Assign) -> Ref | None:
 
 
 def only_factor(value: Expr) -> Expr:
-    """Return the factor of a linear form that is nothing else; return any other value as it is."""
+    """Return the factor of a linear form `1 * factor`; return any other value as it is."""
     match value:
         case Linear((Term(Const(1), (factor,), ()),)):
             return factor

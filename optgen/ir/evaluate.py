@@ -103,7 +103,7 @@ def evaluate_together(
 def _reduced_together(
     waiting: Mapping[int, tuple[str, Tensor]], members: Sequence[Member]
 ) -> dict[int, Tensor | None]:
-    """Return what steps have asked for: reductions over groups, or if there is none, over all."""
+    """Return the results of reductions over groups; if none waits, of those over all groups."""
     in_groups = [index for index, (op, _) in waiting.items() if op.startswith("group_")]
     together: dict[int, list[int]] = {}
     for index in in_groups or waiting:

@@ -9,18 +9,10 @@ from itertools import count
 
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 
-_BUILT_IN: tuple[str, ...] = (
-    "ValueError",
-    "all",
-    "float",
-    "isinstance",
-    "len",
-    "list",
-    "max",
-    "min",
-    "range",
+_BUILT_IN = (
+    *("ValueError", "all", "float", "isinstance", "len", "list", "max", "min", "range"),
+    *("self", "sum", "super", "tuple", "zip"),
 )
-_BUILT_IN += ("self", "sum", "super", "tuple", "zip")
 RUNTIME: dict[str, tuple[str, ...]] = {
     "eager.blocks": (
         "one_block",

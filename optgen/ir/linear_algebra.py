@@ -1,19 +1,20 @@
 """Define the meaning of ops on whole matrices, which are the last two axes of a tensor.
 
-The meanings call the same functions of torch as the lowerings do. So the signs of eigenvectors and
-of orthonormal columns agree, which no definition fixes.
+The meanings call the same functions of torch as the lowerings do. So both agree on the signs of
+eigenvectors and of orthonormal columns, which no definition fixes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch import linalg
+
 
 def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
-    """Drive all singular values towards 1, by odd quintics of Newton-Schulz.
+    """Return x with its singular values driven towards 1, by odd quintics of Newton-Schulz.
 
-    `coefficients` are three numbers for every step, or three for each step in turn; the last three
-    hold for all later steps.
+    `coefficients` has three numbers for each step in turn. The last three hold for all later steps.
     """
     tall = x.shape[-2] > x.shape[-1]
     y = x.mT if tall else x
@@ -43,8 +44,6 @@ def trace(x: Any) -> Any:
 
 def qr(x: Any) -> Any:
     """Return the orthonormal factor of the QR decomposition."""
-    from torch import linalg
-
     return linalg.qr(x).Q
 
 
@@ -60,8 +59,6 @@ def eigenvalues(x: Any) -> Any:
 
 def singular_vectors(x: Any, rank: Any) -> Any:
     """Return the left singular vectors of the largest singular values, as columns."""
-    from torch import linalg
-
     finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
     vectors = linalg.svd(x.where(finite, 0.0), full_matrices=False).U[..., : int(rank)]
     return vectors.where(finite, float("nan"))
@@ -82,8 +79,6 @@ def inverse_root(x: Any, n: Any, eps: Any) -> Any:
 
 def _eigh(x: Any) -> Any:
     """Return eigenvalues and eigenvectors; NaN for a matrix with elements that are not finite."""
-    from torch import linalg  # the spec reader imports this module, and needs no torch
-
     finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
     found, vectors = linalg.eigh(x.where(finite, 0.0))
     return found.where(finite.squeeze(-1), float("nan")), vectors.where(finite, float("nan"))

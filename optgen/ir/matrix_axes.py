@@ -18,12 +18,12 @@ _ROWS_ABOVE, _COLS_BESIDE, _COLS_ABOVE, _ROWS_BESIDE, _RANK_ABOVE, _RANK_BESIDE 
 class Axes(IntEnum):
     """Axes along which a value varies, as bits: its shape up to broadcasting.
 
-    One bit is for the batch of matrices. The others say the size of the last two axes: 2, 8 and 32
-    are for the last axis but one, of the parameter's rows, of its columns, or of the rank; 4, 16
-    and 64 are for the last axis, of its columns, of its rows, or of the rank. A ROW value has one
-    number per row (size 1 in the last axis), a COLUMN value one per column (size 1 in the last axis
-    but one). Their union is TENSOR, their intersection MATRIX: one number per matrix. The names of
-    transposes end in `_T`.
+    One bit is for the batch of matrices. Each other bit gives the size of one axis: `_ROWS_ABOVE`
+    says that the last axis but one, whose numbers stand above one another, has the size `rows`.
+    `_ROWS_BESIDE` says so of the last axis, whose numbers stand beside one another. A ROW value has
+    one number per row (size 1 in the last axis), a COLUMN value one per column (size 1 in the last
+    axis but one). Their union is TENSOR, their intersection MATRIX: one number per matrix. The
+    names of transposes end in `_T`.
     """
 
     NONE = 0
@@ -64,6 +64,7 @@ THIN = (Axes.ROWS_RANK, Axes.COLS_RANK)
 """Matrices with at least as many rows as columns, for every parameter, that are not square."""
 
 _BY_ROW = {square: Axes(square & (1 | ABOVE)) for square in SQUARES}
+"""The axes of one number per row of each square."""
 
 
 class AxesError(Exception):
@@ -129,7 +130,7 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
     if op == "qr" and first in THIN:
         return first
     if first not in SQUARES:
-        hint = "its rows and its columns must be as many, for any parameter: g @ transpose(g)"
+        hint = "it needs as many rows as columns, for any parameter: g @ transpose(g)"
         if op == "qr":
             hint = "it takes a square matrix, or one of shape (rows, rank) or (cols, rank)"
         raise AxesError(f"`{op}` of a matrix of shape {SHAPES[first]}, which is not square", hint)
@@ -149,17 +150,17 @@ def _product(a: Axes, b: Axes) -> Axes:
 
 
 def _of_rank(matrix: Axes) -> Axes:
-    """Return the axes of as many columns as the rank says, each as long as those of a matrix."""
+    """Return the axes of `rank` columns that are as long as the columns of a matrix."""
     if "1" in (above(matrix), beside(matrix)):
         message = f"`singular_vectors` of a matrix of shape {SHAPES[matrix]}"
-        raise AxesError(message, "it takes a matrix with as many rows and columns as the rank")
+        raise AxesError(message, "it takes a matrix with at least `rank` rows and columns")
     return axes_of_sizes(above(matrix), "rank")
 
 
 def _square_of(column: Axes) -> Axes:
     """Return the axes of the square matrix that permutes a column."""
-    for square, of in _BY_ROW.items():
-        if column is of:
+    for square, by_row in _BY_ROW.items():
+        if column is by_row:
             return square
     hint = "it takes one number per row of a square matrix: diag(x), or eigenvalues(x)"
     raise AxesError(f"`descending` of a matrix of shape {SHAPES[column]}", hint)

@@ -155,6 +155,17 @@ def assigns(program: Program) -> Iterator[Assign]:
             yield from assigns(stmt.orelse)
 
 
+def always_assigned(program: Program) -> set[str]:
+    """Return the names that a program assigns on every path."""
+    names: set[str] = set()
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            names.add(stmt.target.name)
+        else:
+            names |= always_assigned(stmt.then) & always_assigned(stmt.orelse)
+    return names
+
+
 def expressions(program: Program) -> Iterator[Expr]:
     """Yield every assigned value and every condition of a program, in order."""
     for stmt in program:

@@ -144,8 +144,8 @@ _TABLE = (
         rounded_at_random,
         r"\operatorname{{rd}}_{{\updownarrow}}({0}; {1})",
     ),
-    # The operands are two numbers, the step count, and the number of the call in the rule. The
-    # meanings also take the places of the elements, first.
+    # The operands are the seed, the stream, the step count, and the number of the call in the rule.
+    # The reader adds the last two. The meanings take the places of the elements before them.
     OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     OpInfo("random16", 4, "random", random16, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     # A lookup computes no new number: it returns or tests a value that is known already.
@@ -236,7 +236,7 @@ _TABLE = (
         linear_algebra.singular_vectors,
         r"\operatorname{{singular}}_{{{1}}}({0})",
     ),
-    # The last two operands are those of `random`.
+    # The operands after the first are those of `random`.
     OpInfo("gaussian", 5, "linear algebra", gaussian, r"N^{{({4})}}_{{{1}, {2}, {3}}}({0})"),
 )
 
@@ -292,7 +292,7 @@ CALLABLE: tuple[str, ...] = (
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""The number of operands of an op, counted from the first, that are conditions."""
+"""How many of an op's first operands are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
     op

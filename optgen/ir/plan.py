@@ -81,7 +81,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class HostCall:
-    """An op that the host calls between two phases, with what these have stored."""
+    """An op that the host calls between two phases, on values that earlier phases have stored."""
 
     target: Ref
     op: str
@@ -96,10 +96,10 @@ class MatrixCall(HostCall):
 
 @dataclass(frozen=True)
 class WideCall(HostCall):
-    """A reduction over parameters between two finishes; `args[0]` is a number of each.
+    """A reduction over parameters between two finishes; `args[0]` is one number per parameter.
 
-    The host calls it under the `condition`, which is about hyperparameters, if there is one. Only
-    Triton's plans have it. Elsewhere it is a statement of a `Finish`.
+    If there is a `condition`, which is about hyperparameters, the host calls the op only where it
+    holds. Only Triton's plans have such calls. Elsewhere a `Finish` has the reduction.
     """
 
     condition: Expr | None = None
@@ -207,7 +207,33 @@ def reads(expr: Expr) -> Iterator[Ref]:
             waiting += children(node)[::-1]
 
 
-def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
+def read_before_assigned(program: Program) -> dict[str, None]:
+    """Return the names that a program may read before it assigns them, in order."""
+    read, _ = _read_first(program, frozenset())
+    return read
+
+
+def _read_first(
+    program: Program, assigned: frozenset[str]
+) -> tuple[dict[str, None], frozenset[str]]:
+    """Return the names read before they are assigned, and those assigned on every path.
+
+    `assigned` are the names that have values before the program.
+    """
+    read: dict[str, None] = {}
+    for stmt in program:
+        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
+        read |= {r.name: None for r in reads(first) if r.name not in assigned}
+        if isinstance(stmt, Assign):
+            assigned |= {stmt.target.name}
+        else:
+            arms = [_read_first(arm, assigned) for arm in (stmt.then, stmt.orelse)]
+            read |= arms[0][0] | arms[1][0]
+            assigned = arms[0][1] & arms[1][1]
+    return read, assigned
+
+
+def fresh_keys_of(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of the states that a rule calls `fresh` on, in checkpoint order."""
     symbols = {
         arg.name

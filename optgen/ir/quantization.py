@@ -10,8 +10,8 @@ stands for a share of the scale.
   L(u) = 4 * L((c + 1) / 128). So code 127 is 1, code 1 is 2**-24, and code 0 is 0.
 
 A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic").
-There is one exception: if no value of a block has a sign, c is at least 1 for values that are not
-0. So no mean of squares becomes 0, by which a rule divides.
+There is one exception: if no value of a block has its sign bit set, c is at least 1 for values that
+are not 0. So a mean of squares, by which a rule divides, does not become 0.
 
 A block whose largest magnitude is below 2**-100 becomes zeros. If the magnitude is 2**126 or more,
 infinite or NaN, the whole block becomes NaN.

@@ -58,7 +58,7 @@ def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
 
 
 def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
-    """Convert a state to the dtype it declares; else round it as its storage does, if known."""
+    """Return a state as it is kept: in the dtype it declares, else rounded to `storage` if any."""
     if state.dtype == QUANTIZED:
         return quantized(value, state.block, state.map, state.min_elements)
     if state.dtype:

@@ -26,19 +26,19 @@ _FORMATS = {
 
 def rounded(x: Any, eps: Any) -> Any:
     """Return the nearest numbers that the format holds, ties to even."""
-    kept = _FORMATS.get(eps.item())
-    return getattr(x, kept.cast)().to(x.dtype) if kept else x.clone()
+    narrow = _FORMATS.get(eps.item())
+    return getattr(x, narrow.cast)().to(x.dtype) if narrow else x.clone()
 
 
 def rounded_down(x: Any, eps: Any) -> Any:
     """Return the largest numbers that the format holds and that are not above x."""
-    kept = _FORMATS.get(eps.item())
-    if kept is None:
+    narrow = _FORMATS.get(eps.item())
+    if narrow is None:
         return x.clone()
-    exponent = x.abs().clamp(kept.tiny, kept.largest).frexp().exponent - 1
+    exponent = x.abs().clamp(narrow.tiny, narrow.largest).frexp().exponent - 1
     spacing = x.new_tensor(2.0).pow(exponent) * eps
-    down = ((x / spacing).floor() * spacing).clamp(max=kept.largest)
-    down = down.where(down >= -kept.largest, -math.inf)
+    down = ((x / spacing).floor() * spacing).clamp(max=narrow.largest)
+    down = down.where(down >= -narrow.largest, -math.inf)
     return down.where(x.isfinite(), x)
 
 

@@ -1,7 +1,8 @@
 """Verify the invariants of algorithms and plans that later passes rely on.
 
-Tests do so after every pass. A printer turns all versions of a name into one mutable variable. So
-a read is correct only if its version is the last one written on every path that leads to it.
+Tests do so after every pass, and `passes/plan.py` for a rule that is cut. A printer turns all
+versions of a name into one mutable variable. So a read is correct only if its version is the last
+one written on every path that leads to it.
 """
 
 from __future__ import annotations
@@ -62,13 +63,12 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     Raises:
         VerifyError: an invariant is broken; the message shows the expression.
     """
-    kinds = dict(plan.kinds)
     for expr in (*expressions(plan.scalars), *plan.values()):
         _check_ops(expr)
     for stmt in assigns(plan.scalars):
-        if not kind_of(stmt.value, kinds.__getitem__).is_scalar:
+        if not plan.kind(stmt.value).is_scalar:
             fail("a tensor in the scalar program", stmt.value)
-    _Phases(plan, _Forms(kinds, hoisted)).run()
+    _Phases(plan, _Forms(plan.kinds, hoisted)).run()
     for sweep in plan.sweeps:
         _check_streams(plan, sweep)
     _check_stores(plan)
@@ -89,7 +89,7 @@ _INPUT = frozenset((0,))  # the version of a declared name before the rule
 
 
 def _only(ref: Ref) -> frozenset[int]:
-    """Return `ref`'s version: the only one that its variable holds after it was written."""
+    """Return the versions that a variable holds after the write of `ref`: this one only."""
     return frozenset((ref.version,))
 
 
@@ -104,12 +104,18 @@ class _Phases:
         programs = (phase.body for phase in plan.phases if not isinstance(phase, HostCall))
         written = {ref for program in programs for ref in written_in(program)}
         written |= {call.target for call in plan.calls}
-        self.before = Paths(plan.kinds, written_in(plan.scalars))
-        self.paths = SweepPaths(plan.kinds, written, False, self.before, plan.scalars, self.scalars)
+        self.scalar_paths = Paths(plan.kinds, written_in(plan.scalars))
+        self.paths = SweepPaths(
+            plan.kinds,
+            written,
+            scalar_paths=self.scalar_paths,
+            scalars=plan.scalars,
+            inputs=self.scalars,
+        )
 
     def run(self) -> None:
         """Check every read of every phase, in order."""
-        self.before.run(self.plan.scalars, self.scalars)
+        self.scalar_paths.run(self.plan.scalars, self.scalars)
         for phase in self.plan.phases:
             match phase:
                 case Sweep(streams, body):
@@ -136,7 +142,7 @@ class _Forms:
     hoisted: bool
 
     def check(self, body: Program) -> None:
-        """Check every value a sweep assigns."""
+        """Check every value that a sweep assigns."""
         for stmt in assigns(body):
             match stmt.value:
                 case Linear():

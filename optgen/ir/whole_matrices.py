@@ -1,8 +1,8 @@
 """Tell which rules are computed statement by statement on whole tensors, and which are not fused.
 
 A rule on whole matrices is not cut into sweeps over elements, so no kernel has all of it. A rule
-with numbers of several parameters is cut: a C++ step suspends until all parameters have theirs, and
-a Triton step has one more launch.
+that reduces over several parameters is cut: in C++ a step suspends until all parameters have their
+numbers, and in Triton the reduction is a launch of its own.
 """
 
 from __future__ import annotations

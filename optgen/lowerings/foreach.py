@@ -61,9 +61,9 @@ def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/foreach.py.jinja: the functions of each plan."""
     if why_uncut(algorithm):
         return python_file(algorithm, list(_whole(algorithm)))
-    made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
+    planned = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
     functions = []
-    for plan in made:
+    for plan in planned:
         functions += [] if algorithm.is_wide else [bucket_function(plan, _loop)]
         functions += [] if algorithm.elementwise else _sharded(plan)
     return python_file(algorithm, functions)
@@ -106,7 +106,7 @@ def _sharded(plan: Plan) -> Iterator[Function]:
 
 
 def _loop(plan: Plan, drawn_for: str = "") -> Body:
-    """Return the sweep over lists; random numbers are drawn with the arguments `drawn_for`."""
+    """Return the sweep over lists. `drawn_for` are further arguments of calls that draw."""
     if plan.is_cut:
         return phases(plan, TENSOR_LISTS)
     plan, drawn = name_random(plan)
@@ -120,8 +120,8 @@ def _loop(plan: Plan, drawn_for: str = "") -> Body:
     rows = widened(plan, f"chunks({lists}{room})", (s.stored for s in sweep.streams))
     header = f"for chunk in {rows}:"
     reads = read_by(drawn).union(numbers_read(program))
-    made = [*draw_for_lists(drawn, drawn_for), *indented(lines, header)]
-    return Body(made, reads, undefined_before_draw(plan, drawn))
+    body = [*draw_for_lists(drawn, drawn_for), *indented(lines, header)]
+    return Body(body, reads, undefined_before_draw(plan, drawn))
 
 
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)

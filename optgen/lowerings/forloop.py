@@ -1,8 +1,8 @@
 """Lower to a for-loop: one tensor at a time, in an in-place and a functional form.
 
-The in-place form is the readable reference. Every other lowering is tested against it. The
-functional form is out of place up to its last copies, so that autograd (`differentiable`) or a
-graph capture (`capturable`) can follow it.
+The in-place form is the one to read: one operation on one tensor a line. The functional form is
+out of place up to its last copies, so that autograd (`differentiable`) or a graph capture
+(`capturable`) can follow it.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def lower(algorithm: Algorithm) -> Context:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     whole = bool(why_uncut(algorithm))
+    loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
     functions = []
     for facts in fact_combinations(algorithm):
-        loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
         functions.append(bucket_function(truths_to_bool(planned(facts, "early")), loop))
         if not algorithm.is_function:  # an `@elementwise` function has no differentiable form
             functions.append(_functional(planned(facts, "whole"), whole))

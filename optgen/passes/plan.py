@@ -18,7 +18,7 @@ from optgen.ir.plan import (
     Phase,
     Plan,
     Sweep,
-    asked_fresh,
+    fresh_keys_of,
     is_reduction,
     streams_of,
     streams_of_sweep,
@@ -102,7 +102,7 @@ def _plan(this: ByIdentity, known: tuple[tuple[str, bool], ...], order: Order) -
             raise
     if not made.sweeps:
         raise changes_nothing(algorithm, facts)
-    return replace(made, facts=facts, fresh_keys=asked_fresh(algorithm))
+    return replace(made, facts=facts, fresh_keys=fresh_keys_of(algorithm))
 
 
 def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:

@@ -21,22 +21,22 @@ MATRICES: Shapes = ((5, 3), (3, 5), (4, 4), (5, 3), (1, 2))
 class Case:
     """One of our optimizers with options, and what it is compared with."""
 
-    name: str  # of the catalogue
+    name: str  # in the catalogue
     begin: Begin
     options: Mapping[str, Any]  # of our class
     label: str = ""  # what is special about it
     shapes: Shapes = ANY
     steps: int = STEPS
-    bound: float = BOUND  # the largest difference of an element, after any step
+    bound: float = BOUND  # the largest difference that an element may have after any step
     inputs: Callable[[Problem, list[Tensor], int], Given] | None = None
-    # It takes the place of our `orthogonalize`, which computes in bfloat16.
+    # replaces our `orthogonalize`, which computes in bfloat16
     orthogonalize: Callable[..., list[Tensor]] | None = None
     sparse: bool = False  # gradients have some of the rows
     closure: bool = False  # a step is handed a closure
 
     @property
     def problem(self) -> Problem:
-        """The problem that both sides solve; line searches need one that stands still."""
+        """The problem that both sides solve. With a closure, every step has the same data."""
         return Problem(self.shapes, still=self.closure)
 
     def __str__(self) -> str:

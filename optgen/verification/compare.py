@@ -48,7 +48,7 @@ class Followed:
 
 @cache
 def trajectory(case: Case) -> Trajectory:
-    """Take the steps of the reference. All lowerings are compared with the same ones."""
+    """Take the steps of the reference, once for all lowerings."""
     reference = case.begin(case.problem.start())
     params = []
     for step in range(1, case.steps + 1):

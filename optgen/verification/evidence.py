@@ -44,9 +44,10 @@ class Row:
 
 
 def rows(name: str, reference: str | None) -> list[Row]:
-    """Compare an optimizer with the references of a kind; None prefers the first package.
+    """Compare an optimizer with references of one kind: "rule" or "package".
 
-    There is no row if no package is installed, and `reference` asks for one.
+    None takes the first installed package, or else the rule. With "package" there is no row if no
+    package is installed.
     """
     if reference == RULE:
         return [_by_rule(name)]
@@ -93,7 +94,7 @@ def from_json(text: str) -> list[Row]:
 
 
 def _by_rule(name: str) -> Row:
-    """Compare with the independent rule; a class of torch.optim with torch's."""
+    """Compare with the independent rule; compare a class of torch.optim with torch's class."""
     cases = [case for case in CASES if case.name == name]
     if not cases:
         return _by_package([package for package in TORCH if package.case.name == name])
@@ -106,7 +107,7 @@ def _by_package(packages: Sequence[Package]) -> Row:
     first = packages[0]
     reference = _title(first.distribution)
     cases = [package.case for package in packages]
-    if all(case.label for case in cases):  # what they have in common is not the whole rule
+    if all(case.label for case in cases):  # no case has the usual options: say which it has
         reference += f" ({', '.join(case.label for case in cases)})"
     return _row(cases, reference, first.version or "", first.source)
 

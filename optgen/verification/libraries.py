@@ -69,11 +69,11 @@ def _library(
     )
 
 
-_D = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
-_RECTIFIED = BOTH | {"betas": (0.9, 0.99)}
-_HEAVY = BOTH | {"momentum": 0.9}
+_ADAPTED = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
+_BETA2_99 = BOTH | {"betas": (0.9, 0.99)}
+_WITH_MOMENTUM = BOTH | {"momentum": 0.9}
 _KOZISTR = "pytorch-optimizer"
-_MIXED = ((5,), (4, 3), (2, 7))
+_VECTORS_AND_MATRICES = ((5,), (4, 3), (2, 7))
 LIBRARIES: tuple[Package, ...] = (
     _library("lion", "lion-pytorch", "lion_pytorch:Lion", BOTH),
     _library("lion", "timm", "timm.optim:Lion", BOTH),
@@ -81,8 +81,10 @@ LIBRARIES: tuple[Package, ...] = (
     _library("lion", _KOZISTR, "pytorch_optimizer:Lion", BOTH),
     _library("signum", _KOZISTR, "pytorch_optimizer:SignSGD", BOTH),
     _library("tiger", _KOZISTR, "pytorch_optimizer:Tiger", BOTH),
-    _library("prodigy", "prodigyopt", "prodigyopt:Prodigy", _D | {"use_bias_correction": True}),
-    _library("dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _D | {"decouple": True}),
+    _library(
+        "prodigy", "prodigyopt", "prodigyopt:Prodigy", _ADAPTED | {"use_bias_correction": True}
+    ),
+    _library("dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _ADAPTED | {"decouple": True}),
     _library("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", BOTH),
     _library(
         "schedule_free_adamw",
@@ -92,7 +94,7 @@ LIBRARIES: tuple[Package, ...] = (
         label="with a warmup",
     ),
     _library("schedule_free_sgd", "schedulefree", "schedulefree:SGDScheduleFree", BOTH),
-    _library("schedule_free_radam", "schedulefree", "schedulefree:RAdamScheduleFree", _RECTIFIED),
+    _library("schedule_free_radam", "schedulefree", "schedulefree:RAdamScheduleFree", _BETA2_99),
     _library("adafactor_hf", "transformers", _ADAFACTOR, {"weight_decay": DECAY}),
     _library(
         "adafactor_hf",
@@ -108,10 +110,10 @@ LIBRARIES: tuple[Package, ...] = (
         "adabelief",
         "adabelief-pytorch",
         "adabelief_pytorch:AdaBelief",
-        _RECTIFIED,
+        _BETA2_99,
         {"print_change_log": False},
     ),
-    _library("adabelief", "timm", "timm.optim:AdaBelief", _RECTIFIED),
+    _library("adabelief", "timm", "timm.optim:AdaBelief", _BETA2_99),
     _library(
         "adabelief",
         "torch-optimizer",
@@ -132,16 +134,16 @@ LIBRARIES: tuple[Package, ...] = (
     ),
     _library("lamb", "timm", "timm.optim:Lamb", BOTH, {"max_grad_norm": None}),
     _library("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
-    _library("sgdw", "timm", "timm.optim:SGDW", _HEAVY | {"nesterov": True}),
-    _library("sgdw", _KOZISTR, "pytorch_optimizer:SGDW", _HEAVY),
-    _library("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _HEAVY),
+    _library("sgdw", "timm", "timm.optim:SGDW", _WITH_MOMENTUM | {"nesterov": True}),
+    _library("sgdw", _KOZISTR, "pytorch_optimizer:SGDW", _WITH_MOMENTUM),
+    _library("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _WITH_MOMENTUM),
     _library(
         "mars",
         "timm",
         "timm.optim:Mars",
         BOTH | {"betas": (0.95, 0.99), "betas_1d": (0.9, 0.95)},
         ours={"weight_decay_1d": DECAY},
-        shapes=_MIXED,
+        shapes=_VECTORS_AND_MATRICES,
     ),
     _library(
         "ademamix",
@@ -172,7 +174,7 @@ LIBRARIES: tuple[Package, ...] = (
         "galore",
         "galore-torch",
         "galore_torch:GaLoreAdamW",
-        _RECTIFIED | {"rank": 2, "update_proj_gap": 200, "scale": 0.25},
+        _BETA2_99 | {"rank": 2, "update_proj_gap": 200, "scale": 0.25},
         {"proj_type": "std", "no_deprecation_warning": True},
         make=_projected,
         shapes=MATRICES,

@@ -1,7 +1,6 @@
 """Optimizers of other libraries, which a comparison uses if they are installed.
 
-A package that computes less
-exactly than in float64 has a wider bound, with the reason beside it.
+A package that computes less exactly than in float64 has a wider bound, with the reason beside it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Package:
 
 
 def plainly(kind: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
-    """Make an optimizer of parameters."""
+    """Make an optimizer from its class, parameters and options."""
     optimizer: Optimizer = kind(params, **options)
     return optimizer
 

@@ -10,8 +10,8 @@ from optgen.verification.evidence import Row
 
 END = "<!-- end -->"
 TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by hand"}
-"""The titles of lowerings. LBFGS has none, because it is written by hand."""
-_HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
+"""The titles of lowerings. LBFGS has no lowerings, because it is written by hand."""
+HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
 _FILLED = "difference"
 """The column that is filled in a table with other columns."""
 
@@ -28,21 +28,16 @@ def has_marks(page: str, reference: str | None) -> bool:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return a row as text, in the columns of `header`."""
+    """Return a row as text, in the columns of `HEADER`."""
     errors = (f"{row.errors[key]:.1e}" if key in row.errors else "" for key in TITLES)
     agrees = "yes" if row.passed else "no"
     start = (row.name, row.reference, row.version, str(row.steps))
     return (*start, *errors, f"{row.bound:.0e}", agrees)
 
 
-def header() -> tuple[str, ...]:
-    """Return the titles of the columns."""
-    return _HEADER
-
-
 def table(rows: Sequence[Row]) -> str:
     """Return a table in Markdown. The reference is a link to its source."""
-    lines = [header(), ("---",) * len(header())]
+    lines = [HEADER, ("---",) * len(HEADER)]
     for row in rows:
         name, reference, *rest = cells(row)
         lines.append((f"`{name}`", f"[{reference}]({row.source})", *rest))

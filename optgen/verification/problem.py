@@ -30,7 +30,7 @@ class Problem:
         return [_normal(shape, generator) for shape in self.shapes]
 
     def gradients(self, params: list[Tensor], step: int) -> list[Tensor]:
-        """Return the gradients at some parameters, counted from step 1."""
+        """Return the gradients at these parameters. Steps count from 1."""
         found = []
         for param, (x, y) in zip(params, self._data(step), strict=True):
             residual = x @ param.reshape(x.size(1), -1) - y
@@ -38,7 +38,7 @@ class Problem:
         return found
 
     def loss(self, params: list[Tensor], step: int) -> Tensor:
-        """Return the loss at some parameters."""
+        """Return the loss at these parameters."""
         total = torch.zeros((), dtype=torch.float64)
         for param, (x, y) in zip(params, self._data(step), strict=True):
             residual = x @ param.reshape(x.size(1), -1) - y
@@ -55,11 +55,11 @@ class Problem:
         return found
 
     def _data(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        return drawn(self.shapes, 1 if self.still else step)
+        return _drawn(self.shapes, 1 if self.still else step)
 
 
 @cache
-def drawn(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
+def _drawn(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
     """Draw X and Y of each parameter for a step."""
     generator = torch.Generator().manual_seed(step)
     noise = LOUD if step % 5 == 0 else 1.0

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 Values = dict[Any, Any]
 """The values that a rule keeps for the next step.
 
-The driver adds the step under "step", the parameter's number under "index", and what a step is
-handed under "given", a space and its name.
+`Alone` adds the step under "step", the parameter's number under "index", and each further argument
+of the step under "given" with a space and its name.
 """
 Rule = Callable[[Tensor, Tensor, Values], Tensor]
 """Returns the parameter after a step with a gradient."""

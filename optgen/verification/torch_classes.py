@@ -26,7 +26,7 @@ CLASSES = {
 }
 """The classes by the names of their specs; LBFGS has none."""
 TABLES = ((6, 5), (7, 1), (4, 2, 3))
-DECAY = {"lr": 0.01, "weight_decay": 0.1}
+WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
 
 
 def _compared(name: str, options: dict[str, Any], **case: Any) -> Case:
@@ -38,14 +38,14 @@ def _compared(name: str, options: dict[str, Any], **case: Any) -> Case:
 
 CASES = (
     _compared("adadelta", {"lr": 0.1, "weight_decay": 0.1}),
-    _compared("adafactor", DECAY),
-    _compared("adagrad", DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.1}),
-    _compared("adam", DECAY),
-    _compared("adam", DECAY | {"amsgrad": True}, label="amsgrad"),
-    _compared("adamax", DECAY),
-    _compared("adamw", DECAY),
-    _compared("adamw", DECAY | {"amsgrad": True}, label="amsgrad"),
-    _compared("asgd", DECAY | {"t0": 5, "lambd": 0.1}),
+    _compared("adafactor", WITH_DECAY),
+    _compared("adagrad", WITH_DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.1}),
+    _compared("adam", WITH_DECAY),
+    _compared("adam", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
+    _compared("adamax", WITH_DECAY),
+    _compared("adamw", WITH_DECAY),
+    _compared("adamw", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
+    _compared("asgd", WITH_DECAY | {"t0": 5, "lambd": 0.1}),
     _compared("lbfgs", {"max_iter": 2, "history_size": 3}, closure=True),
     _compared(
         "lbfgs",
@@ -54,12 +54,12 @@ CASES = (
         closure=True,
     ),
     _compared("muon", {"lr": 0.02}, shapes=MATRICES, bound=5e-3),
-    _compared("nadam", DECAY),
-    _compared("radam", DECAY),
-    _compared("rmsprop", DECAY | {"centered": True, "momentum": 0.9}),
+    _compared("nadam", WITH_DECAY),
+    _compared("radam", WITH_DECAY),
+    _compared("rmsprop", WITH_DECAY | {"centered": True, "momentum": 0.9}),
     _compared("rprop", {"step_sizes": (1e-3, 0.1)}),
-    _compared("sgd", DECAY | {"momentum": 0.9, "nesterov": True}),
-    _compared("sgd", DECAY, label="without momentum"),
+    _compared("sgd", WITH_DECAY | {"momentum": 0.9, "nesterov": True}),
+    _compared("sgd", WITH_DECAY, label="without momentum"),
     _compared("sparse_adam", {"lr": 0.01}, shapes=TABLES, sparse=True),
 )
 

@@ -406,6 +406,6 @@ def test_a_text_without_a_state_of_8_bits_has_no_blocks() -> None:
 
 
 def compiled(text: str) -> str:
-    from optgen.lowerings.fused_cpu import context
+    from optgen.lowerings.fused_cpu import lower
 
-    return str(context(read(text)).get("codes", ""))
+    return str(lower(read(text)).get("codes", ""))

@@ -64,7 +64,7 @@ def _drawn(seeds: range) -> Iterator[Algorithm]:
 
 @pytest.mark.parametrize("name", WITH_PHASES)
 def test_rules_read_what_they_mean(name: str, wrong: list[str]) -> None:
-    fused_cpu.context(WITH_PHASES[name])
+    fused_cpu.lower(WITH_PHASES[name])
     assert wrong == []
 
 
@@ -72,7 +72,7 @@ def test_drawn_rules_read_what_they_mean(wrong: list[str]) -> None:
     checked = 0
     for algorithm in _drawn(range(60)):
         try:
-            fused_cpu.context(algorithm)
+            fused_cpu.lower(algorithm)
         except RuleError:
             continue
         checked += 1
@@ -82,19 +82,19 @@ def test_drawn_rules_read_what_they_mean(wrong: list[str]) -> None:
 
 def test_reductions_over_parameters_keep_their_order(wrong: list[str]) -> None:
     (algorithm,) = read_spec(WIDE)
-    fused_cpu.context(algorithm)
+    fused_cpu.lower(algorithm)
     assert wrong == []
 
 
 def test_old_findings_read_what_they_mean(wrong: list[str]) -> None:
     (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
-    fused_cpu.context(algorithm)
+    fused_cpu.lower(algorithm)
     assert wrong == []
 
 
 def test_a_wrong_schedule_is_seen(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its last check, a schedule reads a new column value for the old one."""
-    monkeypatch.setattr(PassScheduler, "_reads_new_for_old", lambda *_: False)
+    monkeypatch.setattr(PassScheduler, "_reruns_after_store", lambda *_: False)
     (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
-    fused_cpu.context(algorithm)
+    fused_cpu.lower(algorithm)
     assert "EXACT_MATRICES, pass 1, step columns1: reads version 8 of key_k, not -1" in wrong

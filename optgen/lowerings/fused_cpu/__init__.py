@@ -55,7 +55,7 @@ _PASSES = (
 _AXES: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
 
-def context(algorithm: Algorithm) -> Context:
+def lower(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
     algorithm = load_device_scalars(algorithm)
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
@@ -85,7 +85,7 @@ FUSED_CPU = Lowering(
     name="fused_cpu",
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
-    lower=context,
+    lower=lower,
     refusal=why_uncut,
 )
 

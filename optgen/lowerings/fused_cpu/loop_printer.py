@@ -48,13 +48,13 @@ class LoopPrinter:
         self._elements = ExpressionPrinter(tensors=True, read=self._read_element, ask=self._by_name)
         self._conditions: dict[str, str] = {}
         self._keys: dict[tuple[str, str], str] = {}
-        whens = (c.when.removeprefix("not ") for c in loop.arrays if c.when)
+        whens = (array.when.removeprefix("not ") for array in loop.arrays if array.when)
         self.flags = {name: constant(name) for name in whens}
         values = (a.value for a in assigns(loop.body))
         self._delays_stores = loop.by_vectors and any(
             _has_long_latency(e) for value in values for e in walk(value)
         )
-        fitting = sum(c.loaded for c in loop.arrays) == prefetch.STREAMS_READ
+        fitting = sum(array.loaded for array in loop.arrays) == prefetch.STREAMS_READ
         self._prefetches = loop.by_vectors and fitting and not self._delays_stores
         self._column = _COLUMN + 4 * self._prefetches
         self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
@@ -81,7 +81,7 @@ class LoopPrinter:
 
     def arguments(self, at: str, inputs: str) -> list[str]:
         """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
-        arrays = (f"{at}[{constant(c.name)}]" for c in self.loop.arrays)
+        arrays = (f"{at}[{constant(array.name)}]" for array in self.loop.arrays)
         return [*self.input_arguments(inputs), "n", *arrays]
 
     def input_arguments(self, inputs: str) -> list[str]:
@@ -110,38 +110,40 @@ class LoopPrinter:
 
     def _vector_constants(self) -> list[str]:
         """Declare the prefetch distance, and delayed stores or prefetch constants."""
-        names = (variable(c.name) for c in self.loop.arrays if c.stored)
+        names = (variable(array.name) for array in self.loop.arrays if array.stored)
         delayed = listed("struct { DelayedStore<S> ", names, "; } delayed;", _COLUMN - 4)
-        others = (
-            delayed
-            if self._delays_stores
-            else prefetch.constants(self._arrays_read())
-            if self._prefetches
-            else []
-        )
-        return ["const i64 ahead = prefetch_distance<S>(n);", *others]
+        lines = ["const i64 ahead = prefetch_distance<S>(n);"]
+        if self._delays_stores:
+            return [*lines, *delayed]
+        return [*lines, *prefetch.constants(self._arrays_read())] if self._prefetches else lines
 
     def _arrays_read(self) -> dict[str, str]:
         """Return the arrays that are read, each with the flag it depends on."""
-        return {variable(plural(c.name)): self._flag(c) for c in self.loop.arrays if c.loaded}
+        return {
+            variable(plural(array.name)): self._flag(array)
+            for array in self.loop.arrays
+            if array.loaded
+        }
 
     def loads(self) -> list[str]:
         """Return one line per array that is read."""
-        loaded = [c for c in self.loop.arrays if c.loaded]
+        loaded = [array for array in self.loop.arrays if array.loaded]
         changed = {a.target.name for a in assigns(self.loop.body)}
-        types = ("C" if c.name in changed or not c.fewer_axes else "const C" for c in loaded)
-        return [
-            f"{type_} {variable(c.name)} = {self._load(c)};"
-            for type_, c in zip(types, loaded, strict=True)
-        ]
+        lines = []
+        for array in loaded:
+            const = "const " if array.fewer_axes and array.name not in changed else ""
+            lines.append(f"{const}C {variable(array.name)} = {self._load(array)};")
+        return lines
 
     def stores(self) -> list[str]:
         """Return the statements that write arrays."""
         lines = []
-        for stored in (c for c in self.loop.arrays if c.stored and not c.only_summed):
-            flag = self._flag(stored)
+        for array in self.loop.arrays:
+            if not array.stored or array.only_summed:
+                continue
+            flag = self._flag(array)
             guard = f"if constexpr ({flag})" if flag else ""
-            text = self.write(stored.name)
+            text = self.write(array.name)
             line = f"{guard} {text}".lstrip()
             lines += [line] if self._column + len(line) <= WIDTH else [guard, *indented([text])]
         return lines
@@ -172,16 +174,19 @@ class LoopPrinter:
     def arrays(self) -> list[str]:
         """Return the loop's arrays as parameters."""
         return [
-            f"{'' if c.stored else 'const '}{c.type}* __restrict {variable(plural(c.name))}"
-            for c in self.loop.arrays
+            f"{'' if array.stored else 'const '}{array.type}* __restrict "
+            f"{variable(plural(array.name))}"
+            for array in self.loop.arrays
         ]
 
     def _body(self) -> list[str]:
         flatten = BranchFlattener(self._is_settled)
         body = flatten(map_values(self.loop.body, _by_reciprocals))
         self._masks = masks(body)
-        loaded = frozenset(c.name for c in self.loop.arrays if c.loaded)
-        read_later = frozenset(self.loop.summed) | {c.name for c in self.loop.arrays if c.stored}
+        loaded = frozenset(array.name for array in self.loop.arrays if array.loaded)
+        read_later = frozenset(self.loop.summed) | {
+            array.name for array in self.loop.arrays if array.stored
+        }
         return Statements(
             "C", lambda a: self._elements(a.value), self._if, body, loaded, read_later, self._masks
         ).lines(self._column)
@@ -234,8 +239,8 @@ class LoopPrinter:
         return False
 
     def _condition_name(self, expr: Expr) -> str:
-        """Return the name of a condition that is uniform over the tensor, and have it declared."""
-        inner = expr
+        """Return the name of a condition that is uniform over the tensor, and declare it."""
+        inner = expr  # of nested branches, the innermost condition
         while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
         text = f"{'unlikely' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
@@ -323,9 +328,9 @@ def _by_reciprocals(expr: Expr) -> Expr:
 
 
 def _has_long_latency(expr: Expr) -> bool:
-    """Tell whether an expression is a root or a division: one with a long latency.
+    """Tell whether an expression is a root or a division, whose results come late.
 
-    Stores after it are delayed, so that the computation of later elements starts meanwhile.
+    The loop delays its stores then, so that the next elements are computed meanwhile.
     """
     match expr:
         case Call("/" | "sqrt"):

@@ -100,16 +100,16 @@ class PassScheduler:
             self._needed(levels, at, read_back, self._first_run_by(levels, at)) for at in passes
         ]
         self._defer(levels, runs, read_back)
-        if any(self._reads_new_for_old(levels, runs, name) for name in read_back):
+        if any(self._reruns_after_store(levels, runs, name) for name in read_back):
             return []
         if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
             return []
         return self._laid_out(levels, runs)
 
-    def _reads_new_for_old(
+    def _reruns_after_store(
         self, levels: Sequence[int], runs: Sequence[Collection[int]], name: str
     ) -> bool:
-        """Tell whether a step of the old value runs again after the first pass stored the new."""
+        """Tell whether a step that needs a name's old value runs again after the name is stored."""
         steps = self.steps
         writers = [i for i, step in enumerate(steps) if name in step.writes]
         first = min((levels[i] for i in writers), default=0)
@@ -171,7 +171,8 @@ class PassScheduler:
         The result of a reduction over all tiles is known from the next pass on. Reductions over
         parameters keep their order, so that all parameters ask for the same one.
         """
-        known: dict[str, tuple[int, int]] = {}  # first pass whose finish, and whose tiles, know it
+        # For each name, the first pass whose finish knows it, and the first whose tiles do.
+        known: dict[str, tuple[int, int]] = {}
         levels = []
         last_wide = 0  # the pass of the last reduction over parameters
         for step in self.steps:

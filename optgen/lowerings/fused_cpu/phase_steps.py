@@ -10,7 +10,15 @@ from optgen.ir.binding_times import Axes, Lookup
 from optgen.ir.generated_names import free_name, is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, assigns, expressions
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
-from optgen.ir.plan import Finish, Plan, Sweep, is_maximum, is_reduction, reads
+from optgen.ir.plan import (
+    Finish,
+    Plan,
+    Sweep,
+    is_maximum,
+    is_reduction,
+    read_before_assigned,
+    reads,
+)
 from optgen.ir.whole_matrices import is_wide
 from optgen.passes.rewrite import filter_assigns
 
@@ -149,9 +157,10 @@ class PhaseSteps:
             self._loop(axes, tuple(stmts), [name for name in made if name in needed])
 
     def _wide_reduction(self, stmt: Stmt) -> None:
-        """Add the loop that computes the parameter's number, and the reduction of it in place.
+        """Add a loop that computes the parameter's number, and the reduction that overwrites it.
 
-        The next number is 1 if the parameter takes part: the reduction may stand in a branch.
+        The reduction may stand in a branch. So a second number is 1 if the parameter takes part,
+        and 0 if it does not.
         """
         (wide,) = assigns((stmt,))
         assert isinstance(wide.value, Call)
@@ -159,7 +168,7 @@ class PhaseSteps:
         asks = self._reserve(free_name(f"{name}_asked", self.taken))
         own = (replace(wide, value=wide.value.args[0]), Assign(Ref(asks), Const(1)))
         absent = (Assign(Ref(name), Const(0)), Assign(Ref(asks), Const(0)))
-        body = own if stmt is wide else (*absent, *_with(stmt, own))
+        body = own if stmt is wide else (*absent, *_with_body(stmt, own))
         self._loop(Axes.NONE, body, [name, asks])
         step = Step(name, Axes.NONE, self.sweep, reduction=wide.value.op)
         self.steps.append(replace(step, takes=(name, asks), gives=(name,)))
@@ -184,7 +193,8 @@ class PhaseSteps:
             return
         self.counts[axes] += 1
         made = self.numbers if axes is Axes.NONE else self.axes
-        read = inputs((*body, *(Assign(Ref("stored"), Ref(name)) for name in stored)))
+        stores = (Assign(Ref("stored"), Ref(name)) for name in stored)
+        read = read_before_assigned((*body, *stores))
         known = [n for n in read if n in self.axes or n in self.numbers]
         if axes is Axes.NONE:
             self.numbers += [n for n in stored if n not in made]
@@ -216,27 +226,6 @@ class PhaseSteps:
             self.steps.append(replace(step, writes=(name,)))
 
 
-def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
-    """Return the names that a program may read before it assigns them, in order."""
-    read, _ = _inputs(program, frozenset(known))
-    return read
-
-
-def _inputs(program: Program, known: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
-    """Return a program's inputs, and the names that are known after it on every path."""
-    read: dict[str, None] = {}
-    for stmt in program:
-        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
-        read |= {r.name: None for r in reads(first) if r.name not in known}
-        if isinstance(stmt, Assign):
-            known |= {stmt.target.name}
-        else:
-            arms = [_inputs(arm, known) for arm in (stmt.then, stmt.orelse)]
-            read |= arms[0][0] | arms[1][0]
-            known = arms[0][1] & arms[1][1]
-    return read, known
-
-
 def _operand(value: Expr) -> Expr:
     """Return a reduction's operand: the summands, or absolute values for a maximum."""
     assert isinstance(value, Call)
@@ -245,6 +234,7 @@ def _operand(value: Expr) -> Expr:
 
 
 def _is_a_reduction(stmt: Stmt) -> bool:
+    """Tell whether a statement is a reduction, of values or over parameters."""
     own = isinstance(stmt, Assign) and is_reduction(stmt.value)
     return own or _reduces_over_parameters(stmt)
 
@@ -259,9 +249,9 @@ def _read(program: Iterable[Stmt]) -> set[str]:
 
 
 def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
-    """Yield statements with each branch split by axes.
+    """Yield the statements of a program, with each branch split by axes.
 
-    Reductions are moved out of it. A reduction over parameters keeps the branch, alone.
+    A reduction moves out of its branch. A reduction over parameters gets a branch of its own.
     """
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -282,12 +272,13 @@ def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
         yield from _part_of(stmt, alike)
 
 
-def _with(stmt: Stmt, instead: Program) -> Program:
-    """Return a branch with these statements in place of its only one."""
+def _with_body(stmt: Stmt, instead: Program) -> Program:
+    """Return a branch with other statements in place of its only assignment."""
     if isinstance(stmt, Assign):
         return instead
     then, orelse = (
-        tuple(s for inner in arm for s in _with(inner, instead)) for arm in (stmt.then, stmt.orelse)
+        tuple(s for inner in arm for s in _with_body(inner, instead))
+        for arm in (stmt.then, stmt.orelse)
     )
     return (replace(stmt, then=then, orelse=orelse),)
 

@@ -33,7 +33,7 @@ _ARGUMENT_TYPES = {
 
 @dataclass(frozen=True)
 class PhasedRule:
-    """Struct of one plan, or of one part of a plan between matrix ops."""
+    """Printer of the struct of one plan, or of one part of a plan between matrix ops."""
 
     name: str
     about: str
@@ -188,7 +188,7 @@ class PhasedRule:
         loop = Loop(arrays, step.body, numbers, [s.operand for s in sums])
         if step.axes is not Axes.TENSOR:
             return LoopPrinter(self.plan, loop, self.program)
-        used = [*(s.axes for s in sums), *(c.axes for c in arrays)]
+        used = [*(s.axes for s in sums), *(array.axes for array in arrays)]
         by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in used)
         whole = "rows * n" if self.has_axes else "n"
         return SweepPrinter(self.plan, loop, self.program, sums, by_rows, whole)
@@ -224,7 +224,7 @@ class PhasedRule:
         return {s.symbol: s.when for s in self.plan.algorithm.states}
 
     def _templates(self, printer: LoopPrinter) -> list[str]:
-        expanded = "EXPANDED" in "".join([*printer.lines()])
+        expanded = "EXPANDED" in "".join(printer.lines())
         return ["EXPANDED"] * expanded + [*printer.flags.values()]
 
     def _loop(self, step: Step) -> list[str]:

@@ -26,7 +26,8 @@ def constants(streams: Mapping[str, str]) -> list[str]:
 def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
     """Return a strip-mined loop that prefetches each strip before computing it.
 
-    `first`, the place of the first element, is a parameter of the function around the loop.
+    A strip begins at `begin`: `first` is the place of the first element, a parameter of functions
+    that draw random numbers.
     """
     prefetches = [f"prefetch({array} + i);" for array in arrays]
     parts = [

@@ -72,7 +72,8 @@ class ScalarProgram:
         """Return the hyperparameters, step and scalar states that the program or sweeps read."""
         read = [r.name for e in expressions(self._plan.scalars) for r in refs(e)]
         read += [ref.name for ref in self.fields]
-        counted = ["step"] if self._plan.algorithm.step else []  # a sweep of a step is handed it
+        # An outlined sweep counts no steps: if it reads `step`, that is a hyperparameter.
+        counted = ["step"] if self._plan.algorithm.step else []
         known = [*self._hypers, *counted, *self._states]
         return [name for name in known if name in read or name in self._last]
 

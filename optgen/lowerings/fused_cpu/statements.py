@@ -13,6 +13,7 @@ from optgen.ir.nodes import (
     Expr,
     If,
     Program,
+    always_assigned,
     assigns,
     names_read,
 )
@@ -53,7 +54,7 @@ class Statements:
                 for name in _assigned(stmt):
                     if name in later and name not in declared:
                         declared.add(name)
-                        value = "" if _always_assigns(stmt, name) else " = 0"
+                        value = "" if name in always_assigned((stmt,)) else " = 0"
                         lines.append(f"{self.type} {variable(name)}{value};")
                 lines += self._if(stmt, declared, later, column)
             else:
@@ -97,14 +98,3 @@ def _is_truth(value: Expr) -> bool:
 
 def _assigned(stmt: If) -> list[str]:
     return list(dict.fromkeys(a.target.name for a in assigns((stmt,))))
-
-
-def _always_assigns(stmt: If, name: str) -> bool:
-    """Tell whether every path through a branch assigns a name."""
-    return all(
-        any(
-            s.target.name == name if isinstance(s, Assign) else _always_assigns(s, name)
-            for s in arm
-        )
-        for arm in (stmt.then, stmt.orelse)
-    )

@@ -67,7 +67,7 @@ class SweepPrinter(LoopPrinter):
         """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
         sums = [f"{inputs}sums()"] if self._numbers else []
         extent = ["rows", "n", "pitch"] if self._by_rows else [self._all]
-        names = (*(c.name for c in self.loop.arrays), *(s.name for s in self._axis_sums()))
+        names = (*(array.name for array in self.loop.arrays), *(s.name for s in self._axis_sums()))
         arrays = (f"{at}[{constant(name)}]" for name in names)
         return [*self.input_arguments(inputs), *sums, *extent, *arrays]
 
@@ -90,7 +90,7 @@ class SweepPrinter(LoopPrinter):
         """Return the lines for row and column sums: operands to a buffer, or accumulated."""
         if not self._axis_sums():
             return []
-        operands = (c.name for c in self.loop.arrays if c.only_summed)
+        operands = (array.name for array in self.loop.arrays if array.only_summed)
         return [
             "if constexpr (EXPANDED) {",
             *indented(map(self.write, operands)),
@@ -118,7 +118,7 @@ class SweepPrinter(LoopPrinter):
 
     def _arrays_of_elements(self) -> Iterator[str]:
         """Yield the arrays that have one number per element."""
-        arrays = (c for c in self.loop.arrays if c.axes is Axes.TENSOR)
+        arrays = (array for array in self.loop.arrays if array.axes is Axes.TENSOR)
         return (variable(plural(array.name)) for array in arrays)
 
     def _begin(self) -> list[str]:

@@ -59,7 +59,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     algorithm = load_device_scalars(algorithm)
     found = [reduce(lambda done, change: change(done), _PASSES, p) for p in plans(algorithm)]
     if len(found) == 1 and is_flat_sweep(found[0]):
-        return {"template": "fused_triton_elementwise.py.jinja"} | context(found[0])
+        return {"template": "fused_triton_elementwise.py.jinja"} | _flat_context(found[0])
     made = [plan_context(plan, addresses_of(algorithm)) for plan in found]
     return {
         "template": "fused_triton_phases.py.jinja",
@@ -71,7 +71,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     }
 
 
-def context(plan: Plan) -> dict[str, Any]:
+def _flat_context(plan: Plan) -> dict[str, Any]:
     """Return the template's variables for an elementwise rule."""
     (sweep,) = plan.sweeps
     packed = PackedScalars(plan, (sweep.body,), sweep.streams)

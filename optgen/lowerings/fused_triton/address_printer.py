@@ -147,7 +147,7 @@ def _let(name: str, value: str) -> Line:
 
 
 def _state(state: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield the address of a row or column state, and whether the state exists."""
+    """Yield the lines for a row or column state: whether it exists, and its address."""
     per = "height" if state["shape"] == "row" else "width"
     address = f"tl.load(row + {state['address']} * tensors)"
     yield _let(exists(state["list"]), f"{address} != 0")

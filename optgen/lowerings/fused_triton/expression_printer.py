@@ -58,65 +58,29 @@ CALLS: Mapping[str, str] = {
 }
 """Ops that are printed as calls. Tensors divide by `div`, scalars by `/`."""
 
-_FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
-_FUNCTIONS |= {"rounded", "sign", "sqrt", "whole_power"}
-_FUNCTIONS |= {"random_numbers", "random_numbers16", "rounded_at_random_to"}
-_FUNCTIONS |= {"rounded_down_to", "rounded_to", "rounded_up_to"}
-_FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
-_FUNCTIONS |= {"is_whole", "masked", "larger", "largest", "left_of", "lines", "lines_inside"}
-_FUNCTIONS |= {
-    "column_largest",
-    "pick_largest",
-    "row_largest",
-    "row_total",
-    "tile_at",
-    "total",
-    "whole_elements",
-}
-_ARGUMENTS = {
-    "rows",
-    "hypers",
-    "scalars",
-    "tensors",
-    "block_tensor",
-    "loss_scale",
-    "found_inf",
-    "mask",
-}
-_VARIABLES = {
-    "row",
-    "hyper",
-    "tensor",
-    "start",
-    "left",
-    "first",
-    "lanes",
-    "dtype",
-    "bucket",
-    "update",
-}
-_VARIABLES |= {"work", "tensor", "shape", "block", "depth", "height", "width", "across", "down"}
-_VARIABLES |= {"matrix", "matrices", "group", "groups", "left", "below", "beside", "full", "even"}
-_VARIABLES |= {"tile_row", "tile_column", "first_row", "first_column", "in_rows", "in_columns"}
-_VARIABLES |= {"in_batch", "row_lanes", "column_lanes", "all_rows", "all_columns", "blocks"}
-_VARIABLES |= {"row_values", "column_values", "matrix_values", "row_count", "column_count"}
-_VARIABLES |= {"numel", "ndim", "machine_eps"}
-_VARIABLES |= {"programs", "program", "tile_index", "k", "count"}
-_ARGUMENTS |= {"arrived", "firsts", "owners", "shapes", "values", "partials", "parts"}
-_CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "TAIL", "VECTOR"}
-_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "GROUPS", "HEIGHT", "TILE_INDEX"}
-_CONSTANTS |= {
-    "LINES",
-    "NDIM",
-    "WORKSPACES",
-    "PARTIALS",
-    "ROWS",
-    "GROUP_PARTIALS",
-    "TILES",
-    "VALUES",
-    "WIDTH",
-}
-RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
+_FUNCTIONS = (
+    "add_up at column_largest column_total combine div elements extents inside ipow is_last "
+    "is_none is_whole larger largest left_of lerp lines lines_inside masked maximum minimum mod "
+    "neg pick_largest power random_numbers random_numbers16 rounded rounded_at_random_to "
+    "rounded_down_to rounded_to rounded_up_to row_largest row_total sign sqrt tile_at total "
+    "whole_elements whole_power"
+)
+_ARGUMENTS = (
+    "arrived block_tensor firsts found_inf hypers loss_scale mask owners partials parts rows "
+    "scalars shapes tensors values"
+)
+_VARIABLES = (
+    "across all_columns all_rows below beside block blocks bucket column_count column_lanes "
+    "column_values count depth down dtype even first first_column first_row full group groups "
+    "height hyper in_batch in_columns in_rows k lanes left machine_eps matrices matrix "
+    "matrix_values ndim numel program programs row row_count row_lanes row_values shape start "
+    "tensor tile_column tile_index tile_row update width work"
+)
+_CONSTANTS = (
+    "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FIRST_BLOCK GROUP GROUPS GROUP_PARTIALS HEIGHT LINES "
+    "NDIM NUMEL PARTIALS ROWS SCALARS STREAMS TAIL TILES TILE_INDEX VALUES VECTOR WIDTH WORKSPACES"
+)
+RESERVED = frozenset(f"{_FUNCTIONS} {_ARGUMENTS} {_VARIABLES} {_CONSTANTS} tl triton".split())
 """Names that the kernels use themselves, so no variable of a rule may have them."""
 
 

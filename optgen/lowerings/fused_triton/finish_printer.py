@@ -11,14 +11,23 @@ from collections.abc import Iterable, Iterator
 
 from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    always_assigned,
+    assigns,
+    expressions,
+)
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Plan, is_maximum, is_reduction, reads
 from optgen.lowerings.fused_triton.address_printer import exists
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import read_property
-from optgen.lowerings.fused_triton.split_finishes import always_assigned, with_conditions
+from optgen.lowerings.fused_triton.split_finishes import with_conditions
 from optgen.lowerings.fused_triton.workspace_slots import LINES, Slots
 from optgen.lowerings.python.literals import comment
 from optgen.passes.rewrite import filter_assigns

@@ -42,7 +42,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     table = [*addresses, *types, *fresh, *names]
     kernels = list(_kernels(plan, Kernels(plan, table, types, names, packed, slots, tiles)))
     sweeps = [k for k in kernels if k["kind"] == "sweep"]
-    facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
+    facts = [fact if holds else f"not_{fact}" for fact, holds in plan.facts.items()]
     most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
     most["parts"] = sum(k.get("parts", 0) for k in kernels)
     small = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}

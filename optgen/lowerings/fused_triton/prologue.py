@@ -10,9 +10,9 @@ from optgen.ir.nodes import (
     Call,
     Const,
     Expr,
-    If,
     Program,
     Ref,
+    always_assigned,
     assigns,
     expressions,
     refs,
@@ -200,10 +200,4 @@ class Prologue:
 
 def _defined(program: Program) -> set[str]:
     """Return the variables that a block assigns on every path."""
-    names: set[str] = set()
-    for stmt in program:
-        if isinstance(stmt, If):
-            names |= _defined(stmt.then) & _defined(stmt.orelse)
-        else:
-            names.add(variable(stmt.target.name))
-    return names
+    return set(map(variable, always_assigned(program)))

@@ -74,8 +74,9 @@ def _split_at_wide(finish: Finish, taken: set[str]) -> Iterator[Phase]:
 def _arms_around(program: Program, wanted: Assign) -> Arms:
     """Return the branches that lead to a statement of a program."""
     for stmt in program:
-        for arm, taken in ((stmt.then, True), (stmt.orelse, False)) if isinstance(stmt, If) else ():
-            assert isinstance(stmt, If)
+        if isinstance(stmt, Assign):
+            continue
+        for arm, taken in ((stmt.then, True), (stmt.orelse, False)):
             if any(each is wanted for each in assigns(arm)):
                 return ((stmt.condition, taken), *_arms_around(arm, wanted))
     return ()
@@ -103,6 +104,7 @@ def partial_sums(plan: Plan, finish: Finish) -> list[Assign]:
 
 
 def _split(plan: Plan, finish: Finish) -> Iterator[Finish]:
+    """Split a finish so that no part reads a sum over all matrices that it makes itself."""
     late = dependents(finish.body, {a.target for a in partial_sums(plan, finish)})
     yield Finish(filter_assigns(finish.body, lambda a: a.target not in late))
     rest = filter_assigns(finish.body, lambda a: a.target in late)
@@ -140,29 +142,3 @@ def with_conditions(
             yield from with_conditions(stmt.orelse, inside)
         else:
             yield stmt, conditions
-
-
-def read_before_assigned(program: Program, assigned: frozenset[str] = frozenset()) -> set[str]:
-    """Return the names that a block may read before it assigns them."""
-    names: set[str] = set()
-    for stmt in program:
-        if isinstance(stmt, If):
-            names |= {r.name for r in reads(stmt.condition)} - assigned
-            names |= read_before_assigned(stmt.then, assigned) | read_before_assigned(
-                stmt.orelse, assigned
-            )
-        else:
-            names |= {r.name for r in reads(stmt.value)} - assigned
-        assigned |= always_assigned((stmt,))
-    return names
-
-
-def always_assigned(program: Program) -> set[str]:
-    """Return the names that a block assigns on every path."""
-    names: set[str] = set()
-    for stmt in program:
-        if isinstance(stmt, If):
-            names |= always_assigned(stmt.then) & always_assigned(stmt.orelse)
-        else:
-            names.add(stmt.target.name)
-    return names

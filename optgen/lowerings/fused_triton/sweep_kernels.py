@@ -8,8 +8,17 @@ from typing import Any
 
 from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Const, Expr, Ref, assigns, expressions
-from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, WideCall, is_maximum, reads
+from optgen.ir.nodes import Assign, Const, Expr, Ref, always_assigned, assigns, expressions
+from optgen.ir.plan import (
+    MatrixCall,
+    Plan,
+    Stream,
+    Sweep,
+    WideCall,
+    is_maximum,
+    read_before_assigned,
+    reads,
+)
 from optgen.lowerings.fused_triton.address_printer import (
     needed,
     tile_addresses,
@@ -18,7 +27,6 @@ from optgen.lowerings.fused_triton.address_printer import (
 )
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
-from optgen.lowerings.fused_triton.split_finishes import always_assigned, read_before_assigned
 from optgen.lowerings.fused_triton.sweep_printer import (
     flags_of,
     print_loads,
@@ -237,5 +245,5 @@ def used_streams(sweep: Sweep) -> list[Stream]:
     made = {a.target for a in assigns(sweep.body)}
     read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in made}
     read |= {ref.name for ref in made} - always_assigned(sweep.body)
-    read |= read_before_assigned(sweep.body)
+    read |= read_before_assigned(sweep.body).keys()
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

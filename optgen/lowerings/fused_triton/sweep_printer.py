@@ -74,7 +74,7 @@ def offset(pointer: str, number: int) -> str:
 def print_stores(streams: Sequence[Stream], coded: bool = False) -> list[str]:
     """Return the lines that store a sweep's changed streams, each in its own dtype.
 
-    `coded` is that of `print_loads`.
+    `coded` means what it means in `print_loads`.
     """
     lines: list[str] = []
     for stream in streams:

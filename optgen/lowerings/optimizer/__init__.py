@@ -26,9 +26,6 @@ from optgen.passes.plan import plans
 from optgen.passes.scatter_add import is_scatter_add
 from optgen.passes.specialize_shape import facts_asked
 
-TEMPLATE = "optimizer.py.jinja"
-FILENAME = "__init__.py"
-
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
     """Return the template's variables; `base` is the base of a derived algorithm."""
@@ -75,8 +72,8 @@ def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]
 
 OPTIMIZER = Lowering(
     name="optimizer",
-    filename=FILENAME,
-    template=TEMPLATE,
+    filename="__init__.py",
+    template="optimizer.py.jinja",
     lower=optimizer_context,
     of="optimizer",
 )
@@ -167,7 +164,7 @@ def _dense_only(algorithm: Algorithm) -> str:
 
 
 def _unset_flags(algorithm: Algorithm) -> dict[str, str]:
-    """Return the flags that only a step sets, with their values in any other group."""
+    """Return the flags that only a step sets, with the values that they have before."""
     return {h.name: literal(h.default) for h in algorithm.hypers if h.given}
 
 

@@ -58,8 +58,8 @@ def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
     lines += ["", "    State:", *states] if states else []
     inputs = list(_inputs(algorithm))
     lines += ["", "    Inputs of `step`:", *inputs] if inputs else []
+    lines += ["", "    Modes:"] if algorithm.programs else []
     for program in algorithm.programs:
-        lines += [] if program.mode == "eval" else ["", "    Modes:"]
         lines += _item(f"{program.mode}(): {program.function.doc.strip().splitlines()[0]}")
     if algorithm.paper:
         lines += ["", f"    Paper: {algorithm.paper}"]
@@ -86,6 +86,7 @@ def function_docstring(
 def _head(algorithm: Algorithm) -> Iterator[str]:
     """Yield the author's description and the rule."""
     summary, *rest = algorithm.doc.strip().splitlines()
+    # The opening quotes, which the caller prints, make the first line longer.
     first, *more = _wrapped(summary, "    ", first='    r"""')
     yield from (first.removeprefix('    r"""'), *more)
     yield from (f"    {line}".rstrip() for line in rest)

@@ -86,8 +86,8 @@ def _factors(expr: Expr) -> list[Expr]:
     return [expr]
 
 
-def _are(factors: list[Expr], *expected: Expr) -> bool:
-    """Tell whether a product has exactly these factors, in any order."""
+def _are_factors(factors: list[Expr], *expected: Expr) -> bool:
+    """Tell whether a product has exactly the expected factors, in any order."""
     return len(factors) == len(expected) and all(each in factors for each in expected)
 
 
@@ -161,9 +161,7 @@ def _scales_its_state(algorithm: Algorithm, name: str) -> bool:
     for stmt in assigns(algorithm.rule):
         if stmt.target.name in states and isinstance(stmt.value, Call) and stmt.value.op == "+":
             terms = [_factors(term) for term in stmt.value.args]
-            if any(
-                sorted(map(str, t)) == sorted(map(str, (Ref(name), stmt.target))) for t in terms
-            ):
+            if any(_are_factors(term, Ref(name), stmt.target) for term in terms):
                 return True
     return False
 
@@ -176,7 +174,7 @@ def _reduces_the_gradient(algorithm: Algorithm, name: str) -> bool:
         part
         for expr in expressions(algorithm.rule)
         for part in _products(expr)
-        if _are(_factors(part), *share)
+        if _are_factors(_factors(part), *share)
     ]
     return bool(readings) and len(readings) == len(shares)
 

@@ -29,7 +29,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Body:
-    """Printed lines of the tensor operations, the numbers that they read, and lines before all."""
+    """Lines of the tensor operations, the numbers that these read, and a function's first lines."""
 
     lines: list[str]
     reads: frozenset[str]

@@ -26,9 +26,9 @@ from optgen.ir.nodes import (
 
 
 def permute_by_index(program: Program, stored: Collection[str]) -> Program:
-    """Return a program in which a permutation that is only multiplied with is an order.
+    """Return the program with an order in place of each permutation that it only multiplies with.
 
-    A stored matrix stays one.
+    A permutation that is stored stays a matrix.
     """
     orders = frozenset(a.target.name for a in assigns(program) if _is_permutation(a.value))
     orders -= frozenset(stored)

@@ -21,6 +21,7 @@ from optgen.ir.nodes import (
     Program,
     Ref,
     Term,
+    always_assigned,
     assigns,
     children,
     expressions,
@@ -297,9 +298,11 @@ class _Printer:
         return f"{whole}[0]" if self.form.in_lists else whole
 
     def _is_late(self, expr: Expr) -> bool:
+        """Tell whether a value is known only on the device."""
         return kind_of(expr, self.kinds.__getitem__).stage is Stage.DEVICE
 
     def _is_small(self, ref: Ref) -> bool:
+        """Tell whether a name is a number, a row or a column on the device."""
         kind = self.kinds[ref]
         return kind.stage is Stage.DEVICE and kind.axes is not Axes.TENSOR
 
@@ -322,7 +325,7 @@ class _Printer:
         """
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}
-        always = {name for body in finishes for name in _always(body)}
+        always = {name for body in finishes for name in always_assigned(body)}
         read = {ref.name for sweep in self.plan.sweeps for ref in _touched(sweep)}
         states = {state.symbol for state in self.plan.algorithm.states}
         missing = [s.symbol for s in self.plan.algorithm.factor_states() if s.when]
@@ -343,17 +346,6 @@ def matrix_call(call: Call) -> str:
     """Return the text of a matrix op on one tensor. The runtime's functions take lists."""
     first, *rest = (_PRINTER.text(arg) for arg in call.args)
     return f"{call.op}({', '.join([f'[{first}]', *rest])})[0]"
-
-
-def _always(program: Program) -> set[str]:
-    """Return the names that a program assigns on every path."""
-    found: set[str] = set()
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            found.add(stmt.target.name)
-        else:
-            found |= _always(stmt.then) & _always(stmt.orelse)
-    return found
 
 
 def _is_like_param(stream: Stream) -> bool:

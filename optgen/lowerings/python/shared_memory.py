@@ -2,7 +2,8 @@
 
 Such a rule writes its results at its end, one tensor after another. A result is usually a new
 tensor. But after `m, n = n, m` each result is the other's old tensor, and after `U = transpose(U)`
-a view of its own: the old values would be overwritten before they are read.
+the result is a view of its own old tensor. Without copies, a write would overwrite old values that
+a later write, or the rest of the same write, reads.
 """
 
 from __future__ import annotations

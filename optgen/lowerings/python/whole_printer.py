@@ -44,8 +44,8 @@ class WholeSyntax:
     `loop` is its first line, and `opening` the lines after it; `{0}` stands for the names of all
     lists. `tensor` reads a tensor or list of the bucket, and `write` stores a value in it; `{0}`
     stands for its name, and `{1}` for the name of its list. `param` is the parameter whose
-    properties are read. `count` is the number of parameters, if they are several: each counts in a
-    reduction over several parameters, also where all have an equal number.
+    properties are read. For a list, `count` is the number of parameters: a reduction over several
+    parameters takes a number of each of them, even if the numbers are equal.
     """
 
     loop: str
@@ -124,9 +124,10 @@ def when(stream: Stream, line: str) -> list[str]:
 
 
 def with_typed_numbers(plan: Plan) -> Program:
-    """Return the sweep with the dtype of each `where` of two numbers.
+    """Return the sweep's body with a dtype for each `where` that chooses between two numbers.
 
-    If the mask has elements, it is the sweep's. A number of the whole tensor stays in float64.
+    If the mask has elements, the dtype is that of the sweep's tensors. If the result is one number
+    for the whole tensor, it stays in float64.
     """
     sweep = plan.sweeps[0]
 

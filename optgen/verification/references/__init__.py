@@ -19,4 +19,4 @@ _MODULES = (
     *(schedule_free, shared_numbers, whole_matrices),
 )
 CASES: tuple[Case, ...] = tuple(case for module in _MODULES for case in module.CASES)
-"""The cases of all rules. A name has one or two."""
+"""The cases of all rules. An optimizer has one or two."""

@@ -131,7 +131,7 @@ def lamb(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def kahan_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdamW, in whose dtype nothing is lost: the compensation stays at zero."""
+    """Take a step of AdamW. In float64 there is nothing to compensate: that state stays zero."""
     m, v = moments(g, own, (0.9, 0.999))
     own["compensation"] = torch.zeros_like(p)
     return p - LR * (m / (v.sqrt() + 1e-8) + DECAY * p)

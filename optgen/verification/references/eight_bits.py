@@ -13,7 +13,10 @@ from optgen.verification.references.moments import BOTH, DECAY, LR, moments
 
 
 def _tapered(k: float) -> float:
-    """Return the share of the scale for k / 128 on a scale of fourth roots."""
+    """Return the share of code k - 1.
+
+    Its fourth root is k / 128, where roots and logarithms are straight between powers of 2.
+    """
     octave = math.floor(math.log2(k))
     quarters = 4 * (k / 2**octave - 1)  # from 0 to 4 within an octave of roots
     whole = math.floor(quarters)
@@ -31,7 +34,11 @@ LIMITS = {  # between the shares of two codes
 
 
 def nearest(share: Tensor, code_map: str) -> Tensor:
-    """Return the codes of shares. Roots lose two bits; of two codes as near, they take the odd."""
+    """Return the nearest codes of shares.
+
+    The dynamic map drops the last two bits of a share. Halfway between two codes it takes the odd
+    one.
+    """
     limits = torch.tensor(LIMITS[code_map], dtype=torch.float64)
     if code_map == "linear":
         return torch.bucketize(share.double(), limits)
@@ -41,7 +48,7 @@ def nearest(share: Tensor, code_map: str) -> Tensor:
 
 
 def held(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
-    """Return values, finite and of usual size, as a state of 8 bits holds them; row by row.
+    """Return finite values of usual size as a state of 8 bits holds them.
 
     Shares and scales are in float32.
     """

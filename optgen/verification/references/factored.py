@@ -24,6 +24,7 @@ def adafactor_with_momentum(p: Tensor, g: Tensor, own: Values) -> Tensor:
 def factored_step(
     p: Tensor, g: Tensor, own: Values, beta1: float | None, rate: float, scaled: bool
 ) -> Tensor:
+    """Take a step of Adafactor; if `scaled`, the rate is relative to the parameter's size."""
     own["t"] = t = own.get("t", 0) + 1
     beta2, square = 1 - t**-0.8, g * g + 1e-30
     if p.dim() > 1:

@@ -41,9 +41,10 @@ def dion(p: Tensor, g: Tensor, own: Values) -> Tensor:
 def galore(p: Tensor, g: Tensor, own: Values, gap: int = 4) -> Tensor:
     """Take a step of GaLore with rank 2 as arXiv 2403.03507 has it; return the new parameter.
 
-    The authors take right vectors from the same decomposition as left ones. Their signs may be
-    others then, and moments go on from one basis to the next. So here they are left vectors of the
-    transpose, unless there is one basis only.
+    The authors take right vectors from the same decomposition as left ones. A decomposition of the
+    transpose may give them other signs, which matter to moments that go on from one basis to the
+    next. So here they are left vectors of the transpose, as in our rule, unless there is only one
+    basis.
     """
     age, tall = own.get("t", 0), p.shape[0] >= p.shape[1]
     if age % gap == 0 and gap > STEPS:
@@ -98,13 +99,13 @@ def apollo_mini(p: Tensor, g: Tensor, own: Values) -> Tensor:
     return apollo(p, g, own, mini=True)
 
 
-DECAY = {"lr": 0.02, "weight_decay": 0.1}
-LOW = {**DECAY, "betas": (0.9, 0.99), "rank": 2}
+WITH_DECAY = {"lr": 0.02, "weight_decay": 0.1}
+LOW = {**WITH_DECAY, "betas": (0.9, 0.99), "rank": 2}
 RANDOM = {**LOW, "update_proj_gap": 4, "scale": 4.0, "seed": 5}
 SHAPES = ((7, 4), (4, 7), (5, 5), (1, 3), (3, 1), (4, 7), (2, 6))
 """Tall, wide and square matrices, some of them smaller than the rank."""
 CASES = (
-    Case("dion", alone(dion), {**DECAY, "mu": 0.9, "rank": 2, "seed": 5}, shapes=SHAPES),
+    Case("dion", alone(dion), {**WITH_DECAY, "mu": 0.9, "rank": 2, "seed": 5}, shapes=SHAPES),
     Case("galore", alone(galore), {**LOW, "update_proj_gap": 4}, shapes=SHAPES),
     Case("galore", alone(galore_in_one_basis), LOW, label="in one basis", shapes=SHAPES),
     Case("apollo", alone(apollo), RANDOM, shapes=SHAPES),

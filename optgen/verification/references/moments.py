@@ -11,6 +11,7 @@ from optgen.verification.reference import Values
 LR, DECAY = 0.01, 0.1
 PLAIN = {"lr": LR}
 BOTH = {**PLAIN, "weight_decay": DECAY}
+"""Options of most cases: both a learning rate and a weight decay."""
 
 
 def moments(
@@ -25,7 +26,7 @@ def moments(
 
 
 def rectified(t: int, beta2: float, least: float) -> float | None:
-    """Return RAdam's factor after some steps; None while the variance is unknown."""
+    """Return RAdam's factor after `t` steps; None while the average is shorter than `least`."""
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     if length < least:
@@ -35,6 +36,7 @@ def rectified(t: int, beta2: float, least: float) -> float | None:
 
 
 def half_life(beta: float) -> float:
+    """Return the half-life of a decay in steps, less one, as apple/ml-ademamix counts it."""
     return math.log(0.5) / math.log(beta + 1e-8) - 1
 
 

@@ -154,7 +154,7 @@ CASES = (
     Case(
         "scion",
         alone(scion),
-        {"scale": 50.0, "momentum": 0.1},
+        SPECTRAL,
         shapes=(*MATRICES, (6,)),
         orthogonalize=exact,
     ),

@@ -1,6 +1,6 @@
 """Steps that share numbers between parameters, each written from its paper.
 
-The values of each parameter are lists.
+A value that each parameter has is kept as a list.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from optgen.verification.references.low_rank import drawn_normal
 
 
 def power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
-    """Return a power of a symmetric positive matrix, all of whose eigenvalues grow by eps."""
+    """Return a power of a symmetric positive matrix, after adding eps to its eigenvalues."""
     u, s, v = torch.linalg.svd(x + eps * torch.eye(len(x), dtype=x.dtype))
     return u @ (s**exponent).diag() @ v
 
@@ -146,14 +146,15 @@ def procrustes(q: Tensor) -> Tensor:
     return q + size * r @ q + size**2 / 2 * r @ r @ q
 
 
-ANY = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
+MIXED = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
+"""Shapes of matrices, of a vector, and of a batch of matrices."""
 SQUARE = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
 """Shapes whose first covariances have full rank; else rounding chooses some eigenvectors."""
 CASES = (
     Case("soap", alone(soap), {}, shapes=(*SQUARE, (6,))),
-    Case("shampoo", alone(shampoo), {}, shapes=ANY),
+    Case("shampoo", alone(shampoo), {}, shapes=MIXED),
     Case("one_sided_shampoo", alone(one_sided_shampoo), {"eps": 1e-3}, shapes=MATRICES),
     Case("kl_soap", alone(kl_soap), {"lr": 1e-2}, shapes=SQUARE[:2]),
-    # It balances its factors in step 101.
+    # Kron balances its factors in step 101.
     Case("kron", alone(kron), {"lr": 0.1}, shapes=((5, 3), (2, 4)), steps=103),
 )
