@@ -6,7 +6,7 @@ import contextlib
 import functools
 import keyword
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,7 +159,10 @@ def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Par
 
 @contextlib.contextmanager
 def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[None]:
-    """Give errors in the text of a composition the place in the file of the part."""
+    """Raise errors in the text of a composition anew, with the place in the file of a part.
+
+    With `names_parts` the message names all parts.
+    """
     from optgen.spec.composition.names import fit
     from optgen.spec.composition.origins import error_of_part
     from optgen.spec.errors import SpecError
@@ -227,11 +230,7 @@ def modifier_of(path: Path) -> Modifier:
 
 def list_modifiers() -> list[str]:
     """Return the names of the modifiers of the catalogue, sorted."""
-    return sorted(path.stem for path in _files())
-
-
-def _files() -> Iterable[Path]:
-    return _folder().glob("[!_]*.py")
+    return sorted(path.stem for path in _folder().glob("[!_]*.py"))
 
 
 def _folder() -> Path:

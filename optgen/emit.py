@@ -38,7 +38,7 @@ class ToolchainError(RuntimeError):
 class Change:
     """A file that differs from its generated text.
 
-    `old` is None for a missing file, `new` for a file to remove.
+    `old` is None for a missing file. `new` is None for a file to remove.
     """
 
     path: Path

@@ -37,7 +37,7 @@ def list_optimizers(pattern: str = "*") -> list[str]:
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """Return the class of `optgen.optim` with a name, in letters of any case; `_` may be left out.
+    """Return the class of `optgen.optim` that a name stands for; case and `_` do not matter.
 
     Raises:
         ValueError: there is none, or the name stands for a class with arguments.
@@ -46,8 +46,8 @@ def optimizer_class(name: str) -> type[Optimizer]:
     if given:
         words = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise ValueError(
-            f"{name!r} stands for {kind.__name__} with {words}: take that class and give them, or "
-            "call create_optimizer"
+            f"{name!r} stands for {kind.__name__} with {words}: use that class with these "
+            "arguments, or call create_optimizer"
         )
     return kind
 
@@ -99,7 +99,7 @@ def _listed(params: Iterable[Any]) -> Any:
 
 
 def _mirrored() -> dict[str, type[Optimizer]]:
-    """Return the mirror's classes by their names in small letters."""
+    """Return the mirror's classes by their names in lower case."""
     import optgen.optim
 
     found = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
@@ -124,5 +124,5 @@ def _found(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
 
 
 def _letters(name: str) -> str:
-    """Return a name without what differs between ScheduleFreeSGD and schedule_free_sgd."""
+    """Return a name in lower case, without underscores."""
     return name.lower().replace("_", "")

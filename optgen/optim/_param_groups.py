@@ -68,12 +68,15 @@ def param_groups(
 
 
 def _distances(names: list[str]) -> Iterator[int]:
-    """Yield how many layers lie between each parameter and the output."""
+    """Yield, for each parameter, how many layers it is away from the output."""
     numbers = [int(found[1]) if (found := _LAYER.search(name)) else None for name in names]
     known = [number for number in numbers if number is not None]
-    last = max(known, default=-1) + 2  # the first and the last place are for names without numbers
+    last = max(known, default=-1) + 2  # places 0 and `last` are for names without numbers
     passed = False
     for number in numbers:
         passed = passed or number is not None
-        place = number + 1 if number is not None else last if passed or not known else 0
+        if number is not None:
+            place = number + 1
+        else:
+            place = last if passed or not known else 0
         yield last - place

@@ -76,14 +76,14 @@ class _Update:
 
 def _split_by_fit(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Pairs, Pairs]:
     """Split pairs of tensors into those that our rules accept, and the others."""
-    pairs: tuple[Pairs, Pairs] = ([], [])  # by whether there is an obstacle
-    known: dict[Any, bool] = {}
+    fit, others = Pairs(), Pairs()
+    known: dict[Any, bool] = {}  # whether pairs of these types and dtypes fit
     for pair in zip(averaged, current, strict=True):
-        kind = tuple((type(tensor), tensor.dtype) for tensor in pair)
-        if kind not in known or not all_plain(pair):
-            known[kind] = bool(obstacle([[tensor] for tensor in pair]))
-        pairs[known[kind]].append(pair)
-    return pairs
+        types = tuple((type(tensor), tensor.dtype) for tensor in pair)
+        if types not in known or not all_plain(pair):
+            known[types] = not obstacle([[tensor] for tensor in pair])
+        (fit if known[types] else others).append(pair)
+    return fit, others
 
 
 _equal_weights = _Update()
@@ -98,7 +98,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
     Raises:
         ValueError: decay is outside that range.
     """
-    get_ema_avg_fn(decay)  # raises it
+    get_ema_avg_fn(decay)  # checks the range
     return _Update(decay)
 
 

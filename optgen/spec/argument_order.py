@@ -10,7 +10,10 @@ from optgen.spec.reserved_names import ADDED_ARGUMENTS
 
 
 def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str] | None:
-    """Return the message and the hint for an order that lacks or repeats a name, else None."""
+    """Return the message and the hint for an order with a missing, repeated or unknown name.
+
+    Return None if both orders are right.
+    """
     names = [h.name for h in hypers]
     arguments = [h.name for h in hypers if not h.fixed]
     for option, needed, more in (("keywords", arguments, ("*",)), ("group", names, ())):

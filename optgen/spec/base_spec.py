@@ -18,13 +18,13 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
 
     Raises:
         SpecError: no spec in the folder has that name; or the base is itself derived; or the
-            derived spec does not fit: it changes a hyperparameter that the base lacks, leaves one
-            out of `keywords` or `group`, or has a default that violates a `require`.
+            derived spec does not fit: it declares a hyperparameter that the base lacks, leaves
+            one out of `keywords` or `group`, or has a default that violates a `require`.
     """
     if algorithm.base is None:
         return None
-    own = specs / f"{module_name(algorithm.base)}.py"  # to read all of them takes a second
-    base = _optimizers([own] if own.is_file() else []).get(algorithm.base)
+    usual = specs / f"{module_name(algorithm.base)}.py"  # reading all specs takes a second
+    base = _optimizers([usual] if usual.is_file() else []).get(algorithm.base)
     if base is None:
         catalogue = _optimizers(sorted(specs.glob("[!_]*.py")))
         base = catalogue.get(algorithm.base)
@@ -49,12 +49,12 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
 
 
 def _optimizers(paths: Iterable[Path]) -> dict[str, Algorithm]:
-    """Return the algorithms of these files that are no functions, by name."""
+    """Return the optimizers of these files by their names, without functions over lists."""
     return {a.name: a for path in paths for a in read_spec(path) if not a.is_function}
 
 
 def _check_with_base(algorithm: Algorithm, base: Algorithm) -> None:
-    """Check what needs a spec and its base: the order of arguments and group keys, and defaults."""
+    """Check a derived spec with its base: the order of arguments and group keys, and defaults."""
     hypers = [algorithm.hyper(h.name) or h for h in base.hypers]
     wrong = order_error(algorithm, hypers)
     if wrong:

@@ -12,7 +12,8 @@ from optgen.ir.nodes import Call, Const, Expr
 _EXACT = 2**53
 """The largest magnitude up to which float64 holds every whole number. Rules use float64."""
 
-_LARGEST_POWER = 1000
+_LARGEST_INT_EXPONENT = 1000
+"""The largest exponent with which powers of ints are computed as ints."""
 
 
 def number(value: float) -> float:
@@ -29,7 +30,7 @@ def number(value: float) -> float:
 
 
 def _power(a: float, b: float) -> float:
-    if abs(b) > _LARGEST_POWER:
+    if abs(b) > _LARGEST_INT_EXPONENT:
         a, b = float(a), float(b)  # computed with ints, 10**10**10 would never finish
     result = a**b
     if isinstance(result, int | float):
@@ -37,7 +38,7 @@ def _power(a: float, b: float) -> float:
     raise ValueError("the root of a negative number is not real")
 
 
-MEANING: Mapping[str, Callable[..., Any]] = {
+PYTHON_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -68,7 +69,7 @@ def compute(op: str, *values: float) -> float:
     Raises:
         ArithmeticError, ValueError: the result is not a finite real number.
     """
-    return number(MEANING[op](*values))
+    return number(PYTHON_FUNCTIONS[op](*values))
 
 
 def value_of(expr: Expr) -> float | None:
@@ -80,7 +81,7 @@ def value_of(expr: Expr) -> float | None:
     match expr:
         case Const(int() | float() as value):
             return value
-        case Call(op, args) if op in MEANING:
+        case Call(op, args) if op in PYTHON_FUNCTIONS:
             values = [value_of(arg) for arg in args]
             known = [value for value in values if value is not None]
             return compute(op, *known) if len(known) == len(values) else None

@@ -35,14 +35,14 @@ class Spec:
     def train(self, function: Callable[..., None]) -> Declared:
         """Mark a function of the same text as the program of the optimizer's `train()`.
 
-        It names the parameter and states before `/`, and hyperparameters after `*`.
+        The function names the parameter and states before `/`, and hyperparameters after `*`.
         """
         return self._program("train", function)
 
     def eval(self, function: Callable[..., None]) -> Declared:
         """Mark a function of the same text as the program of the optimizer's `eval()`.
 
-        It names the parameter and states before `/`, and hyperparameters after `*`.
+        The function names the parameter and states before `/`, and hyperparameters after `*`.
         """
         return self._program("eval", function)
 
@@ -189,7 +189,7 @@ def _default(declared: str) -> Any:
     call = ast.parse(declared, mode="eval").body
     try:
         return ast.literal_eval(call.args[0]) if isinstance(call, ast.Call) else None
-    except (IndexError, ValueError):  # an error in the text, which its check explains
+    except (IndexError, ValueError):  # the check of the modifier reports this mistake
         return inspect.Parameter.empty
 
 
@@ -207,12 +207,12 @@ def modifier(
 ) -> Callable[[Callable[..., None]], Modifier]:
     """Mark a function as a modifier of optimizers, for `optgen.compose`.
 
-    It takes some of the names p, g, v, u, t and lr before `/`: the parameter, its gradient, the
-    second moment, the update that will be added to the parameter, the step count, and the learning
-    rate. States stand between `/` and `*`, hyperparameters after `*`.
+    The function takes some of the names p, g, v, u, t and lr before `/`: the parameter, its
+    gradient, the second moment, the update that will be added to the parameter, the step count, and
+    the learning rate. States stand between `/` and `*`, hyperparameters after `*`.
 
     Args:
-        stage: when it runs; the stage says too what it changes.
+        stage: when the modifier runs, and so what it changes.
         weights: a state that the rule and the modifiers of the update read and move instead of the
             parameter.
         step: a variable or a state that all later parts read instead of the step count.

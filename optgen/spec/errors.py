@@ -101,25 +101,27 @@ def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]
     return located_errors(algorithm.place, algorithm.source)
 
 
-def _nearest(error: Exception, otherwise: Place, place_of: PlaceOf | None) -> Place:
+def _nearest(error: Exception, first: Place, place_of: PlaceOf | None) -> Place:
     """Return the place of the statement, else of the expression, that raised an error.
 
     Every pass and printer holds the node it works on in a local variable. The innermost such
-    node in the traceback that has a place is taken.
+    node in the traceback that has a place is taken. Return `first` if there is none.
     """
     statements: list[Place] = []
+    expression = first
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             place = _place(value, place_of)
-            if place is not None and place.file == otherwise.file:
+            if place is not None and place.file == first.file:
                 if isinstance(value, Assign | If | ast.stmt):
                     statements.append(place)
                 elif not statements:
-                    otherwise = place
-    return statements[-1] if statements else otherwise
+                    expression = place
+    return statements[-1] if statements else expression
 
 
 def _place(value: object, place_of: PlaceOf | None) -> Place | None:
+    """Return the place of a node of the IR or of the syntax tree; None for anything else."""
     if isinstance(value, Assign | If | Call | Ref | Linear):
         return value.place if value.place != NOWHERE else None
     if isinstance(value, ast.stmt | ast.expr) and place_of is not None:
@@ -128,7 +130,7 @@ def _place(value: object, place_of: PlaceOf | None) -> Place | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint that names the closest known name, or `otherwise` where none is close.
+    """Return a hint that names the closest known name, or `otherwise` if none is close.
 
     A known name is close if at most one letter in three differs, in each part between underscores.
     """

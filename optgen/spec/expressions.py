@@ -147,13 +147,13 @@ class Expressions:
         match node:
             case ast.BoolOp(op=op, values=values):
                 logic = "and" if isinstance(op, ast.And) else "or"
-                return self._chain(logic, self._short_circuited(logic, values))
+                return self._joined(logic, self._short_circuited(logic, values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Call("not", (self.condition(operand),), place)
             case ast.Compare(left=left, ops=ops, comparators=rights):
                 sides = [left, *rights]
                 pairs = zip(ops, sides, rights, strict=False)
-                return self._chain("and", [self._compare(node, *pair) for pair in pairs])
+                return self._joined("and", [self._compare(node, *pair) for pair in pairs])
         value = self.value(node)
         if isinstance(value, Const):
             self.source.error(node, "this condition is a constant", "leave it out")
@@ -167,12 +167,12 @@ class Expressions:
     def _truth(self, value: Expr) -> Expr:
         """Return the condition that a number is not None and not 0."""
         differs = Call("!=", (value, Const(0)), value.place)
-        source = self._unpacked_item(value)
-        match source:
+        item = self._unpacked_item(value)
+        match item:
             case Call("item", (Ref(name), Const(int() as index))):
                 hyper = self.scope.algorithm.hyper(name)
                 if hyper is not None and hyper.may_be_none(index):
-                    exists = Call("not", (Call("is_none", (source,), value.place),), value.place)
+                    exists = Call("not", (Call("is_none", (item,), value.place),), value.place)
                     return Call("and", (exists, differs), value.place)
         return Call("truth", (value,), value.place) if isinstance(value, Ref) else differs
 
@@ -190,7 +190,8 @@ class Expressions:
         self.scope.known_true = known_before
         return found
 
-    def _chain(self, logic: str, conditions: list[Expr]) -> Expr:
+    def _joined(self, logic: str, conditions: list[Expr]) -> Expr:
+        """Return the conditions joined by and/or."""
         result, *rest = conditions
         for condition in rest:
             result = Call(logic, (result, condition), condition.place)
@@ -240,6 +241,7 @@ class Expressions:
         return hyper if hyper is not None and hyper.type == "choice" else None
 
     def _option(self, choice: Hyper, node: ast.expr) -> Expr:
+        """Read the right side of a comparison with a choice, which must be one of its strings."""
         value = self.value(node)
         if not isinstance(value, Const) or value.value not in choice.choices:
             known = [f'"{c}"' for c in choice.choices if c is not None]

@@ -63,8 +63,8 @@ def _asked(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[s
             case ast.Call(args=[ast.Name(id=name)], keywords=[]) if name in names:
                 found.add(name)
             case _:
-                known = ", ".join(names) or f'declare one before `/`: h={WORD}("hessian")'
-                source.error(call, f"`{WORD}` takes an extra input", known)
+                hint = ", ".join(names) or f'declare one before `/`: h={WORD}("hessian")'
+                source.error(call, f"`{WORD}` takes an extra input", hint)
     return found
 
 
@@ -83,14 +83,16 @@ def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]
     return key
 
 
-def _keys(algorithm: Algorithm) -> Iterable[str]:
-    return (state.key for state in algorithm.kept_states())
-
-
 def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
-    """Check that the names that inputs have in generated code are free, and gradients dense."""
+    """Check the extra inputs of a rule, after its declarations have been read.
+
+    Raises:
+        SpecError: a name that an input has in generated code is taken, the rule takes sparse
+            gradients, or a `require` asks for an input.
+    """
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-    others = {name.upper() for name in (*(a.arg for a in arguments), *_keys(algorithm))}
+    keys = (state.key for state in algorithm.kept_states())
+    others = {name.upper() for name in (*(a.arg for a in arguments), *keys)}
     for state in algorithm.states:
         own = (state.key, f"given_{state.given}") if state.given else ()
         taken = [name for name in own if name.upper() in others]
@@ -100,6 +102,11 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
         if state.given and algorithm.gradient != "dense":
             message = "a rule for sparse gradients has no extra inputs"
             source.error_at(state.place, message, "a sparse gradient holds only some rows")
+    _check_requires(source, node)
+
+
+def _check_requires(source: Source, node: ast.FunctionDef) -> None:
+    """Check that no `require` asks whether an input is given."""
     for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id == "require":
             for inner in ast.walk(call):

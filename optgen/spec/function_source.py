@@ -33,7 +33,10 @@ def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
 
 
 def _needed(tree: ast.Module, first: int) -> list[Definition]:
-    """Return a function's programs, and what the function at a line and they use, all the way."""
+    """Return the programs of the function at a line, and what it and they use.
+
+    A definition is used too if another used definition reads it.
+    """
     known = dict(_definitions(tree))
     waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]
     found: dict[str, Definition] = {n.name: n for node in waiting for n in _programs(tree, node)}

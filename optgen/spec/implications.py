@@ -1,4 +1,4 @@
-"""Find what a condition implies: flags that are set, shape predicates, numbers not None."""
+"""Find what a condition implies: flags, shape predicates, and numbers that are not None."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def implied(condition: Expr) -> frozenset[str]:
             return frozenset((name,))
         case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
             return frozenset((f"not {name}",))
-        case Call("not", (Call("is_none", (source,)),)):
-            return frozenset((_known_not_none(source),))
+        case Call("not", (Call("is_none", (value,)),)):
+            return frozenset((_known_not_none(value),))
         case Call("tall", _):
             return frozenset(("tall", "factored"))
         case Call(fact, _) if fact in FACTS:
@@ -33,28 +33,28 @@ def implied(condition: Expr) -> frozenset[str]:
 
 def may_be_none(value: Expr, scope: Scope) -> bool:
     """Tell whether a value is a hyperparameter, or an item of one, that may be None here."""
-    # A variable that was unpacked from a tuple stands for an item.
-    source = scope.items.get(value.name, value) if isinstance(value, Ref) else value
-    match source:
+    if isinstance(value, Ref):
+        value = scope.items.get(value.name, value)  # a variable may be unpacked from a tuple
+    match value:
         case Ref(name):
-            index, proofs = 0, {name, _known_not_none(source)}  # a number that is true is not None
+            index, proofs = 0, {name, _known_not_none(value)}  # a number that is true is not None
         case Call("item", (Ref(name), Const(int() as index))):
-            proofs = {_known_not_none(source)}
+            proofs = {_known_not_none(value)}
         case _:
             return False
     hyper = scope.algorithm.hyper(name)
     if hyper is None or hyper.type not in ("number", "tuple") or not hyper.may_be_none(index):
         return False
-    if isinstance(source, Ref) and hyper.type == "tuple":  # a tuple itself is never None
+    if isinstance(value, Ref) and hyper.type == "tuple":  # a tuple itself is never None
         return False
     return proofs.isdisjoint(scope.known_true)
 
 
-def _known_not_none(source: Expr) -> str:
+def _known_not_none(value: Expr) -> str:
     """Return how `known_true` says that a hyperparameter, or an item of one, is not None."""
-    match source:
+    match value:
         case Ref(name):
             return f"{name} is given"
         case Call("item", (Ref(name), Const(index))):
             return f"{name}[{index}] is given"
-    raise TypeError(f"not a hyperparameter or an item of one: {source!r}")
+    raise TypeError(f"not a hyperparameter or an item of one: {value!r}")

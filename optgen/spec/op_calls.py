@@ -168,12 +168,11 @@ class OpCalls(Expressions):
         """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers."""
         self._check_matrix(node, name)
         tensor, coefficients, *numbers = node.args
-        value, numbers_ref = self.number(tensor), self.value(coefficients)
+        value, triples = self.number(tensor), self.value(coefficients)
         if self.scope.kind(value).axes not in _MATRICES:
             message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
             self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
-        name_of = numbers_ref.name if isinstance(numbers_ref, Ref) else ""
-        hyper = self.scope.algorithm.hyper(name_of)
+        hyper = self.scope.algorithm.hyper(triples.name) if isinstance(triples, Ref) else None
         if hyper is None or hyper.type != "tuple" or hyper.size % 3:
             hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315)); or three for each step in turn"
             self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)
@@ -182,7 +181,7 @@ class OpCalls(Expressions):
             if not self.scope.kind(scalar).is_scalar:
                 message = f"`{name}` takes a tensor, a tuple and two numbers"
                 self.source.error(argument, message, "write a number that no tensor takes part in")
-        return (value, numbers_ref, *scalars)
+        return (value, triples, *scalars)
 
     def _check_matrix(self, node: ast.expr, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""
@@ -219,16 +218,17 @@ class OpCalls(Expressions):
         self.source.error(node, message, hint)
 
     def _fresh(self, node: ast.Call) -> Expr:
+        """Read the question whether a state was created in this step."""
         match node.args[0]:
             case ast.Name(id=name):
-                known = (self.scope.renamed or {}).get(name, Ref(name))
-                state = self.scope.algorithm.state(known.name) if isinstance(known, Ref) else None
-                if isinstance(known, Ref) and state is not None and not state.given:
-                    self.check_exists(node.args[0], known.name)
+                value = (self.scope.renamed or {}).get(name, Ref(name))
+                state = self.scope.algorithm.state(value.name) if isinstance(value, Ref) else None
+                if isinstance(value, Ref) and state is not None and not state.given:
+                    self.check_exists(node.args[0], value.name)
                     if state.of_group:
                         message = f"`fresh` of `{name}`, which the group has from its beginning"
                         hint = "let the group count its steps in a state: k = k + 1"
                         self.source.error(node, message, hint)
-                    return Call("fresh", (Ref(known.name),), self.source.place(node))
+                    return Call("fresh", (Ref(value.name),), self.source.place(node))
         hint = "write fresh(b) for a state b"
         self.source.error(node.args[0], "`fresh` takes a state", hint)

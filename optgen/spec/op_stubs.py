@@ -100,7 +100,7 @@ def rounded_at_random(x: Any, chance: Any) -> Any:
 
 
 def random(seed: Any, stream: Any) -> Any:
-    """Return a random number in [0, 1) for each element, by seed, stream, step and place.
+    """Return a random number in [0, 1) for each element, from seed, stream, step and position.
 
     Args:
         seed, stream: whole numbers, for example a hyperparameter and a state that begins as the
@@ -338,7 +338,7 @@ def gaussian(x: Any, seed: Any, stream: Any) -> Any:
     """Return numbers of the standard normal distribution in the shape of a matrix.
 
     Args:
-        x: a matrix, which says the shape only; such as a state.
+        x: a matrix, such as a state. Only its shape counts.
         seed: a whole number, best a hyperparameter.
         stream: a whole number, best a scalar state that begins as "index": then parameters draw
             different numbers.

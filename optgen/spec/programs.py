@@ -134,8 +134,8 @@ class _Reader:
     ) -> Algorithm:
         """Return the program as a function over lists, after all checks.
 
-        A function reads a list that it does not write. If a program writes all lists, that is a
-        copy of the first one.
+        Such a function needs a list that it only reads. If the program writes all of its lists, a
+        copy of the first one is added for this.
         """
         if not is_snake_case(self.node.name):
             message = f"`{self.node.name}` is a function, so its name must be in snake_case"
@@ -145,6 +145,16 @@ class _Reader:
         lists = tuple(map(self._list, self.node.args.posonlyargs))
         hypers = tuple(map(self._hyper, self.node.args.kwonlyargs))
         self._check_body()
+        declared, copied = self._declared(lists, hypers)
+        function, scope = read_rule(self.source, declared, self.node, constants, helpers)
+        self._check_rule(function, scope)
+        restored = tuple(Assign(Ref(declared.param), Ref(name)) for name in copied)
+        return replace(function, rule=(*restored, *function.rule))
+
+    def _declared(
+        self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
+    ) -> tuple[Algorithm, tuple[str, ...]]:
+        """Return the function without its rule, and the name of the added copy, if there is one."""
         written = {n.id for n in ast.walk(self.node) if _is_stored(n)}
         names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
         copied = () if set(lists) - written else (free_name(f"{lists[0]}_before", names),)
@@ -153,7 +163,7 @@ class _Reader:
             if copied
             else roles(self.source, self.node, lists)
         )
-        declared = Algorithm(
+        function = Algorithm(
             name=self.node.name,
             module=self.optimizer.module,
             doc=ast.get_docstring(self.node) or self._usual_doc(),
@@ -168,16 +178,13 @@ class _Reader:
             source=self.source.whole,
             place=self.source.place(self.node),
         )
-        function, scope = read_rule(self.source, declared, self.node, constants, helpers)
-        self._check_rule(function, scope)
-        first = tuple(Assign(Ref(param), Ref(name)) for name in copied)
-        return replace(function, rule=(*first, *function.rule))
+        return function, copied
 
     def _usual_doc(self) -> str:
         return f"Update parameters as `{self.optimizer.name}.{self.mode}` does."
 
     def _check_parts(self) -> None:
-        """Check that the signature has lists before `/`, hyperparameters after `*`, and no more."""
+        """Check that the signature holds only lists before `/` and hyperparameters after `*`."""
         arguments, error = self.node.args, self.source.error
         example = f"def {self.node.name}({self.optimizer.param}, …, /, *, …):"
         for argument in arguments.args:
@@ -220,7 +227,7 @@ class _Reader:
         return name
 
     def _hyper(self, argument: ast.arg) -> Hyper:
-        """Return a hyperparameter as a function takes it: a number, or what holds one."""
+        """Return a hyperparameter as a function takes it: a number, or a tensor of one element."""
         name, optimizer = argument.arg, self.optimizer
         hyper = optimizer.hyper(name)
         if hyper is None or hyper.given:
@@ -241,20 +248,20 @@ class _Reader:
     def _check_body(self) -> None:
         """Refuse words that mean nothing between steps, or need a whole parameter."""
         for statement in self.node.body:
-            for call in ast.walk(statement):
-                if isinstance(call, ast.BinOp) and isinstance(call.op, ast.MatMult):
-                    self.source.error(call, *_whole_error("@"))
-                if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+                    self.source.error(node, *_whole_error("@"))
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                     continue
-                if call.func.id in NEED_WHOLE_TENSOR:
-                    self.source.error(call, *_whole_error(call.func.id))
-                if call.func.id == "fresh":
+                if node.func.id in NEED_WHOLE_TENSOR:
+                    self.source.error(node, *_whole_error(node.func.id))
+                if node.func.id == "fresh":
                     message = "`fresh` asks about a step, but a program runs between steps"
                     hint = "a program leaves parameters alone that have no state yet"
-                    self.source.error(call, message, hint)
-                if call.func.id == "require":
+                    self.source.error(node, message, hint)
+                if node.func.id == "require":
                     message = "the constructor checks `require`, and a program has none"
-                    self.source.error(call, message, f"write it in `{self.optimizer.name}`")
+                    self.source.error(node, message, f"write it in `{self.optimizer.name}`")
 
     def _check_rule(self, function: Algorithm, scope: Scope) -> None:
         """Check that every list is used, and that helpers work element by element too."""

@@ -26,11 +26,11 @@ from optgen.spec.source import Source
 if TYPE_CHECKING:
     from optgen.spec.expressions import Expressions
 
-_CALLS = 256  # eight bits of the generator's key hold the number of the call
+_MOST_CALLS = 256  # eight bits of the generator's key hold the number of the call
 
 
 def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
-    """Read the two numbers, and add the step count and the number of the call in the rule."""
+    """Read a call of `random`, and add the step count and the number of the call in the rule."""
     algorithm, scope = reader.scope.algorithm, reader.scope
     if algorithm.is_function:
         hint = f"only a rule of an @optimizer may call {name}"
@@ -46,7 +46,7 @@ def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
 def keys_of_draw(
     reader: Expressions, node: ast.expr, name: str, numbers: Iterable[Expr]
 ) -> tuple[Expr, ...]:
-    """Return the numbers that a draw depends on: also the step count, and the number of the call.
+    """Return what a draw depends on: the given numbers, the step count, the number of the call.
 
     Raises:
         SpecError: the rule counts no steps, or draws too often.
@@ -55,8 +55,9 @@ def keys_of_draw(
     if algorithm.step is None:
         hint = "add the step count to the inputs: p, g, t, /"
         reader.source.error(node, f"`{name}` needs the step count", hint)
-    if scope.draws == _CALLS:
-        reader.source.error(node, f"more than {_CALLS} calls of `{name}`", "draw once, and scale")
+    if scope.draws == _MOST_CALLS:
+        message = f"more than {_MOST_CALLS} calls of `{name}`"
+        reader.source.error(node, message, "draw once, and scale")
     step = Ref(algorithm.step, 0, reader.source.place(node))
     scope.read.add(algorithm.step)
     scope.draws += 1
@@ -69,7 +70,10 @@ def _as_key(number: Expr) -> Expr:
 
 
 def number_calls(rule: Program) -> Program:
-    """Return the rule with its draws numbered in the order of their appearance."""
+    """Return the rule with its draws numbered from 0, in the order of their appearance.
+
+    The reader may leave gaps, because it reads the left side of a comparison twice.
+    """
     found = (
         node.args[-1]
         for expr in expressions(rule)
@@ -88,7 +92,7 @@ def number_calls(rule: Program) -> Program:
 
 
 def check_random(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule that draws random numbers works element by element otherwise."""
+    """Check that a rule that draws random numbers has no words that need a whole parameter."""
     if not algorithm.draws:
         return
     hint = "draw random numbers in a rule without words of whole parameters"

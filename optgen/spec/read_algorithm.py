@@ -75,12 +75,11 @@ def read_algorithm(
     check_orders(source, algorithm, node)
     check_inputs(source, algorithm, node)
     while True:  # until every state that follows from a reduction is on the device
-        given = (source, algorithm, node, constants, helpers, read_elsewhere)
-        with_rule, scope = read_rule(*given)
+        with_rule, scope = read_rule(source, algorithm, node, constants, helpers, read_elsewhere)
         fed = scope.fed_by_reductions
         if fed <= {state.symbol for state in algorithm.device_scalars()}:
             break
-        algorithm = _on_device(algorithm, fed)  # a next reading finds the states that read these
+        algorithm = _on_device(algorithm, fed)  # more states may follow from these
     if with_rule.is_function:
         check_function(source, with_rule, scope, node)
         check_elementwise(source, with_rule)
@@ -182,13 +181,14 @@ def _optimizer(
         "grad": grad,
         "step": step,
         "states": signature.states(),
-        **_decorator(source, node, constants),
+        **_decorator_options(source, node, constants),
     }
 
 
-def _decorator(
+def _decorator_options(
     source: Source, node: ast.FunctionDef, constants: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return the options of `@optimizer(…)`, under the names of the algorithm's fields."""
     match node.decorator_list:
         case [ast.Call(func=ast.Name(id="optimizer"), args=[], keywords=keywords)]:
             pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,32 @@ def _read(source: Source, module: str) -> tuple[Algorithm, ...]:
 
 
 def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm, ...]:
+    constants, helpers, decorated = _top_level(source, tree)
+    source.check_depth(tree)
+    source.check_texts(tree)
+    _check_language_names(source, tree)
+    _check_spec_names(source, decorated, (constants, helpers))
+    known = {node.name for node in decorated}
+    programs = [node for node in decorated if is_program(node, known)]
+    algorithms = [
+        read_algorithm(source, module, node, constants, helpers, names_in(programs, node.name))
+        for node in decorated
+        if node not in programs
+    ]
+    return with_programs(source, algorithms, programs, constants, helpers)
+
+
+def _top_level(
+    source: Source, tree: ast.Module
+) -> tuple[dict[str, Any], dict[str, ast.FunctionDef], list[ast.FunctionDef]]:
+    """Return the constants, the helpers and the decorated functions of a file.
+
+    Raises:
+        SpecError: the file holds something else, or no decorated function.
+    """
     constants: dict[str, Any] = {}
     helpers: dict[str, ast.FunctionDef] = {}
-    specs: list[ast.FunctionDef] = []
+    decorated: list[ast.FunctionDef] = []
     for node in tree.body:
         match node:
             case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="__future__"):
@@ -86,7 +109,7 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
                 helpers[name] = node
             case ast.FunctionDef():
                 _check_no_modifier(source, node)
-                specs.append(node)
+                decorated.append(node)
             case _:
                 source.error(
                     node,
@@ -94,27 +117,24 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
                     "allowed: from optgen.spec import …, constants, helper functions, @optimizer, "
                     "@elementwise",
                 )
-    if not specs:
+    if not decorated:
         source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
-    source.check_depth(tree)
-    source.check_texts(tree)
-    _check_language_names(source, tree)
-    for position, spec in enumerate(specs):
-        if spec.name in {other.name for other in specs[:position]}:
-            source.error(spec, f"two specs are called `{spec.name}`", "rename one of them")
-        _check_new(source, spec, spec.name, (constants, helpers))
-        if why_taken_as_spec_name(spec.name):
-            source.error(
-                spec, f"`{spec.name}` {why_taken_as_spec_name(spec.name)}", "choose another name"
-            )
-    known = {node.name for node in specs}
-    programs = [node for node in specs if is_program(node, known)]
-    algorithms = [
-        read_algorithm(source, module, node, constants, helpers, names_in(programs, node.name))
-        for node in specs
-        if node not in programs
-    ]
-    return with_programs(source, algorithms, programs, constants, helpers)
+    return constants, helpers, decorated
+
+
+def _check_spec_names(
+    source: Source,
+    decorated: Sequence[ast.FunctionDef],
+    taken: tuple[Container[str], Container[str]],
+) -> None:
+    """Check that the names of decorated functions are free, and differ from each other."""
+    for position, node in enumerate(decorated):
+        if node.name in {other.name for other in decorated[:position]}:
+            source.error(node, f"two specs are called `{node.name}`", "rename one of them")
+        _check_new(source, node, node.name, taken)
+        why = why_taken_as_spec_name(node.name)
+        if why:
+            source.error(node, f"`{node.name}` {why}", "choose another name")
 
 
 def _check_no_modifier(source: Source, node: ast.FunctionDef) -> None:

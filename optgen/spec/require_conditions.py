@@ -10,13 +10,13 @@ from typing import Any
 from optgen.ir.algorithm import Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs, walk
 from optgen.ir.ops import FUNCTIONS
-from optgen.spec.constant_arithmetic import MEANING, compute
+from optgen.spec.constant_arithmetic import PYTHON_FUNCTIONS, compute
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.reserved_names import message_fields
 from optgen.spec.statements import Statements
 
 _CONDITION_OPS: Mapping[str, Callable[..., Any]] = {
-    **MEANING,
+    **PYTHON_FUNCTIONS,
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -54,16 +54,7 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
         case [condition, ast.Constant(value=str() as message)] if not call.keywords:
             require = Require(reader.condition(condition), message, source.place(call))
             _check_condition(reader, condition, require)
-            known = [h.name for h in reader.scope.algorithm.hypers]
-            otherwise = f"hyperparameters: {', '.join(known)}"
-            if require.of_param:
-                known, otherwise = ["shape"], "{shape} is the parameter's"
-            tuples = [h for h in reader.scope.algorithm.hypers if h.type == "tuple"]
-            items = [f"{h.name}[{i}]" for h in tuples for i in range(h.size)]
-            for name in message_fields(message, call.args[1], source):
-                if name not in (*known, *items):
-                    hint = did_you_mean(name, known, otherwise)
-                    source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
+            _check_message(reader, call.args[1], require)
             if require.of_param and _only_factored(require.condition):
                 reader.scope.known_true |= {"factored"}
             return require
@@ -83,8 +74,23 @@ def _check_condition(reader: Statements, node: ast.expr, require: Require) -> No
         error(node, "this `require` uses what a constructor does not know", hint)
     for inner in walk(require.condition):
         if isinstance(inner, Call) and inner.op not in (*_CONDITION_OPS, *_PROPERTIES, "and", "or"):
-            hint = f"compare, or use {', '.join(name for name in FUNCTIONS if name in MEANING)}"
+            functions = ", ".join(name for name in FUNCTIONS if name in PYTHON_FUNCTIONS)
+            hint = f"compare, or use {functions}"
             error(node, f"`{inner.op}` is not allowed in `require`", hint)
+
+
+def _check_message(reader: Statements, node: ast.expr, require: Require) -> None:
+    """Check the names in braces in a message: hyperparameters and their items, or `shape`."""
+    hypers = reader.scope.algorithm.hypers
+    known = [h.name for h in hypers]
+    otherwise = f"hyperparameters: {', '.join(known)}"
+    if require.of_param:
+        known, otherwise = ["shape"], "{shape} is the parameter's"
+    items = [f"{h.name}[{i}]" for h in hypers if h.type == "tuple" for i in range(h.size)]
+    for name in message_fields(require.message, node, reader.source):
+        if name not in (*known, *items):
+            hint = did_you_mean(name, known, otherwise)
+            reader.source.error(node, f"unknown name `{{{name}}}` in the message", hint)
 
 
 def _only_factored(condition: Expr) -> bool:
@@ -136,7 +142,7 @@ def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
             return _value(a, values) and _value(b, values)
         case Call("or", (a, b)):
             return _value(a, values) or _value(b, values)
-        case Call(op, args) if op in MEANING:
+        case Call(op, args) if op in PYTHON_FUNCTIONS:
             return compute(op, *(_value(a, values) for a in args))
         case Call(op, args):
             return _CONDITION_OPS[op](*(_value(a, values) for a in args))

@@ -28,18 +28,16 @@ GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
 """Generated modules. A class or function of the same name would be replaced in the package."""
 
 DECLARATIONS = (
-    *(
-        "optimizer",
-        "elementwise",
-        "modifier",
-        "state",
-        "hyper",
-        "flag",
-        "choice",
-        "fixed",
-        "given",
-        "require",
-    ),
+    "optimizer",
+    "elementwise",
+    "modifier",
+    "state",
+    "hyper",
+    "flag",
+    "choice",
+    "fixed",
+    "given",
+    "require",
 )
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUTS = ("param", "grad", "step")

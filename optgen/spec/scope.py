@@ -32,7 +32,7 @@ class Scope:
     * `out`: the statements read so far, in the current branch.
     * `fed_by_reductions`: the scalar states that get a value from a reduction.
     * `size`: the number of names, numbers and ops read so far.
-    * `draws`: the number of calls of `random` read so far.
+    * `draws`: the number of calls read so far that draw random numbers.
     """
 
     algorithm: Algorithm

@@ -17,12 +17,12 @@ from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
 _CONDITION_TYPES = ("flag", "number", "fact")
-_WORDS = {"rows": "rows", "cols": "columns", RANK: "the rank"}
+_SIZE_NAMES = {"rows": "rows", "cols": "columns", RANK: "the rank"}
 _SHAPES: dict[Shape, str] = {
     "scalar": "one number",
     "row": "one number per row",
     "col": "one number per column",
-    **{(m, n): f"a matrix of {_WORDS[m]} by {_WORDS[n]}" for m, n in MATRIX_SHAPES},
+    **{(m, n): f"a matrix of {_SIZE_NAMES[m]} by {_SIZE_NAMES[n]}" for m, n in MATRIX_SHAPES},
 }
 
 
@@ -110,8 +110,8 @@ def _writes(program: Program, fact: str, holds: bool, stored: Collection[str]) -
     for stmt in program:
         if isinstance(stmt, If):
             answer = _known_value(stmt.condition, fact, holds)
-            arms = (stmt.then, True), (stmt.orelse, False)
-            if any(_writes(arm, fact, holds, stored) for arm, if_ in arms if answer in (if_, None)):
+            arms = [stmt.then] * (answer is not False) + [stmt.orelse] * (answer is not True)
+            if any(_writes(arm, fact, holds, stored) for arm in arms):
                 return True
         elif stmt.target.name in stored:
             return True
@@ -129,7 +129,9 @@ def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
         case Call("and" | "or" as op, args):
             answers = {_known_value(arg, fact, holds) for arg in args}
             decisive = op == "or"
-            return decisive if decisive in answers else None if None in answers else not decisive
+            if decisive in answers:
+                return decisive
+            return None if None in answers else not decisive
     return None
 
 
@@ -157,7 +159,20 @@ def check_rule(
         source.error(
             node, f"the rule never writes `{algorithm.param}`", f"{algorithm.param} = …, the update"
         )
-    for state in () if algorithm.is_function else algorithm.states:
+    if not algorithm.is_function:
+        _check_states_used(source, algorithm, scope)
+    _check_hypers_used(source, algorithm, scope)
+    if algorithm.grad not in scope.read and not algorithm.is_function:
+        message = f"the rule never reads the gradient `{algorithm.grad}`"
+        source.error(node.args.posonlyargs[1], message, "use it: a step follows the gradient")
+    for name, place in scope.locals.items():
+        if name not in scope.read and not name.startswith("_"):
+            source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")
+
+
+def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:
+    """Check that a rule uses all states and extra inputs, and writes what begins as a number."""
+    for state in algorithm.states:
         if state.symbol not in scope.read | scope.written:
             what = "input" if state.given else "state"
             message = f"{what} `{state.symbol}` is never used"
@@ -167,6 +182,10 @@ def check_rule(
         if state.symbol not in scope.written and not isinstance(state.init, str):
             hint = f'assign it: {state.symbol} = …; or keep its initial value with init="p"'
             source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
+
+
+def _check_hypers_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:
+    """Check that the rule, a state or the rank uses each hyperparameter."""
     for hyper in algorithm.hypers:
         used = hyper.name in scope.read or any(
             hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
@@ -175,16 +194,10 @@ def check_rule(
         if not used:
             message = f"hyperparameter `{hyper.name}` is never used"
             source.error_at(hyper.place, message, "leave it out")
-    if algorithm.grad not in scope.read and not algorithm.is_function:
-        message = f"the rule never reads the gradient `{algorithm.grad}`"
-        source.error(node.args.posonlyargs[1], message, "use it: a step follows the gradient")
-    for name, place in scope.locals.items():
-        if name not in scope.read and not name.startswith("_"):
-            source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")
 
 
 def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
-    """Check the scalar states that reductions feed: their dtype, and the rule around them."""
+    """Check the dtype of the scalar states whose values come from reductions."""
     for state in algorithm.device_scalars():
         if state.dtype is None:
             message = f"`{state.symbol}` comes from a reduction, so it is float64 or float32"

@@ -51,9 +51,9 @@ class Signature:
         self.source = source
         self.constants = constants
         self.node = node
-        self.check_names()
+        self._check_names()
 
-    def check_names(self) -> None:
+    def _check_names(self) -> None:
         """Check that the names in the signature are free, different, and not *args or **kwargs."""
         arguments = self.node.args
         known: dict[str, str] = {}
@@ -93,6 +93,7 @@ class Signature:
         return names[0], names[1], names[2] if len(names) == 3 else None
 
     def _defaults(self) -> dict[str, ast.expr]:
+        """Return the declarations before `*`, by the names that they declare."""
         positional = [*self.node.args.posonlyargs, *self.node.args.args]
         defaults = self.node.args.defaults
         named = positional[len(positional) - len(defaults) :]
@@ -116,7 +117,7 @@ class Signature:
         return tuple(result)
 
     def extra_inputs(self) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
-        """Read the extra inputs, which are declared before `/` after all others."""
+        """Read the extra inputs, which are declared before `/`, after the other inputs."""
         return extra_inputs(self.source, self.node, self._defaults(), self.constants)
 
     def check_keys(self, states: Iterable[State]) -> None:

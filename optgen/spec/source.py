@@ -23,8 +23,8 @@ DEEPEST = 100
 class Source:
     """The text of a spec, and its file name for errors. Lines end with a newline only.
 
-    `first_line` is the line of the text's first line in the file it was taken from: a decorated
-    function in a notebook or module starts further down, and may be indented. `is_excerpt` says
+    `first_line` is the number of the file's line at which the text begins: a decorated function in
+    a notebook or module starts further down than line 1, and may be indented. `is_excerpt` says
     that the text may be only one function of a file, with what the function needs.
     """
 
@@ -53,7 +53,7 @@ class Source:
         except SyntaxError as error:
             line = self.first_line - 1 + (error.lineno or 1) - indented
             place = Place(self.file, line, max(error.offset or 1, 1))
-            self._raise(place, f"this is not Python: {error.msg}", "a spec is a Python file")
+            self.error_at(place, f"this is not Python: {error.msg}", "a spec is a Python file")
         except MemoryError:
             raise RecursionError from None  # the parser raises MemoryError when its stack is full
         ast.increment_lineno(module, -1)
@@ -66,7 +66,7 @@ class Source:
             before = self.text[:at]
             line = before.count("\n") + self.first_line
             place = Place(self.file, line, at - before.rfind("\n"))
-            self._raise(place, *_forbidden(self.text[at]))
+            self.error_at(place, *_forbidden(self.text[at]))
 
     def check_depth(self, tree: ast.Module) -> None:
         """Refuse nesting so deep that the recursion of a pass would fill Python's stack."""
@@ -113,19 +113,16 @@ class Source:
 
     def error(self, node: ast.AST, message: str, hint: str = "") -> NoReturn:
         """Raise a `SpecError` that points at a node."""
-        self._raise(self.place(node), message, hint)
+        self.error_at(self.place(node), message, hint)
 
     def error_at(self, place: Place, message: str, hint: str = "") -> NoReturn:
         """Raise a `SpecError` that points at a place."""
-        self._raise(place, message, hint)
+        raise SpecError(place, message, hint, self.whole) from None
 
     @property
     def whole(self) -> str:
         """The text with empty lines before it, so that each line has its number in the file."""
         return "\n" * (self.first_line - 1) + self.text
-
-    def _raise(self, place: Place, message: str, hint: str) -> NoReturn:
-        raise SpecError(place, message, hint, self.whole) from None
 
 
 def _forbidden(character: str) -> tuple[str, str]:

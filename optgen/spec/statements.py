@@ -98,7 +98,7 @@ class Statements(OpCalls):
             self.source.error(whole, f"`{self.source.quote(whole)}` {wrong}", hint)
 
     def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
-        """Note a name's shape and type. They may not change: it becomes one generated variable."""
+        """Note a name's shape and type, which may not change: a name is one generated variable."""
         scope = self.scope
         is_truth = type_of(value, scope) == "truth"
         before = (scope.axes.get(name, kind.axes), name in scope.booleans)

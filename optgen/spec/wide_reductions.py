@@ -34,7 +34,7 @@ def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
     if axes is not Axes.TENSOR:
         hint = f'it takes a value of every element: {name}(g, over="{scope}")'
         reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
-    return _reduced(reader, name, scope, value, reader.source.place(node))
+    return _in_two_stages(reader, name, scope, value, reader.source.place(node))
 
 
 def _over(reader: OpCalls, node: ast.Call, name: str) -> str:
@@ -50,37 +50,38 @@ def _over(reader: OpCalls, node: ast.Call, name: str) -> str:
     reader.source.error(node, f"`{name}` with over= takes one value, and a scope", hint)
 
 
-def _reduced(reader: OpCalls, name: str, scope: str, value: Expr, place: Place) -> Expr:
-    """Return the expression of a reduction over several parameters, which is called at a place."""
+def _in_two_stages(reader: OpCalls, name: str, scope: str, value: Expr, place: Place) -> Expr:
+    """Return a reduction called at a place: within each parameter, then over the parameters."""
 
-    def over(op: str, number: Expr) -> Ref:
+    def reduced(op: str, number: Expr) -> Ref:
         return reader.named(f"{op}_over_{scope}", Call(f"{scope}_{op}", (number,), place))
 
-    def added(number: Expr) -> Ref:
-        return over("sum", number)
+    def sum_of_values() -> Ref:
+        return reduced("sum", Call("sum", (value,), value.place))
 
-    def squares() -> Ref:
-        return added(Call("sum", (Call("**", (value, Const(2))),), value.place))
+    def sum_of_squares() -> Ref:
+        return reduced("sum", Call("sum", (Call("**", (value, Const(2))),), value.place))
 
     def count() -> Ref:
-        return added(Call("numel", (Ref(reader.scope.algorithm.param),), value.place))
+        return reduced("sum", Call("numel", (Ref(reader.scope.algorithm.param),), value.place))
 
-    meanings: dict[str, Callable[[], Expr]] = {
-        "sum": lambda: added(Call("sum", (value,), value.place)),
-        "max_abs": lambda: over("max", Call("max_abs", (value,), value.place)),
-        "norm": lambda: Call("sqrt", (squares(),)),
-        "mean": lambda: Call("/", (added(Call("sum", (value,), value.place)), count())),
-        "rms": lambda: Call("sqrt", (Call("/", (squares(), count())),)),
+    formulas: dict[str, Callable[[], Expr]] = {
+        "sum": sum_of_values,
+        "max_abs": lambda: reduced("max", Call("max_abs", (value,), value.place)),
+        "norm": lambda: Call("sqrt", (sum_of_squares(),)),
+        "mean": lambda: Call("/", (sum_of_values(), count())),
+        "rms": lambda: Call("sqrt", (Call("/", (sum_of_squares(), count())),)),
     }
-    return meanings[name]()
+    return formulas[name]()
 
 
 def check_shared(source: Source, algorithm: Algorithm) -> None:
-    """Check what the parameters of a group share: branches with reductions, states, their values.
+    """Check the states that a group keeps, and the reductions over several parameters.
 
     Raises:
-        SpecError: some parameters may not take the branch of a reduction over several, a value of
-            the group's state depends on one parameter, or it has an option of other states.
+        SpecError: a state of the group is eager, or begins as the parameter or its number; such a
+            state gets a value that depends on one parameter; or a reduction stands in a branch that
+            some of its parameters may not take.
     """
     for state in algorithm.group_states():
         if state.eager or state.init in ("p", "index"):
@@ -99,26 +100,26 @@ class _Shared:
         self.states = {state.symbol for state in algorithm.group_states()}
         self.names = self.states | {h.name for h in algorithm.hypers if not h.given}
 
-    def check(self, program: Program, depth: int = 0, inside: bool = True) -> None:
-        """Check the statements of a program inside of `depth` branches.
+    def check(self, program: Program, in_branch: bool = False, by_all: bool = True) -> None:
+        """Check the statements of a rule or of a branch.
 
-        `inside` tells whether all parameters of a group take these branches.
+        `by_all` tells whether all parameters of a group run them, or none.
         """
         for stmt in program:
             if isinstance(stmt, Assign):
-                self._check_branch(stmt.value, depth, inside)
-                self._assign(stmt, inside)
+                self._check_branch(stmt.value, in_branch, by_all)
+                self._assign(stmt, by_all)
                 continue
-            shared = inside and self._is_shared(stmt.condition)
+            shared = by_all and self._is_shared(stmt.condition)
             before = set(self.names)
-            self.check(stmt.then, depth + 1, shared)
+            self.check(stmt.then, True, shared)
             after_then, self.names = self.names, before
-            self.check(stmt.orelse, depth + 1, shared)
+            self.check(stmt.orelse, True, shared)
             self.names &= after_then
             if not shared:
                 self.names -= {a.target.name for a in assigns((stmt,))}
 
-    def _check_branch(self, value: Expr, depth: int, inside: bool) -> None:
+    def _check_branch(self, value: Expr, in_branch: bool, by_all: bool) -> None:
         """Check that the parameters that a reduction reaches all take the branches around it.
 
         They need not have equal shapes, step counts or extra inputs, but those of one group have
@@ -126,17 +127,17 @@ class _Shared:
         """
         if not is_wide(value):
             return
-        if depth and value.op.startswith("all_"):
+        if in_branch and value.op.startswith("all_"):
             message = "a reduction over all parameters in a branch, which some may not take"
             self.source.error_at(value.place, message, "move it before the branch")
-        if not inside:
+        if not by_all:
             message = "a reduction over a group in a branch, which some parameters may not take"
             hint = "branch on hyperparameters only, or move it before the branch"
             self.source.error_at(value.place, message, hint)
 
-    def _assign(self, stmt: Assign, inside: bool) -> None:
+    def _assign(self, stmt: Assign, by_all: bool) -> None:
         """Note whether the parameters share the assigned value; a state of the group needs it."""
-        name, shared = stmt.target.name, inside and self._is_shared(stmt.value)
+        name, shared = stmt.target.name, by_all and self._is_shared(stmt.value)
         if name in self.states and not shared:
             message = f"`{name}` belongs to the group, and this value to one parameter"
             hint = 'use sum(x, over="group"), hyperparameters, and states of the group'

@@ -63,10 +63,10 @@ class Kernels:
         out: Tensor,
         rest: Tensor,
     ) -> tuple[Tensor, float, float]:
-        """Compute the direction into `out`; also the last column of R, if `fresh`.
+        """Compute the direction into `out`, and if `fresh`, the last column of `products`.
 
         Returns:
-            The coefficients, the slope along the direction, and its largest magnitude.
+            The coefficients, the slope along the direction, and the largest magnitude in it.
         """
         alphas = torch.empty(pairs.count, dtype=torch.float64)
         job = _job(pairs, gradient, out)

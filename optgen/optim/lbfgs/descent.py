@@ -37,7 +37,8 @@ class Descent:
         self._direction = _vector(state.get("d"), gradient)
         self._previous = Evaluation(0.0, _vector(state.get("prev_flat_grad"), gradient))
         self._rest = torch.empty_like(gradient)
-        self._slope = self._reach = 0.0  # the direction's product with g, its largest magnitude
+        self._slope = 0.0  # the dot product of the direction with the gradient
+        self._reach = 0.0  # the largest magnitude in the direction
         self._t = float(state.get("t", 0.0))
 
     def run(self) -> None:
@@ -82,8 +83,8 @@ class Descent:
             self._search()
             return
         self._objective.flat.add(self._direction, self._t)
+        # After the last iteration, the next step evaluates first anyway, perhaps on other data.
         if self._iterations != self._group["max_iter"]:
-            # After the last iteration, the next step evaluates first anyway, perhaps on other data.
             self._here = self._objective()
 
     def _search(self) -> None:

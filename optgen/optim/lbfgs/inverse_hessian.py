@@ -1,10 +1,10 @@
 """Approximate the inverse Hessian by the last curvature pairs.
 
-Torch multiplies by it in two loops over the pairs (Nocedal and Wright, algorithm 7.4), with two dot
-products and two sums for each. Written for all pairs at once, these loops are two triangular
-systems in R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the changes of
-the gradient. They take four matrix-vector products, and one more for each new pair. On a CPU they
-are compiled to three passes over memory.
+Torch multiplies by this matrix in two loops over the pairs (Nocedal and Wright, algorithm 7.4),
+with two dot products and two sums for each pair. Written for all pairs at once, these loops are two
+triangular systems in R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the
+changes of the gradient. They take four matrix-vector products, and one more for each new pair. On a
+CPU they are compiled to three passes over memory.
 """
 
 import operator
@@ -67,7 +67,7 @@ class History:
         return change.dot(step).item(), change.dot(change).item()
 
     def accept(self, scale: float) -> None:
-        """Add the pair in the free rows, which also gives the inverse Hessian a new scale."""
+        """Add the pair in the free rows, and set the scale of the inverse Hessian."""
         self._presented = []
         self._pairs.accept()
         count = self._pairs.count

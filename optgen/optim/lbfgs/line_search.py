@@ -2,8 +2,8 @@
 
 Nocedal and Wright, Numerical Optimization, 2nd edition: algorithm 3.5 widens a bracket until it
 contains such a point, and algorithm 3.6 narrows it, both by cubic interpolation (equation 3.59).
-The bounds of trials, and the test for a bracket that does not shrink, are those of torch, and so
-of minFunc.
+The bounds of trials, and the test for a bracket that does not shrink, are those of torch, which has
+them from minFunc.
 """
 
 import math
@@ -52,12 +52,12 @@ class Bracket:
         return self._ends[1 - self._low]
 
     def lower_high_end(self, trial: Trial) -> None:
-        """Replace the end with the higher loss by a trial, which may become the lower end."""
+        """Replace the end with the higher loss by a trial, which may now have the lower loss."""
         self._ends[1 - self._low] = trial
         self._order()
 
     def lower_low_end(self, trial: Trial) -> None:
-        """Replace the lower end by a trial, and keep the end that brackets the minimum."""
+        """Replace the end with the lower loss by a trial, and keep the end beyond the minimum."""
         if trial.slope * (self.high.t - self.low.t) >= 0:
             self._ends[1 - self._low] = self.low
         self._ends[self._low] = trial

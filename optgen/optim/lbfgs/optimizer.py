@@ -194,9 +194,8 @@ class LBFGS(LightOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
-        self.defaults = drop_unset(
-            self.defaults, _ABSENT
-        )  # torch's method adds keys of newer versions
+        # torch's method adds keys that newer versions of torch have.
+        self.defaults = drop_unset(self.defaults, _ABSENT)
         self._history = None
         checkpoint.backfill(self, previous, {}, _ABSENT)
 

@@ -42,7 +42,7 @@ class _Composite(LRScheduler):
                 )
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        """Restart from the initial rates, as a composite does with a member whose turn comes."""
+        """Restart from the initial rates. A `SequentialLR` calls this when a member begins."""
         if epoch != 0:
             raise NotImplementedError(f"{type(self).__name__} can go to step 0 only")
         reset(self.optimizer)
@@ -69,7 +69,7 @@ class _Composite(LRScheduler):
 
 
 def reset(optimizer: Optimizer) -> None:
-    """Set the rates to the initial ones, before any scheduler."""
+    """Set the rates to those that the groups had before any scheduler."""
     write(zip(optimizer.param_groups, read(optimizer, "initial_lr"), strict=True))
 
 
@@ -82,7 +82,7 @@ def leaves(scheduler: Any) -> Iterator[Any]:
 
 
 def rewind(scheduler: Any) -> None:
-    """Return to the state before the first step."""
+    """Return a scheduler, or those in a composite, to the step before the first one."""
     for leaf in leaves(scheduler):
         leaf.last_epoch = -1
 
@@ -125,7 +125,10 @@ class SequentialLR(_Composite):
         self._milestones = milestones
         self.last_epoch = 0
         self.optimizer = optimizer
-        rewind(self) if last_epoch >= 0 else self.recursive_undo()
+        if last_epoch >= 0:
+            rewind(self)
+        else:
+            self.recursive_undo()
         self._initial_step()
         with step_order.in_order(optimizer):
             while self.last_epoch <= last_epoch:

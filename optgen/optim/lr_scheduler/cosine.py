@@ -53,7 +53,8 @@ class CosineAnnealingLR(ShapedLR):
         return half_cosine(epoch, self.T_max) if epoch else 1.0  # T_max may be 0
 
     def _share_above_floor(self, epoch: int) -> float:
-        # 1 + cos loses digits near its zero. torch loses the same, and later steps multiply them.
+        # This is torch's formula for s(t) where s(t - 1) is 0. `shape` differs in the last digits,
+        # and later steps would multiply the difference.
         return (1 - math.cos(math.pi / self.T_max)) / 2
 
 

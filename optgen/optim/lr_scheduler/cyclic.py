@@ -133,7 +133,7 @@ class CyclicLR(LRScheduler):
         custom: Callable[[float], float] | None = self._scale_fn_custom
         return self._scale_fn_ref(x) if custom is None else custom(x)
 
-    def _heights(self) -> tuple[float, float]:
+    def _height_and_scale(self) -> tuple[float, float]:
         """Return the height of the triangle at `last_epoch`, and its scale."""
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         part = 1.0 + self.last_epoch / self.total_size - cycle
@@ -142,14 +142,14 @@ class CyclicLR(LRScheduler):
         return height, self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
 
     def _next_lr(self) -> list[Value]:
-        height, scale = self._heights()
+        height, scale = self._height_and_scale()
         bounds = zip(self.base_lrs, self.max_lrs, strict=True)
         return [low + (high - low) * height * scale for low, high in bounds]
 
     def _update_lr(self, epoch: int | None = None) -> None:
         super()._update_lr(epoch)
         if self.cycle_momentum:
-            height, scale = self._heights()
+            height, scale = self._height_and_scale()
             bounds = zip(self.base_momentums, self.max_momentums, strict=True)
             values = [high - (high - low) * height * scale for low, high in bounds]
             cycled_momentum.write(self.optimizer, self.use_beta1, values)

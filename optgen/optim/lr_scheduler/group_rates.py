@@ -26,10 +26,10 @@ def read(optimizer: Optimizer, key: str) -> list[Any]:
 
 
 def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
-    """Set the lr of groups: a number is replaced, a tensor is filled in place.
+    """Set the rates of groups: replace a number, and fill a tensor in place.
 
-    Groups share one tensor if the optimizer was given one tensor for all. Then a group whose rate
-    differs from the first one's gets its own tensor.
+    All groups share one tensor if the optimizer was given one tensor for all. If their rates now
+    differ, a group whose rate is not that of the first group gets a tensor of its own.
     """
     filled: dict[int, Value] = {}
     for group, value in rates:

@@ -25,6 +25,7 @@ def _phase(end_step: float, lr: tuple[str, str], momentum: tuple[str, str]) -> P
 
 
 def _phases(steps: int, pct_start: float, three: bool) -> list[Phase]:
+    """Return the phases of a cycle: the way up, and the way down in one phase or in two."""
     up = _phase(float(pct_start * steps) - 1, ("initial", "max"), ("max", "base"))
     if not three:
         return [up, _phase(steps - 1, ("max", "min"), ("base", "max"))]
@@ -32,7 +33,7 @@ def _phases(steps: int, pct_start: float, three: bool) -> list[Phase]:
     return [up, down, _phase(steps - 1, ("initial", "min"), ("max", "max"))]
 
 
-def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
+def _cycle_length(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
     if total_steps is not None:
         if total_steps <= 0 or not isinstance(total_steps, int):
             raise ValueError(f"Expected positive integer total_steps, but got {total_steps}")
@@ -103,7 +104,7 @@ class OneCycleLR(LRScheduler):
     ) -> None:
         check_optimizer(optimizer)
         self.optimizer = optimizer
-        self.total_steps = _total(total_steps, epochs, steps_per_epoch)
+        self.total_steps = _cycle_length(total_steps, epochs, steps_per_epoch)
         _check_shape(pct_start, anneal_strategy)
         check("div_factor", div_factor, gt=0)
         check("final_div_factor", final_div_factor, gt=0)

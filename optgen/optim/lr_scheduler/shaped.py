@@ -50,7 +50,7 @@ class ShapedLR(LRScheduler):
         return [group["lr"] + (base - floor) * share for group, base in pairs]
 
     def _share_above_floor(self, epoch: int) -> float:
-        """Return s(t) for a step from the floor: the share of the way to the base rate."""
+        """Return s(t) for a step that begins at the floor, where s(t - 1) is 0."""
         return self.shape(epoch)
 
     def _get_closed_form_lr(self) -> list[Any]:

@@ -70,7 +70,7 @@ def _declares(declared: ast.expr | None, *names: str) -> bool:
 
 
 def _check_names(part: Part) -> None:
-    """Check the modifier's inputs and its own name."""
+    """Check the docstring and the names: its own, its inputs, those it reads, those in options."""
     allowed = INPUTS[part.changes]
     for argument in part.node.args.posonlyargs:
         if argument.arg not in allowed:

@@ -13,7 +13,7 @@ from optgen.spec.composition.parts import Part
 _OF_BASE = ("gradient", "step")
 """Options that a derived optimizer always takes from its base."""
 _INHERITED = ("sparse_hint", "group")
-"""Options that it takes from its base if it has none of its own."""
+"""Options that a derived optimizer takes from its base if it has none of its own."""
 
 
 def derived(part: Part, base: Part) -> Part:
@@ -57,11 +57,11 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
     """Return a default as a node of the syntax tree.
 
     Raises:
-        TypeError: it is no number, text or tuple, which a spec can hold.
+        TypeError: the value is none that a spec can hold: a number, text, None or a tuple.
     """
     plain = (bool, int, float, str, type(None))
     if type(value) not in (*plain, tuple) and isinstance(value, Real):
-        value = float(value)  # of NumPy
+        value = float(value)  # a number of NumPy
     if isinstance(value, tuple) and all(isinstance(each, plain) for each in value):
         return ast.Tuple([ast.Constant(each) for each in value], ast.Load())
     if not isinstance(value, plain):

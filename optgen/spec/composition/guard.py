@@ -26,5 +26,6 @@ class Guarded(ast.NodeTransformer):
     def _guarded(self, name: str, value: ast.expr) -> ast.expr:
         if name not in self.names:
             return value
-        read = [ast.Name(each, ast.Load()) for each in ("where", self.condition, name)]
-        return ast.Call(read[0], [read[1], value, read[2]], [])
+        names = ("where", self.condition, name)
+        where, condition, old = (ast.Name(each, ast.Load()) for each in names)
+        return ast.Call(where, [condition, value, old], [])

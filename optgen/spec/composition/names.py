@@ -28,8 +28,8 @@ class Named:
     * `seen_grad`: the gradient as the rule finds it. Modifiers of the update read it.
     * `moment`: the state whose role is "second_moment". `used_moment`: the variable that the rule
       reads instead, after the modifiers of the moment.
-    * `waiting`: for each state that a part asks `fresh` for, if the rest of a step does not always
-      run: a state that tells whether the first one is still to be written.
+    * `waiting`: empty if the rest of a step always runs. Otherwise it maps each state that a part
+      asks `fresh` for to an added state, which tells whether the former is still to be written.
     * `taken`: all names that are in use.
     """
 
@@ -51,7 +51,7 @@ class Named:
         return (self.base, *self.modifiers)
 
     def of(self, *changes: str) -> list[Part]:
-        """Return the modifiers that change these."""
+        """Return the modifiers that change one of these: values of `STAGES`."""
         return [part for part in self.modifiers if part.changes in changes]
 
 
@@ -76,11 +76,12 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
     hidden = sorted(own_names(base) & arguments)  # the modifiers' arguments keep their names
     base = renamed(base, {name: unused(name, taken) for name in hidden})
     param, grad, *steps = base.inputs
-    counts = any("t" in part.inputs for part in ordered)
-    step = steps[0] if steps else unused("t", taken) if counts else ""
+    step = steps[0] if steps else ""
+    if not step and any("t" in part.inputs for part in ordered):
+        step = unused("t", taken)
     update = unused("update", taken)
-    reads = any("g" in part.inputs for part in ordered if part.changes != "gradient")
-    seen_grad = unused("gradient", taken) if reads and grad in base.assigned else grad
+    is_read = any("g" in part.inputs for part in ordered if part.changes != "gradient")
+    seen_grad = unused("gradient", taken) if is_read and grad in base.assigned else grad
     moment = next(iter(base.with_role("second_moment")), "")
     used_moment = unused("second_moment", taken)
     inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": used_moment}
@@ -89,8 +90,6 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
         seen = inputs if part.changes == "gradient" else {**inputs, "g": seen_grad}
         placed.append(_in_names(part, seen, taken))
         taken |= all_names(placed[-1])
-    wraps = any(part.stage == WRAPPING for part in ordered)
-    asked = {name: None for part in (base, *placed) for name in part.asked_fresh} if wraps else {}
     return Named(
         base,
         tuple(placed),
@@ -101,9 +100,17 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
         seen_grad=seen_grad,
         moment=moment,
         used_moment=used_moment,
-        waiting={name: unused(f"{name}_waits", taken) for name in asked},
+        waiting=_waiting((base, *placed), taken),
         taken=taken,
     )
+
+
+def _waiting(parts: Sequence[Part], taken: set[str]) -> dict[str, str]:
+    """Return the states that parts ask `fresh` for, each with the name of its added state."""
+    if not any(part.stage == WRAPPING for part in parts):
+        return {}
+    asked = {name: None for part in parts for name in part.asked_fresh}
+    return {name: unused(f"{name}_waits", taken) for name in asked}
 
 
 def _in_names(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
@@ -127,9 +134,10 @@ def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
         hypers = [("hyperparameter", argument.arg) for argument, _ in part.hypers]
         keys = [("state", declared_key(declaration)) for _, declaration in part.states]
         for what, name in (*hypers, *keys):
-            if name in known and known[name][1] != part.name:  # the reader knows one part
-                its, other = known[name]
-                message = f"{part.name} adds the {what} `{name}`, but {other} has a {its} `{name}`"
+            if name in known and known[name][1] != part.name:  # the reader checks each part
+                other_what, other = known[name]
+                message = f"{part.name} adds the {what} `{name}`, "
+                message += f"but {other} has a {other_what} `{name}`"
                 raise CompositionError(f"{message}: leave one out")
             known[name] = what, part.name
 

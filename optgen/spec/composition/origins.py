@@ -1,4 +1,4 @@
-"""Find the place in the file of a part that a place in the text of a composition was written from.
+"""Find where the text of a composition comes from: the place in the file of a part.
 
 The statements of a part are changed and printed anew. The printed tree has the form of the changed
 one, whose nodes still know where they stood in the part's file.
@@ -26,26 +26,27 @@ def error_of_part(error: SpecError, named: Named, names_parts: bool) -> SpecErro
     text, place = error.source, error.place
     comments = {f"# {part.name}": part.name for part in named.parts}
     above = [line.strip() for line in text.split("\n")[: place.line]]
-    about = next((comments[line] for line in reversed(above) if line in comments), "")
-    for part, node in _original(Source(text, place.file), place, named, about):
+    part_name = next((comments[line] for line in reversed(above) if line in comments), "")
+    for part, node in _original(Source(text, place.file), place, named, part_name):
         at = part.source.place(node)
         message = error.message
         if names_parts:
             message += f" (in a composition of {_listed(named)})"
         return SpecError(at, message, error.hint, part.source.whole)
-    if not about:
+    if not part_name:
         return error
-    message = f"{error.message} (in {about}, a part of the composition)"
+    message = f"{error.message} (in {part_name}, a part of the composition)"
     return SpecError(place, message, error.hint, text)
 
 
 def _listed(named: Named) -> str:
+    """Return the names of all parts, as in "adamw, clip and ema"."""
     *names, last = (part.name for part in named.parts)
     return f"{', '.join(names)} and {last}" if names else last
 
 
 def _original(
-    written: Source, place: Place, named: Named, about: str
+    written: Source, place: Place, named: Named, part_name: str
 ) -> Iterator[tuple[Part, ast.AST]]:
     """Yield the node that was printed at a place, with its part, if there is such a node."""
     functions = [node for node in written.parse().body if isinstance(node, ast.FunctionDef)]
@@ -53,7 +54,7 @@ def _original(
     pairs = (
         *_functions(functions, named),
         *_declared(rule, named),
-        *_statements(rule, named, about),
+        *_statements(rule, named, part_name),
     )
     for composed, part, original in pairs:
         found = _follow(composed, original, place, written)
@@ -92,13 +93,13 @@ def _declared(rule: ast.FunctionDef, named: Named) -> Iterator[_Pair]:
             yield value, part, declaration
 
 
-def _statements(rule: ast.FunctionDef, named: Named, about: str) -> Iterator[_Pair]:
-    """Yield the statements of the rule of one part."""
+def _statements(rule: ast.FunctionDef, named: Named, part_name: str) -> Iterator[_Pair]:
+    """Yield the statements that the rule of one part has written."""
     own = {
         ast.unparse(unit): (part, unit)
         for part, stmt in reversed(statements_of_parts(named))
         for unit in _units([stmt])
-        if part.name == about
+        if part.name == part_name
     }
     for unit in _units(rule.body):
         if ast.unparse(unit) in own:
@@ -128,8 +129,8 @@ def _follow(
 ) -> ast.AST | None:
     """Return the original of the composed node that begins at a place; None if there is none.
 
-    Both trees are walked side by side as long as they have one form. Where they differ, the last
-    original node on the way is returned.
+    Both trees are walked side by side as long as they have the same form. Where they differ, the
+    last original node on the way is returned.
     """
     if composed is None or original is None or not _covers(composed, place, written):
         return None

@@ -239,6 +239,7 @@ def declared_key(declaration: ast.expr) -> str:
 
 
 def _part(spec: Spec, decorator: str) -> Part:
+    """Return the one function of a spec that has a decorator, with what it needs."""
     source = Source(spec.source, spec.file, spec.line, is_excerpt=True)
     tree = source.parse()
     source.check_depth(tree)

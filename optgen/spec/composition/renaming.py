@@ -87,7 +87,7 @@ def all_names(part: Part) -> set[str]:
 
 
 def unused(name: str, taken: set[str]) -> str:
-    """Return a name, or the name with the first free number; it is taken from now on."""
+    """Return a name, or the name with the first free number, and add it to `taken`."""
     number = 1
     found = name
     while found in taken:

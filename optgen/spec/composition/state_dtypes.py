@@ -1,9 +1,9 @@
-"""Declare the dtypes of an optimizer's states."""
+"""Change the dtypes of the states of an optimizer and its modifiers."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from optgen.ir.algorithm import NARROW, QUANTIZED
 from optgen.spec.composition.names import CompositionError
@@ -17,7 +17,7 @@ def with_state_dtypes(
     parts: Sequence[Part],
     default: str | None,
     by_key: Mapping[str, str | None],
-    blocks: Mapping[str, int | str],
+    quantized_options: Mapping[str, int | str],
     name: str,
 ) -> list[Part]:
     """Return an optimizer and its modifiers, with other dtypes of states.
@@ -28,36 +28,48 @@ def with_state_dtypes(
             element, and that declare none; None for the parameter's. "8bit" is for those that hold
             a number for each element, and do not begin as a copy of the parameter.
         by_key: the dtypes of some states, also of modifiers, by their checkpoint keys.
-        blocks: options of the states of 8 bits.
+        quantized_options: the options of states of 8 bits; empty if no dtype may be "8bit".
         name: the name of the modifier, for messages.
 
     Raises:
         CompositionError: a dtype or a key is unknown, or a state has no dtype of its own.
     """
-    known = (*_DTYPES, QUANTIZED) if blocks else _DTYPES
-    for dtype in (default, *by_key.values()):
-        if dtype == QUANTIZED and not blocks:
+    _check_dtypes((default, *by_key.values()), bool(quantized_options), name)
+    copies = [part.copy() for part in parts]
+    states = {declared_key(state): state for part in copies for _, state in part.states}
+    _check_keys(by_key, states, name)
+    for _, state in copies[0].states:
+        suits = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
+        if suits and _option(state, "dtype") is None:
+            _declare(state, default, quantized_options)
+    for key, dtype in by_key.items():
+        _declare(states[key], dtype, quantized_options)
+    return copies
+
+
+def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -> None:
+    """Check that dtypes are known, and that "8bit" is among them only if it may be."""
+    known = (*_DTYPES, QUANTIZED) if may_quantize else _DTYPES
+    for dtype in dtypes:
+        if dtype == QUANTIZED and not may_quantize:
             raise CompositionError(f"{name}: write modifiers.quantized() for states of 8 bits")
         if dtype not in known:
             listed = ", ".join(map(repr, known))
             raise CompositionError(f"{name}: {dtype!r} is no dtype of a state; it is {listed}")
-    copies = [part.copy() for part in parts]
-    states = {declared_key(state): state for part in copies for _, state in part.states}
-    for key in by_key:
+
+
+def _check_keys(
+    by_key: Mapping[str, str | None], states: Mapping[str, ast.expr], name: str
+) -> None:
+    """Check that each key is that of a state which can have the dtype."""
+    for key, dtype in by_key.items():
         if key not in states:
             hint = did_you_mean(key, states, f"there are {', '.join(states)}")
             raise CompositionError(f"{name}: no state is called `{key}`: {hint}")
         if not _holds_elements(states[key]):
             raise CompositionError(f"{name}: `{key}` is one number, or a square or thin matrix")
-        if by_key[key] == QUANTIZED and not _is_like(states[key]):
+        if dtype == QUANTIZED and not _is_like(states[key]):
             raise CompositionError(f"{name}: `{key}` has a number for each row or column")
-    for _, state in copies[0].states:
-        suits = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
-        if suits and _option(state, "dtype") is None:
-            _declare(state, default, blocks)
-    for key, dtype in by_key.items():
-        _declare(states[key], dtype, blocks)
-    return copies
 
 
 def _holds_elements(state: ast.expr) -> bool:
@@ -73,7 +85,7 @@ def _is_like(state: ast.expr) -> bool:
 
 
 def _may_have_codes(state: ast.expr) -> bool:
-    """Tell whether a state gets codes by default: no copy of the parameter, which needs digits."""
+    """Tell whether a state gets codes by default. A copy of the parameter would lose digits."""
     init = _option(state, "init")
     return _is_like(state) and not (init and ast.unparse(init) == "'p'")
 
@@ -83,9 +95,15 @@ def _option(state: ast.expr, name: str) -> ast.expr | None:
     return next((each.value for each in state.keywords if each.arg == name), None)
 
 
-def _declare(state: ast.expr, dtype: str | None, blocks: Mapping[str, int | str]) -> None:
+def _declare(
+    state: ast.expr, dtype: str | None, quantized_options: Mapping[str, int | str]
+) -> None:
+    """Give the declaration of a state a dtype, and a state of 8 bits its options."""
     assert isinstance(state, ast.Call)
-    state.keywords = [each for each in state.keywords if each.arg not in ("dtype", *blocks)]
+    replaced = ("dtype", *quantized_options)
+    state.keywords = [each for each in state.keywords if each.arg not in replaced]
     options: dict[str, int | str] = {} if dtype is None else {"dtype": dtype}
-    for name, value in (options | (dict(blocks) if dtype == QUANTIZED else {})).items():
+    if dtype == QUANTIZED:
+        options |= quantized_options
+    for name, value in options.items():
         state.keywords.append(ast.keyword(name, ast.Constant(value)))

@@ -1,8 +1,8 @@
 """Rewrite a rule so that it computes the update of the parameter, instead of the parameter.
 
 `p = p - lr * m` becomes `u = -(lr * m)`, and `p + u` stands where the rule reads `p` afterwards.
-So no difference of the new and the old parameter loses digits. It is computed only where the
-parameter is no term of the assigned sum, as in `p = p * c`.
+The update is the difference of the new and the old parameter, which would lose digits, only where
+the parameter is no term of the assigned sum, as in `p = p * c`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UpdateForm:
                     return self._one_by_one(names, values)
             case ast.If():
                 return self._branch(stmt)
-        return [_with(stmt, self.param, self._moved()) if self.moved else stmt]
+        return [_with(stmt, self.param, self._moved_param()) if self.moved else stmt]
 
     def _moving(self, value: ast.expr) -> list[ast.stmt]:
         """Return the assignment of the update for a new value of the parameter.
@@ -51,7 +51,7 @@ class UpdateForm:
         There is none if the parameter keeps its value.
         """
         rest = _without(value, self.param)
-        if rest == []:
+        if rest == []:  # the value is the parameter itself
             return []
         if rest is None:
             made: ast.expr = ast.BinOp(self._reading(value), ast.Sub(), _read(self.param))
@@ -82,16 +82,16 @@ class UpdateForm:
         if self.moved:
             zero = ast.BinOp(ast.Constant(0), ast.Mult(), _read(self.param))
             arms = [
-                arm if does else [*arm, _assignment(self.update, copy.deepcopy(zero))]
-                for arm, does in zip(arms, moved, strict=True)
+                arm if moves else [*arm, _assignment(self.update, copy.deepcopy(zero))]
+                for arm, moves in zip(arms, moved, strict=True)
             ]
         return [ast.copy_location(ast.If(condition, arms[0] or [ast.Pass()], arms[1]), stmt)]
 
     def _reading(self, value: ast.expr) -> ast.expr:
         """Return an expression that reads the moved parameter where it read the parameter."""
-        return _with(value, self.param, self._moved()) if self.moved else value
+        return _with(value, self.param, self._moved_param()) if self.moved else value
 
-    def _moved(self) -> ast.expr:
+    def _moved_param(self) -> ast.expr:
         return ast.BinOp(_read(self.param), ast.Add(), _read(self.update))
 
 
@@ -114,7 +114,7 @@ def replace_name(stmt: ast.stmt, name: str, other: str) -> ast.stmt:
     return _with(stmt, name, _read(other))
 
 
-class _FirstWrites(ast.NodeTransformer):
+class _ReplaceFresh(ast.NodeTransformer):
     def __init__(self, waiting: Mapping[str, str]) -> None:
         self.waiting = waiting
 
@@ -127,9 +127,9 @@ class _FirstWrites(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def first_writes(stmt: ast.stmt, waiting: Mapping[str, str]) -> ast.stmt:
-    """Return a statement that asks whether a state still waits where it asks `fresh(m)`."""
-    found: ast.stmt = _FirstWrites(waiting).visit(copy.deepcopy(stmt))
+def replace_fresh(stmt: ast.stmt, waiting: Mapping[str, str]) -> ast.stmt:
+    """Return a statement in which `m_waits == 1` stands for `fresh(m)`."""
+    found: ast.stmt = _ReplaceFresh(waiting).visit(copy.deepcopy(stmt))
     return found
 
 

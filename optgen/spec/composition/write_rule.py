@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import indent
@@ -14,7 +15,7 @@ from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.names import Named
 from optgen.spec.composition.parts import WRAPPING, Part
 from optgen.spec.composition.renaming import unused
-from optgen.spec.composition.update_form import UpdateForm, first_writes, replace_name
+from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 
 
 def write_rule(named: Named) -> list[str]:
@@ -24,7 +25,7 @@ def write_rule(named: Named) -> list[str]:
 
 
 def statements_of_parts(named: Named) -> list[tuple[Part, ast.stmt]]:
-    """Return the statements that are printed, each with its part. Their nodes have its places."""
+    """Return the statements that are printed, each with its part, in whose file its nodes stand."""
     rule = _Rule(named, clock=named.step)
     rule.lines(named.of("gradient"))
     return rule.printed
@@ -62,31 +63,38 @@ class _Rule:
     ) -> list[str]:
         """Return the lines of a modifier that runs the rest of the step only now and then.
 
-        A reduction over all parameters cannot stand in a branch, and no host knows a guard.
-        If there is one of them, the rest runs in every step, and changes nothing when it should not
-        run.
+        The rest stands in the `if` that ends the modifier. A reduction over all parameters cannot
+        stand in a branch, and the host does not know the value of a guard. If there is one of them,
+        the rest runs in every step, and changes nothing while the condition is false.
         """
+        parts = (*others, *self._after_gradients())
+        if self.guards or any(map(_reduces_over_parameters, parts)):
+            return self._run_always(part, body, later, others)
+        ends = [f"{name} = 0" for name in self.named.waiting.values()]
+        inside = [*later.lines(others), *ends]
+        rest = [indent(line, "    ") if line else "" for line in inside]
+        return [*self._begun(), *self._of_part(part, body), *rest]
+
+    def _run_always(
+        self, part: Part, body: Sequence[ast.stmt], later: _Rule, others: Sequence[Part]
+    ) -> list[str]:
+        """Return the lines of such a modifier with a variable in place of its last `if`."""
         *before, last = body
         assert isinstance(last, ast.If)
         named = self.named
-        ends = [f"{name} = 0" for name in named.waiting.values()]
-        parts = (*others, *self._after_gradients())
-        if not self.guards and not any(map(_reduces_over_parameters, parts)):
-            inside = [*later.lines(others), *ends]
-            rest = [indent(line, "    ") if line else "" for line in inside]
-            return [*self._begun(), *self._of_part(part, body), *rest]
         ready = unused(f"{part.name}_now", named.taken)
         asks = ast.Assign([ast.Name(ready, ast.Store())], last.test)
         kept = {argument.arg for argument, _ in part.states}
         held = [Guarded(kept, ready).visit(copy.deepcopy(stmt)) for stmt in last.body]
-        shared = {n for each in others for n in each.group_states}  # they tell, and are not told
+        # A group's state has one value for all parameters, so it cannot depend on `ready`.
+        shared = {name for each in others for name in each.group_states}
         guard = ready, self._changing() - shared
         rest = replace(later, guards=(*self.guards, guard)).lines(others)
         ends = [f"{name} = where({ready}, 0, {name})" for name in named.waiting.values()]
         return [*self._begun(), *self._of_part(part, [*before, asks, *held]), *rest, *ends]
 
     def _begun(self) -> Iterator[str]:
-        """Yield the lines that note which states this call has created."""
+        """Yield the lines that note which states this step has created."""
         for state, waits in self.named.waiting.items():
             text = f"if fresh({state}):\n    {waits} = 1"
             when = next(filter(None, (part.condition(state) for part in self.named.parts)), "")
@@ -103,15 +111,15 @@ class _Rule:
             return _without_variable(part, part.body, part.step)
         return part.body
 
-    def _counts(self, gradients: Sequence[Part]) -> bool:
+    def _counts(self, modifiers: Sequence[Part]) -> bool:
         """Tell whether these modifiers of the gradient, or what follows them, read the step count.
 
-        Parts after a modifier with a count of its own read that one.
+        Parts after a modifier with a count of its own read this count instead.
         """
         step = self.named.step
-        if not gradients:
+        if not modifiers:
             return any(reads(stmt, step) for part in self._after_gradients() for stmt in part.body)
-        part, *others = gradients
+        part, *others = modifiers
         own = any(reads(stmt, step) for stmt in self._body(part, others))
         return own or (not part.step and self._counts(others))
 
@@ -123,7 +131,7 @@ class _Rule:
         updating = named.of("update", "store")
         body = self._with_moments(named.base.body)
         if updating:
-            names = (unused(f"{named.param}_next", named.taken) for _ in range(1000))
+            names = (unused(f"{named.param}_next", named.taken) for _ in itertools.count())
             form = UpdateForm(named.param, named.update, names)
             yield from self._of_part(named.base, form.block(body))
             for part in updating:
@@ -159,18 +167,19 @@ class _Rule:
         yield from _printed(placed)
 
     def _in_place(self, part: Part, stmt: ast.stmt) -> ast.stmt:
-        """Return a statement that reads what stands for the step count and the parameter."""
+        """Return a statement that reads the clock as the step count, and weights as parameter."""
         named, node = self.named, stmt
         if self.clock != named.step:
             node = replace_name(node, named.step, self.clock)
         if named.waiting:
-            node = first_writes(node, named.waiting)
+            node = replace_fresh(node, named.waiting)
         weights = next((each.weights for each in named.modifiers if each.weights), "")
         if weights and (part is named.base or part.changes == "update"):
             node = replace_name(node, named.param, weights)
         return node
 
     def _guarded(self, stmt: ast.stmt) -> ast.stmt:
+        """Return a statement whose assignments change names only if their guards are true."""
         for guard, names in reversed(self.guards):
             stmt = Guarded(names, guard).visit(stmt)
         return stmt
