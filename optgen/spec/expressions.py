@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.matrix_axes import AxesError
@@ -49,6 +49,9 @@ _HINTS: dict[type[ast.expr], str] = {
     ast.Tuple: "a value is one tensor or number; a helper returns one",
 }
 
+_Side: TypeAlias = tuple[ast.expr, Expr]
+"""One side of a comparison: as it is written, and as it was read."""
+
 
 def _hint(node: ast.expr) -> str:
     """Return the way out for an expression that the language does not have."""
@@ -75,7 +78,10 @@ class Expressions:
 
     def number(self, node: ast.expr) -> Expr:
         """Read an expression that must be a number or a tensor."""
-        value = self.value(node)
+        return self._as_number(node, self.value(node))
+
+    def _as_number(self, node: ast.expr, value: Expr) -> Expr:
+        """Return a value; raise a SpecError if it is no number and no tensor."""
         wrong, hint = why_no_number(value, self.scope)
         if wrong:
             self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
@@ -151,8 +157,8 @@ class Expressions:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Call("not", (self.condition(operand),), place)
             case ast.Compare(left=left, ops=ops, comparators=rights):
-                sides = [left, *rights]
-                pairs = zip(ops, sides, rights, strict=False)
+                sides = [(side, self.value(side)) for side in (left, *rights)]
+                pairs = zip(ops, sides, sides[1:], strict=False)
                 return self._joined("and", [self._compare(node, *pair) for pair in pairs])
         value = self.value(node)
         if isinstance(value, Const):
@@ -197,27 +203,32 @@ class Expressions:
             result = Call(logic, (result, condition), condition.place)
         return result
 
-    def _compare(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Expr:
+    def _compare(self, node: ast.Compare, op: ast.cmpop, left: _Side, right: _Side) -> Expr:
+        """Return one comparison of a chain."""
         place = self.source.place(node)
+        with_none = isinstance(right[0], ast.Constant) and right[0].value is None
         if isinstance(op, ast.Is | ast.IsNot):
-            if not (isinstance(right, ast.Constant) and right.value is None):
-                self.source.error(right, "`is` compares with None only", "write == for values")
-            return self._is_none(left, place, negated=isinstance(op, ast.IsNot))
+            if not with_none:
+                self.source.error(right[0], "`is` compares with None only", "write == for values")
+            return self._is_none(*left, place, negated=isinstance(op, ast.IsNot))
         if type(op) not in _COMPARE:
             self.source.error(
                 node, "this comparison is not in the language", "use < <= > >= == != or is None"
             )
         comparison = _COMPARE[type(op)]
-        choice = self._compared_choice(comparison, left, right)
+        if with_none:
+            message = f"`{comparison}` does not compare with None"
+            self.source.error(right[0], message, "write `is None`")
+        choice = self._choice(left[1])
         if choice is None:
-            return Call(comparison, (self.number(left), self.number(right)), place)
+            return Call(comparison, (self._as_number(*left), self._as_number(*right)), place)
         if comparison not in ("==", "!="):
             hint = "compare it by == or !="
             self.source.error(node, f"`{choice.name}` is a choice, which has no order", hint)
-        return Call(comparison, (self.value(left), self._option(choice, right)), place)
+        return Call(comparison, (left[1], self._option(choice, *right)), place)
 
-    def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
-        value = self._unpacked_item(self.value(node))
+    def _is_none(self, node: ast.expr, side: Expr, place: Place, *, negated: bool) -> Expr:
+        value = self._unpacked_item(side)
         owner = value.args[0] if isinstance(value, Call) and value.op == "item" else value
         hyper = self.scope.algorithm.hyper(owner.name) if isinstance(owner, Ref) else None
         if hyper is None:
@@ -228,21 +239,13 @@ class Expressions:
         test = Call("is_none", (value,), place)
         return Call("not", (test,), place) if negated else test
 
-    def _compared_choice(self, op: str, left: ast.expr, right: ast.expr) -> Hyper | None:
-        """Return the choice hyperparameter on the left of a comparison, or None.
-
-        Raises:
-            SpecError: the right side is None.
-        """
-        value = self.value(left)
+    def _choice(self, value: Expr) -> Hyper | None:
+        """Return the choice hyperparameter that a value is, or None."""
         hyper = self.scope.algorithm.hyper(value.name) if isinstance(value, Ref) else None
-        if isinstance(right, ast.Constant) and right.value is None:
-            self.source.error(right, f"`{op}` does not compare with None", "write `is None`")
         return hyper if hyper is not None and hyper.type == "choice" else None
 
-    def _option(self, choice: Hyper, node: ast.expr) -> Expr:
-        """Read the right side of a comparison with a choice, which must be one of its strings."""
-        value = self.value(node)
+    def _option(self, choice: Hyper, node: ast.expr, value: Expr) -> Expr:
+        """Return the right side of a comparison with a choice; it must be one of its strings."""
         if not isinstance(value, Const) or value.value not in choice.choices:
             known = [f'"{c}"' for c in choice.choices if c is not None]
             hint = did_you_mean(self.source.quote(node), known, f"one of {', '.join(known)}")

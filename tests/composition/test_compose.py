@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 from cli.commands import run
+from composition.modifier_texts import made
 from conftest import Golden
 from torch import Tensor
 
 import optgen
 from optgen import compose, explain, modifiers, use_lowering
-from optgen.optim import SGD, Adam, AdamW
+from optgen.optim import SGD, Adam, AdamW, RMSprop
 from optgen.spec import Spec, hyper, modifier, optimizer, state
 from optgen.spec.declare import Modifier
 
@@ -241,6 +242,25 @@ def to_p(m, p, /):
     \"\"\"Swap back.\"\"\"
     p, m = m, p
 """
+
+
+@pytest.mark.parametrize("otherwise", ["count = t - skipped", "skipped = skipped + 1"])
+def test_a_count_in_a_branch_that_no_later_part_reads(otherwise: str) -> None:
+    counting = made(
+        *("if limit > 2:", "    count = skipped", "else:", f"    {otherwise}"),
+        *("skipped = skipped + limit", "finite = t > 0"),
+        takes='g, t, /, skipped=state("skipped", shape="scalar"), *, limit=hyper(3)',
+        stage="skip",
+        options=', step="count", guard="finite"',
+    )
+    cls: Any = compose(RMSprop, counting)
+    param = torch.ones(3, requires_grad=True)
+    param.grad = torch.ones(3)
+    cls([param], lr=0.5).step()
+    plain = torch.ones(3, requires_grad=True)
+    plain.grad = torch.ones(3)
+    RMSprop([plain], lr=0.5).step()
+    assert torch.equal(param, plain)
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])

@@ -120,19 +120,24 @@ def test_a_wrong_input_on_one_rank_is_an_error_on_both() -> None:
     assert second == "hessian has 8 entries for 9 parameters"
 
 
-def _differ(rank: int) -> str:
-    """Hand over an input on one rank only."""
+def _differ(rank: int, default_dtype: torch.dtype) -> str:
+    """Hand over an input on one rank only, in a program with a default dtype."""
     (shared, alone), (ours, _) = _optimizers(SUMS)
     for param in shared:
         param.grad = torch.ones_like(param)
     handed = _shared([torch.ones_like(param).detach() for param in alone]) if rank else None
+    torch.set_default_dtype(default_dtype)
     try:
         ours.step(hessian=handed)
     except RuntimeError as error:
         return str(error)
+    finally:
+        torch.set_default_dtype(torch.float32)
     return ""
 
 
-def test_ranks_that_differ_are_refused() -> None:
+@pytest.mark.parametrize("default_dtype", [torch.float32, torch.float16])
+def test_ranks_that_differ_are_refused(default_dtype: torch.dtype) -> None:
     """A sum over an input is the sum of all its shards, so all ranks must have one."""
-    assert all("about to take different steps" in said for said in pair.run(_differ))
+    said = pair.run(_differ, default_dtype)
+    assert all("about to take different steps" in each for each in said)

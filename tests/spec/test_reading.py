@@ -12,7 +12,7 @@ from spec_texts import LR, read, spec
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.nodes import If, assigns
+from optgen.ir.nodes import Call, If, assigns, expressions, walk
 from optgen.ir.print_ir import to_text
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
@@ -23,6 +23,12 @@ from optgen.spec.read_spec import read_spec
 def rule(algorithm: Algorithm) -> str:
     """Return the rule as text, without the header."""
     return textwrap.dedent("\n".join(to_text(algorithm).splitlines()[1:]))
+
+
+def calls(op: str, algorithm: Algorithm) -> list[Call]:
+    """Return the calls of an op in a rule."""
+    nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
+    return [node for node in nodes if isinstance(node, Call) and node.op == op]
 
 
 def run(*body: str, p: float = 2.0, g: float = 3.0, t: int = 1, **more: str) -> float:
@@ -48,6 +54,20 @@ def test_operators_bind_as_in_python(expression: str) -> None:
     expected = eval(expression, {"p": 2.0, "g": 3.0, "lr": 0.5})
     body = (f"p = {expression}", "p = p + 0 * (lr * g)")
     assert run(*body, hypers="lr=hyper(0.5)") == pytest.approx(expected, rel=1e-15)
+
+
+def test_a_comparison_reads_each_side_once() -> None:
+    """The middle of a chain is one random number; a helper on the left is inlined once."""
+    drawn = calls("random", read(spec("p = p - lr * where(0.2 < random(1, 2) < 0.5, g, 0)")))
+    assert len(drawn) == 2
+    assert drawn[0].args == drawn[1].args
+
+    helpers = ["def f0(x):\n    return x + 1\n"]
+    for depth in range(1, 12):
+        body = f"return where(f{depth - 1}(x) > 0, x, 1)"
+        helpers.append(f"def f{depth}(x):\n    {body}\n")
+    nested = read(spec("p = p - lr * f11(g)", before="\n".join(helpers)))
+    assert len(calls("where", nested)) == 11
 
 
 def test_tuple_assignment_is_simultaneous() -> None:

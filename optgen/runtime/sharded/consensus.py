@@ -80,7 +80,8 @@ class Consensus:
         differ = False
         for group, device in self._devices.items():
             digest = float(self._digests[group])
-            vector = torch.tensor([failed, differ, overflowed, digest, -digest]).double()
+            numbers = [failed, differ, overflowed, digest, -digest]
+            vector = torch.tensor(numbers, dtype=torch.float64)  # it holds a digest of 32 bits
             on_cpu = "cpu:" in distributed.get_backend_config(group)
             sent = vector if on_cpu else vector.to(device)
             distributed.all_reduce(sent, distributed.ReduceOp.MAX, group=group)

@@ -199,8 +199,10 @@ def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[a
     kept = []
     for stmt in body:
         if isinstance(stmt, ast.If):
-            arms = (_without_variable(part, arm, name) for arm in (stmt.body, stmt.orelse))
-            stmt = ast.If(stmt.test, *arms)
+            body, orelse = (_without_variable(part, arm, name) for arm in (stmt.body, stmt.orelse))
+            if not body and not orelse:
+                continue
+            stmt = ast.If(stmt.test, body or [ast.Pass()], orelse)
         if not _assigns(stmt, name):
             kept.append(stmt)
     return kept
