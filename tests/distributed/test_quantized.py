@@ -103,7 +103,7 @@ def _matrices(rank: int) -> tuple[float, str]:
     return (ours.full_tensor() - alone).abs().max().item(), explain(sharded)
 
 
-def test_shards_of_a_rule_on_matrices() -> None:
+def test_shards_of_a_rule_on_matrices_follow_the_whole() -> None:
     for difference, explained in pair.run(_matrices):
         assert difference < 1e-3
         assert "states of 8 bits in a rule of several sweeps" in explained

@@ -146,9 +146,7 @@ class _Run:
             self.reference.step()  # CAME and Muon amplify a difference of lowerings in the last bit
 
     def error(self) -> float:
-        """Return the largest difference between two ranks and one process, of parameters and
-        states.
-        """
+        """Return the largest difference of a parameter or a state to one process."""
         found = [0.0]
         for ours, alone in zip(self.parts, self.alone, strict=True):
             found.append(difference(ours.detach(), alone.detach()))

@@ -219,6 +219,6 @@ def _resumed(rank: int, folder: str) -> dict[str, float]:
     return found
 
 
-def test_distributed_checkpoints(tmp_path: Path) -> None:
+def test_training_goes_on_from_distributed_checkpoints(tmp_path: Path) -> None:
     for found in pair.run(_resumed, str(tmp_path)):
         assert found == {}
