@@ -141,13 +141,12 @@ LATER: dict[str, Break] = {
     "a count below zero": a_state("step", torch.tensor(-3.0)),
     "a count before the first": a_state("step", torch.tensor(-1.0)),
 }
+# Triton's interpreter is slow: a case has one number of earlier steps there, and two elsewhere.
 CASES = [
     *(
         (name, change, steps)
         for place, (name, change) in enumerate(ALWAYS.items())
-        for steps in (
-            [(0, 2)[place % 2]] if INTERPRETED else (0, 2)
-        )  # Triton's interpreter is slow
+        for steps in ([(0, 2)[place % 2]] if INTERPRETED else (0, 2))
     ),
     *((name, change, 2) for name, change in LATER.items()),
 ]

@@ -1,4 +1,4 @@
-"""Test what few rules have: a different first step, and gradients by rows."""
+"""Test features that few rules have: a different first step, and gradients by rows."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Test Triton's plain interpreter: every rule gives what the C++ kernel gives.
+"""Test rules in Triton's interpreter: each gives what the C++ kernel gives.
 
 The rules alternate between two pairs of dtypes.
 """
