@@ -36,7 +36,7 @@ def local(tensor: Any) -> Any:
 
 
 def train(optimizers: Any, start: int, lowering: str) -> None:
-    """Take two steps of optimizers whose parameters share their whole gradients."""
+    """Take two steps of all optimizers with the same gradients, sharded as the parameters are."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     for seed in range(start, start + 2):
         generator = torch.Generator().manual_seed(seed)

@@ -132,7 +132,7 @@ class _Run:
         )
 
     def step(self, lowering: str, missing: int | None = None, last: float | None = None) -> None:
-        """Take one step of both; one gradient is missing. `last` is every last element."""
+        """Take one step of both; a gradient may be missing, and `last` ends the others."""
         for index, alone in enumerate(self.alone):
             grad = torch.randn_like(alone) if index != missing else None
             if grad is not None and last is not None:
