@@ -1,6 +1,4 @@
-"""Test rounds of samples: which variants take part, for how long, and the figures, with a fake
-clock.
-"""
+"""Test rounds of samples with a fake clock: who takes part, for how long, and the figures."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ class Clock:
 
 @dataclass
 class Stub:
-    """A variant whose steps take a given time; it notes when it was given which gradients."""
+    """A variant whose steps take a fixed time; it logs its turns and its gradients' addresses."""
 
     seconds: float
     clock: Clock

@@ -1,4 +1,4 @@
-"""Test the roofline: it walks a rule's streams, each word once a trip, and changes no value."""
+"""Test the memory limit: its loop reads each word of a stream once a trip and changes no value."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_new_gradients_are_found() -> None:
 
 
 def test_rows_of_a_1x1_convolution_count_in_full() -> None:
-    small, full = ((traffic("Adafactor") or ()) for _ in range(2))
-    matrix = Roofline(small, stepped("Adafactor", (8, 4))).traffic
-    convolution = Roofline(full, stepped("Adafactor", (8, 4, 1, 1))).traffic
+    streams = traffic("Adafactor") or ()
+    matrix = Roofline(streams, stepped("Adafactor", (8, 4))).traffic
+    convolution = Roofline(streams, stepped("Adafactor", (8, 4, 1, 1))).traffic
 
     assert convolution == 4 * 32 * (2 + 4 + 3 + 5)
     assert matrix < convolution

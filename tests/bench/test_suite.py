@@ -84,7 +84,7 @@ def test_momentum_is_what_sgd_is_measured_with() -> None:
         assert make("SGD", title, params).param_groups[0]["momentum"] == 0.9
 
 
-def test_beside_a_busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_measured_beside_a_busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_contention, "_SAMPLES", 1)
     monkeypatch.setattr(cpu_contention, "_SETTLE", 0.0)
 
@@ -115,7 +115,9 @@ def test_peaks_of_every_form() -> None:
     assert found[OURS]["bytes"] < 1e6
 
 
-def test_what_is_kept_counts_and_state_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_a_step_keeps_counts_and_state_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept = []
     monkeypatch.setitem(LISTS, "small", TensorList("small", "", [(1_000_000,)]))
     step = optgen.optim.SGD.step
@@ -143,8 +145,8 @@ def test_the_first_step_of_a_process() -> None:
     assert found["plain"] < found["first"]
 
 
-def test_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache is empty every time, or was filled by an earlier process."""
+def test_first_steps_are_cold_or_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold step finds an empty cache; a warm one finds what an earlier process built."""
     folders: list[str] = []
 
     def ask(module: str, request: Any, environment: Any = None) -> dict[str, float]:
@@ -195,7 +197,7 @@ def test_what_is_published_can_be_measured() -> None:
     assert not any(cell.name == "Muon" and cell.tensors == "gpt2" for cell in found)
 
 
-def test_the_picture(tmp_path: Path) -> None:
+def test_the_picture_needs_results(tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     assert not draw({}, path)
 

@@ -23,7 +23,7 @@ def test_help_names_every_command() -> None:
         assert command in text
 
 
-def test_usage_error() -> None:
+def test_an_unknown_option_is_a_usage_error() -> None:
     assert run("build", "--nonsense").exit_code == 2
 
 
@@ -36,7 +36,7 @@ def test_a_module_and_a_class_are_one_name(name: str) -> None:
     assert run("show", name).output == run("show", "adamw").output
 
 
-def test_version() -> None:
+def test_version_prints_the_version() -> None:
     result = run("--version")
 
     assert result.exit_code == 0
@@ -50,13 +50,13 @@ def test_unknown_name_has_a_hint() -> None:
     assert "did you mean adam?" in result.output
 
 
-def test_a_path_that_is_no_python_file(outside_checkout: Path) -> None:
+def test_a_path_that_is_no_python_file_is_refused(outside_checkout: Path) -> None:
     (outside_checkout / "heavy.txt").write_text("a rule\n")
 
     assert "heavy.txt is not a spec file" in " ".join(run("check", "heavy.txt").output.split())
 
 
-def test_without_the_generators_libraries(tmp_path: Path) -> None:
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
     """The command says what to install if typer is missing."""
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')\n")
     result = subprocess.run(

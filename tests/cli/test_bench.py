@@ -15,8 +15,10 @@ from optgen.cli import bench
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
 
-def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each class and list has a row with torch's times and ours. There are a file and a picture."""
+def test_bench_makes_a_table_a_file_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each class and list has a row with torch's times and ours."""
     monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     plot, json = tmp_path / "bench.png", tmp_path / "bench.json"

@@ -25,40 +25,42 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def written(folder: Path, name: str, text: str) -> str:
+    """Write a spec file; return its path."""
     path = folder / f"{name}.py"
     path.write_text(text)
     return str(path)
 
 
-def bare(*names: str, lists: str = "2000x256") -> list[str]:
+def benched(*names: str, lists: str = "2000x256") -> list[str]:
+    """Return the lines that optgen bench prints."""
     result = run("bench", *names, "--list", lists, "--seconds", "0.01")
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
 
-def test_a_rule_of_ones_own(tmp_path: Path) -> None:
+def test_an_own_rule_is_compared_with_the_limit(tmp_path: Path) -> None:
     path = written(tmp_path, "my_rule", spec())
-    header, _, row = bare(path)
+    header, _, row = benched(path)
     assert "of limit" in header
     assert "torch" not in header
     assert row.split()[0] == "Made"
     assert "(" in row  # the share of the limit, by medians and by minima
 
 
-def test_an_own_spec_beside_a_class_of_torch(tmp_path: Path) -> None:
+def test_an_own_spec_stands_beside_a_class_of_torch(tmp_path: Path) -> None:
     path = written(tmp_path, "my_rule", spec())
-    header, _, own, theirs = bare(path, "sgd", path)
+    header, _, own, theirs = benched(path, "sgd", path)
     assert "torch's default" in header
     assert own.split()[-2:] == ["-", "-"]
     assert theirs.split()[-1].endswith("x")
 
 
-def test_groups_without_a_learning_rate(tmp_path: Path) -> None:
+def test_groups_need_no_learning_rate(tmp_path: Path) -> None:
     text = spec("p = p - rate * g", hypers="rate=hyper(0.1)")
-    assert bare(written(tmp_path, "my_rule", text), lists="20groups")[2].startswith("Made")
+    assert benched(written(tmp_path, "my_rule", text), lists="20groups")[2].startswith("Made")
 
 
-def test_phases_and_pictures(tmp_path: Path) -> None:
+def test_an_own_rule_has_no_picture(tmp_path: Path) -> None:
     path = written(tmp_path, "my_rule", spec("p = p - lr * g / (norm(g) + 1)"))
     plot = tmp_path / "bench.png"
     result = run("bench", path, "--list", "2000x256", "--seconds", "0.01", "--plot", str(plot))
@@ -66,7 +68,7 @@ def test_phases_and_pictures(tmp_path: Path) -> None:
     assert "no picture: it shows steps beside torch's, on the lists" in result.stdout
 
 
-def test_what_it_refuses(tmp_path: Path) -> None:
+def test_a_refusal_says_why(tmp_path: Path) -> None:
     assert run("bench", str(tmp_path / "none.py")).exit_code == 2
     wrong = run("bench", written(tmp_path, "wrong", spec("p = p - lr * nothing")))
     assert wrong.exit_code == 3

@@ -28,7 +28,9 @@ def test_build_outside_needs_a_folder(outside_checkout: Path) -> None:
         assert "--out" in result.output
 
 
-def test_build_outside(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_outside_a_checkout_becomes_a_package(
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A user's own spec becomes a package that imports and trains."""
     result = run("build", "heavy.py", "--out", "my_package")
 
@@ -86,7 +88,7 @@ def test_a_file_of_somebody_else_stays(outside_checkout: Path) -> None:
     ("out", "says"),
     [("heavy.py", "is a file"), ("/proc/x", "/proc/x"), ("blocked", "blocked/heavy")],
 )
-def test_a_folder_that_cannot_be_made(out: str, says: str, outside_checkout: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(out: str, says: str, outside_checkout: Path) -> None:
     (outside_checkout / "blocked").mkdir()
     (outside_checkout / "blocked" / "heavy").write_text("a file where a folder goes\n")
 
@@ -186,7 +188,7 @@ def test_a_bad_spec_changes_no_file(fault: str, checkout: Path) -> None:
     assert run("check", "specs/heavy.py").exit_code == 3
 
 
-def test_two_specs_with_one_name(checkout: Path) -> None:
+def test_two_specs_with_one_name_are_refused(checkout: Path) -> None:
     (checkout / "specs" / "light.py").write_text(RULE)
     before = snapshot(checkout)
 
@@ -197,7 +199,7 @@ def test_two_specs_with_one_name(checkout: Path) -> None:
     assert "two specs are called `Heavy`" in result.output
 
 
-def test_two_specs_with_one_folder(checkout: Path) -> None:
+def test_two_specs_with_one_folder_are_refused(checkout: Path) -> None:
     (checkout / "specs" / "heavy.py").write_text(RULE + RULE.replace("Heavy", "Light"))
     before = snapshot(checkout)
 
@@ -208,7 +210,9 @@ def test_two_specs_with_one_folder(checkout: Path) -> None:
     assert "a spec file holds one optimizer, or functions" in result.output
 
 
-def test_without_the_formatter(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_formatter_build_says_what_to_install(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(emit, "find_ruff", lambda: None)
 
     result = run("build")

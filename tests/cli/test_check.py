@@ -41,9 +41,7 @@ def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
 
 
 def test_check_reports_every_file(outside_checkout: Path) -> None:
-    """The output has each file's first error, the files that are right, and conflicts between
-    files.
-    """
+    """The output has each file's first error, the correct files, and conflicts between files."""
     (outside_checkout / "one.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
     (outside_checkout / "two.py").write_text("")
     (outside_checkout / "same.py").write_text(RULE)

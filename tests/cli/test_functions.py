@@ -79,7 +79,7 @@ def test_the_list_command_has_a_table_of_functions(folder: Path) -> None:
     ]
 
 
-def test_show(folder: Path) -> None:
+def test_show_prints_every_function(folder: Path) -> None:
     for file in ("function", "forloop", "foreach", "fused_cpu", "fused_triton"):
         shown = run("show", "lists", "--lowering", file)
         assert shown.exit_code == 0

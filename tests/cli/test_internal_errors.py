@@ -1,4 +1,4 @@
-"""Test defects of optgen, which no spec should show: one line with a place, and exit code 5."""
+"""Test how commands report a defect of optgen: one line with a place, and exit code 5."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _explode(*_: Any) -> NoReturn:
 @pytest.mark.parametrize(
     "command", [("check",), ("show", "--lowering", "foreach"), ("build", "--out", "made")]
 )
-def test_a_command_says_so(command: tuple[str, ...], broken: Path) -> None:
+def test_a_command_reports_a_defect_in_one_line(command: tuple[str, ...], broken: Path) -> None:
     before = snapshot(broken)
 
     result = run(command[0], "heavy.py", *command[1:])
@@ -53,7 +53,7 @@ def test_check_goes_on_to_other_files(broken: Path) -> None:
     assert "wrong.py:8:18: unknown name `c`" in result.stderr
 
 
-def test_load_says_so_and_keeps_the_cause(broken: Path) -> None:
+def test_load_reports_a_defect_and_keeps_the_cause(broken: Path) -> None:
     with pytest.raises(InternalError, match=r"heavy.py:7:5: optgen failed") as raised:
         optgen.load("heavy.py")
 
@@ -62,7 +62,9 @@ def test_load_says_so_and_keeps_the_cause(broken: Path) -> None:
     assert not (broken / "cache").exists() or not [*(broken / "cache").rglob("*.py")]
 
 
-def test_a_defect_of_the_reader(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_reader_is_reported(
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error's place is that of the statement."""
     from optgen.spec.op_calls import OpCalls
 

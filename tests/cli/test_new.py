@@ -24,9 +24,7 @@ def test_new_makes_a_spec_that_builds(outside_checkout: Path) -> None:
 
 
 def test_new_in_a_checkout(checkout: Path) -> None:
-    """The checkout's configuration allows declarations already, so the spec starts with its
-    docstring.
-    """
+    """A checkout's settings allow declarations already, so the spec starts with its docstring."""
     assert run("new", "my_rule").exit_code == 0
     assert (checkout / "specs" / "my_rule.py").read_text().startswith('"""MyRule: ')
 

@@ -63,7 +63,7 @@ def test_check_finds_an_error_in_a_program(folder: Path) -> None:
     assert "unknown name `y`" in checked.output
 
 
-def test_show(folder: Path) -> None:
+def test_show_prints_every_program(folder: Path) -> None:
     assert run("show", "specs/average.py").output.count("@ScheduleFreeSGD.") == 2
     latex = run("show", "specs/average.py", "--latex").output
     assert latex.count(r"\begin{aligned}") == 3

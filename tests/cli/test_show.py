@@ -9,7 +9,7 @@ from cli.commands import ROOT, run
 from conftest import Golden
 
 
-def test_a_lowering_that_does_not_exist() -> None:
+def test_a_lowering_that_does_not_exist_is_refused() -> None:
     result = run("show", "adam", "--lowering", "Forloop")
 
     assert result.exit_code == 2

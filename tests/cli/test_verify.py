@@ -16,7 +16,7 @@ from optgen.verification.pages import END, start_mark
 KEYS = ["name", "reference", "version", "source", "steps", "dtype", "errors", "bound", "passed"]
 
 
-def test_a_report_and_files(tmp_path: Path) -> None:
+def test_verify_prints_a_report_and_writes_files(tmp_path: Path) -> None:
     rows, page = tmp_path / "rows.json", tmp_path / "page.md"
     page.write_text(f"Before.\n\n{start_mark('rule')}\n{END}\n\nAfter.\n")
 
@@ -43,7 +43,7 @@ def test_a_class_of_torch_is_compared_with_torch() -> None:
     assert "sgd agrees with torch.optim, version 2." in result.stdout
 
 
-def test_a_missed_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missed_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = (case for case in evidence.CASES if case.name == "lion")
     wrong = replace(case, options={**case.options, "lr": 0.011})
     monkeypatch.setattr(evidence, "CASES", (wrong,))
@@ -67,7 +67,7 @@ def test_the_table_of_a_page_keeps_its_own_columns(tmp_path: Path) -> None:
     assert sgd == "| `sgd` | 2 | |"
 
 
-def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "installed", lambda name: [])
     for arguments, message in (
         (("lionn",), "no optimizer is called lionn; did you mean lion"),

@@ -16,9 +16,7 @@ BOUND = 1e-12
 
 
 def model() -> nn.Sequential:
-    """Return layers that two ranks share evenly, unevenly (5 rows), and with an empty shard (1
-    row).
-    """
+    """Return layers whose 8 rows two ranks share evenly, 5 rows unevenly, and 1 row not at all."""
     torch.manual_seed(1)
     layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 1)]
     return nn.Sequential(*layers).double()

@@ -1,10 +1,10 @@
 """Two gloo processes for tests: `run` calls a function in both and returns their results.
 
-`several` starts more processes, for the tests of one module.
+The first call starts the processes. Later calls reuse them, because starting takes seconds. After
+an error, a death or a time-out both are killed, and the next call starts new ones. So no test
+affects another.
 
-The first call starts them, and later calls reuse them, because starting takes seconds: a test of
-two ranks costs what its function costs. After an error, a death or a time-out both are killed, and
-the next call starts new ones. So no test affects another.
+`several` starts more processes, for the tests of one module.
 """
 
 import atexit
@@ -78,7 +78,7 @@ def close() -> None:
 
 @contextmanager
 def several(ranks: int) -> Iterator[Callable[..., list[Any]]]:
-    """Start so many processes; yield a function like `run` for them, and end them."""
+    """Start processes and yield a function like `run` for them; end them afterwards."""
     processes = _Pair(ranks)
 
     def run(function: Function, *args: Any, limit: float = 120.0) -> list[Any]:

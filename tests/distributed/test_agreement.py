@@ -82,9 +82,7 @@ def _spoilt(rank: int, spoil: Spoil, fused: bool) -> str:
 
 
 def _nearly_the_same(rank: int) -> str:
-    """Return the error of learning rates that are tensors and differ only beyond the printed
-    digits.
-    """
+    """Return the error for tensor learning rates that differ only beyond the printed digits."""
     lrs = torch.tensor([0.01, 0.010001])
     assert repr(lrs[0]) == repr(lrs[1])
     optimizer = Adafactor([_sharded()], lr=lrs[rank], fused=True)

@@ -57,7 +57,7 @@ def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, 
 
 @pytest.mark.parametrize("norm_type", [2.0, 3.0, torch.inf])
 @pytest.mark.parametrize("mesh", [(2,), (1, 2), (2, 1)], ids=str)
-def test_as_one_process(mesh: tuple[int, ...], norm_type: float) -> None:
+def test_the_norm_is_that_of_one_process(mesh: tuple[int, ...], norm_type: float) -> None:
     """Shards are even, uneven, empty and replicated, one tensor is plain; at most one all_reduce.
 
     Tensors are cut along the mesh's last dimension. If its size is one, no all_reduce is needed.

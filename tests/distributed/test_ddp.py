@@ -143,17 +143,17 @@ def test_trains_as_one_process(name: str) -> None:
         assert found == {}
 
 
-def test_matrices() -> None:
+def test_muon_trains_as_one_process() -> None:
     """The bound is loose: products in bfloat16 amplify differences in a gradient's last bits."""
     for found in pair.run(_muon):
         assert max(found.values()) < 5e-3
 
 
-def test_sparse_gradients() -> None:
+def test_sparse_gradients_train_as_one_process() -> None:
     assert all(pair.run(_sparse))
 
 
-def test_a_class_that_evaluates_the_loss() -> None:
+def test_lbfgs_trains_as_one_process() -> None:
     for found in pair.run(_lbfgs):
         assert found == {}
 

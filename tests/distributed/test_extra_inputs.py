@@ -73,7 +73,7 @@ def _train(rank: int, text: str, lowering: str) -> float:
 
 @pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
 @pytest.mark.parametrize("text", [ELEMENTS, SUMS], ids=["elements", "sums"])
-def test_shards_of_inputs(text: str, lowering: str) -> None:
+def test_shards_follow_one_process(text: str, lowering: str) -> None:
     assert max(pair.run(_train, text, lowering)) < 1e-12
 
 

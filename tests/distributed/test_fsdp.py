@@ -135,7 +135,9 @@ def test_trains_as_one_process(name: str) -> None:
 
 @pytest.mark.parametrize("mesh", [(1, 2), (2, 1)])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
-def test_replicated_and_sharded(name: str, mesh: tuple[int, int]) -> None:
+def test_replicated_and_sharded_networks_train_as_one_process(
+    name: str, mesh: tuple[int, int]
+) -> None:
     for found in pair.run(_trained, name, WAYS, *mesh):
         assert found == {}
 
@@ -148,13 +150,13 @@ def test_muon_trains_matrices_beside_another_optimizer() -> None:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
-def test_a_gradient_scaler(name: str, fused: bool) -> None:
+def test_a_gradient_scaler_skips_a_step_on_both_ranks(name: str, fused: bool) -> None:
     for found, scale in pair.run(_scaled, name, fused):
         assert found == {}
         assert scale == 32.0
 
 
-def test_what_torch_cannot_do() -> None:
+def test_torchs_own_classes_still_fail() -> None:
     """If this fails, torch's classes can do more now, and docs/distributed.md must say so."""
     for found in pair.run(_torch_fails):
         assert [each.partition("}")[0] + "}" for each in found] == [f"{n} {w}" for n, w in FAILS]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 @pytest.fixture(scope="module", autouse=True)
 def apart() -> Iterator[None]:
-    """End processes of these tests only: those of other tests have imported much."""
+    """Use processes of this module, and keep those of other tests, which have imported much."""
     kept, pair._pair = pair._pair, None
     yield
     pair.close()

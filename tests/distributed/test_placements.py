@@ -91,7 +91,7 @@ def test_a_gradient_gets_the_placements_of_its_parameter(lowering: str) -> None:
         assert all(found.values()), found
 
 
-def test_what_is_refused() -> None:
+def test_placements_that_do_not_fit_are_refused() -> None:
     for summand, mesh, plain in pair.run(_refused):
         assert "each rank holds a summand; redistribute the parameter" in summand
         assert "distribute both over one mesh" in mesh

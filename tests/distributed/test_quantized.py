@@ -36,7 +36,7 @@ def local(tensor: Any) -> Any:
 
 
 def train(optimizers: Any, start: int, lowering: str) -> None:
-    """Take two steps of optimizers whose parameters share their whole gradients."""
+    """Take two steps of all optimizers with the same gradients, sharded as the parameters are."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     for seed in range(start, start + 2):
         generator = torch.Generator().manual_seed(seed)
@@ -103,7 +103,7 @@ def _matrices(rank: int) -> tuple[float, str]:
     return (ours.full_tensor() - alone).abs().max().item(), explain(sharded)
 
 
-def test_shards_of_a_rule_on_matrices() -> None:
+def test_shards_of_a_rule_on_matrices_follow_the_whole() -> None:
     for difference, explained in pair.run(_matrices):
         assert difference < 1e-3
         assert "states of 8 bits in a rule of several sweeps" in explained

@@ -132,7 +132,7 @@ class _Run:
         )
 
     def step(self, lowering: str, missing: int | None = None, last: float | None = None) -> None:
-        """Take one step of both; one gradient is missing. `last` is every last element."""
+        """Take one step of both; a gradient may be missing, and `last` ends the others."""
         for index, alone in enumerate(self.alone):
             grad = torch.randn_like(alone) if index != missing else None
             if grad is not None and last is not None:
@@ -146,9 +146,7 @@ class _Run:
             self.reference.step()  # CAME and Muon amplify a difference of lowerings in the last bit
 
     def error(self) -> float:
-        """Return the largest difference between two ranks and one process, of parameters and
-        states.
-        """
+        """Return the largest difference of a parameter or a state to one process."""
         found = [0.0]
         for ours, alone in zip(self.parts, self.alone, strict=True):
             found.append(difference(ours.detach(), alone.detach()))

@@ -92,12 +92,12 @@ def test_two_ranks_are_one_process(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TOLERANCE if name in COMPLEX])
-def test_complex_numbers(name: str) -> None:
+def test_complex_shards_equal_one_process(name: str) -> None:
     _check(name, _differences, [EVERY[name]], torch.complex64, *LOWERINGS)
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
-def test_sixteen_bits(name: str) -> None:
+def test_sixteen_bit_shards_equal_one_process(name: str) -> None:
     # torch's operations, and so the other lowerings, round the last few elements of a tensor
     # differently. Which elements these are depends on the sharding.
     _check(name, _differences, [EVERY[name]], torch.bfloat16, "fused_cpu")

@@ -42,10 +42,8 @@ def _fsdp(rank: int, kind: Any, bucket_bytes: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("kind", [AdamW, Adafactor])
 @pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
-def test_fsdp2(bucket_bytes: int, kind: Any) -> None:
-    """A rule may communicate too: backward passes reach the parameters in the same order on all
-    ranks.
-    """
+def test_fsdp2_trains_as_one_process(bucket_bytes: int, kind: Any) -> None:
+    """A rule may communicate: all ranks reach the parameters in the same order."""
     assert pair.run(_fsdp, kind, bucket_bytes) == [{}, {}]
 
 
@@ -57,7 +55,7 @@ def _too_early(rank: int) -> None:
         model(models.batch(0)[0])
 
 
-def test_wrapped_before_fully_shard() -> None:
+def test_wrapping_before_fully_shard_is_refused() -> None:
     """The hooks would be on parameters that no longer exist."""
     pair.run(_too_early)
 
@@ -75,7 +73,7 @@ def _ddp(rank: int, bucket_bytes: int, view: bool) -> dict[str, float]:
 
 @pytest.mark.parametrize("view", [False, True], ids=["", "views"])
 @pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
-def test_ddp(bucket_bytes: int, view: bool) -> None:
+def test_ddp_trains_as_one_process(bucket_bytes: int, view: bool) -> None:
     """Updates come after the sums of both ranks, which DDP makes in buckets of its own."""
     assert pair.run(_ddp, bucket_bytes, view) == [{}, {}]
 
@@ -92,7 +90,7 @@ def _one_each(rank: int) -> float:
     return max(models.difference(a.detach(), b.detach()) for a, b in pairs)
 
 
-def test_one_optimizer_a_parameter() -> None:
+def test_one_optimizer_a_parameter_trains_as_one_process() -> None:
     assert max(pair.run(_one_each)) < models.BOUND
 
 
@@ -126,7 +124,7 @@ def _without_group(rank: int) -> str:
     return "refused"
 
 
-def test_the_process_group_comes_first() -> None:
+def test_the_process_group_must_come_first() -> None:
     """Otherwise DDP would not know of the hook, and the ranks would diverge."""
     assert pair.run(_without_group) == ["refused", "refused"]
 
@@ -139,5 +137,5 @@ def _tables(rank: int) -> Any:
     return (table.weight != before).any(1).nonzero().flatten().tolist()
 
 
-def test_a_table_on_each_rank() -> None:
+def test_each_rank_trains_a_table_of_its_own() -> None:
     assert pair.run(_tables) == [[0, 5], [1, 5]]

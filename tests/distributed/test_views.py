@@ -191,7 +191,7 @@ def test_a_view_that_one_rank_cannot_take_stops_both() -> None:
 
 
 def _viewed(params: list[nn.Parameter]) -> Adafactor:
-    """Return an optimizer that sees the 8 x 6 weight in halves, and the 5 x 8 one in fourths."""
+    """Return an optimizer that sees the 8 x 6 weight as 4 matrices, and the 5 x 8 one as 5."""
     groups: list[dict[str, Any]] = [{"params": [param]} for param in params]
     for group, view in zip(groups[::2], [(4, 2, 6), (5, 2, 4)], strict=False):
         group["view"] = view
@@ -219,6 +219,6 @@ def _resumed(rank: int, folder: str) -> dict[str, float]:
     return found
 
 
-def test_distributed_checkpoints(tmp_path: Path) -> None:
+def test_training_goes_on_from_distributed_checkpoints(tmp_path: Path) -> None:
     for found in pair.run(_resumed, str(tmp_path)):
         assert found == {}

@@ -43,7 +43,7 @@ def test_ranks_follow_one_process(four: Callable[..., list[Any]]) -> None:
         assert found == {}
 
 
-def test_checkpoints_of_other_numbers_of_ranks(
+def test_checkpoints_go_on_with_other_numbers_of_ranks(
     tmp_path: Path, four: Callable[..., list[Any]]
 ) -> None:
     for rule in ("shampoo", "dion"):
@@ -52,7 +52,7 @@ def test_checkpoints_of_other_numbers_of_ranks(
 
 
 @pytest.mark.parametrize("rule", ["shampoo", "dion"])
-def test_whole_states_of_one_rank(rule: str) -> None:
+def test_training_goes_on_from_whole_states_of_one_rank(rule: str) -> None:
     for found in pair.run(resumed_from_whole_states, rule):
         assert found == {}
 
@@ -104,7 +104,7 @@ def test_matrices_of_one_rank_stay_there(shape: Any, view: Any) -> None:
         assert wrong == {}
 
 
-def test_a_view_of_rows() -> None:
+def test_a_view_of_rows_equals_one_process() -> None:
     for _, sizes, wrong, _ in pair.run(_collectives, (4, 2, 3), {"view": (4, 6)}):
         assert sizes == {"gram_left": (2, 4), "gram_right": (3, 6)}
         assert wrong == {}
@@ -128,7 +128,7 @@ def _in_other_dtypes(rank: int) -> list[float]:
     return found
 
 
-def test_other_dtypes() -> None:
+def test_other_dtypes_equal_one_process() -> None:
     for found in pair.run(_in_other_dtypes):
         assert max(found) < 1e-6
 

@@ -25,6 +25,7 @@ def give_gradients(params: list[Tensor], step: int) -> None:
 
 
 def deviation(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the largest deviation of a tensor, in units of its largest element."""
     pairs = [(a.detach(), b.detach()) for a, b in zip(found, expected, strict=True) if b.numel()]
     return max((float((a - b).abs().max() / b.abs().max()) for a, b in pairs), default=0.0)
 
@@ -47,7 +48,7 @@ def expand_a_gradient(optimizer: Any, params: list[Tensor]) -> None:
     params[0].grad = torch.ones(4, dtype=torch.float64).expand(3, 4)
 
 
-def negate_a_gradient(optimizer: Any, params: list[Tensor]) -> None:
+def negate_the_gradients(optimizer: Any, params: list[Tensor]) -> None:
     for param in params:
         assert param.grad is not None
         param.grad = torch._neg_view(param.grad)
@@ -83,9 +84,7 @@ def move_a_state(optimizer: Any, params: list[Tensor]) -> None:
 
 
 def reorder_the_states(optimizer: Any, params: list[Tensor]) -> None:
-    state = optimizer.state.pop(params[0])
-    optimizer.state[params[0]] = dict(reversed(state.items()))
-    optimizer.state[params[0]] = state
+    optimizer.state[params[0]] = optimizer.state.pop(params[0])
 
 
 def change_hyperparameters(optimizer: Any, params: list[Tensor]) -> None:
@@ -93,7 +92,7 @@ def change_hyperparameters(optimizer: Any, params: list[Tensor]) -> None:
     optimizer.param_groups[0]["weight_decay"] = 0.1
 
 
-def climb(optimizer: Any, params: list[Tensor]) -> None:
+def switch_to_maximize(optimizer: Any, params: list[Tensor]) -> None:
     optimizer.param_groups[0]["maximize"] = True
 
 
@@ -106,7 +105,7 @@ CHANGES = [
     drop_some_gradients,
     transpose_a_gradient,
     expand_a_gradient,
-    negate_a_gradient,
+    negate_the_gradients,
     move_the_parameters,
     permute_a_parameter,
     make_holes_in_a_parameter,
@@ -115,6 +114,6 @@ CHANGES = [
     move_a_state,
     reorder_the_states,
     change_hyperparameters,
-    climb,
+    switch_to_maximize,
     reload,
 ]

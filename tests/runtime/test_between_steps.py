@@ -53,7 +53,7 @@ def widened(param: Tensor) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 @pytest.mark.parametrize("change", [moved, widened])
-def test_a_parameters_storage_is_swapped(
+def test_a_parameters_new_storage_is_used(
     lowering: str, dtype: torch.dtype, change: Callable[[Tensor], None]
 ) -> None:
     found = []
@@ -71,7 +71,7 @@ def test_a_parameters_storage_is_swapped(
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_states_storage_is_swapped(lowering: str) -> None:
+def test_a_states_new_storage_is_used(lowering: str) -> None:
     found = []
     for kind in (SGD, torch.optim.SGD):
         params = parameters(torch.complex128)
@@ -101,7 +101,7 @@ def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_shard_is_swapped_as_fsdp_does(lowering: str, shard: Callable[[Tensor], Any]) -> None:
+def test_a_shard_that_fsdp_swaps_is_used(lowering: str, shard: Callable[[Tensor], Any]) -> None:
     found = []
     for kind in (AdamW, torch.optim.AdamW):
         param = torch.nn.Parameter(shard(torch.ones(8, 4)))
@@ -221,7 +221,7 @@ def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> 
 
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "forloop"])
-def test_states_are_switched_on_and_off(lowering: str) -> None:
+def test_states_may_be_switched_on_and_off(lowering: str) -> None:
     """The number and dtypes of the states stay equal, but they are other states."""
 
     def trained(lowering: str) -> list[Tensor]:

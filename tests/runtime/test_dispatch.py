@@ -51,7 +51,7 @@ def made(dtype: torch.dtype = torch.float32, **options: Any) -> Adam:
     ],
 )
 @pytest.mark.usefixtures("compiler")
-def test_options_choose(options: dict[str, Any], expected: str) -> None:
+def test_options_choose_the_lowering(options: dict[str, Any], expected: str) -> None:
     assert optgen.explain(made(**options)) == f"group 0: {expected}"
 
 

@@ -39,7 +39,7 @@ def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> Non
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_types_beside_one_another(lowering: str) -> None:
+def test_dtypes_may_be_mixed(lowering: str) -> None:
     """Dtypes are mixed in one list, and differ between two lists at one place."""
     torch.manual_seed(0)  # lowerings round a tensor of another dtype at different places
     means = [torch.randn(5), torch.randn(3, dtype=torch.float64), torch.randn(4).half()]
@@ -49,7 +49,7 @@ def test_types_beside_one_another(lowering: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_layouts(lowering: str) -> None:
+def test_tensors_may_have_any_layout(lowering: str) -> None:
     means, tensors = pair((4, 6), (6, 4), (3, 8), (2, 3, 4, 5))
     means[0], tensors[1] = torch.randn(8, 12).double()[::2, ::2], torch.randn(4, 6).double().t()
     means[2] = means[2].t().contiguous().t()
@@ -58,7 +58,7 @@ def test_layouts(lowering: str) -> None:
         check(means, tensors)
 
 
-def test_negatives_in_memory() -> None:
+def test_negative_views_are_taken_but_not_in_cpp() -> None:
     numbers = torch.randn(6, dtype=torch.complex128)
     means, tensors = [numbers.conj().imag, torch.ones(2).double()], pair(6, 2)[0]
     assert means[0].is_neg()
@@ -69,14 +69,14 @@ def test_negatives_in_memory() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_complex_numbers(lowering: str) -> None:
+def test_complex_numbers_are_taken(lowering: str) -> None:
     with use_lowering(lowering):
         check(*pair(5, (2, 3), dtype=torch.complex128))
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_conjugate_views(lowering: str) -> None:
-    """Conjugate views can be read. To write one a lowering would have to copy it: torch's error."""
+def test_conjugate_views_are_read_and_not_written(lowering: str) -> None:
+    """Reading needs no copy. Writing would need one, so it is torch's error."""
     means, tensors = pair(5, dtype=torch.complex128)
     with use_lowering(lowering):
         check(means, [tensors[0].conj()])
@@ -84,7 +84,7 @@ def test_conjugate_views(lowering: str) -> None:
             ema([means[0].conj()], tensors)
 
 
-def test_one_tensor_twice() -> None:
+def test_a_tensor_listed_twice_is_moved_twice() -> None:
     """The tensor is moved twice, and not by two threads at once."""
     mean, (tensors, others) = torch.zeros(1 << 21), pair(1 << 21, 1 << 21, dtype=torch.float32)
     expected = mean.lerp(tensors[0], 0.5).lerp(tensors[1], 0.5)
@@ -98,7 +98,7 @@ def test_one_tensor_twice() -> None:
     torch.testing.assert_close(mean, expected)
 
 
-def test_no_graph_and_a_new_version() -> None:
+def test_a_call_makes_a_new_version_and_no_graph() -> None:
     means, tensors = ([torch.ones(3, requires_grad=True)] for _ in range(2))
     squares = (means[0] ** 2).sum()
     for version in (1, 2):
@@ -110,7 +110,7 @@ def test_no_graph_and_a_new_version() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_what_is_not_taken() -> None:
+def test_unfit_arguments_are_refused() -> None:
     ones, kept = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
     for wrong in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
         with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
@@ -144,7 +144,7 @@ def test_numbers_may_be_tensors() -> None:
                 torch.testing.assert_close(means, expected)
 
 
-def test_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_without_the_reader_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_call, "reader", lambda: None)
     generated._update._cached.clear()
     check(*pair(3, (4, 5)))
@@ -189,7 +189,7 @@ def test_few_lengths_are_kept() -> None:
     assert len(generated._update._cached) <= 4
 
 
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_without_a_compiler_takes_the_for_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     generated._update._cached.clear()
     monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: "no compiler")
     taken: list[str] = []
@@ -199,7 +199,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken == ["forloop", "forloop"]
 
 
-def test_two_threads() -> None:
+def test_threads_may_call_at_once() -> None:
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -229,8 +229,8 @@ def mesh(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
-def test_shards(mesh: Any) -> None:
-    """Equal placements: one sweep over the local shards. Different ones: torch's operations."""
+def test_shards_of_equal_placements_take_one_sweep(mesh: Any) -> None:
+    """With other placements, torch's operations take the call."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     def sharding_of(tensor: Tensor, placement: Any) -> Tensor:
@@ -251,7 +251,7 @@ def test_shards(mesh: Any) -> None:
         torch.testing.assert_close(sharded[1], plain.lerp(other, 0.1))
 
 
-def test_a_tensor_of_another_class() -> None:
+def test_a_tensor_of_another_class_is_left_to_torch() -> None:
     class Loud(Tensor):
         """A tensor that overrides operations."""
 

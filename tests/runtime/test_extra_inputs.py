@@ -173,7 +173,7 @@ def test_every_combination_is_the_rule(text: str, lowering: str, options: dict[s
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
-def test_dtypes(dtype: torch.dtype, lowering: str) -> None:
+def test_an_input_may_have_any_dtype(dtype: torch.dtype, lowering: str) -> None:
     """An input is not written, and is as precise as a gradient."""
     torch.manual_seed(0)
     text = ELEMENTS.replace("Elements", "Plain").replace("1 + s", "2 + s")
@@ -366,7 +366,7 @@ def test_hooks_and_the_closure_run_once() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_layouts(lowering: str) -> None:
+def test_an_input_may_have_any_layout(lowering: str) -> None:
     """An input in another memory order, or whose elements share memory, is read as it is."""
     found = []
     for handed in (torch.rand(4, 6).t(), torch.tensor(0.5).expand(6, 4)):

@@ -141,11 +141,12 @@ LATER: dict[str, Break] = {
     "a count below zero": a_state("step", torch.tensor(-3.0)),
     "a count before the first": a_state("step", torch.tensor(-1.0)),
 }
+# Triton's interpreter is slow: a case has one number of earlier steps there, and two elsewhere.
 CASES = [
     *(
         (name, change, steps)
         for place, (name, change) in enumerate(ALWAYS.items())
-        for steps in ((0, 2)[place % 2 :][:1] if INTERPRETED else (0, 2))
+        for steps in ([(0, 2)[place % 2]] if INTERPRETED else (0, 2))
     ),
     *((name, change, 2) for name, change in LATER.items()),
 ]
@@ -188,7 +189,7 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_a_closure_that_raises(lowering: str) -> None:
+def test_a_closure_that_raises_changes_nothing(lowering: str) -> None:
     optimizer = made()
     give_gradients(optimizer)
     before = snapshot_of(optimizer)
@@ -203,7 +204,7 @@ def test_a_closure_that_raises(lowering: str) -> None:
 
 
 @outside_interpreter
-def test_a_later_group_with_impossible_options() -> None:
+def test_a_later_group_with_impossible_options_changes_nothing() -> None:
     """The first groups would each go through another lowering."""
     optimizer = made()
     optimizer.param_groups[0]["foreach"] = True
@@ -238,7 +239,7 @@ def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu", "default"])
-def test_a_gradient_that_names_no_row_of_a_later_parameter(lowering: str) -> None:
+def test_a_gradient_that_names_no_row_of_a_later_parameter_changes_nothing(lowering: str) -> None:
     params = [Parameter(torch.ones(5, 2)) for _ in range(3)]
     optimizer = optgen.optim.Adagrad(
         [{"params": params[:1], "foreach": True}, {"params": params[1:]}]
@@ -288,7 +289,7 @@ def test_what_torch_refuses_is_refused(name: str) -> None:
 
 
 @outside_interpreter
-def test_a_keyed_wrapper_and_what_it_wraps() -> None:
+def test_a_failed_step_of_a_keyed_wrapper_changes_nothing() -> None:
     params = {name: Parameter(torch.ones(3, 2)) for name in "ab"}
     inner = optgen.keyed.KeyedOptimizerWrapper(params, Adam)
     optimizer = optgen.keyed.CombinedOptimizer([("all", inner)])

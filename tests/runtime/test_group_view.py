@@ -36,6 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 MATRICES = ("Muon", "CAME", "RowWiseAdagrad")  # refuse batches of matrices
 STEPS = 4
+_PAPER = '@optimizer(paper="https://example.org")'
 
 
 @outside_interpreter
@@ -54,11 +55,8 @@ def rule(name: str) -> Any:
     return optgen.load(spec_file("head_muon" if name == "HeadMuon" else name.lower()))
 
 
-_PAPER = '@optimizer(paper="https://example.org")'
-
-
 @pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def float64_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep matrix ops in float64."""
     monkeypatch.setattr(matrix_ops, "orthogonalize", in_full_precision)
 
@@ -162,7 +160,7 @@ def test_a_view_is_a_parameter_of_its_shape(name: str, lowering: str, dtype: tor
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_view_as_a_vector(lowering: str) -> None:
+def test_a_matrix_seen_as_a_vector_takes_the_plan_for_vectors(lowering: str) -> None:
     """The plan for vectors takes a matrix that is seen as a vector."""
     run = Beside(Adafactor, {}, [(3, 4), (2, 5)], (-1,))
     for _ in range(STEPS):
@@ -172,7 +170,7 @@ def test_a_view_as_a_vector(lowering: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_parameters_of_several_shapes(lowering: str) -> None:
+def test_parameters_of_several_shapes_share_a_view(lowering: str) -> None:
     """A -1 stands for another size in each parameter; 0 elements are elements too."""
     shapes = [(48, 16), (24, 2), (12, 0), (2, 6, 4)]
     generator = torch.Generator().manual_seed(0)
@@ -221,13 +219,13 @@ def heads(kind: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_heads_are_parameters_of_their_own(lowering: str, wide: None) -> None:
+def test_heads_are_parameters_of_their_own(lowering: str, float64_matrix_ops: None) -> None:
     for found, right in heads(rule("HeadMuon"), lowering, torch.float64):
         close(found, right, 1e-12)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_heads_in_single_precision(lowering: str) -> None:
+def test_heads_in_single_precision_are_parameters_too(lowering: str) -> None:
     """Both ways multiply the same matrices in bfloat16."""
     for found, right in heads(rule("HeadMuon"), lowering, torch.float32):
         close(found, right, 1e-6)
@@ -238,7 +236,7 @@ LAYOUTS = [channels_last, last_axes_turned, with_gaps]
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["Adafactor"] + ([] if INTERPRETED else ["HeadMuon", "LAMB"]))
-def test_memory_that_has_no_such_view(name: str, lowering: str) -> None:
+def test_memory_without_such_a_view_is_copied(name: str, lowering: str) -> None:
     """Parameters, gradients and states are copied, and written back, whatever their layout."""
     pairs = [(layout, as_it_is) for layout in LAYOUTS]
     pairs += [(as_it_is, layout) for layout in LAYOUTS] + [(channels_last, channels_last)]
@@ -271,7 +269,7 @@ def test_an_elementwise_rule_ignores_the_view(lowering: str) -> None:
     run.check()
 
 
-def test_complex_parameters_of_an_elementwise_rule() -> None:
+def test_complex_parameters_of_an_elementwise_rule_ignore_the_view() -> None:
     found = []
     for group in ({"view": (3, -1)}, {}):
         param = Parameter(torch.full((4, 6), 1 + 2j))
@@ -294,7 +292,7 @@ def test_complex_parameters_of_another_rule_are_refused() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="only the for-loop takes the second step")
-def test_a_parameter_that_stands_in_its_group_twice() -> None:
+def test_a_parameter_listed_twice_is_stepped_twice() -> None:
     """The second step begins where the first one ended, of a copy too."""
     for layout in (as_it_is, channels_last):
         found = []
@@ -322,7 +320,7 @@ def test_view_none_is_no_view(lowering: str) -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
-def test_updates_in_the_backward_pass() -> None:
+def test_updates_in_the_backward_pass_see_the_view() -> None:
     """Each bucket has its group's view: a rule for matrices takes a convolution."""
     found = []
     for in_backward in (True, False):
@@ -363,7 +361,7 @@ class Named(Tensor):
 
 
 @pytest.mark.skipif(INTERPRETED, reason="only the for-loop takes such tensors")
-def test_a_tensor_class_with_operations_of_its_own() -> None:
+def test_a_tensor_class_with_operations_of_its_own_may_have_a_view() -> None:
     plain = Parameter(torch.arange(24.0).reshape(4, 6))
     named = torch.arange(24.0).reshape(4, 6).as_subclass(Named).requires_grad_()
     for param in (plain, named):
@@ -427,7 +425,7 @@ def test_a_gradient_scaler_leaves_unscaling_to_the_step(lowering: str, layout: L
 @pytest.mark.skipif(INTERPRETED, reason="the functional form is the for-loop's")
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("layout", [as_it_is, last_axes_turned])
-def test_a_captured_step(lowering: str, layout: Layout) -> None:
+def test_a_captured_step_reads_no_number(lowering: str, layout: Layout) -> None:
     """No number of a tensor is read, and the step is the same."""
     options = {"lr": 0.1, "capturable": True}
     run = Beside(Adafactor, options, [(6, 8)], (2, 3, -1), layouts=(layout, as_it_is))

@@ -24,7 +24,7 @@ def test_one_matrix_is_torchs_to_the_last_digit(shape: tuple[int, int]) -> None:
     torch.testing.assert_close(ours, _zeropower_via_newtonschulz(x, COEFFICIENTS, 5, 1e-7))
 
 
-def test_the_meaning() -> None:
+def test_the_result_is_the_meaning_rounded() -> None:
     x = random(3, 12, 7).double()
     exact = OPS["orthogonalize"].meaning(x, COEFFICIENTS, 5, torch.tensor(1e-7))
     (rounded,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
@@ -32,7 +32,7 @@ def test_the_meaning() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_coefficients_for_each_step(steps: int) -> None:
+def test_each_step_has_its_coefficients(steps: int) -> None:
     """The last three coefficients hold for all later steps."""
     x = random(6, 4).double()
     triples = [(3.0, -3.0, 1.0), (1.5, -0.5, 0.0)]
@@ -73,6 +73,6 @@ def test_no_matrix_and_a_matrix_of_zeros() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)], ids=str)
-def test_orthogonalize_of_a_matrix_without_elements(shape: tuple[int, int]) -> None:
+def test_a_matrix_without_elements_keeps_its_shape(shape: tuple[int, int]) -> None:
     (made,) = orthogonalize([torch.zeros(shape)], COEFFICIENTS, 5, 1e-7)
     assert made.shape == shape

@@ -205,7 +205,7 @@ def test_a_compiled_step_is_the_same_step() -> None:
     assert error(ours, theirs) < 1e-12
 
 
-def test_one_optimizer_per_parameter_in_backward() -> None:
+def test_one_optimizer_per_parameter_steps_in_backward() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
     twin = copy.deepcopy(model)
     optimizers = {param: Adam([param]) for param in model.parameters()}

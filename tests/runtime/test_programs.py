@@ -138,7 +138,7 @@ def close(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_mode_that_it_has_changes_nothing(lowering: str) -> None:
+def test_asking_for_the_present_mode_changes_nothing(lowering: str) -> None:
     optimizer = ADAMW(parameters())
     with optgen.use_lowering(lowering):
         train(optimizer, 3)
@@ -233,7 +233,7 @@ def test_a_checkpoint_of_a_rule_without_programs_is_one_of_training() -> None:
 
 
 @outside_interpreter
-def test_a_group_that_joins_in_eval_mode() -> None:
+def test_a_group_may_join_in_eval_mode() -> None:
     optimizer: Any = ADAMW(parameters())
     train(optimizer, 2)
     before = values(optimizer)
@@ -278,7 +278,7 @@ def test_the_options_of_a_group_hold(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
-def test_dtypes(dtype: torch.dtype, lowering: str) -> None:
+def test_a_program_takes_any_dtype(dtype: torch.dtype, lowering: str) -> None:
     torch.manual_seed(0)
     param = torch.nn.Parameter(torch.randn(5, 3).to(dtype))
     optimizer: Any = SGD([param], lr=0.1, momentum=0.75)
@@ -325,7 +325,7 @@ def move(p, a, /, *, to, lr):
 
 
 @outside_interpreter
-def test_a_state_that_a_group_lacks_and_numbers_for_programs_alone() -> None:
+def test_a_parameter_of_a_group_without_the_state_stays() -> None:
     """A parameter stays if its group has no such state; a learning rate may be a tensor."""
     params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     groups = [{"params": params[:1]}, {"params": params[1:], "keep": False}]
@@ -351,7 +351,7 @@ def test_a_class_without_programs_has_no_mode() -> None:
 
 
 @outside_interpreter
-def test_wrappers_that_save_no_groups_refuse_it() -> None:
+def test_wrappers_that_save_no_groups_refuse_programs() -> None:
     params = dict(enumerate(parameters()))
     with pytest.raises(TypeError, match="keeps its mode, train or eval, in its param groups"):
         KeyedOptimizerWrapper({str(k): p for k, p in params.items()}, ADAMW)

@@ -66,7 +66,7 @@ def params_of(optimizer: Any) -> list[Tensor]:
     return found
 
 
-def test_checkpoints() -> None:
+def test_copies_and_checkpoints_go_on() -> None:
     optimizer = Shampoo(parameters())
     step(optimizer, 1)
     others = list(copies(optimizer))
@@ -87,7 +87,7 @@ def test_a_state_of_another_shape_is_an_error() -> None:
     assert all(map(torch.equal, params_of(optimizer), before))
 
 
-def test_explain_and_fused() -> None:
+def test_cpp_takes_the_rule_and_triton_says_why_not() -> None:
     optimizer = Shampoo(parameters())
     step(optimizer, 1)
     assert "fused C++: CPU tensors, float64; torch computes" in str(optgen.explain(optimizer))
@@ -130,7 +130,7 @@ def test_a_gradient_of_nan_does_not_reach_other_parameters(lowering: Any) -> Non
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
 
 
-def test_a_matrix_without_elements() -> None:
+def test_a_matrix_without_elements_is_stepped() -> None:
     for shape in ((0, 3), (3, 0), (2, 0, 4), (0, 2, 2)):
         optimizer = Shampoo(parameters(shapes=(shape, shape)))
         for lowering in ("forloop", "foreach"):
@@ -153,7 +153,7 @@ def test_low_precision_computes_in_float32(dtype: torch.dtype) -> None:
         assert torch.equal(a, b.to(dtype))
 
 
-def test_mixed_dtypes_and_float32_states() -> None:
+def test_float32_states_serve_parameters_of_any_dtype() -> None:
     made = spec(
         'require(ndim(p) == 2, "{shape}")',
         "L = L + g @ transpose(g)",
@@ -172,7 +172,7 @@ def test_mixed_dtypes_and_float32_states() -> None:
     torch.testing.assert_close(params[0].double(), params[1], rtol=0.01, atol=0.01)
 
 
-def test_in_groups_and_with_a_closure() -> None:
+def test_steps_with_groups_and_a_closure_lower_the_loss() -> None:
     params = parameters()
     optimizer = Shampoo([{"params": params[:2], "lr": 0.5}, {"params": params[2:]}], lr=0.1)
 

@@ -34,17 +34,6 @@ SHAPES = ((3, 4), (5,), (3, 4), (), (2, 2, 3), (0, 3))
 LARGE = ((300, 700), (5,), (40_000,), (300, 700), (3, 5000))
 
 
-COUNTED = '''from optgen.spec import *
-
-
-@optimizer(paper="https://example.org")
-def Counted(p, g, /, k=state("k", shape="group"), *, lr=hyper(0.1, ge=0)):
-    """Count the steps of a group."""
-    k = where(k > 1, 0.5, k + 1)
-    p = p - lr * g / k
-'''
-
-
 def parameters(shapes: Sequence[Any] = SHAPES, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(2)
     return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
@@ -111,18 +100,23 @@ class Oracle:
         )
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_to_the_rule(name: str, shapes: Any, lowering: str) -> None:
-    optimizer: Any = optgen.load(spec_file(name))(in_groups(parameters(shapes)))
-    oracle = Oracle(name, optimizer)
+def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
+    """Check that parameters go where the rule takes them."""
+    optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
+    oracle = Oracle(spec, optimizer)
     for seed in range(4):
         give_gradients(optimizer, seed)
         oracle.step()
         with use_lowering(lowering):
             optimizer.step()
         assert oracle.difference() < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("name", NAMES)
+def test_specs_in_files_follow_the_rule(name: str, shapes: Any, lowering: str) -> None:
+    follow_the_rule(spec_file(name), lowering, shapes)
 
 
 TOGETHER = """from optgen.spec import *
@@ -222,6 +216,15 @@ def Normed(p, g, /, k=state("k", shape="group"), *, lr=hyper(0.1, ge=0)):
     k = 0.5 * k + 1
     p = p - lr * g / (1 + norm(g)) / k
 """
+COUNTED = '''from optgen.spec import *
+
+
+@optimizer(paper="https://example.org")
+def Counted(p, g, /, k=state("k", shape="group"), *, lr=hyper(0.1, ge=0)):
+    """Count the steps of a group."""
+    k = where(k > 1, 0.5, k + 1)
+    p = p - lr * g / k
+'''
 INLINE = {
     name: Spec(name.title(), text, f"{name}.py", 1)
     for name, text in (
@@ -238,21 +241,10 @@ SPEC = INLINE["together"] if INTERPRETED else spec_file("odd_wide")
 RULE: Any = optgen.load(SPEC)
 
 
-def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any = SHAPES) -> None:
-    optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
-    oracle = Oracle(spec, optimizer)
-    for seed in range(4):
-        give_gradients(optimizer, seed)
-        oracle.step()
-        with use_lowering(lowering):
-            optimizer.step()
-        assert oracle.difference() < 1e-12
-
-
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", INLINE)
-def test_other_rules(name: str, shapes: Any, lowering: str) -> None:
+def test_other_rules_are_followed(name: str, shapes: Any, lowering: str) -> None:
     follow_the_rule(INLINE[name], lowering, shapes)
 
 
@@ -303,7 +295,7 @@ def Whole(
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-def test_lists_of_whole_matrices(lowering: str) -> None:
+def test_matrices_in_lists_follow_the_rule(lowering: str) -> None:
     """In foreach, matrices of one shape make one list, and each of them counts."""
     spec = Spec("Whole", WHOLE, "whole.py", 1)
     params = parameters(((3, 4), (5, 4), (3, 4), (3, 4)))
@@ -319,7 +311,7 @@ def test_lists_of_whole_matrices(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("options", [{"heavy": False}, {"clip": 0.3}, {"clip": 0.3, "lr": 1.0}])
-def test_flags_of_groups_that_differ(options: dict[str, Any], lowering: str) -> None:
+def test_groups_may_differ_in_their_flags(options: dict[str, Any], lowering: str) -> None:
     groups = in_groups(parameters())
     groups[1] |= options
     optimizer = ODD(groups)
@@ -363,7 +355,7 @@ def test_groups_of_different_lowerings_wait_for_one_another() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_gradients_of_another_layout(lowering: str) -> None:
+def test_gradients_may_have_another_layout(lowering: str) -> None:
     params = [torch.ones(3, 4).double().t().requires_grad_(), *parameters(((4, 3), (5,)))]
     optimizer = RULE(params)
     oracle = Oracle(SPEC, optimizer)
@@ -397,7 +389,7 @@ def test_a_scaler_divides_gradients_once(lowering: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_narrow_parameters(lowering: str, dtype: torch.dtype) -> None:
+def test_narrow_parameters_follow_the_rule(lowering: str, dtype: torch.dtype) -> None:
     params = parameters(dtype=dtype)
     params[1], params[2] = params[1].detach().float(), params[2].detach().double()
     optimizer = RULE(in_groups(params), lr=0.01)
@@ -512,7 +504,9 @@ def test_a_state_of_the_group_may_be_set(value: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("lowering", [None, "forloop"])
-def test_a_state_of_the_group_that_is_no_number(value: Any, message: str, lowering: Any) -> None:
+def test_a_state_of_the_group_that_is_no_number_is_refused(
+    value: Any, message: str, lowering: Any
+) -> None:
     optimizer = PRODIGY(parameters())
     step(optimizer, 1)
     step(optimizer, 2)
@@ -524,7 +518,7 @@ def test_a_state_of_the_group_that_is_no_number(value: Any, message: str, loweri
     assert all(map(torch.equal, optimizer.param_groups[0]["params"], before))
 
 
-def test_a_state_that_a_group_is_given() -> None:
+def test_a_state_that_a_group_is_given_is_copied() -> None:
     params, given = parameters(), torch.tensor([4.0])
     groups = [{"params": params[:2], "k": given}, {"params": params[2:4], "k": given}]
     optimizer = ODD([*groups, {"params": params[4:], "k": 4}])
@@ -535,7 +529,7 @@ def test_a_state_that_a_group_is_given() -> None:
     assert given.item() == 4.0
 
 
-def test_a_checkpoint_with_a_number_for_a_state() -> None:
+def test_a_checkpoint_may_have_a_number_for_a_state() -> None:
     """The packages of the authors of such rules keep numbers in their groups."""
     optimizer = ODD(parameters())
     checkpoint = optimizer.state_dict()
@@ -545,7 +539,7 @@ def test_a_checkpoint_with_a_number_for_a_state() -> None:
     assert optimizer.param_groups[0]["k"].item() == 8.0
 
 
-def test_a_group_without_parameters() -> None:
+def test_a_group_without_parameters_keeps_its_state() -> None:
     optimizer = ODD([{"params": []}, {"params": parameters()}])
     step(optimizer, 1)
     assert [group["k"].item() for group in optimizer.param_groups] == [1.0, 2.0]
@@ -620,7 +614,7 @@ def test_autograd_follows_a_step() -> None:
     assert torch.autograd.gradcheck(later_loss, [start], atol=1e-6)
 
 
-def test_a_group_s_state_begins_with_a_tensor_of_autograd(recwarn: Any) -> None:
+def test_a_groups_state_may_begin_as_a_tensor_of_autograd(recwarn: Any) -> None:
     optimizer = PRODIGY(parameters(), d0=torch.tensor(0.5, requires_grad=True))
     assert optimizer.param_groups[0]["d"].item() == 0.5
     assert not optimizer.param_groups[0]["d"].requires_grad
@@ -639,7 +633,7 @@ def test_views_are_seen_by_the_rule() -> None:
     assert torch.equal(flat[1], whole[1])
 
 
-def test_a_parameter_that_is_listed_twice() -> None:
+def test_a_parameter_that_is_listed_twice_is_refused() -> None:
     param = torch.ones(3, requires_grad=True)
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optimizer = ODD([param, param])

@@ -48,7 +48,7 @@ SEEDS = (0, 1, 2)
 
 
 def optimizers(module: Any, name: str, network: Network, **more: Any) -> list[Optimizer]:
-    """Return an optimizer of all parameters; with an Adam for those that a class does not take."""
+    """Return an optimizer of the class, and an Adam for parameters that the class does not take."""
     params = list(network.parameters())
     mine = params
     if name in MATRICES:
@@ -93,7 +93,7 @@ def trained(module: Any, name: str, seed: int, limit: int | None = None, **more:
 
 
 @functools.cache
-def of_torch(name: str) -> list[float]:
+def torch_losses(name: str) -> list[float]:
     """Return torch's final losses, one for each seed."""
     forloop = {"foreach": False} if has(name, "foreach") else {}
     return [final_loss(trained(torch.optim, name, seed, **forloop)) for seed in SEEDS]
@@ -109,9 +109,9 @@ def of_torch(name: str) -> list[float]:
         if way in ("fused_cpu", None) or (place + index) % 2
     ],
 )
-def test_two_epochs(name: str, lowering: str | None) -> None:
+def test_two_epochs_end_at_torchs_loss(name: str, lowering: str | None) -> None:
     """Every class trains in C++, and in one of the two unfused lowerings."""
-    theirs = of_torch(name)
+    theirs = torch_losses(name)
 
     with through(lowering):
         ours = final_loss(trained(optgen.optim, name, SEEDS[0]))

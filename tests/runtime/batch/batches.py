@@ -14,6 +14,7 @@ def give_gradients(params: list[Tensor]) -> None:
 
 
 def stepped() -> tuple[Adam, list[Tensor]]:
+    """Return an optimizer that has taken a step, and its parameters."""
     params: list[Tensor] = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
     optimizer = Adam(params, foreach=False)
     give_gradients(params)
@@ -22,6 +23,7 @@ def stepped() -> tuple[Adam, list[Tensor]]:
 
 
 def the_batch(optimizer: Adam) -> Batch:
+    """Return the only batch of the next step."""
     (batch,) = gather_batches(optimizer)
     return batch
 

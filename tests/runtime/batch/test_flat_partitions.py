@@ -1,4 +1,4 @@
-"""Test flat partitions: rules that look at whole parameters refuse them, and nothing else."""
+"""Test that rules that look at whole parameters refuse flat partitions, and nothing else."""
 
 import copy
 import pickle
@@ -31,9 +31,9 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
 
 
-def groups(of: nn.Module) -> list[dict[str, Any]]:
+def groups(net: nn.Module) -> list[dict[str, Any]]:
     """Return matrices and vectors in two groups, as for weight decay."""
-    params = list(of.parameters())
+    params = list(net.parameters())
     return [{"params": [p for p in params if (p.ndim > 1) is matrix]} for matrix in (True, False)]
 
 
@@ -50,13 +50,16 @@ def flat(params: Sequence[Tensor], ranks: int = 1) -> nn.Parameter:
 
 
 def exchange(group: dict[str, Any], ranks: int = 1) -> None:
+    """Replace a group's parameters by one flat vector with a gradient."""
     group["params"] = with_gradients([flat(group["params"], ranks)])
 
 
 @pytest.mark.parametrize("kind", [Adafactor, optgen.load(Normed)])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_one_vector_in_the_place_of_a_model(kind: type[GeneratedOptimizer], ranks: int) -> None:
-    """ZeRO stages 1 and 2 exchange so, after construction or after a step."""
+def test_one_vector_in_place_of_a_model_is_refused(
+    kind: type[GeneratedOptimizer], ranks: int
+) -> None:
+    """ZeRO stages 1 and 2 do this after construction or after a step."""
     for steps in (0, 3):
         net = model()
         opt = kind(with_gradients(list(net.parameters())))
@@ -73,7 +76,7 @@ def test_one_vector_in_the_place_of_a_model(kind: type[GeneratedOptimizer], rank
             opt.step()
 
 
-def test_muon_refuses_them_too() -> None:
+def test_muon_refuses_flat_partitions_too() -> None:
     opt = Muon(with_gradients([nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(2, 3))]))
     exchange(opt.param_groups[0])
 
@@ -82,8 +85,8 @@ def test_muon_refuses_them_too() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_one_group_at_a_time(index: int) -> None:
-    """ZeRO stage 1 steps so: other groups are hidden. Several vectors become one too."""
+def test_a_vector_in_the_only_visible_group_is_refused(index: int) -> None:
+    """ZeRO stage 1 steps one group and hides the others. Several vectors become one too."""
     opt = Adafactor(groups(model()))
     for group in opt.param_groups:
         exchange(group)
@@ -93,8 +96,8 @@ def test_one_group_at_a_time(index: int) -> None:
         opt.step()
 
 
-def test_sub_groups() -> None:
-    """ZeRO stage 3 steps so: all other groups are empty."""
+def test_a_vector_beside_empty_groups_is_refused() -> None:
+    """ZeRO stage 3 steps one group while all others are empty."""
     opt = Adafactor(groups(model()))
     parts = [flat(group["params"]) for group in opt.param_groups]
     for group in opt.param_groups:
@@ -106,8 +109,8 @@ def test_sub_groups() -> None:
         opt.step()
 
 
-def test_a_vector_for_each_parameter() -> None:
-    """Megatron shards so: there are as many pieces as parameters."""
+def test_a_vector_for_each_parameter_is_refused() -> None:
+    """Megatron makes as many pieces as there are parameters."""
     opt = Adafactor(model().parameters())
     own = [flat([param], ranks=2) for param in opt.param_groups[0]["params"]]
     opt.param_groups[0]["params"] = with_gradients(own)
@@ -116,7 +119,7 @@ def test_a_vector_for_each_parameter() -> None:
         opt.step()
 
 
-def test_a_checkpoint_loaded_after_the_exchange_hides_nothing() -> None:
+def test_a_checkpoint_loaded_after_the_exchange_does_not_hide_it() -> None:
     opt = Adafactor(with_gradients(list(model().parameters())))
     exchange(opt.param_groups[0])
     opt.load_state_dict(opt.state_dict())
@@ -149,7 +152,7 @@ def test_elementwise_rules_take_flat_partitions() -> None:
     assert torch.allclose(whole, flat(list(net.parameters())), atol=1e-7)
 
 
-def test_vectors_that_a_group_was_given_are_parameters() -> None:
+def test_vectors_that_a_group_was_given_are_accepted() -> None:
     """Biases in a group of their own, a single bias, and biases without gradients are accepted."""
     net = model()
     opt = Adafactor(groups(net))
@@ -161,7 +164,7 @@ def test_vectors_that_a_group_was_given_are_parameters() -> None:
     Adafactor(with_gradients([flat(list(model().parameters()))])).step()
 
 
-def test_parameters_that_are_exchanged_one_for_one() -> None:
+def test_parameters_that_are_exchanged_one_for_one_are_accepted() -> None:
     """A layer that grows, new layers, and copies in another precision keep their dimensions."""
     net, other = model(), nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3))
     opt = Adafactor(groups(net))
@@ -175,8 +178,8 @@ def test_parameters_that_are_exchanged_one_for_one() -> None:
 
 
 @pytest.mark.parametrize("lowering", [None, "forloop"])
-def test_parameters_that_move_to_another_group(lowering: str | None) -> None:
-    """They are the user's own, whatever their dimensions."""
+def test_parameters_that_move_to_another_group_are_accepted(lowering: str | None) -> None:
+    """The parameters are the user's own, whatever their dimensions."""
     matrix, vector = (nn.Parameter(torch.ones(shape)) for shape in ((2, 3), (4,)))
     opt = Adafactor([{"params": with_gradients([matrix])}, {"params": with_gradients([vector])}])
     with use_lowering(lowering) if lowering else nullcontext():
@@ -187,7 +190,7 @@ def test_parameters_that_move_to_another_group(lowering: str | None) -> None:
     assert (vector < 1).all()
 
 
-def test_parameters_that_join_are_parameters() -> None:
+def test_vectors_that_join_a_group_are_accepted() -> None:
     net = nn.Linear(4, 3, bias=False)
     opt = Adafactor(net.parameters())
     opt.param_groups[0]["params"] += with_gradients([nn.Parameter(torch.ones(12))])
@@ -197,7 +200,7 @@ def test_parameters_that_join_are_parameters() -> None:
 
 
 def test_parameters_may_be_swapped() -> None:
-    """`model.to()` swaps DTensors, and others after a setting of torch; references forbid it."""
+    """`model.to()` swaps DTensors, and by a setting all tensors. Weak references forbid it."""
     net = model()
     opt = Adafactor(net.parameters())
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -213,7 +216,7 @@ def test_parameters_may_be_swapped() -> None:
         opt.step()
 
 
-def test_a_function_takes_what_it_is_given() -> None:
+def test_a_function_takes_flat_vectors() -> None:
     param, grad = torch.ones(12), torch.ones(12)
     adafactor(
         [param], [grad], [None], [None], [torch.zeros(12)], [torch.tensor(0.0)],

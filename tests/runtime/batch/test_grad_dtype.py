@@ -1,4 +1,4 @@
-"""Test gradients of another dtype than the parameter: computed in the wider one, rounded once."""
+"""Test gradients of another dtype: a step computes in the wider dtype and rounds once."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PLAIN)
 @outside_interpreter
-def test_torchs_loop_where_it_takes_such_gradients(name: str, own: torch.dtype) -> None:
+def test_gradients_that_torch_takes_give_torchs_step(name: str, own: torch.dtype) -> None:
     other = torch.bfloat16 if own is torch.float32 else torch.float32
     found = []
     for kind in kinds(name):
@@ -110,7 +110,7 @@ def test_torchs_loop_where_it_takes_such_gradients(name: str, own: torch.dtype) 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("name", DENSE)
 @outside_interpreter
-def test_a_captured_step(name: str, lowering: str) -> None:
+def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> None:
     options = {"capturable": True}
     with captured(blind=False):
         narrow = trained(name, lowering, (torch.float32, torch.bfloat16), **options)
@@ -119,7 +119,7 @@ def test_a_captured_step(name: str, lowering: str) -> None:
 
 
 @outside_interpreter
-def test_a_differentiable_step() -> None:
+def test_a_differentiable_step_keeps_the_gradients_dtype() -> None:
     """The gradient's own gradient has its dtype; the numbers are those of float32."""
     found = []
     for dtype in (torch.bfloat16, torch.float32):

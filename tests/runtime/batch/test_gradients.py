@@ -85,7 +85,7 @@ def test_a_tensor_subclass_is_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded"])
-def test_memory_layouts(layout: str) -> None:
+def test_gradients_of_any_memory_layout_give_torchs_step(layout: str) -> None:
     makers: dict[str, Callable[[Tensor], Tensor]] = {
         "contiguous": lambda t: t,
         "transposed": lambda t: t.T.contiguous().T,

@@ -110,7 +110,7 @@ def test_other_types_make_a_new_batch() -> None:
     assert len({id(batch) for batch in (before, after, the_batch(optimizer))}) == 3
 
 
-def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
+def test_states_are_checked_again_if_a_parameter_changes_shape() -> None:
     param = torch.nn.Parameter(torch.ones(4, 64))
     optimizer = Adafactor([param])
     give_gradients([param])
@@ -126,7 +126,9 @@ def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6, 2), (3, 1)])
-def test_a_gradient_left_from_a_parameter_of_another_size(shape: tuple[int, int]) -> None:
+def test_a_gradient_left_from_a_parameter_of_another_size_is_refused(
+    shape: tuple[int, int],
+) -> None:
     param = torch.nn.Parameter(torch.ones(3, 2))
     optimizer = SGD([param])
     give_gradients([param])
@@ -174,7 +176,7 @@ def test_a_batch_knows_its_states_by_name() -> None:
     assert types(momentum=0) == types(momentum=0)
 
 
-def test_a_parameter_that_comes_to_stand_twice() -> None:
+def test_a_parameter_listed_twice_after_a_step_is_stepped_twice() -> None:
     """Dtypes are equal and there is no state, so only the parameters themselves show the change."""
     params: list[Tensor] = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = SGD(params, lr=1.0)
@@ -187,7 +189,7 @@ def test_a_parameter_that_comes_to_stand_twice() -> None:
     assert params[1].tolist() == [0.0] * 3
 
 
-def test_states_in_another_order_than_the_parameters() -> None:
+def test_reversed_groups_find_their_states() -> None:
     params: list[Tensor] = [torch.nn.Parameter(torch.ones(n)) for n in (1, 2, 3, 4)]
     optimizer = Adam([{"params": params[:2]}, {"params": params[2:]}])
     give_gradients(params)

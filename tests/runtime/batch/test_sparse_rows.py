@@ -54,6 +54,7 @@ SIZE = (6, 3)
 
 @functools.cache
 def kind() -> tuple[type[GeneratedOptimizer], Algorithm]:
+    """Return the class and the algorithm of the rule."""
     spec = Spec("Lazy", SPEC, "<lazy>", 1)
     (algorithm,) = read_spec(spec)
     return optgen.load(spec), algorithm
@@ -67,7 +68,7 @@ def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor
 
 
 def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[int]]) -> Tensor:
-    """Apply the rule to the touched rows, by its definition."""
+    """Return the parameter after steps of the rule on the touched rows, by its definition."""
     hypers = {h.name: h.default for h in algorithm.hypers} | options
     param, state = torch.ones(SIZE, dtype=torch.float64), dict[str, Any]()
     for step, rows in enumerate(batches):
@@ -89,7 +90,9 @@ def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[i
 
 @pytest.mark.parametrize("options", [{}, {"heavy": True}, {"marked": True}], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_rule_on_the_rows_it_is_given(lowering: str, options: dict[str, Any]) -> None:
+def test_a_rule_changes_the_touched_rows_by_its_definition(
+    lowering: str, options: dict[str, Any]
+) -> None:
     batches = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1], [2, 5]]
     made, algorithm = kind()
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
@@ -117,7 +120,7 @@ def Normed(p, g, /, m=state("m"), *, lr=hyper(0.1)):
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_norms_of_the_rows_it_is_given(lowering: str) -> None:
+def test_norms_are_those_of_the_touched_rows(lowering: str) -> None:
     spec = Spec("Normed", NORMS, "<normed>", 1)
     (algorithm,) = read_spec(spec)
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
@@ -131,19 +134,19 @@ def test_norms_of_the_rows_it_is_given(lowering: str) -> None:
     assert error([param.detach()], [expected(algorithm, {}, batches)]) < 1e-12
 
 
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "rows apart": lambda param: torch.zeros(6, 5, dtype=torch.float64)[:, :3],
-    "columns first": lambda param: torch.zeros(3, 6, dtype=torch.float64).T,
-    "as always": lambda param: torch.zeros(6, 3, dtype=torch.float64),
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "rows apart": lambda: torch.zeros(6, 5, dtype=torch.float64)[:, :3],
+    "columns first": lambda: torch.zeros(3, 6, dtype=torch.float64).T,
+    "contiguous": lambda: torch.zeros(6, 3, dtype=torch.float64),
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_memory_of_any_order(lowering: str, layout: str) -> None:
+def test_a_parameters_memory_may_have_any_order(lowering: str, layout: str) -> None:
     made, algorithm = kind()
-    param = torch.nn.Parameter(LAYOUTS[layout](torch.empty(0)).fill_(1))
-    assert param.stride() == LAYOUTS[layout](torch.empty(0)).stride()
+    param = torch.nn.Parameter(LAYOUTS[layout]().fill_(1))
+    assert param.stride() == LAYOUTS[layout]().stride()
     param.grad = gradient([4, 1, 4], 0)
     with use_lowering(lowering):
         made([param]).step()

@@ -63,7 +63,7 @@ def give_gradients(optimizer: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("view", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_a_group_that_is_added(kind: Any, view: Any, said: str) -> None:
+def test_an_added_group_is_refused(kind: Any, view: Any, said: str) -> None:
     optimizer = made(kind)
     before = snapshot_of(optimizer)
     with pytest.raises(ValueError, match="group 2: ") as refused:
@@ -76,7 +76,7 @@ def test_a_group_that_is_added(kind: Any, view: Any, said: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("view", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_a_group_of_the_constructor(kind: Any, view: Any, said: str) -> None:
+def test_a_group_of_the_constructor_is_refused(kind: Any, view: Any, said: str) -> None:
     groups = [{"params": [torch.ones(2)]}, {"params": [torch.ones(8, 3, 3, 3)], "view": view}]
     with pytest.raises(ValueError, match="group 1: ") as refused:
         kind(groups)
@@ -85,7 +85,7 @@ def test_a_group_of_the_constructor(kind: Any, view: Any, said: str) -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("group", [{}, {"view": (8, -1)}], ids=str)
-def test_a_view_that_is_set_later(lowering: str, group: dict[str, Any]) -> None:
+def test_a_view_that_is_set_later_is_refused(lowering: str, group: dict[str, Any]) -> None:
     with use_lowering(lowering):
         optimizer = made(**group)
         for view, said in HOSTILE.values():
@@ -113,7 +113,7 @@ def test_the_error_names_group_parameter_and_view() -> None:
     )
 
 
-def test_a_first_step_with_a_view_that_was_set_since() -> None:
+def test_a_first_step_refuses_a_view_that_was_set_since() -> None:
     optimizer = Adafactor([torch.ones(8, 3).requires_grad_()])
     give_gradients(optimizer)
     optimizer.param_groups[0]["view"] = (5, -1)
@@ -122,7 +122,7 @@ def test_a_first_step_with_a_view_that_was_set_since() -> None:
     assert not optimizer.state
 
 
-def test_what_a_rule_requires_it_requires_of_the_view() -> None:
+def test_a_rules_requirements_hold_for_the_view() -> None:
     weight = torch.ones(8, 3, 3, 3)
     with pytest.raises(ValueError, match=r"size: torch.Size\(\[8, 3, 3, 3\]\)"):
         Muon([weight])
@@ -137,7 +137,7 @@ def test_what_a_rule_requires_it_requires_of_the_view() -> None:
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_a_parameter_that_the_view_does_not_fit_any_more(lowering: str) -> None:
+def test_a_new_parameter_that_the_view_does_not_fit_is_refused(lowering: str) -> None:
     with use_lowering(lowering):
         optimizer = made(view=(8, -1))
         give_gradients(optimizer)
@@ -160,7 +160,7 @@ def test_sparse_gradients_are_refused(kind: Any) -> None:
     assert (param == 1).all()
 
 
-def test_a_view_that_comes_after_sparse_steps() -> None:
+def test_a_view_set_after_sparse_steps_refuses_sparse_gradients() -> None:
     """A cached step of sparse gradients is not repeated with a view."""
     param = torch.ones(4, 6).requires_grad_()
     optimizer = SGD([{"params": [param], "name": "embedding"}], lr=0.1)
@@ -175,7 +175,9 @@ def test_a_view_that_comes_after_sparse_steps() -> None:
 
 @pytest.mark.parametrize("key", ["grad", "momentum_buffer"])
 @pytest.mark.parametrize("shape", [(6, 4), (2, 12)])
-def test_a_tensor_of_another_shape_than_its_parameter(key: str, shape: tuple[int, ...]) -> None:
+def test_a_tensor_of_another_shape_than_its_parameter_is_refused(
+    key: str, shape: tuple[int, ...]
+) -> None:
     """An equal number of elements is not enough, even if the shape is that of the view."""
     param = Parameter(torch.ones(4, 6))
     optimizer = Muon([{"params": [param], "view": (2, 12)}])

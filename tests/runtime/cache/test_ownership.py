@@ -19,7 +19,7 @@ def folder_stat(mode: int, user: int | None = None, group: int = OTHER) -> os.st
     return os.stat_result((stat.S_IFDIR | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
 
 
-def test_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_must_belong_to_this_user_or_to_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not why_changeable(folder_stat(0o755))
     assert not why_changeable(folder_stat(0o755, user=0))
@@ -28,7 +28,8 @@ def test_owners(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o777, 0o757])
-def test_modes(mode: int) -> None:
+def test_a_folder_that_others_may_write_to_is_at_fault(mode: int) -> None:
+    """The sticky bit makes up for it in an ancestor only."""
     by = "group" if mode == 0o775 else "everybody"
     assert by in why_changeable(folder_stat(mode))
     assert by in why_changeable(folder_stat(mode), ancestor=True)
@@ -36,7 +37,7 @@ def test_modes(mode: int) -> None:
     assert not why_changeable(folder_stat(mode | stat.S_ISVTX), ancestor=True)
 
 
-def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_group_may_write_to_an_ancestor(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a umask of 002, a user has a private group, and the folders let this group write."""
     grp, pwd = pytest.importorskip("grp"), pytest.importorskip("pwd")
     members: list[str] = []
@@ -90,7 +91,7 @@ def test_a_link_is_as_trusted_as_its_target(tmp_path: Path) -> None:
     assert why_untrusted(tmp_path / "link")
 
 
-def test_links_in_a_circle(tmp_path: Path) -> None:
+def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("link")
     with pytest.raises(OSError, match="too many links"):
         why_untrusted(tmp_path / "link")
@@ -113,7 +114,7 @@ def test_one_warning_says_what_is_wrong_and_the_way_out(
     assert stat.S_IMODE(used[0].stat().st_mode) == 0o700
 
 
-def test_a_temporary_folder_that_others_may_replace(
+def test_a_temporary_folder_that_others_may_replace_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")

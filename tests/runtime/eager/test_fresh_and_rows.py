@@ -1,4 +1,4 @@
-"""Test features of few rules: a different first step, and gradients by rows."""
+"""Test features that few rules have: a different first step, and gradients by rows."""
 
 import copy
 
@@ -7,6 +7,7 @@ import torch
 from runtime.training import error, gradients, parameters, train
 from torch import Tensor
 
+import optgen
 from optgen import use_lowering
 from optgen.optim import SGD
 
@@ -25,6 +26,7 @@ def embedding(sparse: bool) -> torch.nn.Embedding:
 
 
 def look_up(model: torch.nn.Embedding, step: int) -> None:
+    """Give the model a gradient that names one row twice."""
     model.zero_grad()
     rows = torch.tensor([step % 10, 3, 3, (step * 7) % 10])
     model(rows).pow(2).sum().backward()
@@ -153,8 +155,6 @@ class TestSparse:
         optimizer = SGD([model.weight, dense], foreach=True)
         look_up(model, 0)
         dense.grad = torch.ones(3)
-
-        import optgen
 
         assert optgen.explain(optimizer).splitlines() == [
             "group 0: foreach: foreach=True; sparse gradients by the rows they touch",

@@ -12,7 +12,7 @@ SHAPES = ((), (5,), (3, 4), (2, 3, 4), (0, 3))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_whole_tensors(shape: tuple[int, ...]) -> None:
+def test_sums_and_maxima_of_whole_tensors_keep_every_axis(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64)
     for found, expected in (
         (r.total(x), x.sum()),
@@ -24,7 +24,7 @@ def test_whole_tensors(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 1], ids=str)
-def test_rows_and_columns(shape: tuple[int, ...]) -> None:
+def test_sums_of_rows_and_columns_keep_every_axis(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64)
     torch.testing.assert_close(r.row_sum_of_squares(x), r.row_sum(x * x))
     torch.testing.assert_close(r.col_sum_of_squares(x), r.col_sum(x * x))
@@ -34,7 +34,7 @@ def test_rows_and_columns(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (0, 3), (3, 0), (2, 0, 3)], ids=str)
-def test_maxima_of_rows_and_columns(shape: tuple[int, ...]) -> None:
+def test_maxima_of_rows_and_columns_are_torchs(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64)
     y = torch.where(x > 1, torch.nan, x)
     for value in (x, y):
@@ -51,7 +51,7 @@ def test_maxima_of_rows_and_columns(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_stacked(shape: tuple[int, ...]) -> None:
+def test_stacked_tensors_are_reduced_one_by_one(shape: tuple[int, ...]) -> None:
     tensors = [torch.randn(shape) for _ in range(3)]
     stacked = torch.stack(tensors)
     torch.testing.assert_close(r.totals(stacked), torch.stack([r.total(x) for x in tensors]))

@@ -30,7 +30,7 @@ def restored_threads() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forgotten() -> Iterator[None]:
+def free_values() -> Iterator[None]:
     yield
     values.cache_clear()
 

@@ -114,7 +114,7 @@ def run(script: str) -> str:
 
 
 THREADS = """
-import os, torch, optgen.optim
+import torch, optgen.optim
 from optgen.runtime.fused_cpu.kernel import threads
 assert threads.current().parallel, "no OpenMP was found in the process"
 def step(count):

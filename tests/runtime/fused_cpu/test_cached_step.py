@@ -55,7 +55,7 @@ def test_a_step_without_force_is_not_repeated_under_one(taken: list[str]) -> Non
     assert taken == ["forloop", "forloop"]
 
 
-def test_a_tensor_lr_becomes_one_of_lower_precision(taken: list[str]) -> None:
+def test_a_tensor_lr_of_lower_precision_gives_torchs_step(taken: list[str]) -> None:
     ours, theirs = parameters(), parameters()
     for kind, params in ((Adam, ours), (torch.optim.Adam, theirs)):
         optimizer = kind(params, lr=torch.tensor(0.01, dtype=torch.float64))
@@ -66,7 +66,9 @@ def test_a_tensor_lr_becomes_one_of_lower_precision(taken: list[str]) -> None:
     assert error(ours, theirs) < 1e-12
 
 
-def test_parameters_become_of_higher_precision_than_a_tensor_lr(taken: list[str]) -> None:
+def test_parameters_of_higher_precision_than_a_tensor_lr_end_the_cached_step(
+    taken: list[str],
+) -> None:
     params = parameters(torch.bfloat16)
     optimizer = Adam(params, lr=torch.tensor(0.01, dtype=torch.bfloat16))
     train(optimizer, params, 3)
@@ -81,8 +83,8 @@ def test_parameters_become_of_higher_precision_than_a_tensor_lr(taken: list[str]
     assert taken == ["forloop", "forloop"]
 
 
-def test_a_list_comes_to_have_a_parameter_twice(taken: list[str]) -> None:
-    """Two threads might update the parameter at once. This rule has no state that would tell."""
+def test_a_parameter_listed_twice_ends_the_cached_step(taken: list[str]) -> None:
+    """Two threads might update the parameter at once. No state shows the change."""
     params = parameters()
     optimizer = SGD(params, lr=0.1)
     train(optimizer, params, 3)

@@ -17,7 +17,7 @@ from optgen import use_lowering
 from optgen.optim import Adafactor
 from optgen.spec import Spec
 
-repeat = importlib.import_module(
+cached_dense_step = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
 )  # a function of the package has the same name
 ROWS = '''
@@ -42,13 +42,13 @@ def rows() -> Any:
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return whether each step could be taken without gathering."""
     taken: list[bool] = []
-    run = repeat.CachedDenseStep.run
+    run = cached_dense_step.CachedDenseStep.run
 
     def watched(self: Any, optimizer: Any) -> bool:
         taken.append(run(self, optimizer))
         return taken[-1]
 
-    monkeypatch.setattr(repeat.CachedDenseStep, "run", watched)
+    monkeypatch.setattr(cached_dense_step.CachedDenseStep, "run", watched)
     return taken
 
 
@@ -117,7 +117,9 @@ def test_a_view_that_changes_ends_the_cached_step(
     assert repeated == [True, True]
 
 
-def test_a_view_that_takes_the_place_of_another_key(repeated: list[bool]) -> None:
+def test_a_view_that_takes_the_place_of_another_key_ends_the_cached_step(
+    repeated: list[bool],
+) -> None:
     """The number of keys is the same, and the step is another one."""
     pair = Pair(rows(), {"name": "weights"})
     pair.step(3)
@@ -141,7 +143,7 @@ def with_gaps(param: Tensor) -> None:
 
 
 @pytest.mark.parametrize("change", [turned, with_gaps])
-def test_memory_that_has_no_such_view_any_more(
+def test_memory_without_such_a_view_ends_the_cached_step(
     change: Callable[[Tensor], None], repeated: list[bool]
 ) -> None:
     pair = Pair(rows(), {"view": (2, -1, 3)})

@@ -15,7 +15,6 @@ from optgen import compose, modifiers, optim
 from optgen.runtime import dispatch
 
 SHAPES = ((3, 4), (7,), (), (2, 3, 5), (0, 4), (1, 9))
-Ways = tuple[Any, Any]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +97,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
 @pytest.mark.parametrize(
     "dtypes", [(torch.float64,), (torch.float32, torch.bfloat16, torch.float64)], ids=["64", "all"]
 )
-def test_every_kind_of_reduction(
+def test_every_kind_of_reduction_equals_gathered_steps(
     twins: Callable[..., Twins], odd_wide: Any, dtypes: tuple[torch.dtype, ...]
 ) -> None:
     """Two groups, of which one clips and one has no momentum; some gradients are absent."""
@@ -110,7 +109,7 @@ def test_every_kind_of_reduction(
     assert pair.cached >= 2
 
 
-def test_changes_between_steps(twins: Callable[..., Twins], odd_wide: Any) -> None:
+def test_changes_between_steps_are_seen(twins: Callable[..., Twins], odd_wide: Any) -> None:
     pair = twins(odd_wide, (torch.float32,))
 
     def add_group(optimizer: Any) -> None:
@@ -138,7 +137,7 @@ def test_changes_between_steps(twins: Callable[..., Twins], odd_wide: Any) -> No
     assert pair.cached >= len(changes)
 
 
-def test_infinite_gradients(twins: Callable[..., Twins]) -> None:
+def test_infinite_gradients_give_the_norm_of_a_gathered_step(twins: Callable[..., Twins]) -> None:
     """The total norm becomes infinite, or NaN, as it does in a gathered step."""
     pair = twins(compose(optim.SGD, modifiers.clip_norm(1.0)), (torch.float32,), lr=0.1)
     pair.step(0)
@@ -157,7 +156,7 @@ def test_infinite_gradients(twins: Callable[..., Twins]) -> None:
     assert pair.cached >= 4
 
 
-def test_a_gradient_scaler(twins: Callable[..., Twins]) -> None:
+def test_a_gradient_scaler_works_as_in_gathered_steps(twins: Callable[..., Twins]) -> None:
     """Gradients are unscaled before the norm is taken; a step with an infinity is left out."""
     pair = twins(compose(optim.SGD, modifiers.clip_norm(1.0)), (torch.float32,), fused=True, lr=0.1)
     scalers = [torch.amp.GradScaler("cpu", init_scale=8.0) for _ in pair.optimizers]
@@ -173,8 +172,8 @@ def test_a_gradient_scaler(twins: Callable[..., Twins]) -> None:
         pair.check()
 
 
-def test_any_number_of_threads(odd_wide: Any) -> None:
-    """Large parameters, whose blocks threads share."""
+def test_any_number_of_threads_gives_the_same_bits(odd_wide: Any) -> None:
+    """The parameters are so large that threads share their blocks."""
     found = []
     before = torch.get_num_threads()
     try:

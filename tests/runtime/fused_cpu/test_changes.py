@@ -29,7 +29,7 @@ def pair(cls: Any = Adam, **options: Any) -> tuple[Any, list[Tensor], Any, list[
     return cls(ours, **options), ours, reference(theirs, **options, foreach=False), theirs
 
 
-def follows(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
+def check_against_torch(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
     """Check that both optimizers agree, with a change before the fourth step."""
     ours, our_params, torchs, torchs_params = pair(cls, **options)
     for step in range(steps):
@@ -47,7 +47,7 @@ def follows(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
         assert deviation(list(a.values()), list(b.values())) < TOLERANCE
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("with_and_without_reader")
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize(
     ("cls", "options"),
@@ -55,26 +55,26 @@ def follows(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
     ids=["Adam", "SGD", "NAdam"],
 )
 def test_changes_between_steps_are_seen(cls: Any, options: dict[str, Any], change: Prepare) -> None:
-    follows(cls, change, **options)
+    check_against_torch(cls, change, **options)
 
 
-@pytest.mark.usefixtures("way")
-def test_a_rule_without_any_state() -> None:
-    follows(SGD, drop_some_gradients, weight_decay=0.1)
+@pytest.mark.usefixtures("with_and_without_reader")
+def test_a_rule_without_state_sees_changes() -> None:
+    check_against_torch(SGD, drop_some_gradients, weight_decay=0.1)
 
 
-@pytest.mark.usefixtures("way")
-def test_a_branch_on_the_step_count() -> None:
-    follows(RAdam, drop_some_gradients, steps=12)  # rho passes 5 in step 6
+@pytest.mark.usefixtures("with_and_without_reader")
+def test_a_rule_that_branches_on_the_step_count_sees_changes() -> None:
+    check_against_torch(RAdam, drop_some_gradients, steps=12)  # rho passes 5 in step 6
 
 
-@pytest.mark.usefixtures("way")
-def test_two_flags_for_streams() -> None:
+@pytest.mark.usefixtures("with_and_without_reader")
+def test_a_rule_with_two_optional_states_follows_torch() -> None:
     for momentum, centered in itertools.product((0, 0.9), (False, True)):
-        follows(RMSprop, nothing, momentum=momentum, centered=centered)
+        check_against_torch(RMSprop, nothing, momentum=momentum, centered=centered)
 
 
-def test_groups_that_come_and_grow() -> None:
+def test_new_groups_and_parameters_are_seen() -> None:
     def grow(optimizer: Any, params: list[Tensor]) -> None:
         new = [torch.nn.Parameter(torch.ones(n, dtype=torch.float64)) for n in (2, 3)]
         params += new
@@ -82,10 +82,10 @@ def test_groups_that_come_and_grow() -> None:
         optimizer.add_param_group({"params": [new[0]], "lr": 0.5})
         optimizer.param_groups[0]["params"].append(new[1])
 
-    follows(Adam, grow)
+    check_against_torch(Adam, grow)
 
 
-def test_a_group_without_gradients_gets_some() -> None:
+def test_the_first_gradients_of_a_group_are_seen() -> None:
     both = []
     for cls in (Adam, torch.optim.Adam):
         params = parameters()
@@ -99,14 +99,11 @@ def test_a_group_without_gradients_gets_some() -> None:
 
 
 def test_a_changed_choice_of_lowering_is_seen() -> None:
-    def unfused(optimizer: Any, params: list[Tensor]) -> None:
-        optimizer.param_groups[0]["foreach"] = False
-
     params = parameters()
     optimizer = Adam(params)
     for step in range(3):
         give_gradients(params, step)
         optimizer.step()
-    unfused(optimizer, params)
+    optimizer.param_groups[0]["foreach"] = False
 
     assert not optimizer._context.cached.run(optimizer)

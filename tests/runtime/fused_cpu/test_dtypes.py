@@ -57,7 +57,7 @@ def test_numbers_are_rounded_to_a_short_type_as_torch_does(dtype: torch.dtype) -
     torch.testing.assert_close(stored, numbers.to(dtype), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("with_and_without_reader")
 def test_types_may_be_mixed() -> None:
     """Each stream is read and stored in its own dtype."""
     params = parameters(dtype=torch.bfloat16)

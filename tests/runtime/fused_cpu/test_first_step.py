@@ -32,7 +32,9 @@ def made(name: str) -> tuple[list[Tensor], Any]:
 
 @needs_reader
 @pytest.mark.parametrize("name", RULES)
-def test_it_is_the_step_that_python_gathers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_step_is_the_one_that_python_gathers(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The steps also agree if some parameters get their first gradient later."""
     found, optimizer = made(name)
     train(optimizer, found, 1)
@@ -54,7 +56,7 @@ def twisted(param: Tensor) -> Tensor:
     return torch.ones(param.shape[::-1]).t()
 
 
-def test_a_state_is_fresh_also_where_the_reader_finds_something_strange() -> None:
+def test_a_state_is_fresh_also_if_a_gradient_has_other_strides() -> None:
     ends = []
     for kind in (optgen.optim.SGD, torch.optim.SGD):
         params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(4))]
@@ -67,7 +69,7 @@ def test_a_state_is_fresh_also_where_the_reader_finds_something_strange() -> Non
     assert error(*ends) < 1e-6
 
 
-def test_a_state_is_fresh_also_where_a_parameter_comes_twice() -> None:
+def test_a_state_is_fresh_also_if_a_parameter_is_listed_twice() -> None:
     ends = []
     for kind in (optgen.optim.SGD, torch.optim.SGD):
         param = Parameter(torch.ones(2, 3))
@@ -91,7 +93,7 @@ def of_another_size(param: Parameter) -> None:
 
 
 @pytest.mark.parametrize("spoil", [sparse, of_another_size])
-def test_a_gradient_that_is_an_error_leaves_no_state(spoil: Any) -> None:
+def test_a_refused_gradient_leaves_no_state(spoil: Any) -> None:
     param = Parameter(torch.ones(2, 3))
     optimizer = optgen.optim.Adam([param])
     spoil(param)

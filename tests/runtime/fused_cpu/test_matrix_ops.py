@@ -16,7 +16,7 @@ from optgen.optim import Muon
 from optgen.runtime import matrix_ops
 
 
-def test_a_sweep_that_stores_only_a_state_in_sixteen_bits() -> None:
+def test_a_sweep_may_store_only_a_state_in_sixteen_bits() -> None:
     """The sweep that stores Muon's momentum stores no parameter."""
     narrow = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
     narrow.grad = torch.ones_like(narrow)
@@ -49,7 +49,7 @@ def test_a_matrix_op_takes_all_matrices_of_a_group_at_once(monkeypatch: pytest.M
     assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
 
 
-def test_a_matrix_stored_by_columns() -> None:
+def test_a_matrix_stored_by_columns_takes_the_same_step() -> None:
     (start,) = values([(6, 9)], torch.float64, 0)
     plain, turned = Parameter(start.clone()), Parameter(start.t().contiguous().t())
     assert not turned.is_contiguous()

@@ -1,4 +1,4 @@
-"""Test loops over streams of several dtypes."""
+"""Test fused C++ steps of parameters, gradients and states of several dtypes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNEQUAL = [pair for pair in product(DTYPES, DTYPES) if len({*pair}) == 2]
 
 
 def parameters(dtype: torch.dtype, grad_dtype: torch.dtype) -> list[Parameter]:
-    """Return parameters with gradients, the same numbers for equal dtypes."""
+    """Return parameters with gradients; equal dtypes get equal numbers."""
     generator = torch.Generator().manual_seed(0)
     params = [Parameter(torch.randn(n, generator=generator).to(dtype)) for n in SIZES]
     for param in params:
@@ -39,11 +39,11 @@ def in_double(params: list[Parameter]) -> list[Tensor]:
     return copies
 
 
-@pytest.mark.parametrize(("dtype", "wide"), UNEQUAL)
-def test_states_of_another_dtype(dtype: torch.dtype, wide: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL)
+def test_states_of_another_dtype_follow_torch(dtype: torch.dtype, state_dtype: torch.dtype) -> None:
     params = parameters(dtype, dtype)
     expected = in_double(params)
-    name = str(wide).removeprefix("torch.")
+    name = str(state_dtype).removeprefix("torch.")
     kind = compose(optim.SGD, modifiers.state_dtype(name))
     ours, theirs = (
         kind(params, lr=0.1, momentum=0.5),
@@ -55,7 +55,7 @@ def test_states_of_another_dtype(dtype: torch.dtype, wide: torch.dtype) -> None:
             theirs.step()
     for param, double in zip(params, expected, strict=True):
         buffer = ours.state[param]["momentum_buffer"]
-        assert buffer.dtype == wide
+        assert buffer.dtype == state_dtype
         torch.testing.assert_close(param.double(), double.detach(), rtol=3e-2, atol=3e-2)
         torch.testing.assert_close(
             buffer.double(), theirs.state[double]["momentum_buffer"], rtol=2e-2, atol=2e-2
@@ -79,7 +79,7 @@ def test_float32_masters_are_those_of_a_float32_step(dtype: torch.dtype) -> None
         assert torch.equal(param, master.to(dtype))
 
 
-def test_gradients_of_16_bits() -> None:
+def test_gradients_of_16_bits_follow_torch() -> None:
     params = parameters(torch.float32, torch.bfloat16)
     expected = in_double(params)
     ours, theirs = optim.AdamW(params), torch.optim.AdamW(expected)
@@ -122,14 +122,14 @@ def test_a_parameter_of_float32_does_not_round(tmp_path: Path) -> None:
         torch.testing.assert_close(param.detach(), moved, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "wide"), UNEQUAL)
+@pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL)
 def test_roundings_and_random_numbers_are_those_of_a_plain_loop(
-    dtype: torch.dtype, wide: torch.dtype
+    dtype: torch.dtype, state_dtype: torch.dtype
 ) -> None:
     """Weights round to their own dtype, and equal places draw equal numbers."""
     kind = compose(
         optim.SGD,
-        modifiers.state_dtype(str(wide).removeprefix("torch.")),
+        modifiers.state_dtype(str(state_dtype).removeprefix("torch.")),
         modifiers.stochastic_rounding,
     )
     made = []

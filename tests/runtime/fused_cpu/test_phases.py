@@ -1,4 +1,4 @@
-"""Test fused C++ steps of rules with phases: all shapes and dtypes, divided in all ways."""
+"""Test fused C++ steps of rules with phases: all shapes, for any number of threads."""
 
 from __future__ import annotations
 
@@ -131,12 +131,14 @@ def follow_the_rule(
 @pytest.mark.parametrize(
     "options", [{}, {"weight_decay": 0.1, "maximize": True, "eps": (1e-3, 1e-2)}]
 )
-def test_adafactor_on_all_shapes(shapes: list[Shape], options: dict[str, Any]) -> None:
+def test_adafactor_follows_its_rule_on_all_shapes(
+    shapes: list[Shape], options: dict[str, Any]
+) -> None:
     follow_the_rule(rule("adafactor"), shapes, 1e-13, **options)
 
 
 @pytest.mark.parametrize("shape", [(880, 2411), (2, 440, 2411)], ids=str)
-def test_wide_rows_of_tensors_larger_than_the_caches(
+def test_tensors_larger_than_the_caches_follow_their_rules(
     shape: Shape, odd: tuple[Any, Algorithm]
 ) -> None:
     assert math.prod(shape) * 2 * 8 > 32 << 20  # parameter and gradient, as tensor_plan.h has it
@@ -145,41 +147,43 @@ def test_wide_rows_of_tensors_larger_than_the_caches(
 
 
 @pytest.mark.parametrize("name", ["lamb", "lars"])
-def test_sums_over_whole_parameters(name: str) -> None:
+def test_rules_with_sums_over_whole_parameters_are_followed(name: str) -> None:
     follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
 
 
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
-def test_scalars_that_reductions_feed(name: str) -> None:
+def test_rules_with_scalars_that_reductions_feed_are_followed(name: str) -> None:
     follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
 
 
-def test_came() -> None:
+def test_came_follows_its_rule() -> None:
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) == 2]
     follow_the_rule(rule("came"), shapes, 1e-12, lr=0.01)
 
 
 @pytest.mark.parametrize("by_row", [True, False])
-def test_old_values_of_rows_and_columns(by_row: bool) -> None:
+def test_old_values_of_rows_and_columns_are_read(by_row: bool) -> None:
     """A pass without a sweep copies the old values before the first sweep."""
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
     follow_the_rule(rule("old_factors"), shapes, 1e-12, by_row=by_row)
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "scaled": True}])
-def test_every_reduction_on_all_shapes(options: dict[str, Any], odd: tuple[Any, Algorithm]) -> None:
+def test_every_reduction_follows_the_rule_on_all_shapes(
+    options: dict[str, Any], odd: tuple[Any, Algorithm]
+) -> None:
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
     follow_the_rule(odd, shapes, 1e-12, **options)
 
 
 @pytest.mark.parametrize("sharp", [True, False])
-def test_maxima_on_all_shapes(sharp: bool) -> None:
+def test_maxima_follow_the_rule_on_all_shapes(sharp: bool) -> None:
     shapes = [*SMALL, *LONG, *LARGE, *VECTORS, (880, 2411)]
     follow_the_rule(rule("peaks"), shapes, 1e-12, sharp=sharp)
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
-def test_sm3(momentum: float) -> None:
+def test_sm3_follows_its_rule(momentum: float) -> None:
     follow_the_rule(rule("sm3"), [*SMALL, *LONG, *LARGE, *VECTORS], 1e-12, momentum=momentum)
 
 
@@ -207,7 +211,7 @@ def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_memory_in_another_order_than_the_indices(steps: int) -> None:
+def test_memory_in_another_order_takes_the_same_step(steps: int) -> None:
     """Rows and columns follow the indices, not the memory."""
     (start,) = values([(8, 6, 3, 5)], torch.float64, 0)
     plain = Parameter(start.clone())
@@ -262,7 +266,7 @@ def test_sums_and_maxima_of_no_elements_are_zero(lowering: str) -> None:
         assert not columns.any()
 
 
-def test_tensors_without_elements() -> None:
+def test_tensors_without_elements_are_stepped() -> None:
     params = [Parameter(torch.ones(shape)) for shape in ((3, 0), (0, 3), (0, 2, 2), (0,), (2, 2))]
     optimizer = Adafactor(params)
     for _ in range(2):
@@ -278,7 +282,7 @@ def test_tensors_without_elements() -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("shape", [(3, 3), (65, 64), (700, 900), (300_000, 2), (3, 70_000)])
 def test_maxima_tell_of_nan_and_infinity(lowering: str, shape: Shape) -> None:
-    """NaN stays in its row and its column, in whatever order they are read."""
+    """NaN stays in its row and its column, in whatever order the elements are read."""
     cls, _ = rule("sm3")
     param = Parameter(torch.ones(shape))
     optimizer = cls([param])

@@ -52,7 +52,9 @@ def tables(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_it_is_torchs_step(lowering: str, dtype: torch.dtype, maximize: bool) -> None:
+def test_sparse_gradients_give_torchs_step(
+    lowering: str, dtype: torch.dtype, maximize: bool
+) -> None:
     ours, theirs = tables(dtype), tables(dtype)
     with use_lowering(lowering):
         trained(SGD(ours, lr=0.1, maximize=maximize), ours)
@@ -62,7 +64,7 @@ def test_it_is_torchs_step(lowering: str, dtype: torch.dtype, maximize: bool) ->
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_rule_that_counts(lowering: str) -> None:
+def test_a_rules_scalars_advance_once_a_step(lowering: str) -> None:
     """The rule's scalars advance once a step for any number of values; dense and sparse agree."""
     kind = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
     sparse, dense = tables(torch.float64), tables(torch.float64)
@@ -110,10 +112,10 @@ def test_sixteen_bits_are_rounded_once_a_row() -> None:
     assert param.tolist() == [[0.875] * 3, [1.0] * 3]
 
 
-def repeated(**options: Any) -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
-    """Train our optimizer and torch's; check that ours has a cached step."""
+def cached_and_reference() -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
+    """Return our optimizer, which has a cached step, and torch's, each with its parameters."""
     ours, theirs = tables(), tables()
-    optimizer = SGD([{"params": ours[:2]}, {"params": ours[2:], "lr": 0.2}], lr=0.1, **options)
+    optimizer = SGD([{"params": ours[:2]}, {"params": ours[2:], "lr": 0.2}], lr=0.1)
     reference = torch.optim.SGD([{"params": theirs[:2]}, {"params": theirs[2:], "lr": 0.2}], lr=0.1)
     trained(optimizer, ours)
     trained(reference, theirs)
@@ -122,7 +124,7 @@ def repeated(**options: Any) -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
 
 
 def test_a_rate_that_changes_is_taken_up() -> None:
-    optimizer, ours, reference, theirs = repeated()
+    optimizer, ours, reference, theirs = cached_and_reference()
     for each, params in ((optimizer, ours), (reference, theirs)):
         for step in range(4, 8):
             each.param_groups[1]["lr"] *= 0.5
@@ -132,9 +134,9 @@ def test_a_rate_that_changes_is_taken_up() -> None:
     assert error(ours, theirs) < 1e-6
 
 
-def test_what_changes_is_looked_at_again() -> None:
+def test_a_cached_step_notices_changes() -> None:
     """The cached step notices dense and missing gradients, moved data, other dtypes and groups."""
-    optimizer, ours, reference, theirs = repeated()
+    optimizer, ours, reference, theirs = cached_and_reference()
     late = [Parameter(torch.ones(4, 3)), Parameter(torch.ones(4, 3))]
     for each, params, more in ((optimizer, ours, late[0]), (reference, theirs, late[1])):
         trained(each, params, 1, 4)
@@ -158,7 +160,7 @@ def test_what_changes_is_looked_at_again() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 7])
 def test_an_index_that_is_no_row_changes_nothing(wrong: int) -> None:
-    optimizer, ours, _, _ = repeated()
+    optimizer, ours, _, _ = cached_and_reference()
     before = [param.detach().clone() for param in ours]
     rows = torch.tensor([[0, wrong]])
     ours[0].grad = torch.sparse_coo_tensor(rows, torch.ones(2, 3), (7, 3), check_invariants=False)
@@ -171,7 +173,7 @@ def test_an_index_that_is_no_row_changes_nothing(wrong: int) -> None:
 
 
 def test_versions_advance() -> None:
-    optimizer, ours, _, _ = repeated()
+    optimizer, ours, _, _ = cached_and_reference()
     before = [param._version for param in ours]
     trained(optimizer, ours, 1, 4)
     assert [param._version for param in ours] == [version + 1 for version in before]

@@ -56,7 +56,7 @@ SIZES: list[Size] = [(30,), (30, 1), (30, 3), (30, 15), (30, 16), (30, 4, 5), (3
 
 
 @pytest.mark.parametrize("size", [*SIZES, (1, 3), (5 * 10**6,)], ids=str)
-def test_rows_of_any_width_and_number(size: Size) -> None:
+def test_rows_of_any_width_and_number_agree_with_the_for_loop(size: Size) -> None:
     ours, reference = stepped(size, "fused_cpu"), stepped(size, "forloop")
 
     for found, expected in zip(ours, reference, strict=True):
@@ -65,31 +65,27 @@ def test_rows_of_any_width_and_number(size: Size) -> None:
 
 def test_rows_whose_numbers_begin_or_end_alike_are_told_apart() -> None:
     """Rows come many times, unsorted; the sort looks at eleven bits of a row number at a time."""
-    sparse_rows = torch.tensor(
-        [0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1]
-    )
-    drawn = torch.randint(0, len(sparse_rows), (200,), generator=torch.Generator().manual_seed(0))
+    numbers = torch.tensor([0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1])
+    drawn = torch.randint(0, len(numbers), (200,), generator=torch.Generator().manual_seed(0))
     values = torch.randn(200, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     finals = []
     for lowering in ("fused_cpu", "forloop"):
         param = torch.nn.Parameter(torch.zeros(5 * 10**6, dtype=torch.float64))
         param.grad = torch.sparse_coo_tensor(
-            sparse_rows[drawn][None], values, param.shape, check_invariants=True
+            numbers[drawn][None], values, param.shape, check_invariants=True
         )
         with use_lowering(lowering):
             SGD([param], lr=1.0).step()
         finals.append(param.detach())
 
     torch.testing.assert_close(finals[0], finals[1], rtol=1e-12, atol=1e-13)
-    assert torch.equal(finals[0].nonzero().flatten(), sparse_rows)
+    assert torch.equal(finals[0].nonzero().flatten(), numbers)
 
 
 @pytest.mark.parametrize("size", [(30, 3), (30, 64), (30, 700)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_narrower_types_are_computed_in_float32(dtype: torch.dtype, size: Size) -> None:
-    """The values of a row are added up unrounded, so fused C++ is at least as exact as the
-    for-loop.
-    """
+    """Fused C++ adds up a row's values unrounded, so it is at least as exact as the for-loop."""
     start = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
     finals = {}
     for name, type_ in (("fused_cpu", dtype), ("forloop", dtype), ("exact", torch.float64)):
@@ -123,7 +119,7 @@ def test_any_number_of_threads_has_the_same_bits(size: Size) -> None:
         assert all(map(torch.equal, other, finals[0]))
 
 
-def test_several_parameters_groups_and_a_dense_one() -> None:
+def test_sparse_and_dense_parameters_share_an_optimizer() -> None:
     finals = []
     for lowering in ("fused_cpu", "forloop"):
         sizes: list[Size] = [(30, 3), (7, 20), (30,), (30, 3)]

@@ -162,7 +162,7 @@ def prepared(
 def follow_the_whole(
     cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
 ) -> int:
-    """Check that shards end where whole parameters end that step beside them."""
+    """Check that shards end where whole parameters end; return the rounds of the last step."""
     ranks, kernel = prepared(cls, shapes, mesh, axes, **options)
     rounds = 0
     for number in range(1, STEPS):
@@ -194,7 +194,7 @@ CUTS = [ROWS, COLUMNS, ((3,), (-2,)), ((2, 2), (-2, -1)), ((2, 2), (-2, -2))]
 
 
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
-def test_adafactor(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
+def test_shards_of_adafactor_follow_the_whole(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
     cls, _ = rule("adafactor")
     rounds = follow_the_whole(cls, [*MATRICES, *BATCHES], mesh, axes, weight_decay=0.1)
     # Reductions of rows and columns, the mean over all rows, the size of the update.
@@ -202,7 +202,7 @@ def test_adafactor(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("mesh", "axes"), [((2,), (-3,)), ((2, 2), (-3, -1))], ids=str)
-def test_batches_of_matrices(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
+def test_shards_of_batches_follow_the_whole(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
     assert follow_the_whole(rule("adafactor")[0], BATCHES, mesh, axes) == 2
 
 
@@ -213,34 +213,34 @@ def test_matrices_that_are_whole_and_small_wait_once(shapes: list[Shape]) -> Non
 
 
 @pytest.mark.parametrize("name", ["adafactor", "lamb", "lars"])
-def test_sums_over_vectors(name: str) -> None:
+def test_sums_over_vectors_wait_once(name: str) -> None:
     shapes = [(1,), (2,), (1025,), (70_001,)]
     assert follow_the_whole(rule(name)[0], shapes, (3,), (-1,)) == 1
 
 
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
-def test_scalars_that_reductions_feed(
+def test_scalars_that_reductions_feed_follow_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], name: str
 ) -> None:
     follow_the_whole(rule(name)[0], [*MATRICES, *BATCHES], mesh, axes)
 
 
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
-def test_came(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
+def test_shards_of_came_follow_the_whole(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
     follow_the_whole(rule("came")[0], MATRICES[1:], mesh, axes, lr=0.01)
 
 
 @pytest.mark.parametrize("by_row", [True, False])
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
-def test_old_values_of_rows_and_columns(
+def test_old_values_of_rows_and_columns_follow_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], by_row: bool
 ) -> None:
     follow_the_whole(rule("old_factors")[0], [*MATRICES, *BATCHES], mesh, axes, by_row=by_row)
 
 
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
-def test_every_reduction(
+def test_every_reduction_follows_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
 ) -> None:
     shapes = [*MATRICES, *BATCHES]

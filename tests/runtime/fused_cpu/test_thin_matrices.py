@@ -58,7 +58,7 @@ def test_thin_matrices_follow_the_rule(name: str) -> None:
 
 
 @pytest.mark.usefixtures("low_limit")
-def test_every_reduction_of_thin_matrices(odd: tuple[Any, Algorithm]) -> None:
+def test_every_reduction_of_thin_matrices_follows_the_rule(odd: tuple[Any, Algorithm]) -> None:
     shapes = [shape for shape in (*TALL, *FLAT, *OTHERS) if len(shape) > 1]
     follow_the_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
 
@@ -66,7 +66,7 @@ def test_every_reduction_of_thin_matrices(odd: tuple[Any, Algorithm]) -> None:
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 @pytest.mark.parametrize("name", ["adafactor", "odd"])
-def test_parts_of_thin_matrices(
+def test_shards_of_thin_matrices_follow_the_whole(
     name: str, mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
 ) -> None:
     """All ranks go the same way, also those without elements."""

@@ -120,7 +120,7 @@ def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
 
 
 @inside_interpreter
-def test_mixed_types_in_one_optimizer() -> None:
+def test_each_dtype_of_an_optimizer_has_one_bucket() -> None:
     dtypes = (torch.float64, torch.float32, torch.float16)
     ours, theirs = ([p for dtype in dtypes for p in tensors(dtype)] for _ in range(2))
     optimizer = optgen.optim.AdamW(ours, eps=1e-3)  # torch's for-loop loses 1e-8 in float16

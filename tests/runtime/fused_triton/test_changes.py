@@ -122,7 +122,7 @@ RULES = [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
     ],
 )
 def test_changes_between_steps_are_seen(change: Prepare, rule: tuple[str, Any]) -> None:
-    """One rule after the other: what a change does to Triton's table is the same for all."""
+    """The rules take turns, because a change does the same to the table of each rule."""
     name, options = rule
     with use_lowering("fused_triton"):
         params, ours = trained(lambda p: getattr(optgen.optim, name)(p, **options), change)

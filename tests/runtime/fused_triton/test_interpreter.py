@@ -1,6 +1,6 @@
-"""Test Triton's plain interpreter: every rule gives what the C++ kernel gives.
+"""Test rules in Triton's interpreter: each gives what the C++ kernel gives.
 
-Of four dtypes, every second rule has two, and the others have the other two.
+The rules alternate between two pairs of dtypes.
 """
 
 import threading
@@ -18,8 +18,8 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
-LISTS = ("averaging", "sparse_adam")  # functions, and a rule that takes no dense gradient
-RULES = [path.stem for path in TORCH if path.stem not in LISTS]
+LEFT_OUT = ("averaging", "sparse_adam")  # functions, and a rule that takes no dense gradient
+RULES = [path.stem for path in TORCH if path.stem not in LEFT_OUT]
 MATRICES = ("muon", "row_wise_adagrad")
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 SPREAD = 8
@@ -50,7 +50,7 @@ def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "dtype"), [(x, y) for i, x in enumerate(RULES) for y in [*BOUNDS][i % 2 :: 2]], ids=str
 )
-def test_a_rule(name: str, dtype: torch.dtype) -> None:
+def test_a_rule_gives_what_the_cpp_kernel_gives(name: str, dtype: torch.dtype) -> None:
     bound = BOUNDS[dtype] * (SPREAD if name == "muon" else 1)
     for found, expected in zip(
         stepped(name, dtype, "fused_triton"), stepped(name, dtype, "fused_cpu"), strict=True
@@ -74,7 +74,7 @@ def test_factored_variances_in_16_bits_are_not_zero() -> None:
 
 
 @inside_interpreter
-def test_infinities_warn_of_nothing() -> None:
+def test_infinities_cause_no_warning() -> None:
     param = torch.ones(4, requires_grad=True)
     param.grad = torch.tensor([torch.inf, -torch.inf, torch.nan, 3e38])
     with warnings.catch_warnings(), use_lowering("fused_triton"):
@@ -103,7 +103,7 @@ def test_other_kernels_find_the_interpreter_as_it_is() -> None:
 
 
 @inside_interpreter
-def test_one_thread_after_the_other() -> None:
+def test_threads_take_turns() -> None:
     """The interpreter has one global state; two threads at once would mix their programs."""
     results: list[list[torch.Tensor]] = []
 

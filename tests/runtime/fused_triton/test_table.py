@@ -37,7 +37,7 @@ def test_a_list_without_elements_has_no_blocks() -> None:
     assert made_table([0, 0]).blocks == 0
 
 
-def test_rows_past_32_bits() -> None:
+def test_counts_past_32_bits_fit_the_table() -> None:
     made = made_table([2**33 + 1])
     assert made.rows[0].tolist() == [2**33 + 1]
     assert made.blocks == 2**23 + 1
@@ -49,7 +49,7 @@ def test_fresh_rows_follow_the_addresses() -> None:
     assert made.rows[-1].tolist() == [1, 0]
 
 
-def test_addresses_of_tensors_and_zero_for_absent_streams() -> None:
+def test_absent_streams_have_the_address_zero() -> None:
     tensors = [torch.ones(5), torch.ones(5)]
     made = made_table([5, 5])
     made.point([tensors, []])
@@ -127,7 +127,7 @@ def test_a_subset_picks_in_order() -> None:
         ((torch.float64,) * 2, 2, 512),
     ],
 )
-def test_sixteen_bytes_an_access(types: Any, vector: int, block: int) -> None:
+def test_an_access_takes_sixteen_bytes(types: Any, vector: int, block: int) -> None:
     how = options(types, amd=False)
     assert (how["VECTOR"], how["BLOCK"]) == (vector, block)
 
@@ -173,7 +173,7 @@ def test_a_copy_is_walked_like_its_parameter(name: str) -> None:
     assert copy.is_contiguous() if name in ("holes", "expanded") else same_layout(copy, param)
 
 
-def test_scalars_that_are_in_place_stay_themselves() -> None:
+def test_scalars_on_the_right_device_are_not_copied() -> None:
     state: dict[str, Any] = {"step": torch.tensor(3.0)}
     step = state["step"]
     assert move_scalars_to_param_devices([state], "step", [torch.ones(2)]) == [step]

@@ -1,22 +1,15 @@
 """Test that checkpoints go from a generated class to torch's and back in the middle of training."""
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from runtime.training import error, parameters, train
 
-from optgen import use_lowering
 from optgen.optim import Adam
 
-
-@pytest.fixture(autouse=True, params=["forloop", "fused_cpu"])
-def lowering(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run the test in two lowerings; its result depends on neither."""
-    with use_lowering(request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("each_lowering")
 
 
 def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:

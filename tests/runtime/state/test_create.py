@@ -81,7 +81,7 @@ def test_state_that_begins_as_a_tensor_lr_is_detached_from_it(
     assert not any(value.requires_grad for value in state.values())
 
 
-def test_memory_is_shared() -> None:
+def test_share_memory_shares_the_states() -> None:
     for module in BOTH:
         optimizer = module.Adagrad([Parameter(torch.ones(2))])
         optimizer.share_memory()
@@ -97,7 +97,7 @@ def scalar_devices(optimizer: Any) -> dict[str, str]:
     return {key: value.device.type for key, value in state.items() if not value.dim()}
 
 
-def test_devices_of_scalar_states() -> None:
+def test_scalar_states_have_torchs_devices() -> None:
     """Scalars are on the CPU, except in a capturable group and in ASGD."""
     META.requires_grad_()
     nadam, asgd = optgen.optim.NAdam, optgen.optim.ASGD

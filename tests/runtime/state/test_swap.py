@@ -1,4 +1,4 @@
-"""Test temporary parameters and state: as torch's context manager, message for message."""
+"""Test `swap_in_optimizer_params_and_state`: its steps, and messages equal to torch's."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_step_is_that_of_the_one_swapped_in(name: str) -> None:
     assert not any(map(torch.equal, live, kept[0]))
 
 
-def test_what_was_there_comes_back_after_an_error() -> None:
+def test_parameters_and_state_come_back_after_an_error() -> None:
     params, other = parameters(0), parameters(1)
     (optimizer,) = optimizers("Adam", params)
     state = optimizer.state
@@ -85,7 +85,9 @@ def test_what_was_there_comes_back_after_an_error() -> None:
     assert optimizer.param_groups[0]["params"][0] is params[0]
 
 
-def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+def in_place(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+    """Return a function that changes a state dict in place and returns it."""
+
     def apply(state: dict[str, Any]) -> Any:
         change(state)
         return state
@@ -96,17 +98,17 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]]
 MISTAKES: list[Callable[[dict[str, Any]], Any]] = [
     lambda state: [state],
     lambda state: {"param_groups": state["param_groups"]},
-    broken(lambda state: state["state"].update({torch.ones(1): {}})),
-    broken(lambda state: state["state"].update({0: 3})),
+    in_place(lambda state: state["state"].update({torch.ones(1): {}})),
+    in_place(lambda state: state["state"].update({0: 3})),
     lambda state: {"state": state["state"]},
-    broken(lambda state: state["param_groups"].pop()),
-    broken(lambda state: state["param_groups"].__setitem__(0, [])),
-    broken(lambda state: state["param_groups"][0].update(params="ab")),
-    broken(lambda state: state["param_groups"][0].update(params=["a"])),
-    broken(lambda state: state["param_groups"][1].update(params=[1, 2])),
-    broken(lambda state: state["param_groups"][1].update(other=1)),
-    broken(lambda state: state["param_groups"][1].pop("lr")),
-    broken(lambda state: state["state"].update({7: {}, "more": {}})),
+    in_place(lambda state: state["param_groups"].pop()),
+    in_place(lambda state: state["param_groups"].__setitem__(0, [])),
+    in_place(lambda state: state["param_groups"][0].update(params="ab")),
+    in_place(lambda state: state["param_groups"][0].update(params=["a"])),
+    in_place(lambda state: state["param_groups"][1].update(params=[1, 2])),
+    in_place(lambda state: state["param_groups"][1].update(other=1)),
+    in_place(lambda state: state["param_groups"][1].pop("lr")),
+    in_place(lambda state: state["state"].update({7: {}, "more": {}})),
 ]
 
 

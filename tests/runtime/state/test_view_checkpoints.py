@@ -22,7 +22,7 @@ START = torch.linspace(-1, 2, 48, dtype=torch.float64).reshape(6, 8)
 
 
 def made(kind: Any = Adafactor, **group: Any) -> tuple[Tensor, Any]:
-    """Return a parameter and its optimizer, with a second group that asks for nothing."""
+    """Return a parameter and its optimizer, with a second group that has no view."""
     param, other = Parameter(START.clone()), Parameter(torch.ones(3, dtype=torch.float64))
     rest = [] if kind is Muon else [{"params": [other]}]
     return param, kind([{"params": [param], **group}, *rest], lr=0.1)
@@ -66,7 +66,7 @@ def test_training_goes_on(lowering: str, own: dict[str, Any], tmp_path: Path) ->
         assert torch.equal(value, loaded.state[resumed][key])
 
 
-def test_the_checkpoint_of_a_view() -> None:
+def test_a_checkpoint_has_the_view_and_states_of_its_shape() -> None:
     param, optimizer = made(view=(2, 3, -1))
     train(param, optimizer, 1)
     packed = optimizer.state_dict()
@@ -76,7 +76,7 @@ def test_the_checkpoint_of_a_view() -> None:
     assert shapes == {"step": (), "row_var": (2, 3, 1), "col_var": (2, 1, 8)}
 
 
-def test_groups_that_do_not_ask_are_torchs() -> None:
+def test_groups_without_a_view_are_torchs() -> None:
     ours, theirs = Parameter(START.clone()), Parameter(START.clone())
     optimizer, reference = AdamW([ours]), torch.optim.AdamW([theirs])
     assert list(optimizer.param_groups[0]) == list(reference.param_groups[0])

@@ -32,7 +32,7 @@ def mesh(tmp_path: Path) -> "Iterator[distributed.DeviceMesh]":
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-def test_sharded_and_plain_parameters_in_one_group(
+def test_sharded_and_plain_parameters_share_a_group(
     lowering: str, mesh: "distributed.DeviceMesh"
 ) -> None:
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -108,7 +108,7 @@ class TestARepeatedStep:
         step()
         return optimizer, step
 
-    def test_is_read(self, pair: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_read_in_cpp(self, pair: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch) -> None:
         optimizer, step = pair
         monkeypatch.setattr(dispatch, "gather_batches", lambda *_: pytest.fail("gathered"))
         versions = [param._version for param in self.tensors(optimizer)]
@@ -116,7 +116,7 @@ class TestARepeatedStep:
         step()
         assert [p._version for p in self.tensors(optimizer)] == [v + 2 for v in versions]
 
-    def test_another_placement_is_looked_at(self, pair: "tuple[Any, Any]") -> None:
+    def test_another_placement_ends_it(self, pair: "tuple[Any, Any]") -> None:
         from torch.distributed.tensor import Replicate, Shard
 
         optimizer, step = pair

@@ -38,7 +38,9 @@ def test_numbers_are_the_nearest_shares(block: int, code_map: str, size: float) 
 
 @pytest.mark.parametrize(("block", "code_map"), KINDS)
 @pytest.mark.parametrize("size", [1.0, 1e-29, 1e37])
-def test_what_a_tensor_holds_it_holds_again(block: int, code_map: str, size: float) -> None:
+def test_numbers_that_were_decoded_have_the_same_codes(
+    block: int, code_map: str, size: float
+) -> None:
     for values in (drawn(4001, size), drawn(4001, size).abs()):
         once = quantized(values, block, code_map)
         again = quantized(once.dequantize(), block, code_map)
@@ -61,7 +63,7 @@ def test_every_code_is_used_and_read_back(code_map: str) -> None:
     assert SHARES[code_map] == sorted(SHARES[code_map])
 
 
-def test_a_block_without_a_number() -> None:
+def test_nan_and_infinity_spoil_their_block_only() -> None:
     values = drawn(640)
     values[3], values[100], values[200] = torch.nan, torch.inf, 1e38
     values[256:320] *= 1e-32

@@ -19,7 +19,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
+def forget_reader() -> Iterator[None]:
     """Forget whether there is a reader, so that the test finds out anew."""
     reader.cache_clear()
     yield
@@ -64,7 +64,7 @@ def no_compiler(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(library_cache, "library", fail)
 
 
-def anything(patch: pytest.MonkeyPatch) -> None:
+def unforeseen_error(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tensor_reader, "measure_layout", lambda: {}["what nobody thought of"])
 
 
@@ -77,7 +77,7 @@ OBSTACLES: list[Patch] = [
     no_library,
     another_layout,
     no_compiler,
-    anything,
+    unforeseen_error,
 ]
 
 
@@ -195,7 +195,8 @@ def test_old_bytes_in_memory_do_not_change_the_layout() -> None:
     assert len(found) == 1
 
 
-def test_two_threads_never_share_the_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_cached_step_refuses_a_second_call() -> None:
+    """Two threads would share its scratch memory."""
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = Adam([param])

@@ -64,7 +64,7 @@ def log_of(message: str) -> Path:
         ("-O2 g++", "'-O2' is not found"),
     ],
 )
-def test_a_name_that_is_no_compiler(
+def test_a_name_that_is_no_compiler_is_refused(
     chosen: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", chosen)
@@ -81,7 +81,7 @@ def test_an_empty_name_counts_as_unset(chosen: str, monkeypatch: pytest.MonkeyPa
     assert compiler.find() == usual
 
 
-def test_a_path_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_with_spaces_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaced = tmp_path / "my tools"
     spaced.mkdir()
     script(spaced, monkeypatch, 'exec $REAL "$@"')
@@ -91,7 +91,9 @@ def test_a_path_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert library_cache.library("answer", SOURCE).is_file()
 
 
-def test_a_compiler_behind_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_behind_another_program_is_part_of_the_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the compiler behind `env` changes, its identity changes."""
     path = script(tmp_path, monkeypatch, 'exec $REAL "$@"')
     monkeypatch.setenv("CXX", f"env {path}")
@@ -131,7 +133,7 @@ def is_ended(process: int) -> bool:
     return False
 
 
-def test_threads_that_wait_for_a_hanging_build(
+def test_threads_that_wait_for_a_hanging_build_do_not_build_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hanging build frees the lock for the waiting threads, and none of them builds again."""
@@ -149,7 +151,9 @@ def test_threads_that_wait_for_a_hanging_build(
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
-def test_a_text_that_is_no_time_limit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_no_time_limit_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", text)
     assert f"OPTGEN_COMPILE_TIMEOUT is {text!r}: set it to seconds" in failure()
 
@@ -168,7 +172,7 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     assert is_ended(int((tmp_path / "own").read_text()))
 
 
-def test_an_interrupt_while_the_compiler_is_being_started(
+def test_an_interrupt_ends_a_compiler_that_is_being_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, "exec sleep 60")
@@ -195,7 +199,7 @@ def test_an_interrupt_while_the_compiler_is_being_started(
         ("File size limit exceeded signal terminated program as", "File too large"),
     ],
 )
-def test_a_full_disk_or_quota(
+def test_a_full_disk_or_quota_is_reported(
     printed: str, says: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
@@ -208,7 +212,7 @@ def test_a_full_disk_or_quota(
     assert "no C++ compiler" not in said
 
 
-def test_room_in_the_next_folder(
+def test_a_full_folder_is_left_for_the_next(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(
@@ -222,7 +226,7 @@ def test_room_in_the_next_folder(
     assert not list(cache.iterdir())
 
 
-def test_files_may_not_grow(cache: Path) -> None:
+def test_a_limit_on_the_size_of_files_is_reported(cache: Path) -> None:
     """The system limits the size of files; the compiler itself works."""
     code = f"""
 import resource
@@ -239,10 +243,10 @@ except library_cache.CompileError as error:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
 
 
-def test_temporary_files_of_the_compiler_are_ours(
+def test_temporary_files_of_the_compiler_end_with_the_build(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compiler's temporary files end with the build, whether it succeeds or fails."""
+    """TMPDIR is a folder of this build in the cache."""
     script(tmp_path, monkeypatch, f'echo "$TMPDIR" > {tmp_path}/used; exec $REAL "$@"')
     library_cache.library("answer", SOURCE)
 
@@ -263,13 +267,17 @@ def test_temporary_files_of_the_compiler_are_ours(
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "ran out of memory"),
     ],
 )
-def test_no_memory(text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_is_reported_after_one_try(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
     assert says in failure()
     assert (tmp_path / "log").read_text() == "\n"  # one try: other flags need as much memory
 
 
-def test_a_program_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_cannot_be_started_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = script(tmp_path, monkeypatch, "")
     path.write_text("#!/nowhere/sh\n")
     assert "cannot be started (No such file or directory): set CXX to another" in failure()
@@ -298,7 +306,9 @@ def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_compiler_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_is_too_old_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(tmp_path, monkeypatch, 'case "$*" in *17*) echo "error: no C++17" >&2; exit 1;; esac')
     said = failure()
 
@@ -308,14 +318,16 @@ def test_a_compiler_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_program_that_is_no_compiler(
+def test_a_program_that_is_no_compiler_is_reported(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"exit {status}")
     assert "cannot build even a small C++17 program" in failure()
 
 
-def test_a_compiler_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_breaks_off_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(tmp_path, monkeypatch, 'echo "internal compiler error: Segmentation fault"; exit 1')
     assert "a defect of the compiler: set CXX to another compiler" in failure()
 

@@ -125,7 +125,7 @@ def test_the_bits_of_a_dtype_do_not_depend_on_others(cls: Any, dtype: torch.dtyp
     assert all(map(torch.equal, alone, mixed))
 
 
-def test_a_float32_parameter_that_comes_later() -> None:
+def test_a_float32_parameter_that_comes_later_gets_a_kernel() -> None:
     """A kernel of a float64 model reads float32 step counts, but cannot take float32 parameters."""
     params, expected = parameters(torch.float64), parameters(torch.float32)
     optimizer = Adafactor(params)
@@ -142,7 +142,7 @@ def test_a_float32_parameter_that_comes_later() -> None:
     assert all(map(torch.equal, optimizer.param_groups[1]["params"], expected))
 
 
-def test_a_gradient_of_a_lower_type_beside_a_double() -> None:
+def test_a_float32_gradient_of_a_double_is_read_in_its_own_dtype() -> None:
     """The next cached step reads the gradient in its own dtype."""
     params, expected = parameters(torch.float64), parameters(torch.float64)
     optimizers = [Adafactor(params), Adafactor(expected)]
@@ -161,7 +161,7 @@ def test_a_gradient_of_a_lower_type_beside_a_double() -> None:
     assert all(map(torch.equal, params, expected))
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("with_and_without_reader")
 def test_a_step_count_of_any_type_builds_nothing() -> None:
     """The cached step stays, and takes the new step count."""
     params, expected = parameters(torch.float32), parameters(torch.float32)
@@ -169,30 +169,30 @@ def test_a_step_count_of_any_type_builds_nothing() -> None:
     with use_lowering("fused_cpu"):
         for optimizer in optimizers:
             optimizer.step()
-        repeat = optimizers[0]._context.cached
+        cached = optimizers[0]._context.cached
         for state in optimizers[0].state.values():
             state["step"] = state["step"].double()
         for optimizer in optimizers:
             optimizer.step()
 
-    assert optimizers[0]._context.cached is repeat
+    assert optimizers[0]._context.cached is cached
     assert kernel_count() == 1
     assert all(map(torch.equal, params, expected))
 
 
 def test_a_rule_of_one_sweep_is_built_for_the_dtypes_at_hand() -> None:
-    known = []
+    bits = []
     with use_lowering("fused_cpu"):
         for dtype in (torch.float32, torch.float64):
             SGD(parameters(dtype)).step()
             kernel = kernel_loader.kernel_or_reason(SGD)
             assert isinstance(kernel, Kernel)
-            known.append(kernel.dtype_bits)
+            bits.append(kernel.dtype_bits)
 
     single, double = (
         dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)
     )
-    assert known == [single, single | double]
+    assert bits == [single, single | double]
 
 
 @pytest.mark.parametrize(

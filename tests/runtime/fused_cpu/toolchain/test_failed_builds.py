@@ -56,7 +56,7 @@ def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize("chosen", ["g++ '", "/nowhere/g++", "/tmp", "''"])
-def test_a_step_with_a_program_that_does_not_compile(
+def test_a_warning_names_a_program_that_does_not_compile(
     chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", chosen)
@@ -67,7 +67,9 @@ def test_a_step_with_a_program_that_does_not_compile(
 
 
 @pytest.mark.usefixtures("no_kernels")
-def test_a_step_with_a_compiler_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_compiler_that_hangs_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The compiler is tried once, for any number of libraries."""
     hanging = tmp_path / "hanging"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -86,7 +88,7 @@ def test_a_step_with_a_compiler_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.usefixtures("no_kernels")
-def test_a_step_with_a_limit_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_names_a_time_limit_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "5 minutes")
     params = parameters()
     give_gradients(params, 0)

@@ -92,7 +92,7 @@ def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
         close(copy)
 
 
-def test_patience_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_lock, "_PATIENCE", 0.2)
     with exclusive(path):
         another = Another(path)
@@ -101,7 +101,7 @@ def test_patience_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert list(path.parent.iterdir())  # the lock file is not removed
 
 
-def test_where_there_are_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_locks_stops_no_build(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -110,7 +110,9 @@ def test_where_there_are_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert Another(path).is_past(within=20)
 
 
-def test_where_no_lock_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_cannot_be_written_stops_no_build(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
     with exclusive(path):
         assert Another(path).is_past(within=20)

@@ -135,7 +135,9 @@ def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -
     assert compiler.find() is None
 
 
-def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_writable_cache_a_temporary_folder_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
 
     path = library_cache.library("answer", SOURCE)
@@ -145,7 +147,9 @@ def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> N
     assert library_cache.library("answer", SOURCE) == path
 
 
-def test_a_full_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_is_left_for_another_folder(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replace = os.replace
 
     def full(source: Path, target: Path) -> None:
@@ -276,7 +280,7 @@ def test_a_killed_build_does_not_stop_the_next(
     assert not left.exists()
 
 
-def test_flags_the_compiler_does_not_know(
+def test_flags_the_compiler_does_not_know_are_left_out(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = wrapped(tmp_path, monkeypatch, 'case "$*" in *-march=native*) exit 1;; esac')
