@@ -13,8 +13,8 @@ from torch import Tensor
 from optgen.runtime.eager.owner_layouts import Axes, Layout, layouts, travelling_axes
 from optgen.runtime.eager.owner_step import OwnerStep
 from optgen.runtime.rule import Rule
-from optgen.runtime.sharded import all_to_all
-from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.choose_owners import choose_owners
+from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.sharded.wide_reductions import WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis, own_shard
 
@@ -102,7 +102,7 @@ def _resumed(update: Any, answer: Any) -> Any:
 def _answers(asked: list[list[Any]]) -> list[Any]:
     """Answer the lists of requests of all ranks."""
     for listed in asked:
-        all_to_all._assign_owners(each for each in listed if isinstance(each, Gather))
+        choose_owners(each for each in listed if isinstance(each, Gather))
     columns = [_answer(list(together)) for together in zip(*asked, strict=True)]
     return [list(answers) for answers in zip(*columns, strict=True)]
 

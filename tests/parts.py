@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.sharded.all_reduce import Partial
-from optgen.runtime.sharded.all_to_all import Gather, Scatter
 from optgen.runtime.sharded.collectives import Collectives
+from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.tensors.sharding import ShardedAxis
 
 RANKS = 2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuzz import eight_bits
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
-from fuzz.bounded_words import STORE, bounded_meanings
+from fuzz.bounded_ops import STORE, bounded_meanings
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
 from optgen.ir.evaluate import Member, evaluate_together, facts_of
 from optgen.ir.nodes import Call, If, Program, Stmt

@@ -26,10 +26,10 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import is_wide
+from optgen.lowerings.python.aliasing import read_after_write
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.permutations import permute_by_index
-from optgen.lowerings.python.shared_memory import read_after_write
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.rewrite import map_values

@@ -22,8 +22,8 @@ from optgen.runtime.eager.scalars import advance
 from optgen.runtime.eager.working_copies import equal_count
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.all_reduce import Partial
-from optgen.runtime.sharded.all_to_all import Gather, Scatter
 from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.tensors.sharding import own_shard
 
 Columns: TypeAlias = Sequence[list[Tensor]]

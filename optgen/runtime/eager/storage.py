@@ -62,7 +62,7 @@ def rounded_at_random(x: T, chance: T, eps: float) -> T:
     becomes infinite. The derivative of the result by x is 1.
     """
     if isinstance(x, TensorList):
-        pairs = zip(x.tensors, chance.tensors, strict=True)  # type: ignore[union-attr]
+        pairs = zip(x.tensors, chance.tensors, strict=True)
         return TensorList([rounded_at_random(tensor, at, eps) for tensor, at in pairs])
     with torch.no_grad():
         size = x.abs()

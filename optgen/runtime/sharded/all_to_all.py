@@ -16,59 +16,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, distributed
 
+from optgen.runtime.sharded.choose_owners import choose_owners
+from optgen.runtime.sharded.matrix_requests import Gather, Scatter, Shape, resized
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from optgen.runtime.tensors.sharding import ShardedAxis
-
-Shape = tuple[int, ...]
 Held = dict[int, Tensor]  # this rank's data of each matrix, by the matrix's index in the request
-
-
-class Gather:
-    """A request for the whole matrices that this rank owns, in order.
-
-    Args:
-        shards: this rank's shard of each matrix; all have one shape and dtype.
-        shape: the shape of a whole matrix.
-        sharded_axes: the sharded axes that are gathered, outermost sharding first.
-        leader: a request of the same step, whose owners this one takes. Its tensors are sharded
-            over the same groups of ranks, along any axes.
-    """
-
-    def __init__(
-        self,
-        shards: Sequence[Tensor],
-        shape: Shape,
-        sharded_axes: tuple[ShardedAxis, ...],
-        leader: Gather | None = None,
-    ) -> None:
-        self.shards, self.sharded_axes, self.leader = shards, sharded_axes, leader
-        self.shapes = [shape]  # of a whole matrix, then of this rank's data after each sharding
-        for axis in sharded_axes:
-            shape = _resized(shape, axis.dim, axis.sizes(shape[axis.dim])[axis.rank])
-            self.shapes.append(shape)
-        self.owners: list[Shape] = []  # of each matrix: the owner's rank in each axis's group
-
-    @property
-    def owned(self) -> list[int]:
-        """The indices of the matrices that this rank owns."""
-        here = tuple(axis.rank for axis in self.sharded_axes)
-        return [index for index, owner in enumerate(self.owners) if owner == here]
-
-
-class Scatter:
-    """A request for this rank's shards of the results that owners computed from matrices."""
-
-    def __init__(self, results: Sequence[Tensor], gathered: Gather) -> None:
-        self.gathered = gathered
-        # Results travel in the dtype of the shards: a rank that owns no matrix knows only that one.
-        self.results = [matrix.to(gathered.shards[0].dtype) for matrix in results]
 
 
 def gather(requests: Sequence[Gather]) -> list[list[Tensor]]:
     """Return, for each request of a step, the whole matrices that this rank owns."""
-    _assign_owners(requests)
+    choose_owners(requests)
     held: list[Held] = [dict(enumerate(request.shards)) for request in requests]
     for depth in range(1, _depth(requests) + 1):
         for group, indices in _batches(requests, -depth):
@@ -84,39 +43,6 @@ def scatter(requests: Sequence[Scatter]) -> list[list[Tensor]]:
         for group, indices in _batches(gathered, level):
             _reshard(group, [(gathered[index], held[index]) for index in indices], level)
     return [list(matrices.values()) for matrices in held]
-
-
-def _assign_owners(requests: Iterable[Gather]) -> None:
-    """Give each matrix to the rank with the least work so far; all ranks find the same owners."""
-    loads: dict[tuple[ProcessGroup, ...], list[int]] = {}
-    for request in requests:
-        if request.leader:
-            request.owners = _owners_like(request, request.leader)
-            continue
-        counts = [axis.shard_count for axis in request.sharded_axes]
-        groups = tuple(axis.group for axis in request.sharded_axes)
-        load = loads.setdefault(groups, [0] * prod(counts))
-        cost = prod(request.shapes[0]) * min((1, *request.shapes[0])[-2:])
-        for _ in request.shards:
-            owner = load.index(min(load))
-            load[owner] += cost
-            request.owners.append(_coordinates(owner, counts))
-
-
-def _owners_like(request: Gather, leader: Gather) -> list[Shape]:
-    """Return the owners of another request, whose sharded axes may have another order."""
-    places = {axis.group: place for place, axis in enumerate(leader.sharded_axes)}
-    order = [places[axis.group] for axis in request.sharded_axes]
-    return [tuple(owner[place] for place in order) for owner in leader.owners]
-
-
-def _coordinates(index: int, counts: Sequence[int]) -> Shape:
-    """Convert a flat rank to its rank in the group of each axis."""
-    ranks = []
-    for count in reversed(counts):
-        index, rank = divmod(index, count)
-        ranks.append(rank)
-    return tuple(reversed(ranks))
 
 
 def _depth(requests: Iterable[Gather]) -> int:
@@ -148,7 +74,7 @@ def _unshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) 
             sent[request.owners[index][level]].append(piece)
         stay_here = [index for index in held if request.owners[index][level] == axis.rank]
         for rank, size in enumerate(axis.sizes(outer[axis.dim])):
-            shapes[rank] += [_resized(outer, axis.dim, size)] * len(stay_here)
+            shapes[rank] += [resized(outer, axis.dim, size)] * len(stay_here)
     received = [iter(tensors) for tensors in _exchange(group, sent, shapes, moved[0][0].shards[0])]
     for request, held in moved:
         axis = request.sharded_axes[level]
@@ -197,7 +123,3 @@ def _exchange(
     distributed.all_to_all_single(incoming, outgoing, list(map(sum, counts)), sizes, group=group)
     parts = iter(incoming.split([count for listed in counts for count in listed]))
     return [tuple(next(parts).view(shape) for shape in listed) for listed in shapes]
-
-
-def _resized(shape: Shape, dim: int, size: int) -> Shape:
-    return (*shape[:dim], size, *shape[dim + 1 :])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from optgen.runtime.sharded.all_reduce import Partial
-from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.tensors.sharding import ShardedAxis
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
-from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
+from optgen.runtime.sharded.all_to_all import gather, scatter
+from optgen.runtime.sharded.matrix_requests import Gather, Scatter
 from optgen.runtime.sharded.wide_reductions import WideReduction, reduce_wide
 
 Request: TypeAlias = Sequence[Partial | Gather | Scatter] | Gather | Scatter | WideReduction

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
-from optgen.runtime.fused_cpu.toolchain import build_log, compiler
+from optgen.runtime.fused_cpu.toolchain import compile_errors, compiler
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
 from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
 
@@ -99,9 +99,9 @@ def _build(command: list[str], source: str, path: Path) -> Path:
         try:
             compiler.build(command, text, library)
         except RefusedError as refused:
-            log = build_log.save(path, refused.log, source)
+            log = compile_errors.save_log(path, refused.log, source)
             capable = compiler.builds_anything(command, folder)
-            raise build_log.build_error(command, path, refused.log, log, capable) from None
+            raise compile_errors.compile_error(command, path, refused.log, log, capable) from None
         checksum.write_text(_sha256(library.read_bytes()))
         files.move(checksum, checksum_of(path))
         files.move(library, path)

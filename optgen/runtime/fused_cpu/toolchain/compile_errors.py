@@ -16,7 +16,7 @@ _BROKEN = re.compile("internal compiler error|Segmentation fault|frontend comman
 _LINES = 10  # of compiler output in a message: C++ templates cause very long output
 
 
-def save(library: Path, log: str, source: str) -> Path | None:
+def save_log(library: Path, log: str, source: str) -> Path | None:
     """Write the compiler's commands and output to a log, and the source beside the log.
 
     Returns:
@@ -38,7 +38,7 @@ def _places(library: Path) -> list[Path]:
     return [temporary] if is_temporary(library.parent) else [path, temporary]
 
 
-def build_error(
+def compile_error(
     command: list[str], library: Path, log: str, log_path: Path | None, capable: bool
 ) -> CompileError:
     """Return an error that says whether the compiler or optgen is at fault, and the way out.

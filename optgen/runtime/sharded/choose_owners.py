@@ -1,0 +1,45 @@
+"""Choose the rank that computes each matrix of a step: its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from optgen.runtime.sharded.matrix_requests import Gather, Shape
+
+
+def choose_owners(requests: Iterable[Gather]) -> None:
+    """Give each matrix to the rank with the least work so far; all ranks find the same owners."""
+    loads: dict[tuple[ProcessGroup, ...], list[int]] = {}
+    for request in requests:
+        if request.leader:
+            request.owners = _owners_like(request, request.leader)
+            continue
+        counts = [axis.shard_count for axis in request.sharded_axes]
+        groups = tuple(axis.group for axis in request.sharded_axes)
+        load = loads.setdefault(groups, [0] * prod(counts))
+        cost = prod(request.shapes[0]) * min((1, *request.shapes[0])[-2:])
+        for _ in request.shards:
+            owner = load.index(min(load))
+            load[owner] += cost
+            request.owners.append(_coordinates(owner, counts))
+
+
+def _owners_like(request: Gather, leader: Gather) -> list[Shape]:
+    """Return the owners of another request, whose sharded axes may have another order."""
+    places = {axis.group: place for place, axis in enumerate(leader.sharded_axes)}
+    order = [places[axis.group] for axis in request.sharded_axes]
+    return [tuple(owner[place] for place in order) for owner in leader.owners]
+
+
+def _coordinates(index: int, counts: Sequence[int]) -> Shape:
+    """Convert a flat rank to its rank in the group of each axis."""
+    ranks = []
+    for count in reversed(counts):
+        index, rank = divmod(index, count)
+        ranks.append(rank)
+    return tuple(reversed(ranks))
