@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor, nn
 
-from optgen.bench.measure import Budget, Figures, compare
+from optgen.bench.measure import Budget, StepTimes, compare
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.bench.roofline import Roofline
 from optgen.bench.tensor_lists import LISTS
@@ -66,7 +66,7 @@ class Limit:
         self._roofline.take_gradients()
 
 
-def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, Figures]:
+def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, StepTimes]:
     """Return the milliseconds of an update by each way."""
     modules = {"optgen": swa_utils, "torch": torch.optim.swa_utils}
     variants: dict[str, Variant] = {

@@ -20,6 +20,7 @@ from optgen import compose, modifiers, optim
 
 SHAPES = ((5000, 500),) * 10
 _DECAY = 0.999
+WARM_UP = 2  # untimed rounds
 
 
 def parameters() -> list[Tensor]:
@@ -68,14 +69,14 @@ def main() -> None:
     options = parser.parse_args()
     steps = variants()
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(options.rounds + 2):
+    for _ in range(options.rounds + WARM_UP):
         for name, step in steps.items():
             started = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - started)
-    plain = min(times["AdamW"][2:])
+    plain = min(times["AdamW"][WARM_UP:])
     for name, taken in times.items():
-        least, median = min(taken[2:]), statistics.median(taken[2:])
+        least, median = min(taken[WARM_UP:]), statistics.median(taken[WARM_UP:])
         print(f"{name:30} {1e3 * least:7.1f} ms {1e3 * median:7.1f} ms  x{least / plain:.2f}")
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import optgen.optim
-from optgen.bench.measure import Budget, Figures, compare
+from optgen.bench.measure import Budget, StepTimes, compare
 from optgen.bench.variants import Variant
 
 TENSORS = 200
@@ -77,7 +77,7 @@ class SameShapeStepper:
 
 def measured(
     name: str, options: dict[str, Any], shape: tuple[int, ...], mesh: Any, seconds: float
-) -> dict[str, Figures]:
+) -> dict[str, StepTimes]:
     """Return the figures of ours and torch's, for plain tensors and DTensors."""
     variants: dict[str, Variant] = {
         f"{source} {'DTensor' if sharded else 'plain'}": SameShapeStepper(
@@ -86,11 +86,10 @@ def measured(
         for source, module in (("optgen", optgen.optim), ("torch", torch.optim))
         for sharded in (False, True)
     }
-    renew = lambda: [torch.randn(shape) for _ in range(TENSORS)]  # noqa: E731
-    return compare(variants, renew, Budget(seconds))
+    return compare(variants, lambda: [torch.randn(shape) for _ in range(TENSORS)], Budget(seconds))
 
 
-def _cells(found: dict[str, Figures], source: str) -> str:
+def _cells(found: dict[str, StepTimes], source: str) -> str:
     plain, sharded = found[f"{source} plain"], found[f"{source} DTensor"]
     ratios = [sharded[key] / plain[key] for key in ("median", "min")]
     return f"{plain['median']:.3f} | {sharded['median']:.3f} | x{ratios[0]:.2f} (x{ratios[1]:.2f})"

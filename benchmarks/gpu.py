@@ -133,7 +133,7 @@ def plan(given: argparse.Namespace) -> Tasks:
 
 
 def summary(results: Results, out: Path) -> int:
-    """Print what failed."""
+    """Print what failed; return the exit status."""
     failed = list(results.failed())
     print(
         f"\n{len(results.done)} results, {len(failed)} failed checks, in {out}", *failed, sep="\n  "

@@ -25,6 +25,7 @@ from benchmarks.gpu_device import (
     synchronize,
     timed,
 )
+from benchmarks.gpu_results import Result
 from optgen import use_lowering
 from optgen.bench.tensor_lists import FOR_ALL, LISTS, TensorList
 
@@ -40,7 +41,6 @@ COMPILED = ("2.5e7", "resnet50")
 """The lists for `torch.compile(opt.step)`. Longer ones take minutes to compile."""
 ALSO_BFLOAT16 = ("2.5e7", "1e6")
 
-Result = dict[str, Any]
 Make = Callable[[Any], torch.optim.Optimizer]
 
 

@@ -22,6 +22,7 @@ from optgen import compose, modifiers, optim
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.bench.roofline import Roofline
 
+WARM_UP = 2  # untimed rounds
 LISTS = {"25 million": [(5000, 500)] * 10, "2,000 of 256": [(16, 16)] * 2000}
 VARIANTS: dict[str, tuple[Any, ...]] = {
     "masters": (modifiers.master, modifiers.state_dtype("float32")),
@@ -76,16 +77,16 @@ def measure(shapes: Shapes, rounds: int) -> None:
         steps |= {name: optimizer.step, f"limit of {name}": limit(optimizer)}
     steps["torch"] = by_torch(shapes)
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds + 2):
+    for _ in range(rounds + WARM_UP):
         for name, step in steps.items():
             started = time.perf_counter()
             step()
             times[name].append(1e3 * (time.perf_counter() - started))
-    least = {name: min(taken[2:]) for name, taken in times.items()}
+    least = {name: min(taken[WARM_UP:]) for name, taken in times.items()}
     for name in (*VARIANTS, "torch"):
         bound = least.get(f"limit of {name}")
         share = f", {bound / least[name]:.2f} of the limit" if bound else ""
-        median = statistics.median(times[name][2:])
+        median = statistics.median(times[name][WARM_UP:])
         ratio = least[name] / least["torch"]
         print(f"  {name:20} {least[name]:7.2f} ms {median:7.2f} ms  x{ratio:.2f}{share}")
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from optgen import compose, explain, modifiers, optim
 
 SHAPES = ((1000, 1000),) * 25
+WARM_UP = 2  # untimed rounds
 
 
 def parameters() -> list[Tensor]:
@@ -46,13 +47,13 @@ def compare(name: str, base: Any, rounds: int, **options: Any) -> None:
     plain = compose(base)(parameters(), **options)
     codes = compose(base, modifiers.quantized())(parameters(), **options)
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds + 2):
+    for _ in range(rounds + WARM_UP):
         for optimizer, taken in zip((plain, codes), times, strict=True):
             started = time.perf_counter()
             optimizer.step()
             taken.append(1e3 * (time.perf_counter() - started))
-    least = [min(taken[2:]) for taken in times]
-    median = [statistics.median(taken[2:]) for taken in times]
+    least = [min(taken[WARM_UP:]) for taken in times]
+    median = [statistics.median(taken[WARM_UP:]) for taken in times]
     print(
         f"{name:8} float32 {least[0]:7.1f} ms {median[0]:7.1f} ms, 8 bits {least[1]:7.1f} ms "
         f"{median[1]:7.1f} ms: x{least[1] / least[0]:.2f} x{median[1] / median[0]:.2f}, "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import optgen.optim
-from optgen.bench.measure import Budget, Figures, compare
+from optgen.bench.measure import Budget, StepTimes, compare
 
 TABLES = {  # rows x width, values of a gradient
     "1e6 x 64, 8192 values": (10**6, 64, 8192),
@@ -53,7 +53,7 @@ def gradient(rows: int, width: int, count: int) -> Tensor:
     return torch.sparse_coo_tensor(drawn, values, (rows, width), check_invariants=True)
 
 
-def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, Figures]:
+def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, StepTimes]:
     """Return the milliseconds of a step by each way. Every round has a new batch."""
     kinds: dict[str, Callable[[Any], Any]] = {
         "torch": partial(getattr(torch.optim, name), lr=1e-3),

@@ -22,7 +22,7 @@ def trust(step: float) -> Options:
 
 
 def shares(step: float) -> Options:
-    """Return result 20's shares of the momentum, which fades, and of softer directions."""
+    """Return result 20's shares: of the momentum, which fades, and of softer directions."""
     soft = min(0.8, max(0.0, (step - 2500) / (3010 - 2500)))
     return {"contra": 0.2 * (1 - min(1.0, step / 2000)), "soft": soft}
 
@@ -34,7 +34,7 @@ def shares_and_pull(step: float) -> Options:
 
 
 def aurora_options(steps: int) -> Callable[[float], Options]:
-    """Return how momentum, which grows and falls, and the share of the raw one change."""
+    """Return Aurora's options by step: a momentum that grows and falls, and a share that fades."""
 
     def changing(step: float) -> Options:
         fallen = min(1.0, max(1 - step / 300, (step - steps + 100) / 100, 0.0))

@@ -50,7 +50,7 @@ def softened(
     beta2: float = 0.95,
     others_changing: Callable[[float], Options] = lambda step: {},
 ) -> Result:
-    """Return result 20 or one that adds to it. Its rates fall as powers of the steps to an end."""
+    """Return result 20 or one that adds to it. Rates fall as powers of the steps left to `end`."""
 
     def way(slope: float, lr: float) -> Schedule:
         return power_cool(end, slope / lr)

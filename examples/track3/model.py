@@ -24,7 +24,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention whose queries and keys have the norm 1 and turn with their places."""
+    """Causal attention: queries and keys have a root mean square of 1, and turn by their places."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from examples.track3.schedules import Schedule
 from optgen.optim import AdamW
 
 Class = Callable[[], type[Any]]
-"""Returns a class of optimizers: made when it is needed, for a composition takes a moment."""
+"""Returns an optimizer's class. It is made when it is needed, because composing takes a moment."""
 Options = dict[str, Any]
 SPECS = Path(__file__).parent / "specs"
 
@@ -58,7 +58,7 @@ class Result:
         log: the file that begins with its training script, in the track's folder `results/`.
         steps: how many steps its schedules are made for.
         matrices: returns the class for the matrices of the blocks.
-        hidden: the groups of these matrices, which belong to the first whose key is in their name.
+        hidden: their groups; a matrix belongs to the first group whose key is in the matrix's name.
         others: the groups `embed`, `head` and `vectors`, which holds gains and biases.
         rest: returns the class for these.
         scaled: whether the blocks' projections begin at scaled weights instead of zeros.

@@ -9,7 +9,7 @@ Schedule = Callable[[float], float]
 
 
 def cooled(steps: int, share: float, power: float = 1.0, low: float = 0.0) -> Schedule:
-    """Return 1, then a way down to a low factor during the last share of a number of steps."""
+    """Return a factor of 1 that falls to `low` during the last share of a number of steps."""
 
     def factor(step: float) -> float:
         left = max(0.0, (1 - step / steps) / share)
@@ -24,5 +24,5 @@ def warmed(steps: int, schedule: Schedule) -> Schedule:
 
 
 def power_cool(steps: int, slope: float, power: float = 1.2) -> Schedule:
-    """Return 1, later the slope times a power of the number of steps that are left."""
+    """Return a factor: the slope times a power of the number of steps left, but at most 1."""
     return lambda step: min(1.0, slope * max(0.0, steps - step) ** power)

@@ -1,4 +1,4 @@
-"""Text for a small model: the documentation of Python's language that Python brings along."""
+"""Text for a small model: the documentation of Python's language, which ships with Python."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Text:
         return cls(train, validation)
 
     def batch(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return pieces of the text to train on, and the bytes that follow each of theirs."""
+        """Return pieces of the text to train on, and for each byte of them the one that follows."""
         starts = torch.randint(len(self.train) - length, (size,), generator=generator)
         pieces = torch.stack([self.train[i : i + length + 1] for i in starts.tolist()])
         return pieces[:, :-1], pieces[:, 1:]

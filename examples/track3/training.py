@@ -18,7 +18,7 @@ from examples.track3.text import Text
 
 @dataclass(frozen=True)
 class Setup:
-    """A training: its steps, the pieces of text in a batch, their length, steps to a validation."""
+    """A training: its steps, pieces of text in a batch, their length, steps between validations."""
 
     steps: int = 200
     batch: int = 16

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from optgen.bench.variants import Variant
 
-Figures = dict[str, float]
+StepTimes = dict[str, float]
 """Milliseconds of a step: `median` and `min` if repeated, `cold` and `cold_min`; `samples`."""
 
 _LONG = 0.02  # seconds for which a sample repeats the step
-_ENDLESS = 0.2  # such a step exceeds every cache, so repeated steps are as slow as a cold one
+_SLOW_STEP = 0.2  # seconds; such a step exceeds every cache, so repeating makes it no faster
 _CACHES = 64 << 20  # bytes of other data that replace the contents of the caches
 
 
@@ -55,7 +55,7 @@ class _Samples:
     repeated: list[float] = field(default_factory=list)
     spent: float = 0.0
 
-    def figures(self) -> Figures:
+    def figures(self) -> StepTimes:
         return {
             "median": statistics.median(self.repeated),
             "min": min(self.repeated),
@@ -67,7 +67,7 @@ class _Samples:
 
 def compare(
     variants: Mapping[str, Variant], renew: Callable[[], Sequence[Tensor]], budget: Budget
-) -> dict[str, Figures]:
+) -> dict[str, StepTimes]:
     """Return the figures of every variant. Each round has new gradients, the same for all."""
     return compare_redrawn(lambda: variants, renew, budget, draws=1)
 
@@ -77,7 +77,7 @@ def compare_redrawn(
     renew: Callable[[], Sequence[Tensor]],
     budget: Budget,
     draws: int,
-) -> dict[str, Figures]:
+) -> dict[str, StepTimes]:
     """Return the figures of variants that `draw` creates anew, `draws` times."""
     other_data = torch.zeros(_CACHES, dtype=torch.uint8)
     samples: defaultdict[str, _Samples] = defaultdict(_Samples)
@@ -112,7 +112,7 @@ def _sample(step: Callable[[], Any], samples: _Samples, clock: Callable[[], floa
     begin = clock()
     step()
     cold = clock() - begin
-    repeated = seconds_of(step, clock) if cold < _ENDLESS else cold
+    repeated = seconds_of(step, clock) if cold < _SLOW_STEP else cold
     samples.cold.append(cold * 1e3)
     samples.repeated.append(repeated * 1e3)
     samples.spent += clock() - begin
@@ -135,5 +135,5 @@ def _warm_up(step: Callable[[], Any]) -> None:
     begin = time.perf_counter()
     for _ in range(3):
         step()
-        if time.perf_counter() - begin > _ENDLESS:
+        if time.perf_counter() - begin > _SLOW_STEP:
             break

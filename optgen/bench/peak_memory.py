@@ -20,7 +20,7 @@ from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import Stepper, forms, gradients, suited
 from optgen.runtime import GeneratedOptimizer
 
-_STATUS, _PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STEPS = 5
 
 
@@ -53,7 +53,7 @@ def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
 def peak(function: Callable[[], object], times: int = 1) -> int:
     """Return by how many bytes the process grows, at its peak, while it calls a function."""
     ctypes.CDLL(None).malloc_trim(0)
-    _PEAK.write_text("5")
+    _CLEAR_REFS.write_text("5")  # resets VmHWM
     before = _status("VmRSS")
     for _ in range(times):
         function()

@@ -27,7 +27,7 @@ def steps(
 
 
 def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -> Extract:
-    """Return a function that extracts one figure of each cell of another part."""
+    """Return a function that extracts one figure of each cell of a part, such as `memory`."""
 
     def extract(results: Results) -> Values:
         cells = sorted(cell for cell in results if cell.part == name and cell.name in names)

@@ -35,7 +35,7 @@ OWN: dict[str, Any] = {}
 
 
 def generated(name: str) -> Any:
-    """Return our class with a name."""
+    """Return our class of a name, or the user's own."""
     return OWN.get(name) or getattr(optgen.optim, name)
 
 
@@ -93,7 +93,8 @@ def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
     """Make an optimizer of a class in one of its forms."""
     kind: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
     flags = (FORMS | UNFUSED)[title]
-    # A class without the argument is an error if the flag is True: it lacks this form.
+    # A class without the argument gets a True flag nevertheless: its TypeError says that it lacks
+    # the form.
     options = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
     settings = SETTINGS.get(name, {})
     options |= {key: value for key, value in settings.items() if key in _arguments(kind)}

@@ -136,10 +136,10 @@ def show(
     with exit_codes():
         from optgen.cli import show as command
 
-        view: Callable[[str], str] = command.source
         if lowering:
             typer.echo(command.generated(name, lowering), nl=False)
             return
+        view: Callable[[str], str]
         view = command.latex if latex else command.ir if ir else command.source
         typer.echo(view(name).rstrip("\n"))
 
@@ -250,7 +250,7 @@ def bench(
     with exit_codes():
         from optgen.cli import bench as command
 
-        arguments = (lists or command.USUAL, dtype, threads, seconds, unfused, compiled)
+        arguments = (lists or command.USUAL_LISTS, dtype, threads, seconds, unfused, compiled)
         command.run(command.Request(names or [], *arguments), json, plot)
 
 

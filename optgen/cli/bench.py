@@ -26,8 +26,8 @@ from optgen.runtime.fused_cpu.toolchain.library_cache import NoCompilerError
 from optgen.spec.files import module_name
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-USUAL = ("1e6", "resnet50", "2000x256")
-_COMPILED = "1e6"  # a build takes ten seconds for one tensor, and minutes for many
+USUAL_LISTS = ("1e6", "resnet50", "2000x256")
+_COMPILED_LIST = "1e6"  # a build takes ten seconds for one tensor, and minutes for many
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Request:
     """Arguments of the command line."""
 
     names: Sequence[str] = ()
-    lists: Sequence[str] = USUAL
+    lists: Sequence[str] = USUAL_LISTS
     dtype: str = "float32"
     threads: int = 1
     seconds: float = 1.0
@@ -53,9 +53,10 @@ class Request:
         setting = ([self.dtype], [self.threads])
         found = list(select_cells.chosen("step", names, self.lists, is_memory_bound, *setting))
         if self.compiled:
-            catalogued = [name for name in names if name not in OWN]  # the only ones it knows
+            # The process that compiles imports classes of the catalogue only.
+            catalogued = [name for name in names if name not in OWN]
             found += select_cells.chosen(
-                "compile", catalogued, [_COMPILED], is_memory_bound, *setting
+                "compile", catalogued, [_COMPILED_LIST], is_memory_bound, *setting
             )
         return found
 

@@ -1,7 +1,7 @@
 """The mirror of torchrec.optim, written by hand: optimizers that know parameters by name.
 
-torchrec's SGD, Adagrad and Adam name the updates of its tables. Here they are those of
-optgen.optim.
+In torchrec, SGD, Adagrad and Adam are only names of the updates of embedding tables. Here they are
+the classes of optgen.optim.
 """
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad

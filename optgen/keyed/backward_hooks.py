@@ -42,14 +42,14 @@ def register_update_hook(param: Tensor, update: Callable[[Any], None]) -> None:
     """Call `update(param)` whenever a backward pass has accumulated a parameter's gradient."""
 
     def hook(param: Tensor) -> None:
-        check_pass(ddp_knows)
+        _check_pass(ddp_knows)
         update(param)
 
     handle = param.register_post_accumulate_grad_hook(hook)
     ddp_knows = hand_to_ddp(param, handle)
 
 
-def check_pass(ddp_knows: bool) -> None:
+def _check_pass(ddp_knows: bool) -> None:
     """Raise a RuntimeError in a backward pass whose gradients may be wrong or cannot be used."""
     if backward_is_compiled():
         raise RuntimeError(

@@ -2,4 +2,4 @@
 
 
 class Refused(ValueError, AssertionError):
-    """ValueError for an argument, and also an AssertionError, which torchrec raises there."""
+    """Error for a wrong argument: a ValueError, and an AssertionError as torchrec raises."""

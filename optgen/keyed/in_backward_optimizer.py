@@ -86,8 +86,8 @@ class InBackwardOptimizer(FusedOptimizer):
 
     Raises:
         ValueError: The groups have other parameters, or lack some.
-        TypeError: The optimizer has `train()` and `eval()`, or its rule has numbers of several
-            parameters.
+        TypeError: The optimizer keeps states in its groups or in 8 bits, or its rule has numbers of
+            several parameters.
     """
 
     def __init__(

@@ -5,9 +5,9 @@ from optgen.runtime.rule import Rule
 
 
 def check_state_by_parameter(optimizer: object) -> None:
-    """Raise a TypeError for an optimizer whose states are not what a keyed checkpoint must hold.
+    """Raise a TypeError for an optimizer whose states a keyed checkpoint cannot hold.
 
-    Its groups keep some of them, or they are codes, into which no checkpoint can be read.
+    These are states that param groups keep, and states of 8 bits.
     """
     kept = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
     rule = getattr(type(optimizer), "rule", None)

@@ -73,7 +73,8 @@ class KeyedOptimizerWrapper(WrapperBase):
 
     Raises:
         ValueError: The optimizer has state for other parameters.
-        TypeError: `params` is not a mapping; or the optimizer has `train()` and `eval()`.
+        TypeError: `params` is not a mapping; or the optimizer keeps states in its groups or in 8
+            bits.
     """
 
     def __init__(

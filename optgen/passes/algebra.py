@@ -61,7 +61,7 @@ def sums_to_one(a: Expr, b: Expr) -> bool:
 def _differs_somewhere(expr: sympy.Expr) -> bool:
     """Tell whether an expression is clearly not 0 at one point, which is faster than to simplify.
 
-    No is no answer: the point may be a pole, or the expression 0 there only.
+    False proves nothing: the point may be a pole, or the expression may be 0 there only.
     """
     names = sorted(expr.free_symbols, key=str)
     point = {name: (0.618 * number) % 1 for number, name in enumerate(names, 1)}

@@ -1,7 +1,7 @@
-"""Copy each scalar of which a phase reads a value that the scalar program or a phase overwrites.
+"""Copy scalars that are overwritten before a phase reads them.
 
-The scalar program runs to its end before the first phase. Without the copy the phase would read
-the later value.
+The scalar program runs to its end before the first phase, and a phase may assign a scalar that a
+later phase reads. Without a copy, the reader would get the new value instead of the old one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def copy_overwritten_scalars(
 def _overwritten(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> Iterator[Ref]:
-    """Yield scalars that a phase reads and the scalar program overwrites, in reading order."""
+    """Yield scalars that a phase reads and another statement overwrites, in reading order."""
     writes = [a.target for a in assigns(scalars) if not _only_copies(a)]
     writes += [a.target for p in programs for a in assigns(p) if not kinds[a.target].is_tensor]
     last = {ref: position for position, ref in enumerate(writes)}

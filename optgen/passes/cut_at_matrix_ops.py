@@ -37,18 +37,18 @@ def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[
 
 def _cut_uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> RulePhases:
     """Cut the rule. While some small values cross a matrix op, delay them and cut it again."""
-    rule = _Rule(algorithm, kinds)
+    dependencies = _Dependencies(algorithm, kinds)
     floors: dict[Ref, int] = {}
     while True:
         depths = depths_of(algorithm, kinds, floors)
         phases = cut_into_phases(algorithm, kinds, depths, early)
-        later = rule.floors(phases, depths)
+        later = dependencies.floors(phases, depths)
         if not later:
             return phases
         floors |= later
 
 
-class _Rule:
+class _Dependencies:
     """Data dependencies of an SSA rule: what each name is computed from.
 
     A statement also depends on the conditions of the branches around it.
@@ -58,12 +58,11 @@ class _Rule:
         self.kinds = kinds
         self.read: dict[Ref, set[Ref]] = {}
         self._add_reads(algorithm.rule, ())
-        self.reductions: dict[Ref, Assign] = {}
-        self.calls: dict[Ref, Assign] = {}
-        for stmt in assigns(algorithm.rule):
-            if needs_sweep(stmt.value, kinds):
-                made = self.reductions if self._is_small(stmt.target) else self.calls
-                made[stmt.target] = stmt
+        self.reductions = {
+            stmt.target
+            for stmt in assigns(algorithm.rule)
+            if needs_sweep(stmt.value, kinds) and self._is_small(stmt.target)
+        }
         self.makers = {a.target: a for a in reversed(tuple(assigns(algorithm.rule)))}
 
     def _add_reads(self, program: Program, conditions: tuple[Expr, ...]) -> None:

@@ -160,7 +160,7 @@ class _Cutter:
     def _storable(self, sweep: int, stored: Mapping[str, int]) -> set[str]:
         """Return the names not stored by a later sweep that this sweep must store.
 
-        It is the first that knows their new value, or the last that needs their old one.
+        This sweep is the first that knows their new values, or the last that needs their old ones.
         """
         roots = self._roots(sweep, stored)
         needed = self._needed(

@@ -1,8 +1,8 @@
 """Compute dependency depths: how many sweeps must have ended before a value is known.
 
 The result of a reduction of tensors, or of a matrix op, is one deeper than its operand. Any other
-value is as deep as its deepest operand. Reductions over several parameters are never less deep than
-those before them: all parameters ask for them in one order, whatever the plan of each.
+value is as deep as its deepest operand. A reduction over several parameters is at least as deep as
+each such reduction before it: all parameters ask for them in one order, whatever their plans are.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class _DepthFinder:
             if isinstance(stmt, Assign):
                 self._assign(stmt, least)
                 continue
-            inside = max(least, highest(reads(stmt.condition), self.depths))
+            inside = max(least, greatest_depth(reads(stmt.condition), self.depths))
             self._note_reads(stmt.condition, inside)
             self.find(stmt.then, inside)
             self.find(stmt.orelse, inside)
 
     def _assign(self, stmt: Assign, least: int) -> None:
-        operand_depth, name = highest(reads(stmt.value), self.depths), stmt.target.name
+        operand_depth, name = greatest_depth(reads(stmt.value), self.depths), stmt.target.name
         known = self.depths.get(stmt.target, 0) if stmt.target.version else 0
         depth = operand_depth + 1 if needs_sweep(stmt.value, self.kinds) else operand_depth
         floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
@@ -133,6 +133,6 @@ def needs_sweep(value: Expr, kinds: Kinds) -> bool:
     return Axes.TENSOR in axes
 
 
-def highest(read: Iterable[Ref], depths: Depths) -> int:
+def greatest_depth(read: Iterable[Ref], depths: Depths) -> int:
     """Return the depth at which all these names are known."""
     return max((depths[ref] for ref in read), default=0)

@@ -31,7 +31,7 @@ def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
 
 
 def _changed(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
-    """Return the names with an assignment of another value that is read or is the last one."""
+    """Return the names that get another value than their own, which is read or is the last one."""
     last = {a.target.name: a.target for a in assigns(algorithm.rule) if a.target.name in stored}
     rule = _live(algorithm.rule, last.values())
     programs = Splitter(replace(algorithm, rule=rule), kinds_of(algorithm)).split(rule)
@@ -65,7 +65,7 @@ def _read(*programs: Program) -> set[Ref]:
 
 
 def _copies(program: Program, stored: Collection[str]) -> dict[Ref, Ref]:
-    """Return the local variables that are copies of one name on every path, with that name."""
+    """Return, for each local variable that is assigned once, as a copy of a name, that name."""
     times = Counter(a.target for a in assigns(program))
     pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
     return {to: source for to, source in pairs if source and to.name not in stored}

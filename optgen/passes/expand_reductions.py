@@ -19,7 +19,7 @@ from optgen.ir.rank import RANK, effective_rank
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
-    """Return an algorithm, SSA or not, that has no reductions but these."""
+    """Return an algorithm, SSA or not, with no reductions but the primitive ones."""
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
     return replace(algorithm, rule=_expanded_program(algorithm, algorithm.rule, kinds))
 
@@ -64,17 +64,21 @@ class _Sizes:
         return self._of("rows" if size == "1" else size)
 
     def count(self) -> Expr:
-        """Return the number of all elements."""
+        """Return the number of all elements.
+
+        A parameter holds numel / (rows * cols) matrices. If a size of the value cancels a divisor,
+        both are left out.
+        """
         every = self._of("numel")
         own = sorted(size for size in (above(self.axes), beside(self.axes)) if size != "1")
         if self.axes is Axes.NONE or own == ["cols", "rows"]:
             return every
         first, *others = own or ("1",)
         rows, cols = self._of("rows"), self._of("cols")
-        missing = {"rows": cols, "cols": rows}.get(first)
-        if missing is None:
-            missing, others = Call("*", (rows, cols)), own
-        count = Call("/", (every, missing))
+        divisor = {"rows": cols, "cols": rows}.get(first)
+        if divisor is None:
+            divisor, others = Call("*", (rows, cols)), own
+        count = Call("/", (every, divisor))
         for size in others:
             count = Call("*", (count, self._of(size)))
         return count

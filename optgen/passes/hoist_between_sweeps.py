@@ -44,12 +44,12 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
             if isinstance(phase, MatrixCall):
                 known.clear()  # no small value is kept across a matrix op
             continue
-        namer = _Namer(kinds, known)
-        body = namer.program(phase.body, ())
-        if namer.made:
+        hoister = _Hoister(kinds, known)
+        body = hoister.program(phase.body, ())
+        if hoister.made:
             before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
             assert isinstance(before, Finish)
-            phases.append(Finish((*before.body, *namer.made)))
+            phases.append(Finish((*before.body, *hoister.made)))
         phases.append(Sweep(_still_touched(phase, body), body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
 
@@ -61,7 +61,7 @@ def _still_touched(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
 
 
 @dataclass
-class _Namer:
+class _Hoister:
     """Hoister of one sweep's small values. A hoisted statement keeps the branches around it."""
 
     kinds: dict[Ref, Kind]

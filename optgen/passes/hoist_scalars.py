@@ -105,30 +105,38 @@ class _Hoister:
         for stmt in body:
             if isinstance(stmt, Assign):
                 new_body.append(replace(stmt, value=self._value(stmt, scope)))
-                continue
-            index, twin = _twin(stmt, new_scalars)
-            late: set[Ref] = set()
-            if index is not None:
-                # Move the new statements before the branch, so that its arms can read their names,
-                # unless they themselves read what the branch assigns. The arms do not know names
-                # from after the branch (`late`).
-                early = _with_operands(scope.added, new_scalars[index + 1 :])
-                if not _read(early) & {a.target for a in assigns((twin,))}:
-                    new_scalars = [s for s in new_scalars if all(s is not e for e in early)]
-                    new_scalars[index:index], scope.added = early, []
-                    index += len(early)
-                late = {a.target for a in assigns((*new_scalars[index:], *scope.added))}
-            on, off = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
-            then_scalars, then = self.block(twin.then, stmt.then, on)
-            else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)
-            new_body.append(replace(stmt, then=then, orelse=orelse))
-            if then_scalars or else_scalars:
-                twin = replace(twin, then=then_scalars, orelse=else_scalars)
-                if index is None:
-                    scope.added.append(twin)
-                else:
-                    new_scalars[index] = twin
+            else:
+                new_body.append(self._branch(new_scalars, stmt, scope))
         return (*new_scalars, *scope.added), tuple(new_body)
+
+    def _branch(self, scalars: list[Stmt], stmt: If, scope: _Scope) -> If:
+        """Hoist from both arms of a sweep's branch, and return the branch.
+
+        The statements go into the branch of `scalars` on the same condition, or else into a new
+        one in the scope.
+        """
+        index, twin = _twin(stmt, scalars)
+        late: set[Ref] = set()
+        if index is not None:
+            # Move the new statements before the branch, so that its arms can read their names,
+            # unless they themselves read what the branch assigns. The arms do not know names
+            # from after the branch (`late`).
+            early = _with_operands(scope.added, scalars[index + 1 :])
+            if not _read(early) & {a.target for a in assigns((twin,))}:
+                scalars[:] = [s for s in scalars if all(s is not e for e in early)]
+                scalars[index:index], scope.added = early, []
+                index += len(early)
+            late = {a.target for a in assigns((*scalars[index:], *scope.added))}
+        on, off = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
+        then_scalars, then = self.block(twin.then, stmt.then, on)
+        else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)
+        if then_scalars or else_scalars:
+            twin = replace(twin, then=then_scalars, orelse=else_scalars)
+            if index is None:
+                scope.added.append(twin)
+            else:
+                scalars[index] = twin
+        return replace(stmt, then=then, orelse=orelse)
 
     def _value(self, stmt: Assign, scope: _Scope) -> Expr:
         """Return the value of a statement with every scalar in it named."""

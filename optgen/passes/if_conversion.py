@@ -35,7 +35,7 @@ from optgen.ir.plan import HostCall, Plan
 from optgen.passes.rewrite import map_values
 
 CAPTURABLE = Ref("capturable")
-_SPELT = {"and": "both", "or": "either", "not": "opposite"}
+_TENSOR_LOGIC = {"and": "both", "or": "either", "not": "opposite"}
 
 
 def if_convert(plan: Plan) -> Plan:
@@ -60,7 +60,9 @@ def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
     """Return a value with `and`, `or` and `not` of tensors replaced by ops that torch can trace."""
     match expr:
         case Call("and" | "or" | "not" as word, args) if any(map(may_be_tensor, args)):
-            return Call(_SPELT[word], tuple(use_tensor_logic(arg, may_be_tensor) for arg in args))
+            return Call(
+                _TENSOR_LOGIC[word], tuple(use_tensor_logic(arg, may_be_tensor) for arg in args)
+            )
     return rebuild(expr, lambda child: use_tensor_logic(child, may_be_tensor))
 
 

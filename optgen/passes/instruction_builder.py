@@ -30,7 +30,8 @@ class InstructionBuilder:
 
     `stored` holds the names of the streams that a step changes. `owned` holds the names of tensors
     that the generated code allocates, so it may overwrite them. `made` maps each expression of the
-    statement that some variable holds to this variable, and `shared` has those that occur twice.
+    statement that some variable holds to this variable, and `shared` has the
+    subexpressions that occur more than once.
     """
 
     plan: Plan

@@ -67,7 +67,7 @@ Instruction: TypeAlias = Ops | Branch
 
 
 def new_tensors(program: tuple[Instruction, ...]) -> Iterator[str]:
-    """Yield the name of every tensor that is allocated, each time one is."""
+    """Yield the target of every operation that allocates a tensor."""
     for instruction in program:
         if isinstance(instruction, Branch):
             yield from new_tensors((*instruction.then, *instruction.orelse))

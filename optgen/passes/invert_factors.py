@@ -61,6 +61,8 @@ def invert_factors(plan: Plan) -> Plan:
 
 @dataclass
 class _Inverter:
+    """Inverter of the row and column divisors of a plan's sweeps."""
+
     plan: Plan
     kinds: dict[Ref, Kind] = field(default_factory=dict)
     known: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)

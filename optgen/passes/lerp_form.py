@@ -20,17 +20,18 @@ def use_lerp_form(plan: Plan) -> Plan:
     stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
     known = definitions(plan)
 
-    def changed(body: Program) -> Program:
-        return tuple(_changed(stmt) for stmt in body)
+    def changed_program(body: Program) -> Program:
+        return tuple(map(changed, body))
 
-    def _changed(stmt: Assign | If) -> Assign | If:
+    def changed(stmt: Assign | If) -> Assign | If:
         if isinstance(stmt, If):
-            return replace(stmt, then=changed(stmt.then), orelse=changed(stmt.orelse))
+            then, orelse = changed_program(stmt.then), changed_program(stmt.orelse)
+            return replace(stmt, then=then, orelse=orelse)
         if stmt.target.name not in stored:
             return stmt
         return replace(stmt, value=_in_lerp_form(stmt.target.name, stmt.value, known))
 
-    return plan.map_sweeps(changed)
+    return plan.map_sweeps(changed_program)
 
 
 def _in_lerp_form(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:

@@ -53,7 +53,7 @@ class Linearizer:
                 right = _single(self.terms(b))
                 minus = replace(right, coefficient=negate(right.coefficient))
                 both = (_single(self.terms(a)), right if sign == "+" else minus)
-                alike = len(_collect(both)) == 1  # of one tensor, so nothing is lost
+                alike = len(_collect(both)) == 1  # multiples of one tensor are added as ever
                 return _collect(both) if alike else (Term(ONE, (Linear(both),)),)
             case Call("+", (a, b)):
                 return _collect((*self.terms(a), *self.terms(b)))

@@ -14,6 +14,6 @@ from optgen.ir.algorithm import Algorithm
 def load_device_scalars(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with its device scalars as states of the scalar program."""
     if not any(state.on_device for state in algorithm.states):
-        return algorithm  # itself, so that its plans are known
+        return algorithm  # the same object, because plans are cached by identity
     states = tuple(replace(state, on_device=False) for state in algorithm.states)
     return replace(algorithm, states=states)

@@ -23,8 +23,8 @@ _CONDITIONS = ("comparison", "logic")
 class MatrixWordNamer:
     """Namer of the operands and results of matrix words.
 
-    A statement is split if a part of it is elementwise then. `kinds` gains the new names, and
-    `taken` has the names of all variables.
+    A statement is split only if a sweep can then compute a part of it. `kinds` gains the new
+    names, and `taken` has the names of all variables.
     """
 
     kinds: dict[Ref, Kind]

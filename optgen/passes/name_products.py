@@ -1,6 +1,6 @@
 """Compute equal products and decompositions of matrices once, in a rule on whole matrices.
 
-Each one that is used several times gets a statement and a name of its own. A power uses its operand
+One that is used several times gets a statement and a name of its own. A power uses its operand
 several times, because a square is computed as `x * x`. Elementwise ops are cheap beside products
 and stay where they are.
 """
@@ -41,7 +41,7 @@ def name_products(algorithm: Algorithm) -> Algorithm:
 
 
 def _repeated(values: Iterable[Expr]) -> frozenset[Expr]:
-    """Return the products that are used several times; parts of equal ones count once."""
+    """Return the products that are used several times; operands of equal ones count once."""
     uses: Counter[Expr] = Counter()
 
     def count(expr: Expr) -> None:

@@ -12,7 +12,7 @@ from optgen.ir.ops import OPS, PROPERTIES
 
 
 def name_properties(algorithm: Algorithm) -> Algorithm:
-    """Return a rule, not yet in SSA form, that names these properties in its first statements."""
+    """Return a rule, not yet in SSA form, whose first statements name these properties."""
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     names: dict[str, Assign] = {}
 

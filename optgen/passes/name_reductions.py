@@ -63,7 +63,7 @@ class _Namer:
             self.made = []
             if isinstance(stmt, Assign):
                 value = self._statement_value(stmt.value, known)
-                # A sweep or matrix op must be the only one that assigns its result.
+                # Only one statement may assign the result of a reduction or matrix op.
                 shared = stmt.target in self.joined or stmt.target.name in self.declared
                 if ends_phase(value) and shared:
                     value = self._named(value, known)

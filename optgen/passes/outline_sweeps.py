@@ -2,7 +2,7 @@
 
 The rule's statements stay in the author's branches, and torch computes its matrix words. The
 elementwise statements between two words become one call of a function, which is one sweep. Such a
-statement waits for others: it is computed when a matrix word needs it, or the end of its branch.
+statement waits for others: it is computed when a matrix word needs it, or at the end of its branch.
 A function overwrites the parameter and states; its other results are new tensors.
 """
 
@@ -43,7 +43,7 @@ from optgen.passes.use_ieee_operators import use_ieee_operators
 
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
-MOST = 16
+MOST_FUNCTIONS = 16
 """The most functions of a rule. Each is compiled by itself, which takes half a second."""
 
 
@@ -62,7 +62,7 @@ def outline_sweeps(algorithm: Algorithm) -> Outlined:
     """Return a rule on whole matrices with its elementwise parts as functions.
 
     There are none if the rule is cut into sweeps itself, waits for other parameters, or would have
-    more than `MOST` functions.
+    more than `MOST_FUNCTIONS` functions.
     """
     if algorithm.is_function or algorithm.base or algorithm.is_wide or not why_uncut(algorithm):
         return Outlined()
@@ -81,7 +81,9 @@ def _outlined(this: ByIdentity) -> Outlined:
     for plan in plans(this.algorithm):
         ready = truths_to_bool(use_ieee_operators(hoist_scalars(plan)))
         made.append(_Outliner(ready, functions).plan())
-    return Outlined(tuple(made), tuple(functions)) if 0 < len(functions) <= MOST else Outlined()
+    if not 0 < len(functions) <= MOST_FUNCTIONS:
+        return Outlined()
+    return Outlined(tuple(made), tuple(functions))
 
 
 @dataclass
@@ -187,7 +189,7 @@ class _Outliner:
         self.kinds.setdefault(Ref(name), kind)
 
     def _shared_function(self, function: Algorithm) -> Algorithm:
-        """Return the function; or an equal one that exists."""
+        """Return an equal function that exists already, or else add this one."""
         for other in self.functions:
             if replace(function, name=other.name) == other:
                 return other
@@ -210,13 +212,16 @@ def _depends(later: Assign, earlier: Assign) -> bool:
 
 
 def _as_new_tensor(stmt: Assign) -> Assign:
-    """Return a statement whose value is no other name of a tensor: a sweep may overwrite that."""
+    """Return a statement, with a copy of the tensor if it only gives a tensor a second name.
+
+    A sweep may overwrite the tensor later.
+    """
     source = copied(stmt)
     return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
 
 
 def _is_one_op(group: Sequence[Assign]) -> bool:
-    """Tell whether torch computes a group in one call too."""
+    """Tell whether torch computes a group in one call, as a function would."""
     if len(group) > 1 or copied(group[0]) is not None:
         return False
     value = as_plain_arithmetic(group[0].value)
@@ -261,7 +266,7 @@ _SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian")
 
 
 def _makes_new(stmt: Assign) -> bool:
-    """Tell whether the value of a statement is a new tensor, whatever reads it."""
+    """Tell whether the value of a statement is a new tensor."""
     value = only_factor(stmt.value)
     shares = isinstance(value, Call) and value.op in _SHARE_MEMORY
     return not isinstance(value, Ref) and not shares

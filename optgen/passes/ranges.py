@@ -98,7 +98,7 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
 def _below_zero(low: float) -> float:
     """Return a lower bound that is negative if the value may be -0.0: for 0, return -1.
 
-    The root and the reciprocal of -0.0 are not those of a number that is not negative.
+    -0.0 is not below 0, but its root is -0.0 and its reciprocal is -inf.
     """
     return low or -1.0
 

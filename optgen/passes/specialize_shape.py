@@ -24,7 +24,7 @@ def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
 def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
     """Yield every combination of answers, True first; one empty mapping if the rule reads none.
 
-    A tall parameter has rows and columns.
+    A tall parameter has rows and columns, so it is factored, too.
     """
     facts = facts_asked(algorithm)
     for answers in product((True, False), repeat=len(facts)):

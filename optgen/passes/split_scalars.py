@@ -198,8 +198,8 @@ class Splitter:
             scale = scales.pop()
             if (
                 is_number(scale, 1)
-                or self._is_bound(target, stmt)
-                or self._is_outside(target, stmt)
+                or self._keeps_scale(target, stmt)
+                or self._is_assigned_outside(target, stmt)
             ):
                 continue
             bare = replace(target, name=f"{target.name}_unscaled")
@@ -213,12 +213,12 @@ class Splitter:
             )
         return stmt
 
-    def _is_outside(self, target: Ref, stmt: If) -> bool:
+    def _is_assigned_outside(self, target: Ref, stmt: If) -> bool:
         """Tell whether a target is also assigned outside of a branch, in an arm around it."""
         everywhere = [a for a in assigns(self.algorithm.rule) if a.target == target]
         return len(everywhere) > sum(a.target == target for a in assigns((stmt,)))
 
-    def _is_bound(self, target: Ref, stmt: If) -> bool:
+    def _keeps_scale(self, target: Ref, stmt: If) -> bool:
         """Tell whether an arm reads the scaled target, or its source is overwritten too early."""
         if any(target in refs(e) for e in expressions((stmt,))):
             return True

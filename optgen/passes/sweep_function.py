@@ -44,7 +44,9 @@ class SweepBuilder:
     def build(
         self, group: Sequence[Assign], outputs: Collection[str], dead: Collection[str], name: str
     ) -> SweepFunction | None:
-        """Return the function of a group of statements; None if it would read no other list.
+        """Return the function of a group of statements.
+
+        There is none if it would write every list that it reads, or no list that is read later.
 
         Args:
             group: statements over tensors of one shape.

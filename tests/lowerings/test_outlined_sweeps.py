@@ -22,7 +22,7 @@ from optgen.ir.plan import Plan
 from optgen.lowerings.function import FUNCTION
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.outlined import OUTLINED
-from optgen.passes.outline_sweeps import MOST, outline_sweeps
+from optgen.passes.outline_sweeps import MOST_FUNCTIONS, outline_sweeps
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
@@ -327,7 +327,7 @@ def _read(stmt: Assign) -> set[str]:
     return {ref.name for ref in refs(stmt.value)}
 
 
-@pytest.mark.parametrize(("parts", "sweeps"), [(3, 4), (MOST, 0)])
+@pytest.mark.parametrize(("parts", "sweeps"), [(3, 4), (MOST_FUNCTIONS, 0)])
 def test_a_rule_with_very_many_parts_stays_unfused(parts: int, sweeps: int) -> None:
     body = [f"m = {n}.5 * m + g * 2 - p @ transpose(m) @ g" for n in range(parts)]
     text = spec(MATRIX, *body, "p = p - lr * m @ transpose(m) @ m", states='m=state("m")')

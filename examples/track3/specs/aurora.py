@@ -1,9 +1,9 @@
 """Contra-Muon with SOAP whose wide matrices get columns of nearly one size, by Aurora.
 
-Aurora makes a matrix orthogonal three times, and scales its columns before each by what the last
-time has left of them. Sizes are fourth roots of the sum of the fourth powers of the singular
-values. The training sets `momentum` and the share `contra`. Groups with `value` beside `soap` mix
-SOAP's direction with the momentum.
+Aurora makes a wide matrix orthogonal three times. Before each time it scales the columns, so that
+those which became small are larger the next time. Sizes are fourth roots of the sum of the fourth
+powers of the singular values. The training sets `momentum` and the share `contra`. Groups with
+`value` beside `soap` mix SOAP's direction with the momentum.
 """
 
 from optgen.spec import (
@@ -52,7 +52,7 @@ def orthogonal(x):
 
 
 def scaled(d, o, share):
-    """Return the scales of the columns after what they have made of them."""
+    """Return new scales of the columns, from the orthogonal matrix that the old ones led to."""
     return d * (share / maximum(col_sum(o**2), 1e-14)) ** 0.25
 
 
@@ -61,7 +61,7 @@ def gram(old, x, beta):
 
 
 def order(gram, basis):
-    """Return the permutation that sorts a basis by what is in each direction."""
+    """Return the permutation that sorts a basis by the covariance along each direction."""
     return descending(diag(transpose(basis) @ gram @ basis))
 
 

@@ -1,8 +1,8 @@
 """Contra-Muon that becomes Soft-Muon, with SOAP.
 
-Sizes are fourth roots of the sum of the fourth powers of the singular values. At last a mean of all
-Newton-Schulz iterates replaces the orthogonal matrix: the training sets the shares `contra` and
-`soft`. Groups with `value` beside `soap` mix SOAP's direction with the momentum.
+Sizes are fourth roots of the sum of the fourth powers of the singular values. A mean of all
+Newton-Schulz iterates gradually replaces the orthogonal matrix: the training sets the shares
+`contra` and `soft`. Groups with `value` beside `soap` mix SOAP's direction with the momentum.
 """
 
 from optgen.spec import (
@@ -57,7 +57,7 @@ def gram(old, x, beta):
 
 
 def order(gram, basis):
-    """Return the permutation that sorts a basis by what is in each direction."""
+    """Return the permutation that sorts a basis by the covariance along each direction."""
     return descending(diag(transpose(basis) @ gram @ basis))
 
 
@@ -86,7 +86,7 @@ def SoftMuon(
     contra=hyper(0.2, ge=0),
     soft=hyper(0.0, ge=0, le=1),
 ):
-    """Muon from a share less of the momentum to a share of softer directions, in SOAP's basis."""
+    """Muon less a share of the momentum, mixed with softer directions, in SOAP's basis."""
     require(ndim(p) == 2, "SoftMuon takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - momentum)

@@ -49,7 +49,7 @@ def gram(old, x, beta):
 
 
 def order(gram, basis):
-    """Return the permutation that sorts a basis by what is in each direction."""
+    """Return the permutation that sorts a basis by the covariance along each direction."""
     return descending(diag(transpose(basis) @ gram @ basis))
 
 
