@@ -47,7 +47,6 @@ CHANGES: tuple[dict[str, Any], ...] = (
     ids=["CAME-foreach", "LAMB-forloop", "LARS-foreach"],
 )
 def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
-    """These rules are not in the catalogue; the catalogue's text is in generated/."""
     golden.check(emit.render(WITH_PHASES[name], lowering, emit.find_ruff()))
 
 
@@ -69,7 +68,7 @@ def test_a_bucket_takes_the_steps_of_its_rule(
         if form == "parts" and not is_cut(algorithm, shape):
             continue  # shards are stepped as whole tensors are
         for change in CHANGES[in_blocks:]:
-            compare(algorithm, module, FORMS[form][1], shape, change)
+            assert_steps_of_the_rule(algorithm, module, FORMS[form][1], shape, change)
 
 
 def is_cut(algorithm: Algorithm, shape: tuple[int, ...]) -> bool:
@@ -97,7 +96,7 @@ def in_full_precision(
     return [meaning(x, coefficients, steps, number) for x in tensors]
 
 
-def compare(
+def assert_steps_of_the_rule(
     algorithm: Algorithm,
     module: dict[str, Any],
     name: str,
