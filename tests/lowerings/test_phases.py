@@ -111,15 +111,13 @@ def assert_steps_of_the_rule(
 
     hypers = {h.name: change.get(h.name, h.default) for h in algorithm.hypers}
     params = random()
-    known = facts_of(params[0])
-    kept = [s for s in algorithm.states if exists(s, {**hypers, **known})]
+    kept = [s for s in algorithm.states if exists(s, {**hypers, **facts_of(params[0])})]
     starts = {s.key: hypers.get(s.init, s.init) for s in kept}
     states = {s.key: [initial(s.shape, p) + starts[s.key] for p in params] for s in kept}
     steps = [torch.zeros(()) for _ in params] if algorithm.step else []
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.clone(), {}) for p in params]
     climb = change.get("maximize", False)
-    facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
-    update = module["_".join((name, *facts))]
+    update = update_for(algorithm, module, name, params[0])
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
     accepted = signature(update).parameters
@@ -140,11 +138,20 @@ def assert_steps_of_the_rule(
             for (p, state), g in zip(expected, grads, strict=True)
         ]
         for place, (param, state) in enumerate(expected):
-            torch.testing.assert_close(params[place], param, rtol=1e-10, atol=1e-11, equal_nan=True)
+            assert_near(params[place], param)
             for key, column in states.items():
-                torch.testing.assert_close(
-                    column[place], state[key], rtol=1e-10, atol=1e-11, equal_nan=True
-                )
+                assert_near(column[place], state[key])
+
+
+def update_for(algorithm: Algorithm, module: dict[str, Any], name: str, param: Tensor) -> Any:
+    """Return the function of a generated file for parameters of this shape."""
+    known = facts_of(param)
+    facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
+    return module["_".join((name, *facts))]
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11, equal_nan=True)
 
 
 def initial(shape: str, param: Tensor) -> Tensor:

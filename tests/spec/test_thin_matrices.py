@@ -13,7 +13,6 @@ MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 Q = 'Q=state("Q", shape=("cols", "rank"))'
 U = 'U=state("U", shape=("rows", "rank"))'
 S = 'S=state("S", shape=("rank", "rank"))'
-K = 'k=state("stream", shape="scalar", init="index")'
 RANK = f"{LR}, rank=hyper(4, ge=1)"
 USED = ("Q = 0.5 * Q + transpose(g) @ g @ Q", "p = p - lr * g @ Q @ transpose(Q)")
 
