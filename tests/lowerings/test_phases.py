@@ -91,6 +91,7 @@ def imported(name: str, lowering: Lowering) -> dict[str, Any]:
 def in_full_precision(
     tensors: list[Tensor], coefficients: Any, steps: float, eps: float
 ) -> list[Tensor]:
+    """Return what `orthogonalize` means, computed in the dtype of its operand."""
     number = torch.tensor(eps, dtype=torch.float64)
     meaning: Callable[..., Tensor] = OPS["orthogonalize"].meaning
     return [meaning(x, coefficients, steps, number) for x in tensors]

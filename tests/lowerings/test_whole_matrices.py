@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import Golden
 from lowerings.capture import captured
+from lowerings.test_phases import in_full_precision
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -160,13 +161,6 @@ def rule(case: str) -> Spec:
     hypers = NS if "newton" in case else LR
     hypers += ", fast=flag(False)" if "flags" in case else ""
     return Spec("Made", spec(*body, states=states, hypers=hypers), "made.py", 1)
-
-
-def in_full_precision(tensors: list[Tensor], *given: Any) -> list[Tensor]:
-    from optgen.ir.ops import OPS
-
-    *numbers, eps = given
-    return [OPS["orthogonalize"].meaning(x, *numbers, torch.tensor(eps)) for x in tensors]
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-ADDED = ["foreach", "maximize", "capturable", "fused", "differentiable"]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
