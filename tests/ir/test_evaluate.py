@@ -85,7 +85,9 @@ def error(a: torch.Tensor, b: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("scalar_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "flags"), CASES)
-def test_as_torch(name: str, flags: dict[str, Any], scalar_dtype: torch.dtype) -> None:
+def test_the_oracle_steps_as_torch(
+    name: str, flags: dict[str, Any], scalar_dtype: torch.dtype
+) -> None:
     algorithm = add_maximize(ALGORITHMS[name])
     hypers = {h.name: h.default for h in algorithm.hypers} | {"lr": 0.01} | flags
     ours, state = torch.linspace(-1, 1, 15, dtype=torch.float64).reshape(SHAPE), {}

@@ -58,13 +58,13 @@ def float64_scalars() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def follow(
+def assert_steps_as_torch(
     algorithm: Algorithm,
     make: Callable[..., torch.optim.Optimizer],
     shape: tuple[int, ...],
     flags: dict[str, Any],
 ) -> None:
-    """Compare fifty steps of both: the parameters, and every state that torch keeps."""
+    """Check that fifty steps end at torch's parameters, and at every state that torch keeps."""
     generator = torch.Generator().manual_seed(11)
     hypers = {h.name: h.default for h in algorithm.hypers} | flags
     ours = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -77,7 +77,7 @@ def follow(
         reference.step()
         ours, state = evaluate(algorithm, hypers, ours, grad, state, torch.float64)
     expected = reference.state[theirs]
-    # a state without torch's step count is no difference
+    # one of the two may keep no step count
     assert {*state, "step"} == {*expected, "step"}
     for found, wanted in [(ours, theirs.detach()), *((state[k], expected[k]) for k in expected)]:
         found = torch.as_tensor(found, dtype=torch.float64)
@@ -87,19 +87,19 @@ def follow(
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("flags", ADAFACTOR, ids=str)
-def test_adafactor(flags: dict[str, Any], shape: tuple[int, ...]) -> None:
+def test_adafactor_steps_as_torch(flags: dict[str, Any], shape: tuple[int, ...]) -> None:
     algorithm = add_maximize(WITH_PHASES["Adafactor"])
     with float64_scalars():
-        follow(algorithm, torch.optim.Adafactor, shape, flags)
+        assert_steps_as_torch(algorithm, torch.optim.Adafactor, shape, flags)
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) == 2], ids=str)
 @pytest.mark.parametrize("flags", MUON, ids=str)
-def test_muon(
+def test_muon_steps_as_torch(
     flags: dict[str, Any], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", orthogonalize)
-    follow(WITH_PHASES["Muon"], torch.optim.Muon, shape, flags)
+    assert_steps_as_torch(WITH_PHASES["Muon"], torch.optim.Muon, shape, flags)
 
 
 def lamb(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> Tensor:
@@ -143,7 +143,9 @@ CAME_CASES = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
     [(name, *size) for name in ("LAMB", "LARS") for size in SHAPES_AND_STARTS] + CAME_CASES,
     ids=str,
 )
-def test_rules_that_torch_lacks(name: str, shape: tuple[int, ...], start: float) -> None:
+def test_rules_that_torch_lacks_step_as_their_papers(
+    name: str, shape: tuple[int, ...], start: float
+) -> None:
     """These rules are in no torch.optim; parameters start large or at zero."""
     algorithm = WITH_PHASES[name]
     hypers = {h.name: h.default for h in algorithm.hypers} | OPTIONS.get(name, {})

@@ -22,50 +22,50 @@ def op(name: str, *args: Tensor | float) -> Tensor:
     return made
 
 
-def close(found: Tensor, right: Tensor) -> None:
+def assert_close(found: Tensor, right: Tensor) -> None:
     torch.testing.assert_close(found, right, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_inverse_root(shape: tuple[int, ...]) -> None:
+def test_powers_of_an_inverse_root_give_the_inverse(shape: tuple[int, ...]) -> None:
     x = gram(shape)
     root = op("inverse_root", x, 3, 0.5)
     eye = op("identity", x)
     assert eye.shape == x.shape
-    close(root @ root @ root @ (x + 0.5 * eye), eye)
-    close(root, root.mT)
+    assert_close(root @ root @ root @ (x + 0.5 * eye), eye)
+    assert_close(root, root.mT)
 
 
 def test_an_eigenvalue_below_zero_counts_as_zero() -> None:
     x = torch.diag(torch.tensor([-1.0, 4.0], dtype=torch.float64))
-    close(
+    assert_close(
         op("inverse_root", x, 2, 0.25), torch.diag(torch.tensor([2.0, 4.25**-0.5], dtype=x.dtype))
     )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_eigenvectors_and_eigenvalues(shape: tuple[int, ...]) -> None:
+def test_eigenvectors_are_scaled_by_their_eigenvalues(shape: tuple[int, ...]) -> None:
     x = gram(shape)
     vectors, values = op("eigenvectors", x), op("eigenvalues", x)
     assert values.shape == (*shape[:-1], 1)
-    close(x @ vectors, vectors * op("transpose", values))
-    close(vectors.mT @ vectors, op("identity", x))
+    assert_close(x @ vectors, vectors * op("transpose", values))
+    assert_close(vectors.mT @ vectors, op("identity", x))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_qr(shape: tuple[int, ...]) -> None:
+def test_qr_is_orthogonal_and_leaves_a_triangle(shape: tuple[int, ...]) -> None:
     x = gram(shape)
     q = op("qr", x)
-    close(q.mT @ q, op("identity", x))
-    close((q.mT @ x).tril(-1), torch.zeros_like(x))
+    assert_close(q.mT @ q, op("identity", x))
+    assert_close((q.mT @ x).tril(-1), torch.zeros_like(x))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_diag_trace_and_descending(shape: tuple[int, ...]) -> None:
+def test_diag_trace_and_descending_are_those_of_torch(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     d = op("diag", x)
     assert d.shape == (*shape[:-1], 1)
-    close(op("trace", x), (x * op("identity", x)).sum((-2, -1), keepdim=True))
+    assert_close(op("trace", x), (x * op("identity", x)).sum((-2, -1), keepdim=True))
     p = op("descending", d)
     assert torch.equal((p @ d).squeeze(-1), d.squeeze(-1).sort(-1, descending=True).values)
     assert torch.equal(p @ p.mT, op("identity", x))
@@ -82,27 +82,27 @@ def test_a_matrix_without_a_decomposition_is_nan(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (4, 4), (3, 5, 1), (2, 1, 3, 2)], ids=str)
-def test_qr_of_a_thin_matrix(shape: tuple[int, ...]) -> None:
+def test_qr_of_a_thin_matrix_spans_its_columns(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
     q = op("qr", x)
     assert q.shape == shape
-    close(q.mT @ q, torch.eye(shape[-1], dtype=x.dtype).expand(*shape[:-2], -1, -1))
-    close(q @ q.mT @ x, x)
+    assert_close(q.mT @ q, torch.eye(shape[-1], dtype=x.dtype).expand(*shape[:-2], -1, -1))
+    assert_close(q @ q.mT @ x, x)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4)], ids=str)
-def test_singular_vectors(shape: tuple[int, ...]) -> None:
+def test_singular_vectors_span_the_nearest_matrix_of_the_rank(shape: tuple[int, ...]) -> None:
     """The vectors span the space whose projection leaves the least of a matrix."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     u = op("singular_vectors", x, 2)
     assert u.shape == (*shape[:-1], 2)
-    close(u.mT @ u, torch.eye(2, dtype=x.dtype).expand(*shape[:-2], 2, 2))
+    assert_close(u.mT @ u, torch.eye(2, dtype=x.dtype).expand(*shape[:-2], 2, 2))
     values = torch.linalg.svdvals(x)
-    close(torch.linalg.svdvals(u.mT @ x), values[..., :2])
-    close(torch.linalg.matrix_norm(x - u @ u.mT @ x), values[..., 2:].norm(dim=-1))
+    assert_close(torch.linalg.svdvals(u.mT @ x), values[..., :2])
+    assert_close(torch.linalg.matrix_norm(x - u @ u.mT @ x), values[..., 2:].norm(dim=-1))
 
 
-def test_singular_vectors_of_a_matrix_that_is_not_finite() -> None:
+def test_singular_vectors_of_a_matrix_that_is_not_finite_are_nan() -> None:
     x = gram((3, 2, 2))
     x[1, 0, 1] = torch.nan
     found, right = op("singular_vectors", x, 1), op("singular_vectors", gram((3, 2, 2)), 1)

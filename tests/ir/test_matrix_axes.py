@@ -1,4 +1,4 @@
-"""Test which shapes ops of linear algebra take and give: by tensors of unequal sizes."""
+"""Test the axes of linear algebra against the shapes of tensors whose sizes all differ."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def axes_of(x: Tensor) -> Axes:
 
 @pytest.mark.parametrize("op", [name for name in LINEAR_ALGEBRA if name != "@"])
 @pytest.mark.parametrize("axes", SHAPES, ids=SHAPES.get)
-def test_one_matrix(op: str, axes: Axes) -> None:
+def test_an_op_of_one_matrix_has_the_axes_of_its_result(op: str, axes: Axes) -> None:
     number = torch.tensor(1.0)
     given = {
         "inverse_root": (2, 0.5),
@@ -56,7 +56,7 @@ def test_one_matrix(op: str, axes: Axes) -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), list(product(SHAPES, SHAPES)), ids=lambda axes: axes.name)
-def test_two_matrices(a: Axes, b: Axes) -> None:
+def test_a_product_has_the_axes_of_its_result(a: Axes, b: Axes) -> None:
     try:
         right = tensor(a) @ tensor(b)
     except RuntimeError:
@@ -67,7 +67,7 @@ def test_two_matrices(a: Axes, b: Axes) -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), list(product(SHAPES, SHAPES)), ids=lambda axes: axes.name)
-def test_element_by_element(a: Axes, b: Axes) -> None:
+def test_an_elementwise_op_has_the_axes_of_its_result(a: Axes, b: Axes) -> None:
     try:
         right = tensor(a) + tensor(b)
     except RuntimeError:

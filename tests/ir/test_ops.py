@@ -100,7 +100,7 @@ def assert_bits(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("word", REFERENCE)
-def test_word(word: str) -> None:
+def test_an_op_means_what_torch_computes(word: str) -> None:
     args = operands(word)
     found = OPS[word].meaning(*args)
     assert_bits(found, REFERENCE[word](*args))
@@ -109,7 +109,7 @@ def test_word(word: str) -> None:
 
 @pytest.mark.parametrize("word", REDUCED)
 @pytest.mark.parametrize("extra", [0.0, nan, inf, -inf, 1e200])
-def test_reduction(word: str, extra: float) -> None:
+def test_a_reduction_means_what_torch_computes(word: str, extra: float) -> None:
     x = torch.linspace(-2, 3, 24, dtype=torch.float64).reshape(2, 3, 4)
     x[1, 2, 0] = extra
     if extra == 1e200 and word.endswith(("norm", "rms")):
@@ -118,7 +118,7 @@ def test_reduction(word: str, extra: float) -> None:
     torch.testing.assert_close(found, REDUCED[word](x), rtol=1e-14, atol=0, equal_nan=True)
 
 
-def test_reductions_of_nothing() -> None:
+def test_sums_and_maxima_of_nothing_are_zero() -> None:
     nothing = torch.zeros(0, 3)
     assert [OPS[w].meaning(nothing).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
     assert OPS["col_max_abs"].meaning(nothing).tolist() == [[0, 0, 0]]
@@ -146,8 +146,8 @@ WIDE: dict[str, Callable[..., float]] = {
 
 
 @pytest.mark.parametrize("word", WIDE)
-def test_wide_reductions(word: str) -> None:
-    """Numbers of any order give the same bits, and NaN wins."""
+def test_wide_reductions_do_not_depend_on_the_order(word: str) -> None:
+    """The order of the numbers changes no bit, and a NaN makes the result NaN."""
     numbers = torch.randn(50, dtype=torch.float64).exp()
     meaning = OPS[word].meaning
     found = {meaning(*numbers[torch.randperm(50)]).item() for _ in range(8)}

@@ -1,4 +1,4 @@
-"""Test the generator of random numbers against published answers, and its two forms."""
+"""Test random numbers against published answers, and the oracle's form against the runtime's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS = ((0, 0, 1, 0), (12345, 7, 100_000, 3), (2**24 - 1, 2**24 - 1, 2**24 - 1,
 
 
 @pytest.mark.parametrize("case", PUBLISHED)
-def test_published_answers(case: str) -> None:
+def test_threefry_gives_the_published_answers(case: str) -> None:
     key, counter, block = PUBLISHED[case]
     words = threefry(key, *(torch.tensor([c]) for c in counter))
     assert tuple(word.item() for word in words) == block
@@ -82,7 +82,7 @@ def test_shards_draw_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(found, expected.narrow(dim, start, end - start))
 
 
-def test_places_beyond_32_bits() -> None:
+def test_places_beyond_32_bits_draw_different_numbers() -> None:
     near = torch.tensor(
         [place for power in (31, 32, 33) for place in range(2**power - 2, 2**power + 2)]
     )

@@ -78,7 +78,7 @@ def test_a_copy_leaves_both_versions_in_the_variable(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", BAD_RULES)
-def test_a_broken_rule(case: str) -> None:
+def test_a_broken_rule_is_refused(case: str) -> None:
     with pytest.raises(VerifyError):
         verify_algorithm(BAD_RULES[case])
 
@@ -96,7 +96,7 @@ def with_body(change: Program) -> Plan:
     return replace(good, phases=(replace(sweep, body=(*sweep.body[:-1], *change)),))
 
 
-def last(value: Linear) -> Plan:
+def with_last_value(value: Linear) -> Plan:
     """Return the plan with this value in its last statement."""
     return with_body((replace(planned().sweeps[0].body[-1], value=value),))
 
@@ -109,16 +109,16 @@ def bad_plans() -> dict[str, Plan]:
     (sweep,) = good.sweeps
     twice = (sweep, replace(sweep, body=()))
     return {
-        "sum of nothing": last(total()),
-        "like terms": last(total(Term(ONE, (M,)), Term(Const(2), (M,)))),
-        "scalar without a name": last(total(Term(Call("*", (LR, LR)), (M,)))),
-        "tensor for a coefficient": last(total(Term(M, (P,)))),
-        "scalar among the factors": last(total(Term(ONE, (LR,)))),
-        "scalar among the divisors": last(total(Term(ONE, (M,), (LR,)))),
-        "no linear form inside a word": last(total(Term(ONE, (Call("sqrt", (P,)), LR)))),
-        "old state after its store": last(total(Term(ONE, (Ref("exp_avg"),)))),
-        "old scalar state": last(total(Term(Ref("mu"), (M,)))),
-        "unknown scalar": last(total(Term(Ref("nobody"), (M,)))),
+        "sum of nothing": with_last_value(total()),
+        "like terms": with_last_value(total(Term(ONE, (M,)), Term(Const(2), (M,)))),
+        "scalar without a name": with_last_value(total(Term(Call("*", (LR, LR)), (M,)))),
+        "tensor for a coefficient": with_last_value(total(Term(M, (P,)))),
+        "scalar among the factors": with_last_value(total(Term(ONE, (LR,)))),
+        "scalar among the divisors": with_last_value(total(Term(ONE, (M,), (LR,)))),
+        "no linear form inside a word": with_last_value(total(Term(ONE, (Call("sqrt", (P,)), LR)))),
+        "old state after its store": with_last_value(total(Term(ONE, (Ref("exp_avg"),)))),
+        "old scalar state": with_last_value(total(Term(Ref("mu"), (M,)))),
+        "unknown scalar": with_last_value(total(Term(Ref("nobody"), (M,)))),
         "bare expression": with_body((Assign(Ref("param", 1), M),)),
         "parameter not stored": replace(good, phases=(replace(sweep, body=sweep.body[:-1]),)),
         "state not stored": replace(good, scalars=()),
@@ -132,11 +132,11 @@ def bad_plans() -> dict[str, Plan]:
 
 def test_the_plan_is_right_before_it_is_broken() -> None:
     verify_plan(planned())
-    verify_plan(last(total(Term(Ref("mu", 1), (M,)))))
+    verify_plan(with_last_value(total(Term(Ref("mu", 1), (M,)))))
 
 
 @pytest.mark.parametrize("case", bad_plans())
-def test_a_broken_plan(case: str) -> None:
+def test_a_broken_plan_is_refused(case: str) -> None:
     with pytest.raises(VerifyError):
         verify_plan(bad_plans()[case])
 

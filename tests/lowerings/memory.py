@@ -1,6 +1,4 @@
-"""Measure a step's memory traffic and allocations: by the operations that torch dispatches, and by
-torch's allocator.
-"""
+"""Measure a step's memory traffic by torch's operations, and its peak by torch's allocator."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ WRITE_ONLY = ("copy_", "fill_", "zero_")
 class Traffic(TorchDispatchMode):
     """Counts `_foreach_` calls, and what all operations read and write, in words of four bytes.
 
-    An operand that is passed twice is read once. Tensors with one number, such as step counts, are
-    free.
+    An operand that is passed twice is read once. Tensors with one number, such as step counts, do
+    not count.
     """
 
     def __init__(self) -> None:

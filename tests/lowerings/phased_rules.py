@@ -23,7 +23,6 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
-TESTS = Path(__file__).parent.parent
 COUNT = itertools.count()
 
 RAGGED = '''

@@ -94,9 +94,7 @@ def read(rule: str) -> Algorithm:
 
 
 def function(rule: str, lowering: Lowering, name: str) -> str:
-    """Return one function's body as the lowering prints it, without the signature and its
-    docstring.
-    """
+    """Return the body of a function as the lowering prints it, without its docstring."""
     text = emit.render(read(rule), lowering, emit.require_ruff())
     (found,) = re.findall(rf'^def {name}\(.*?"""\n(.*?)(?=^\S|\Z)', text, re.M | re.S)
     return textwrap.dedent(found)

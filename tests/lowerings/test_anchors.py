@@ -1,4 +1,4 @@
-"""Test anchors, states that a rule only reads: every lowering leaves them as they began."""
+"""Test anchors, states that a rule only reads: no lowering writes them."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ def drawn(seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 
 def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.float64) -> Any:
+    """Return parameters after some steps, and their optimizer."""
     params = [torch.nn.Parameter(value) for value in drawn(0, dtype)]
     optimizer = loaded(text)(params, differentiable=form == "functional")
     for param in params if form == "functional" else ():
@@ -99,6 +100,7 @@ def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.flo
 
 
 def take(optimizer: Any, params: list[Any], form: str, steps: Any) -> None:
+    """Take one step for each number; it is the seed of the step's gradients."""
     for seed in steps:
         for param, grad in zip(params, drawn(seed, params[0].dtype), strict=True):
             param.grad = grad
@@ -191,7 +193,7 @@ def test_sparse_gradients_leave_an_anchor_alone(lowering: str) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_complex_parameters(lowering: str) -> None:
+def test_complex_parameters_step_as_pairs_of_reals(lowering: str) -> None:
     start = torch.randn(4, 3, dtype=torch.complex128)
     whole = torch.nn.Parameter(start.clone())
     parts = torch.nn.Parameter(torch.view_as_real(start).clone())
@@ -220,7 +222,7 @@ def test_a_checkpoint_has_the_anchors(lowering: str) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("axis", [0, 1])
-def test_processes_that_share_a_parameter(axis: int) -> None:
+def test_shards_take_the_step_of_the_whole(axis: int) -> None:
     (algorithm,) = read_spec(Spec("Made", RULES["the distance"], "made.py", 1))
     module: dict[str, Any] = {}
     exec(compile(emit.render(algorithm, FOREACH, None), "foreach.py", "exec"), module)
@@ -240,7 +242,7 @@ def test_processes_that_share_a_parameter(axis: int) -> None:
 
 
 @outside_interpreter
-def test_a_state_that_begins_as_a_number_is_written() -> None:
+def test_a_state_that_begins_as_a_number_must_be_written() -> None:
     text = spec(PULL.replace("m", "g"), states='x0=state("x0", init=1)', hypers=LR)
     with pytest.raises(SpecError, match="state `x0` is never written") as caught:
         read_spec(Spec("Made", text, "made.py", 1))
@@ -256,7 +258,7 @@ def test_the_letter_of_an_anchor_has_no_time() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("form", FORMS)
-def test_a_parameter_that_does_not_change(form: str) -> None:
+def test_a_parameter_that_does_not_change_stays_as_it_was(form: str) -> None:
     """Assigning the parameter its own value changes nothing, also in a rule with several sweeps."""
     body = ("p = 1 * p", "m = m + lr * g * norm(g)")
     params, optimizer = stepped(spec(*body, states='m=state("m")', hypers="lr=hyper(0.1)"), form)
@@ -268,7 +270,9 @@ def test_a_parameter_that_does_not_change(form: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_narrow_rows_and_16_bits(lowering: str, dtype: torch.dtype) -> None:
+def test_the_copy_of_narrow_rows_is_not_written_to_an_anchor(
+    lowering: str, dtype: torch.dtype
+) -> None:
     """Rows may be updated in copies; then the copy of an anchor is not written back."""
     weights = torch.randn(6, 3, dtype=dtype)
     param = torch.nn.Parameter(weights.clone())

@@ -123,7 +123,7 @@ BRANCHES = {
 FLAGS = [{"flag_a": a, "flag_b": b} for a in (False, True) for b in (False, True)]
 
 
-def trained(cls: Any, lowering: str, options: dict[str, Any]) -> list[torch.Tensor]:
+def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     params = [
         torch.nn.Parameter(torch.rand(n, dtype=torch.float64, generator=generator) + 1)
@@ -160,7 +160,7 @@ def test_a_captured_step_is_the_same_step(name: str, lowering: str) -> None:
     )  # a float32 state is rounded at other places
     flag_sets = {tuple((k, v) for k, v in flags.items() if k in known) for flags in FLAGS}
     for options in map(dict, sorted(flag_sets)):
-        plain = trained(cls, "forloop", options)
-        found = trained(cls, lowering, {**options, "capturable": True})
+        plain = values_after_training(cls, "forloop", options)
+        found = values_after_training(cls, lowering, {**options, "capturable": True})
         for a, b in zip(found, plain, strict=True):
             torch.testing.assert_close(a, b, rtol=bound, atol=bound)

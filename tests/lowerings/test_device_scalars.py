@@ -34,7 +34,7 @@ RULES = ("novograd", "stablespam", "amos", "one_moment", "fedscalars")
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_no_step_reads_them_on_the_host(name: str) -> None:
+def test_no_captured_step_reads_a_scalar_state_on_the_host(name: str) -> None:
     params = drawn(100)
     optimizer = optgen.load(spec_file(name))(params, capturable=True)
     reference = optgen.load(spec_file(name))(clones := [p.clone() for p in params])
@@ -49,7 +49,7 @@ def test_no_step_reads_them_on_the_host(name: str) -> None:
         torch.testing.assert_close(param, clone, rtol=0, atol=1e-13)
 
 
-def test_they_live_on_the_device_of_the_parameter() -> None:
+def test_scalars_that_reductions_feed_are_on_the_device_of_the_parameter() -> None:
     """Scalars that the host computes stay on the CPU."""
     rule = optgen.load(spec_file("stablespam")).rule
     kinds = {state.key: state.on_device for state in rule.states if state.shape == "scalar"}
@@ -61,7 +61,7 @@ def test_they_live_on_the_device_of_the_parameter() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_checkpoint_holds_them(name: str) -> None:
+def test_a_checkpoint_holds_scalar_states(name: str) -> None:
     made = optgen.load(spec_file(name))
     params = drawn(100)
     optimizer = made(params)
@@ -89,7 +89,7 @@ def test_a_checkpoint_holds_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3), (0, 3), (2, 0), (0,)], ids=str)
-def test_a_parameter_without_elements_keeps_them(shape: tuple[int, ...]) -> None:
+def test_a_parameter_without_elements_keeps_its_scalars(shape: tuple[int, ...]) -> None:
     made = optgen.load(Spec("beside_matrices", BESIDE_MATRICES, "<made>", 1))
     param = torch.zeros(shape, dtype=torch.float64)
     param.grad = torch.zeros_like(param)
@@ -102,5 +102,5 @@ def test_a_parameter_without_elements_keeps_them(shape: tuple[int, ...]) -> None
 
 
 @outside_interpreter
-def test_in_the_interpreter() -> None:
+def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__, "without_elements")

@@ -178,7 +178,7 @@ def loaded(ops: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm
 
 
 def pairs(op: str) -> tuple[Tensor, Tensor]:
-    """Return every pair of special values: the first values, and the second ones."""
+    """Return all pairs of special values, as a tensor of first values and one of second values."""
     numbers = SPECIAL if op in WITHOUT_EXTREMES else SPECIAL + EXTREME
     p, g = zip(*itertools.product(numbers, numbers), strict=True)
     return torch.tensor(p, dtype=torch.float64), torch.tensor(g, dtype=torch.float64)
@@ -190,7 +190,7 @@ def test_every_elementwise_op_is_used() -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("op", USES)
-def test_an_op_means_what_it_says(op: str, lowering: str) -> None:
+def test_an_op_means_what_ops_py_says(op: str, lowering: str) -> None:
     cls, algorithm = loaded(SPEC_OPS[op])
     for c, d in SCALARS:
         values = {"c": c, "d": d, "pair": (0.5, 0.25), "maybe": None}
@@ -213,7 +213,7 @@ def test_an_op_means_what_it_says(op: str, lowering: str) -> None:
 
 
 def assert_same(op: str, use: str, found: Tensor, expected: Tensor) -> None:
-    """Check that results agree up to rounding, with NaN, infinities and signed zeros in place."""
+    """Check that results agree up to rounding, and in NaN, infinities and signs of zeros."""
     if op in INFINITE_OR_NAN:
         finite = expected.isfinite()
         assert torch.equal(found.isfinite(), finite), use

@@ -43,10 +43,10 @@ def Reduced(
 SPEC = Spec("Reduced", TEXT, "<reduced>", 1)
 SHAPES = ((3, 0), (0, 4), (0, 0), (2, 3, 0), (2, 0, 4), (0, 3, 4))
 USED = (60, 50)
-"""Shape of a full matrix, which leaves values in memory that the lowerings keep."""
+"""Shape of a full matrix, which leaves values in the memory that the lowerings reuse."""
 
 
-def agree(lowering: str) -> None:
+def assert_agreement(lowering: str) -> None:
     """Compare two steps of empty matrices with the rule run plainly."""
     (algorithm,) = read_spec(SPEC)
     with use_lowering(lowering):
@@ -74,8 +74,8 @@ def train(params: list[torch.nn.Parameter]) -> Any:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_on_a_cpu(lowering: str) -> None:
-    agree(lowering)
+def test_cpu_lowerings_agree_with_the_rule(lowering: str) -> None:
+    assert_agreement(lowering)
 
 
 @outside_interpreter
@@ -85,5 +85,5 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 @inside_interpreter
-def test_through_triton() -> None:
-    agree("fused_triton")
+def test_triton_agrees_with_the_rule() -> None:
+    assert_agreement("fused_triton")

@@ -90,7 +90,7 @@ MATRIX_SHAPES: list[tuple[int, ...]] = [(64, 48), (20, 30), (10, 20)]
 
 
 def traffic(optimizer: Optimizer) -> Cost:
-    """Return calls and traffic of a step so late that RAdam is rectified; step counts are free."""
+    """Return calls and traffic of the ninth step, in which RAdam is rectified."""
     params = optimizer.param_groups[0]["params"]
     for _ in range(8):
         for param in params:
@@ -115,7 +115,9 @@ def configurations() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "options", "theirs", "ours"), list(configurations()))
-def test_calls_and_traffic(name: str, options: dict[str, Any], theirs: Cost, ours: Cost) -> None:
+def test_calls_and_traffic_are_as_listed(
+    name: str, options: dict[str, Any], theirs: Cost, ours: Cost
+) -> None:
     foreach = {"foreach": True} if has(name, "foreach") else {}
     reference = traffic(getattr(torch.optim, name)(params(name), **foreach, **options))
     found = traffic(getattr(optgen.optim, name)(params(name), foreach=True, **options))
@@ -125,8 +127,8 @@ def test_calls_and_traffic(name: str, options: dict[str, Any], theirs: Cost, our
     assert found[1] <= theirs[1]
 
 
-def of_sparse(module: Any) -> float:
-    """Return the words that SparseAdam moves for each element of touched rows, not in fused C++."""
+def sparse_traffic(module: Any) -> float:
+    """Return the words that SparseAdam moves for each touched element, without fused C++."""
     table = torch.nn.Parameter(torch.ones(1000, 8))
     optimizer = module.SparseAdam([table], **({} if module is torch.optim else {"fused": False}))
     rows = torch.tensor([[1, 5, 9, 5, 700, 3]])
@@ -139,7 +141,7 @@ def of_sparse(module: Any) -> float:
     return (seen.read + seen.written) / (5 * 8)
 
 
-def of_lbfgs(module: Any, options: dict[str, Any]) -> float:
+def lbfgs_traffic(module: Any, options: dict[str, Any]) -> float:
     """Return the words that 10 iterations move for each element of an ill-conditioned parabola."""
     param = torch.nn.Parameter(torch.linspace(-1, 1, 1000))
     weights = torch.linspace(1, 100, 1000)
@@ -155,15 +157,15 @@ def of_lbfgs(module: Any, options: dict[str, Any]) -> float:
     return (seen.read + seen.written) / 1000
 
 
-def test_traffic_of_rows() -> None:
-    assert of_sparse(optgen.optim) < of_sparse(torch.optim)
+def test_sparse_adam_moves_less_than_torchs() -> None:
+    assert sparse_traffic(optgen.optim) < sparse_traffic(torch.optim)
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"line_search_fn": "strong_wolfe"}, {"history_size": 3}], ids=str
 )
-def test_traffic_of_lbfgs(options: dict[str, Any]) -> None:
-    assert of_lbfgs(optgen.optim, options) < 0.85 * of_lbfgs(torch.optim, options)
+def test_lbfgs_moves_less_than_torchs(options: dict[str, Any]) -> None:
+    assert lbfgs_traffic(optgen.optim, options) < 0.85 * lbfgs_traffic(torch.optim, options)
 
 
 def test_most_classes_move_less_than_torchs() -> None:
@@ -194,7 +196,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 LIMITED = [name for name in DENSE if name not in MATRICES]
 
 
-def extra(optimizer: Optimizer) -> int:
+def extra_bytes(optimizer: Optimizer) -> int:
     """Return the bytes that a second step needs beside parameters, gradients and state."""
     for param in optimizer.param_groups[0]["params"]:
         param.grad = torch.ones_like(param)
@@ -226,7 +228,7 @@ def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.Mon
     if device == "GPU":
         size_on_a_device(monkeypatch)
 
-    needed = extra(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
+    needed = extra_bytes(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
 
     assert 0 < needed <= LIMIT
 
@@ -240,7 +242,7 @@ def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
         size_on_a_device(monkeypatch)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
 
-    needed = extra(optgen.optim.Adafactor(matrices, foreach=True, **EVERYTHING["Adafactor"]))
+    needed = extra_bytes(optgen.optim.Adafactor(matrices, foreach=True, **EVERYTHING["Adafactor"]))
 
     assert 0 < needed <= LIMIT
 
@@ -249,15 +251,13 @@ def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
 def test_extra_memory_is_limited_whatever_the_strides(name: str) -> None:
     transposed = [torch.nn.Parameter(torch.ones(2**10, 2**14).T)]
 
-    needed = extra(getattr(optgen.optim, name)(transposed, foreach=True, **EVERYTHING[name]))
+    needed = extra_bytes(getattr(optgen.optim, name)(transposed, foreach=True, **EVERYTHING[name]))
 
     assert 0 < needed <= LIMIT
 
 
 def test_the_limit_is_not_met_by_whole_lists() -> None:
-    """Torch's foreach takes the whole list at once and exceeds the limit, so the test above can
-    fail.
-    """
+    """Torch's foreach takes whole lists and exceeds the limit, so the tests above can fail."""
     reference = torch.optim.Adam(large(), foreach=True, **EVERYTHING["Adam"])
 
-    assert extra(reference) > LIMIT
+    assert extra_bytes(reference) > LIMIT

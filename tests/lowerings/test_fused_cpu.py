@@ -78,7 +78,7 @@ def printed(source: str, name: str) -> str:
     return emit.render(algorithm, FUSED_CPU, None)
 
 
-def build(source: str, folder: Path, *flags: str) -> str:
+def compiler_output(source: str, folder: Path, *flags: str) -> str:
     """Compile a generated source with the runtime's flags; return the compiler's output."""
     command = compiler.find()
     assert command is not None
@@ -94,17 +94,19 @@ def build(source: str, folder: Path, *flags: str) -> str:
     return done.stdout + done.stderr
 
 
-def widest(folder: Path) -> int:
+def vector_bytes(folder: Path) -> int:
     """Return the bytes of this machine's vectors, as the compiler uses them in a simple loop."""
     loop = "void scale(float* x, long n) { for (long i = 0; i < n; ++i) x[i] *= 2; }"
-    return max(map(int, re.findall(VECTORIZED, build(loop, folder, "-fopt-info-vec-optimized"))))
+    return max(
+        map(int, re.findall(VECTORIZED, compiler_output(loop, folder, "-fopt-info-vec-optimized")))
+    )
 
 
 def test_a_rule_that_uses_everything(golden: Golden, tmp_path: Path) -> None:
     text = printed(EVERYTHING, "Everything")
 
     golden.check(text)
-    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+    assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.module)
@@ -117,10 +119,10 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
     command = compiler.find()
     assert command is not None
     if "g++" not in Path(command[0]).name:
-        assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+        assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
         pytest.skip("only g++ reports on vectors in this form")
     flags = ("-Wall", "-Wextra", "-fopt-info-vec-optimized", "-save-temps=obj")
-    width, report = widest(tmp_path), build(text, tmp_path, *flags)
+    width, report = vector_bytes(tmp_path), compiler_output(text, tmp_path, *flags)
     assert "warning" not in report, report
     lines = inline_includes(text.partition("#ifndef OPTGEN_SPARSE")[0]).splitlines()
     head = re.compile(r"for \(i64 i = \w+; i < (n|end); (\+\+i|i \+= LANES<C>)\) \{")
@@ -131,14 +133,14 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
     assert found >= variants - 2 * ("decltype" in text), report
     if "elementwise_kernel.h" in text:
         assembly = next(tmp_path.glob("*kernel.s")).read_text()
-        sweeps = [compiled(assembly, half) for half in ("bfloat16", "float16")]
+        sweeps = [sweep_assembly(assembly, half) for half in ("bfloat16", "float16")]
         assert [len(each) for each in sweeps] == [found // 2] * 2
         for sweep in chain(*sweeps):
             assert f"%{REGISTER[width]}" in sweep or width not in REGISTER
             assert not SINGLE.search(sweep), sweep
 
 
-def compiled(assembly: str, stored: str) -> list[str]:
+def sweep_assembly(assembly: str, stored: str) -> list[str]:
     """Return the assembly of a rule's sweeps over a dtype."""
     name = rf"_ZN\w+5sweepINS_{len(stored)}{stored}E\w+"
     return re.findall(rf"^{name}:\n(.*?)\.size", assembly, flags=re.M | re.S)
@@ -149,7 +151,7 @@ def test_rows_compile_without_a_warning(name: str, tmp_path: Path) -> None:
     (algorithm,) = (each for each in ALGORITHMS if each.module == name)
     text = f"#define OPTGEN_SPARSE\n{emit.render(algorithm, FUSED_CPU, None)}"
 
-    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+    assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
 def test_names_that_mean_something_in_cpp_step_aside() -> None:
@@ -165,7 +167,7 @@ def test_a_comment_ends_with_its_line(ending: str, tmp_path: Path) -> None:
     text = printed(EVERYTHING.replace("leave out.", f"leave out {ending}"), "Everything")
 
     assert "leave out\n" in text
-    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+    assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
 def test_names_that_headers_ask_a_rule_for_step_aside() -> None:
@@ -176,7 +178,7 @@ def test_names_that_headers_ask_a_rule_for_step_aside() -> None:
     assert asked - {"template"} <= RESERVED
 
 
-def test_every_word_is_printed() -> None:
+def test_every_elementwise_op_is_printed() -> None:
     a, b, c = Ref("a"), Ref("b"), Ref("c")
     for name in BY_ELEMENT:
         if name == "fresh":

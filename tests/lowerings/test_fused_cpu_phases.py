@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Golden
-from lowerings.test_fused_cpu import VECTORIZED, build, printed, widest
+from lowerings.test_fused_cpu import VECTORIZED, compiler_output, printed, vector_bytes
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
@@ -57,13 +57,13 @@ def Named(
 '''
 
 
-def algorithm(path: str) -> Algorithm:
+def algorithm_of(path: str) -> Algorithm:
     (found,) = read_spec(ROOT / path)
     return found
 
 
 def planned(path: str) -> Plan:
-    return reduce(lambda plan, change: change(plan), _PASSES, plans(algorithm(path))[0])
+    return reduce(lambda plan, change: change(plan), _PASSES, plans(algorithm_of(path))[0])
 
 
 def described(passes: list[Pass]) -> list[str]:
@@ -116,9 +116,9 @@ def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
     assert command is not None
     if "g++" not in Path(command[0]).name:
         pytest.skip("only g++ reports on vectors in this form")
-    text = emit.render(algorithm(path), FUSED_CPU, None)
-    width = widest(tmp_path)
-    report = build(text, tmp_path, "-fopt-info-vec-optimized")
+    text = emit.render(algorithm_of(path), FUSED_CPU, None)
+    width = vector_bytes(tmp_path)
+    report = compiler_output(text, tmp_path, "-fopt-info-vec-optimized")
     lines = inline_includes(text).splitlines()
     first = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
     loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
@@ -133,13 +133,13 @@ def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
 def test_names_that_the_cpp_uses_step_aside(tmp_path: Path) -> None:
     text = printed(RULE, "Named")
 
-    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+    assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
     assert max(map(len, text.splitlines())) <= 100
     assert "NUMBERS_, STREAMS };" in text
 
 
 def test_matrix_words_are_named_for_the_runtime() -> None:
-    text = emit.render(algorithm("specs/muon.py"), FUSED_CPU, None)
+    text = emit.render(algorithm_of("specs/muon.py"), FUSED_CPU, None)
     (named,) = re.findall(r'optgen_calls = "(.*)";', text)
     (call,) = parse_calls(named)
 

@@ -1,4 +1,4 @@
-"""Test fused Triton up to the launch, without a GPU: a driver records each launch.
+"""Test the launches of fused Triton without a GPU: a driver records them.
 
 Buckets, arguments and options go through Triton's own wrapper and compiler, but no kernel runs.
 """
@@ -90,9 +90,7 @@ def test_a_gradient_scaler_needs_another_kernel(launches: Launches) -> None:
     assert all(compiled.metadata.maxnreg in (None, 128) for *_, compiled in launches)
 
 
-def test_the_launches_do_not_depend_on_the_number_of_tensors(
-    launches: Launches,
-) -> None:
+def test_the_launches_do_not_depend_on_the_number_of_tensors(launches: Launches) -> None:
     shapes = [(40, 200), (30, 20, 3, 3), (300,)]
     for count in (1, 5):
         params = parameters(*shapes * count)
@@ -107,6 +105,8 @@ def test_the_launches_do_not_depend_on_the_number_of_tensors(
 
 
 @pytest.mark.parametrize(("name", "count"), [("LAMB", 4), ("LARS", 4), ("Muon", 3)])
-def test_launches_of_a_step(name: str, count: int, launches: Launches, tmp_path: Path) -> None:
+def test_the_launches_of_a_step_are_as_listed(
+    name: str, count: int, launches: Launches, tmp_path: Path
+) -> None:
     class_of(name, tmp_path)(parameters((40, 20), (5, 3), (7, 9))).step()
     assert len(launches) == count

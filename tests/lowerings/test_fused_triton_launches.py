@@ -38,7 +38,9 @@ def test_in_a_process_with_the_interpreter() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_a_step_launches(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_launches_the_listed_kernels(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many tensors of all shapes in two groups need as many launches as one tensor of each kind."""
     launched: list[str] = []
     finding = InterpretedFunction.__getitem__

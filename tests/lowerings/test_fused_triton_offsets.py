@@ -33,7 +33,9 @@ def test_in_a_process_with_the_interpreter() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("numel", [BLOCK, BLOCK - 24])
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_a_block_of_elements(name: str, numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_far_block_steps_as_it_does_alone(
+    name: str, numel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The block steps as it does alone, though the table puts 2**31 elements before it."""
     original = Table.point
 
@@ -64,7 +66,7 @@ def table(*rows: int) -> Tensor:
 
 
 @inside_interpreter
-def test_a_tile_of_a_matrix() -> None:
+def test_a_far_tile_of_a_matrix_steps_as_the_rule() -> None:
     """The tile is the last 16 rows of 128 elements, after 2**31 elements."""
     before = FAR // 128
     height = before + 16

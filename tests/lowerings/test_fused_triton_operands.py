@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from lowerings.test_fused_triton_words import WRITTEN, meaning, sentence
+from lowerings.test_fused_triton_words import WRITTEN, call_of, meaning
 from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
@@ -28,9 +28,9 @@ TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 TOLERANCES = dict(zip(TYPES, (4e-6, 1e-13, 2**-8, 2**-10), strict=True))
 CONSTANTS = {"x": 2, "y": 1.5, "z": 3}
 EXPONENTS = (-9, -3, -1.5, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 3, 9)
-X, Y, Z = (Ref(name) for name in "xyz")
+X = Ref("x")
 VALUES = [0.0, 0.25, 1.0, 1.5, 2.0, 3.75, -0.0, -0.5, -1.0, -2.25, torch.inf, -torch.inf, torch.nan]
-FIRSTS = 3  # how many values a number operand takes
+FIRSTS = 3  # each operand that is a number takes the first three values
 
 HEADER = """import triton
 import triton.language as tl
@@ -71,10 +71,10 @@ def mixed(expr: Expr, kinds: dict[str, str]) -> Expr:
 def cases(word: str) -> list[tuple[Expr, dict[str, str]]]:
     """Return an op's expressions, with the kind of each of their names."""
     found = []
-    names = "xyz"[: max(2, len(sentence(word).args))] if word != "neg" else "x"  # type: ignore
+    names = "xyz"[: max(2, len(call_of(word).args))] if word != "neg" else "x"  # type: ignore
     for chosen in product(("tensor", "number", "constant"), repeat=len(names)):
         kinds = dict.fromkeys("xyz", "tensor") | dict(zip(names, chosen, strict=True))
-        found.append((mixed(sentence(word), kinds), kinds))
+        found.append((mixed(call_of(word), kinds), kinds))
     if word == "**":
         for n, base in product(EXPONENTS, ("tensor", "number", "constant")):
             kinds = {"x": base, "y": "tensor", "z": "tensor"}
@@ -114,7 +114,7 @@ def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-def operands(word: str, dtype: torch.dtype) -> list[Tensor]:
+def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
     """Return values, some of them special; for `%` and `clamp` only where these are defined."""
     generator = torch.Generator().manual_seed(0)
     picked = torch.tensor(VALUES, dtype=dtype)[torch.randint(13, (3, 64), generator=generator)]
@@ -130,18 +130,22 @@ def operands(word: str, dtype: torch.dtype) -> list[Tensor]:
 @inside_interpreter
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
-def test_a_word(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
+def test_an_op_on_any_operands_means_what_ops_py_says(
+    number: int, dtype: torch.dtype, kernels: ModuleType
+) -> None:
     import triton.language as tl
 
     word = WRITTEN[number].name
     computed = torch.promote_types(dtype, torch.float32)
-    given = operands(word, dtype)
+    given = operand_values(word, dtype)
     for i, (expr, kinds) in enumerate(CASES[word]):
         found = torch.empty(FIRSTS, 64, dtype=dtype)
         launch = getattr(kernels, f"word{number}_{i}")[(FIRSTS,)]
         with patched_interpreter():
             launch(*given, found, SIZE=64, dtype=getattr(tl, str(computed).split(".")[1]))
-        expected = torch.stack([expectation(expr, kinds, given, first) for first in range(FIRSTS)])
+        expected = torch.stack(
+            [expected_values(expr, kinds, given, first) for first in range(FIRSTS)]
+        )
         torch.testing.assert_close(
             found,
             expected.to(computed).to(dtype),
@@ -152,7 +156,7 @@ def test_a_word(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
         )
 
 
-def expectation(expr: Expr, kinds: dict[str, str], given: list[Tensor], first: int) -> Tensor:
+def expected_values(expr: Expr, kinds: dict[str, str], given: list[Tensor], first: int) -> Tensor:
     """Return the value of an expression in float64; a comparison is 1 where it holds."""
     whole = {name: column.double() for name, column in zip("xyz", given, strict=True)}
     for name, kind in kinds.items():

@@ -49,6 +49,7 @@ def give_gradients(params: list[Tensor], step: int) -> None:
 
 
 def train(optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int) -> float:
+    """Take steps, beside the oracle's; return the largest error."""
     with use_lowering("fused_triton"):
         for step in range(steps):
             give_gradients(params, step)
@@ -78,7 +79,7 @@ def test_computes_in_float32_for_float32(name: str, tmp_path: Path) -> None:
 
 
 @inside_interpreter
-def test_layouts_of_all_kinds(tmp_path: Path) -> None:
+def test_any_memory_layout_agrees_with_the_rule(tmp_path: Path) -> None:
     """Tensors may have memory that is not in the order of their indices, or not aligned."""
     held = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
     held.append(draw((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))

@@ -70,7 +70,7 @@ TENSORS, SCALARS = (
 )
 
 
-def sentence(word: str) -> Expr:
+def call_of(word: str) -> Expr:
     """Return a call of the op with as many arguments as it takes; logic gets comparisons."""
     if word == "where":
         return Call("where", (Call("<", (X, Y)), Y, Z))
@@ -91,7 +91,7 @@ def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
     raise TypeError(expr)
 
 
-def arguments(word: str, dtype: torch.dtype) -> list[Tensor]:
+def argument_values(word: str, dtype: torch.dtype) -> list[Tensor]:
     """Return all triples of special values; bases of powers are positive, bounds in order."""
     grid = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * 3).T.contiguous()
     x, y, z = (row.clone() for row in grid)
@@ -113,9 +113,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
         "from optgen.runtime.fused_triton.device_functions import *\n"
     ]
     for i, word in enumerate(WRITTEN):
-        parts.append(KERNEL.format(name=f"tensor{i}", text=TENSORS(sentence(word.name))))
-        parts.append(SCALAR_KERNEL.format(name=f"scalar{i}", text=SCALARS(sentence(word.name))))
-    stores = [f"    tl.store(outs + lanes, {TENSORS(sentence(word.name))})" for word in WRITTEN]
+        parts.append(KERNEL.format(name=f"tensor{i}", text=TENSORS(call_of(word.name))))
+        parts.append(SCALAR_KERNEL.format(name=f"scalar{i}", text=SCALARS(call_of(word.name))))
+    stores = [f"    tl.store(outs + lanes, {TENSORS(call_of(word.name))})" for word in WRITTEN]
     parts.append(ALL_WORDS + "\n".join([*stores, "    tl.store(outs + lanes, ipow(x, n))"]))
     path = Path(tmp_path_factory.mktemp("kernels")) / "printed_words.py"
     path.write_text("\n".join(parts))
@@ -135,14 +135,16 @@ def test_in_a_process_with_the_interpreter() -> None:
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
-def test_a_word_on_tensors(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
+def test_an_op_on_tensors_means_what_ops_py_says(
+    number: int, dtype: torch.dtype, kernels: ModuleType
+) -> None:
     kernel = getattr(kernels, f"tensor{number}")
     check(WRITTEN[number].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
 
 
 @inside_interpreter
 @pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
-def test_a_word_on_scalars(number: int, kernels: ModuleType) -> None:
+def test_an_op_on_scalars_means_what_ops_py_says(number: int, kernels: ModuleType) -> None:
     kernel = getattr(kernels, f"scalar{number}")
     check(
         WRITTEN[number].name,
@@ -158,7 +160,9 @@ PRECISE: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("word", PRECISE)
-def test_the_last_places(word: str, dtype: torch.dtype, kernels: ModuleType) -> None:
+def test_results_are_within_3_units_in_the_last_place(
+    word: str, dtype: torch.dtype, kernels: ModuleType
+) -> None:
     """Results are within 3 units in the last place, for operands of about 0.02 to 7.
 
     The interpreter's `exp` is NumPy's, so the error of a GPU's approximate `exp` is not tested.
@@ -199,8 +203,8 @@ def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_pa
 
 
 def check(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
-    given = arguments(word, dtype)
-    expected = meaning(sentence(word), dict(zip("xyz", given, strict=True))).to(dtype)
+    given = argument_values(word, dtype)
+    expected = meaning(call_of(word), dict(zip("xyz", given, strict=True))).to(dtype)
     found = torch.empty_like(expected)
     with patched_interpreter():
         launch(*given, found)
@@ -210,8 +214,8 @@ def check(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
 
 def test_every_word_can_be_written() -> None:
     for word in WRITTEN:
-        assert TENSORS(sentence(word.name))
-        assert SCALARS(sentence(word.name))
+        assert TENSORS(call_of(word.name))
+        assert SCALARS(call_of(word.name))
     assert set(CALLS) - {"copy"} <= set(OPS)
 
 

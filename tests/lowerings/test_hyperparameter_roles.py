@@ -24,7 +24,8 @@ ADEMAMIX = spec(
 )
 
 
-def of(name: str, *body: str, states: str = V, hypers: str = "") -> str:
+def role_of(name: str, *body: str, states: str = V, hypers: str = "") -> str:
+    """Return the description of a hyperparameter with this name in a rule."""
     hypers = f"lr=hyper(0.1), {name}=hyper(0.5)" + (f", {hypers}" if hypers else "")
     algorithm = read(spec(*body, states=states, hypers=hypers))
     hyper = algorithm.hyper(name)
@@ -32,7 +33,7 @@ def of(name: str, *body: str, states: str = V, hypers: str = "") -> str:
     return role(algorithm, hyper)
 
 
-def test_ademamix() -> None:
+def test_roles_in_ademamix_are_recognized() -> None:
     algorithm = read(ADEMAMIX)
     found = {h.name: role(algorithm, h) for h in algorithm.hypers}
     assert found == {
@@ -60,9 +61,9 @@ def test_ademamix() -> None:
         ("rate = alpha * lr\n    v = lerp(v, g**2, 1 - rate)", ""),
     ],
 )
-def test_a_decay_rate(statement: str, expected: str) -> None:
+def test_a_decay_rate_is_recognized(statement: str, expected: str) -> None:
     body = [*statement.split("\n    "), "p = p - lr * g / (sqrt(v) + 1)"]
-    assert of("alpha", *body) == expected
+    assert role_of("alpha", *body) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,8 +81,8 @@ def test_a_decay_rate(statement: str, expected: str) -> None:
         (["p = p - eps * g / sqrt(v)"], ""),
     ],
 )
-def test_eps(divided: list[str], expected: str) -> None:
-    assert of("eps", "v = v + g**2 * lr", *divided) == expected
+def test_an_eps_is_recognized(divided: list[str], expected: str) -> None:
+    assert role_of("eps", "v = v + g**2 * lr", *divided) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,15 +94,15 @@ def test_eps(divided: list[str], expected: str) -> None:
         ("m = m + momentum * g", ""),
     ],
 )
-def test_momentum(statement: str, expected: str) -> None:
-    assert of("momentum", statement, "p = p - lr * m", states=M) == expected
+def test_a_momentum_is_recognized(statement: str, expected: str) -> None:
+    assert role_of("momentum", statement, "p = p - lr * m", states=M) == expected
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
     [("v = lerp(v, g**2, 0.1)", ""), ("v = lerp(v, g**2, 1 - beta)", LARGEST)],
 )
-def test_amsgrad(state: str, expected: str) -> None:
+def test_an_amsgrad_flag_is_recognized(state: str, expected: str) -> None:
     """The flag creates the state of the largest second moment."""
     algorithm = read(
         spec(
@@ -128,6 +129,6 @@ def test_amsgrad(state: str, expected: str) -> None:
         ("m = 0.9 * m + dampening * g", ""),
     ],
 )
-def test_dampening(statement: str, expected: str) -> None:
-    found = of("dampening", statement, "p = p - lr * m", states=M)
+def test_a_dampening_is_recognized(statement: str, expected: str) -> None:
+    found = role_of("dampening", statement, "p = p - lr * m", states=M)
     assert found.startswith(expected) if expected else not found

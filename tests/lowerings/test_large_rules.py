@@ -16,7 +16,7 @@ from optgen.spec.read_spec import read_spec
 ROUNDS = 12
 
 
-def test_more_than_32_steps_and_values() -> None:
+def test_more_than_32_steps_and_values_are_computed() -> None:
     """Each round reduces rows of the previous round's result."""
     rounds = [
         line
@@ -42,8 +42,8 @@ def test_more_than_32_steps_and_values() -> None:
     torch.testing.assert_close(param.detach(), expected, rtol=1e-11, atol=0)
 
 
-def test_names_that_many_variables_have_taken() -> None:
-    """The lowering numbers on until a name for the summands, or for a scalar's copy, is free."""
+def test_a_generated_name_is_counted_up_until_it_is_free() -> None:
+    """The names of the summands and of a scalar's copy get the first number that is free."""
     numbers = ("", *range(2, 120))
     body = [
         "total = 0.0 * lr",
@@ -65,7 +65,7 @@ def test_names_that_many_variables_have_taken() -> None:
     assert "eta_before120 = " in written
 
 
-def test_more_than_a_thousand_lines_that_nothing_reads() -> None:
+def test_more_than_a_thousand_lines_that_nothing_reads_are_dropped() -> None:
     """Each is dead only after the next one is dropped."""
     body = ["x = g", *["x = -x"] * 1200, "p = p - lr * g"]
     head = "@optimizer()\ndef Dead(p, g, /, *, lr=hyper(0.1)):"

@@ -80,14 +80,16 @@ def check(
     [(ema, {"decay": 0.9}), (ema, {"decay": 0.1}), (swa, {"count": 3})],
     ids=["ema", "ema from the other end", "swa"],
 )
-def test_averaging(function: Function, given: Any, lowering: str, dtype: torch.dtype) -> None:
+def test_averages_are_those_of_the_rule(
+    function: Function, given: Any, lowering: str, dtype: torch.dtype
+) -> None:
     with use_lowering(lowering):
         check(function, AVERAGING[function.__name__], given, dtype)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(("name", "given"), CASES)
-def test_any_number_of_lists(
+def test_functions_of_any_number_of_lists_agree_with_the_rule(
     name: str, given: dict[str, Any], lowering: str, made: dict[str, Function]
 ) -> None:
     algorithm = ALGORITHMS[name]
@@ -98,7 +100,7 @@ def test_any_number_of_lists(
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_tensor_that_is_cut_into_pieces(lowering: str) -> None:
+def test_a_tensor_that_is_cut_into_pieces_is_averaged(lowering: str) -> None:
     lists = columns(("a", "b"), torch.float32, [(2**18 + 3,), (7, 2**17)])
     expected = [a.lerp(b, 0.25) for a, b in zip(*lists.values(), strict=True)]
     with use_lowering(lowering):
@@ -109,7 +111,7 @@ def test_a_tensor_that_is_cut_into_pieces(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "foreach"])
 def test_a_list_that_is_only_read_is_not_written(lowering: str, made: dict[str, Function]) -> None:
-    """The lists are not even rewritten with their own values: here one element stands for all."""
+    """Not even equal values are written: all elements of these lists share one memory cell."""
     area = [torch.zeros(6, 5, dtype=torch.float16)]
     low, high = [torch.tensor(1.0).expand(6, 5)], [torch.tensor(3.0).half().expand(6, 5)]
     versions = (low[0]._version, high[0]._version, area[0]._version)
@@ -127,9 +129,7 @@ def test_a_list_that_is_only_read_is_not_written(lowering: str, made: dict[str, 
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_autograd_hears_of_every_list_that_is_written(
-    lowering: str, made: dict[str, Function]
-) -> None:
+def test_the_versions_of_written_tensors_rise(lowering: str, made: dict[str, Function]) -> None:
     slow, fast, momentum = ([torch.ones(3)] for _ in range(3))
     for _ in range(2):  # the second call may use the tables of the first
         before = [column[0]._version for column in (slow, fast, momentum)]

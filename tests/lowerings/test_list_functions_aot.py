@@ -18,7 +18,9 @@ from benchmarks.triton_aot_compile import TARGETS, compiling_for
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_kernels(target: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_kernels_are_exact_and_spill_nothing(
+    target: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
     """Nothing is spilled, arithmetic is exact, and whole blocks are accessed by 16 bytes."""
     functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
     backend("fused_triton")._calls.clear()  # these were made for another target

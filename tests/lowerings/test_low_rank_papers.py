@@ -16,12 +16,12 @@ from optgen.verification.references.low_rank import CASES
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equal_to_the_paper(case: Case, lowering: str) -> None:
+def test_steps_equal_the_papers(case: Case, lowering: str) -> None:
     assert follow(case, loaded(case.name), lowering).error <= case.bound
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_oracle_is_equal_to_the_paper(case: Case) -> None:
+def test_the_oracle_equals_the_papers(case: Case) -> None:
     (algorithm,) = read_spec(spec_file(case.name))
     hypers = {h.name: h.default for h in algorithm.hypers} | dict(case.options)
     params, states = case.problem.start(), [dict[str, Any]() for _ in case.shapes]

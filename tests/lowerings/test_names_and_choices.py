@@ -29,8 +29,8 @@ CASES = [
 ]
 
 
-def agree(name: str, settings: dict[str, Any], lowering: str) -> None:
-    """Compare five steps of a lowering with the rule run plainly; a choice changes on the way."""
+def assert_agreement(name: str, settings: dict[str, Any], lowering: str) -> None:
+    """Compare five steps of a lowering with the rule run plainly; a choice changes after three."""
     generator = torch.Generator().manual_seed(0)
     values = [torch.randn(n, generator=generator, dtype=torch.float64) for n in (5, 1025)]
     functional = lowering == "functional"
@@ -62,8 +62,10 @@ def agree(name: str, settings: dict[str, Any], lowering: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_on_a_cpu(name: str, settings: dict[str, Any], lowering: str) -> None:
-    agree(name, settings, lowering)
+def test_cpu_lowerings_agree_with_the_rule(
+    name: str, settings: dict[str, Any], lowering: str
+) -> None:
+    assert_agreement(name, settings, lowering)
 
 
 @outside_interpreter
@@ -74,8 +76,8 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_through_triton(name: str, settings: dict[str, Any]) -> None:
-    agree(name, settings, "fused_triton")
+def test_triton_agrees_with_the_rule(name: str, settings: dict[str, Any]) -> None:
+    assert_agreement(name, settings, "fused_triton")
 
 
 @outside_interpreter

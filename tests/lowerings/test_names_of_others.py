@@ -61,7 +61,7 @@ def test_a_function_does_not_hide_what_it_calls() -> None:
 @pytest.mark.parametrize(
     "names", [MACROS[:3], MACROS[3:], OTHERS], ids=["small", "macros", "others"]
 )
-def test_names_that_mean_something_to_a_compiler(names: list[str]) -> None:
+def test_names_that_mean_something_to_a_compiler_compile(names: list[str]) -> None:
     """The names are hyperparameters, locals, and states, whose numbers have upper-case names."""
     hypers = "".join(f", {name}=hyper(0.5)" for name in names)
     states = ", ".join(f'{name}=state("key{i}")' for i, name in enumerate(names))

@@ -158,7 +158,7 @@ def drawn(seed: int) -> list[torch.Tensor]:
     return [torch.randn(s, generator=generator, dtype=torch.float64) for s in ((7,), (2, 3))]
 
 
-def agree(text: str, options: dict[str, Any], lowering: str) -> None:
+def assert_agreement(text: str, options: dict[str, Any], lowering: str) -> None:
     """Compare three steps of a lowering with the rule run plainly."""
     algorithm = add_maximize(read(text))
     cls: Any = optgen.load(Spec("Made", text, "made.py", 1))
@@ -188,10 +188,10 @@ def agree(text: str, options: dict[str, Any], lowering: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_on_a_cpu(case: str, lowering: str) -> None:
+def test_cpu_lowerings_agree_with_the_rule(case: str, lowering: str) -> None:
     text, settings = CASES[case]
     for options in settings:
-        agree(text, options, lowering)
+        assert_agreement(text, options, lowering)
 
 
 @outside_interpreter
@@ -202,7 +202,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("case", CASES)
-def test_through_triton(case: str) -> None:
+def test_triton_agrees_with_the_rule(case: str) -> None:
     text, settings = CASES[case]
     for options in settings:
-        agree(text, options, "fused_triton")
+        assert_agreement(text, options, "fused_triton")

@@ -82,7 +82,7 @@ def text_of(source: str, name: str) -> str:
     return emit.render(algorithm, OPTIMIZER, emit.require_ruff(), base)
 
 
-def build(folder: Path, source: str = SPEC, name: str = "Example") -> Any:
+def built_class(folder: Path, source: str = SPEC, name: str = "Example") -> Any:
     """Return the class of a spec, imported from a folder of its own."""
     path = folder / "__init__.py"
     path.write_text(text_of(source, name))
@@ -97,17 +97,17 @@ def build(folder: Path, source: str = SPEC, name: str = "Example") -> Any:
 
 @pytest.fixture
 def example(tmp_path: Path) -> Any:
-    return build(tmp_path)
+    return built_class(tmp_path)
 
 
-def refused(cls: Any, **kwargs: Any) -> str:
+def refusal(cls: Any, **kwargs: Any) -> str:
     """Return the message of the ValueError that a constructor raises."""
     with pytest.raises(ValueError) as caught:
         cls([Parameter(torch.ones(2))], **kwargs)
     return str(caught.value)
 
 
-def test_signature(example: Any) -> None:
+def test_the_constructor_takes_the_specs_hyperparameters_in_order(example: Any) -> None:
     """The spec's hyperparameters come in its order, then those that optgen adds, keyword-only."""
     positional, keyword_only = [], []
     for argument in list(inspect.signature(example).parameters.values())[1:]:
@@ -133,7 +133,7 @@ def test_signature(example: Any) -> None:
     ]
 
 
-def test_group(example: Any) -> None:
+def test_a_group_has_every_hyperparameter(example: Any) -> None:
     """The group has every hyperparameter, also fixed ones; those that optgen adds are last."""
     group = example([Parameter(torch.ones(2))], 0.5, norm=None).param_groups[0]
 
@@ -144,7 +144,7 @@ def test_group(example: Any) -> None:
     assert (group["lr"], group["norm"], group["on"]) == (0.5, None, True)
 
 
-def test_rule(example: Any) -> None:
+def test_the_class_has_its_rule(example: Any) -> None:
     rule = example.rule
 
     assert issubclass(example, GeneratedOptimizer)
@@ -181,8 +181,8 @@ def test_rule(example: Any) -> None:
         ({"norm": "second"}, "careful excludes the second norm"),
     ],
 )
-def test_checks(example: Any, kwargs: dict[str, Any], message: str) -> None:
-    assert refused(example, **kwargs) == message
+def test_invalid_arguments_are_refused(example: Any, kwargs: dict[str, Any], message: str) -> None:
+    assert refusal(example, **kwargs) == message
 
 
 @pytest.mark.parametrize(
@@ -197,20 +197,20 @@ def test_checks(example: Any, kwargs: dict[str, Any], message: str) -> None:
         {"norm": "second", "careful": False},
     ],
 )
-def test_valid_arguments(example: Any, kwargs: dict[str, Any]) -> None:
+def test_valid_arguments_are_taken(example: Any, kwargs: dict[str, Any]) -> None:
     group = example([Parameter(torch.ones(2))], **kwargs).param_groups[0]
 
     assert {key: group[key] for key in kwargs} == kwargs
 
 
-def test_a_requirement_tells_the_values(tmp_path: Path) -> None:
+def test_the_message_of_a_requirement_has_the_values(tmp_path: Path) -> None:
     source = SPEC.replace("scale=hyper(0.25, gt=0, le=1)", "scale=hyper(0.25)")
-    cls = build(tmp_path, source)
+    cls = built_class(tmp_path, source)
 
-    assert refused(cls, scale=-2, careful=False) == "careful=False with scale -2"
+    assert refusal(cls, scale=-2, careful=False) == "careful=False with scale -2"
 
 
-def test_docstring(example: Any) -> None:
+def test_the_docstring_describes_arguments_states_and_errors(example: Any) -> None:
     """The docstring has the rule, arguments with type, range and default, states, the paper."""
     text = inspect.getdoc(example)
     assert text is not None
@@ -236,7 +236,7 @@ def test_docstring(example: Any) -> None:
         assert expected in words
 
 
-def test_text_is_clean() -> None:
+def test_the_text_passes_the_linter_and_the_formatter() -> None:
     """The project's own linter and formatter find nothing, and no line is too long."""
     text = text_of(SPEC, "Example")
     settings = ["--config", str(ROOT / "pyproject.toml"), "--stdin-filename", "made.py", "-"]
@@ -254,11 +254,11 @@ def test_text_is_clean() -> None:
         assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_derived(tmp_path: Path) -> None:
+def test_a_derived_class_checks_its_own_range_and_calls_its_base(tmp_path: Path) -> None:
     """The base's constructor does the rest; a narrower range is checked first."""
     from optgen.optim import Adam
 
-    cls = build(tmp_path, DERIVED, "Bold")
+    cls = built_class(tmp_path, DERIVED, "Bold")
     group = cls([Parameter(torch.ones(2))]).param_groups[0]
 
     assert cls.__mro__[1] is Adam
@@ -267,15 +267,15 @@ def test_derived(tmp_path: Path) -> None:
     assert (group["lr"], group["amsgrad"], group["eps"]) == (0.1, True, 1e-8)
     assert list(group) == list(Adam([Parameter(torch.ones(2))]).param_groups[0])
     assert "amsgrad" not in inspect.signature(cls).parameters
-    assert refused(cls, lr=2.0) == "Invalid learning rate: 2.0"
-    assert refused(cls, eps=-1) == "Invalid epsilon value: -1"
+    assert refusal(cls, lr=2.0) == "Invalid learning rate: 2.0"
+    assert refusal(cls, eps=-1) == "Invalid epsilon value: -1"
     assert "if not 0.0 <= eps" not in (tmp_path / "__init__.py").read_text()
 
 
 def test_the_option_keywords_orders_the_arguments_it_lists(tmp_path: Path) -> None:
     """The arguments that optgen adds, and that are not listed, follow keyword-only."""
     names = ("scale", "lr", "foreach", "*", "fused", "shift", "limit", "rates", "beta", "careful")
-    cls = build(tmp_path, SPEC.replace('/paper"', f'/paper", keywords={(*names, "norm")}'))
+    cls = built_class(tmp_path, SPEC.replace('/paper"', f'/paper", keywords={(*names, "norm")}'))
     arguments = list(inspect.signature(cls).parameters.values())[1:]
     positional = [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD]
 

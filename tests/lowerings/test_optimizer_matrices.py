@@ -37,7 +37,7 @@ def test_signature_and_group_are_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
-def test_torchs_errors(name: str) -> None:
+def test_torchs_error_inputs_give_torchs_errors(name: str) -> None:
     for case in ERRORS[name]("cpu", torch.float32):
         messages = []
         for cls in (getattr(torch.optim, name), CLASSES[name]):
@@ -72,7 +72,7 @@ def _step(cls: Any, given: Any) -> None:
         ("Muon", {"weight_decay": -0.1}),
     ],
 )
-def test_torchs_messages(name: str, wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_give_torchs_messages(name: str, wrong: dict[str, Any]) -> None:
     messages = []
     for cls in (getattr(torch.optim, name), CLASSES[name]):
         with pytest.raises(ValueError) as caught:
@@ -101,7 +101,7 @@ def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
-def test_no_complex_parameters(name: str) -> None:
+def test_complex_parameters_are_refused(name: str) -> None:
     param = Parameter(torch.ones(2, 2, dtype=torch.complex64))
     param.grad = torch.ones_like(param)
     for cls in (getattr(torch.optim, name), CLASSES[name]):
@@ -109,7 +109,7 @@ def test_no_complex_parameters(name: str) -> None:
             cls([param]).step()
 
 
-def test_rules() -> None:
+def test_the_classes_have_their_rules() -> None:
     adafactor, muon = CLASSES["Adafactor"].rule, CLASSES["Muon"].rule
     assert (adafactor.elementwise, muon.elementwise) == (False, False)
     assert (adafactor.facts, muon.facts) == (("factored",), ())
@@ -121,7 +121,7 @@ def test_rules() -> None:
     assert (adafactor.step, muon.step) == ("tensor", None)
 
 
-def test_states_as_torchs() -> None:
+def test_states_are_torchs() -> None:
     """States have torch's keys, shapes and dtypes, for parameters of any number of axes."""
     shapes, dtypes = [(), (3,), (2, 3), (2, 3, 4, 5), (4, 0)], (torch.float64, torch.bfloat16)
     params = [Parameter(torch.ones(s, dtype=d)) for s in shapes for d in dtypes]
@@ -179,7 +179,7 @@ def test_parameters_that_agree_in_every_fact_are_one_batch() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("row_var", torch.ones(2, 3)), ("col_var", torch.ones(2, 1))]
 )
-def test_a_state_of_another_shape(key: str, value: Any) -> None:
+def test_a_state_of_another_shape_is_refused(key: str, value: Any) -> None:
     param = Parameter(torch.ones(2, 3))
     optimizer = CLASSES["Adafactor"]([param])
     param.grad = torch.ones_like(param)
@@ -189,7 +189,7 @@ def test_a_state_of_another_shape(key: str, value: Any) -> None:
         batches(optimizer)
 
 
-def test_what_is_missing_in_an_old_checkpoint_is_made() -> None:
+def test_a_state_that_an_old_checkpoint_lacks_is_made() -> None:
     params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(3))]
     optimizer = CLASSES["Adafactor"](params)
     for param in params:
@@ -200,7 +200,7 @@ def test_what_is_missing_in_an_old_checkpoint_is_made() -> None:
     assert optimizer.state[params[0]]["row_var"].shape == (2, 1)
 
 
-def test_docstrings() -> None:
+def test_the_docstring_describes_states_of_rows_and_columns() -> None:
     text = " ".join(CLASSES["Adafactor"].__doc__.split())
     for line in (
         "row_var (Tensor): :math:`r_t`, one number per row of the parameter, at first 0, "

@@ -13,7 +13,7 @@ import optgen
 from optgen import use_lowering
 
 
-def test_what_the_constructor_says() -> None:
+def test_the_constructor_checks_every_number_of_the_tuple() -> None:
     cls: Any = optgen.load(awkward_rules.Limits)
     assert cls.__init__.__annotations__["limits"] == tuple[float | None, float]
     with pytest.raises(ValueError, match=r"^limit 1: -1$"):
@@ -22,7 +22,7 @@ def test_what_the_constructor_says() -> None:
         cls([Parameter(torch.ones(2))], limits=(None, float("nan")))
 
 
-def test_a_number_that_may_not_be_none() -> None:
+def test_a_step_refuses_none_for_the_other_number() -> None:
     param = Parameter(torch.ones(2))
     optimizer: Any = optgen.load(awkward_rules.Limits)([param])
     optimizer.param_groups[0]["limits"] = (1.0, None)

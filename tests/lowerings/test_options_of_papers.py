@@ -31,7 +31,7 @@ from optgen.optim import (
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 STEPS = 8
 Own = dict[str, Any]
-LISTS = Callable[[list[Tensor], list[Tensor], Own], list[Tensor]]
+ListStep = Callable[[list[Tensor], list[Tensor], Own], list[Tensor]]
 
 
 def parameters() -> list[Tensor]:
@@ -41,7 +41,7 @@ def parameters() -> list[Tensor]:
 
 
 def ratio(p: Tensor, length: Tensor, most: float = math.inf) -> Tensor | float:
-    """Return the parameter's norm over a length; 1 if one of them is zero."""
+    """Return the parameter's norm over a length, at most `most`; 1 if one of the two is zero."""
     return min(1.0 if 0 in (p.norm(), length) else (p.norm() / length).item(), most)
 
 
@@ -103,7 +103,7 @@ ALONE: dict[str, tuple[str, Callable[[Tensor, Tensor, Own], Tensor], dict[str, A
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ALONE)
-def test_options_of_a_rule(name: str, lowering: Any) -> None:
+def test_an_option_steps_as_by_hand(name: str, lowering: Any) -> None:
     spec, step_of, options = ALONE[name]
 
     def steps(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
@@ -113,7 +113,7 @@ def test_options_of_a_rule(name: str, lowering: Any) -> None:
     follow(spec, steps, options, lowering)
 
 
-def prodigy(beta3: float, decay: float, bias: bool, safe: bool) -> LISTS:
+def prodigy(beta3: float, decay: float, bias: bool, safe: bool) -> ListStep:
     """Return Prodigy's step with d0 = 1e-3 and a decay that is added to gradients."""
 
     def step(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Tensor]:
@@ -136,7 +136,7 @@ def prodigy(beta3: float, decay: float, bias: bool, safe: bool) -> LISTS:
     return step
 
 
-def dadapt(decay: float, bias: bool) -> LISTS:
+def dadapt(decay: float, bias: bool) -> ListStep:
     """Return D-Adapt Adam's step with d0 = 1e-3 and a decay that is added to gradients."""
     root = math.sqrt(0.999)
 
@@ -164,7 +164,7 @@ D = {"lr": 0.5, "d0": 1e-3}
 COUPLED = {**D, "weight_decay": 0.1, "decouple": False}
 BIAS = {"use_bias_correction": True}
 ROOT = math.sqrt(0.999)
-TOGETHER: dict[str, tuple[LISTS, dict[str, Any]]] = {
+TOGETHER: dict[str, tuple[ListStep, dict[str, Any]]] = {
     "prodigy, default": (prodigy(ROOT, 0.0, False, False), D),
     "prodigy, coupled": (prodigy(0.9, 0.1, False, False), COUPLED | {"beta3": 0.9}),
     "prodigy, safe": (prodigy(ROOT, 0.0, True, True), D | BIAS | {"safeguard_warmup": True}),
@@ -176,12 +176,12 @@ TOGETHER: dict[str, tuple[LISTS, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", TOGETHER)
-def test_options_of_a_rule_with_shared_numbers(name: str, lowering: Any) -> None:
+def test_an_option_of_a_rule_with_shared_numbers_steps_as_by_hand(name: str, lowering: Any) -> None:
     steps, options = TOGETHER[name]
     follow(name.partition(",")[0], steps, options, lowering)
 
 
-def follow(spec: str, steps: LISTS, options: dict[str, Any], lowering: Any) -> None:
+def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -> None:
     """Take steps of a spec and by hand, and compare the parameters."""
     right, own = parameters(), dict[str, Any]()
     params = [p.clone() for p in right]
@@ -197,13 +197,13 @@ def follow(spec: str, steps: LISTS, options: dict[str, Any], lowering: Any) -> N
         torch.testing.assert_close(param, wanted, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("made", [SOAP, KLSOAP])
-def test_covariances_decay_by_the_second_beta_unless_told(made: Any) -> None:
+@pytest.mark.parametrize("cls", [SOAP, KLSOAP])
+def test_covariances_decay_by_the_second_beta_unless_told(cls: Any) -> None:
     """The authors' default of shampoo_beta is -1."""
 
     def trained(**options: Any) -> Tensor:
         param = drawn(100)[1][:3, :3].clone()
-        optimizer = made([param], **options)
+        optimizer = cls([param], **options)
         for step in range(15):
             param.grad = drawn(step)[1][:3, :3].clone()
             optimizer.step()
@@ -215,11 +215,11 @@ def test_covariances_decay_by_the_second_beta_unless_told(made: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [*LOWERINGS, "capturable", "differentiable"])
-@pytest.mark.parametrize("made", [AdafactorHF, CAME])
-def test_a_zero_gradient_in_float32_moves_nothing(made: Any, way: Any) -> None:
+@pytest.mark.parametrize("cls", [AdafactorHF, CAME])
+def test_a_zero_gradient_in_float32_moves_nothing(cls: Any, way: Any) -> None:
     """The product of a row's and a column's moment would be zero there, and the step NaN."""
     param = torch.ones(3, 4)
-    optimizer = made([param], **({} if way in LOWERINGS else {way: True}))
+    optimizer = cls([param], **({} if way in LOWERINGS else {way: True}))
     for _ in range(3):
         param.grad = torch.zeros(3, 4)
         within = {"capturable": captured(), "differentiable": nullcontext()}
@@ -236,8 +236,8 @@ WHOLE: tuple[tuple[Any, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("made", "name"), WHOLE)
-def test_counts_are_whole_numbers(made: Any, name: str) -> None:
-    made([torch.ones(3, 3)], **{name: 2})
+@pytest.mark.parametrize(("cls", "name"), WHOLE)
+def test_counts_are_whole_numbers(cls: Any, name: str) -> None:
+    cls([torch.ones(3, 3)], **{name: 2})
     with pytest.raises(ValueError, match=r"2\.5"):
-        made([torch.ones(3, 3)], **{name: 2.5})
+        cls([torch.ones(3, 3)], **{name: 2.5})

@@ -9,7 +9,15 @@ import pytest
 import torch
 from conftest import Golden
 from fuzz import built
-from lowerings.test_whole_matrices import MATRIX, NS, RULES, SQUARES, follow, forced, rule
+from lowerings.test_whole_matrices import (
+    MATRIX,
+    NS,
+    RULES,
+    SQUARES,
+    forced,
+    largest_difference,
+    rule,
+)
 from lowerings.test_whole_matrices import exact as exact
 from spec_files import spec_file
 from spec_texts import LR, spec
@@ -165,7 +173,7 @@ MORE: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
-def made(case: str) -> Spec:
+def spec_of(case: str) -> Spec:
     if case in RULES:
         text = rule(case).source
     else:
@@ -185,7 +193,7 @@ IN_FLOAT32 = ("roots", "adam between products")
 @pytest.fixture(autouse=True, scope="module")
 def kernels() -> Iterator[None]:
     """Compile the sweeps of all rules together."""
-    rules = [built.load(made(case).source) for case in CASES]
+    rules = [built.load(spec_of(case).source) for case in CASES]
     for each in rules:
         each.types = dtype_variants.bits_of_dtypes([torch.float64])
     for case in IN_FLOAT32:
@@ -197,37 +205,42 @@ def kernels() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_float64(case: str) -> None:
-    assert follow(made(case), forced("fused_cpu"), torch.float64) < 1e-11
+def test_float64_agrees_with_the_oracle(case: str) -> None:
+    assert largest_difference(spec_of(case), forced("fused_cpu"), torch.float64) < 1e-11
 
 
 @pytest.mark.parametrize("case", MORE)
-def test_the_other_arm(case: str) -> None:
+def test_the_other_arm_agrees_with_the_oracle(case: str) -> None:
     flags = {"nesterov": "under a flag" in case}
-    assert follow(made(case), forced("fused_cpu"), torch.float64, **flags) < 1e-11
+    assert largest_difference(spec_of(case), forced("fused_cpu"), torch.float64, **flags) < 1e-11
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.15)])
 @pytest.mark.parametrize("case", IN_FLOAT32)
-def test_other_dtypes(case: str, dtype: torch.dtype, bound: float) -> None:
-    assert follow(made(case), forced("fused_cpu"), dtype) < bound
+def test_other_dtypes_are_near_the_oracle(case: str, dtype: torch.dtype, bound: float) -> None:
+    assert largest_difference(spec_of(case), forced("fused_cpu"), dtype) < bound
 
 
 def test_sixteen_bits_are_rounded_once() -> None:
     """Values of 16 bits are computed with in float32 from the first statement to the last."""
-    found, wanted = (_end(lowering, torch.bfloat16) for lowering in ("fused_cpu", "foreach"))
+    found, wanted = (
+        _param_after_four_steps(lowering, torch.bfloat16) for lowering in ("fused_cpu", "foreach")
+    )
     assert torch.equal(found, wanted)
 
 
-def test_maximize() -> None:
-    found, wanted = (_end(name, torch.float64, maximize=True) for name in ("fused_cpu", "foreach"))
+def test_maximize_agrees_with_foreach() -> None:
+    found, wanted = (
+        _param_after_four_steps(name, torch.float64, maximize=True)
+        for name in ("fused_cpu", "foreach")
+    )
     assert torch.allclose(found, wanted, rtol=1e-13)
 
 
-def _end(lowering: str, dtype: torch.dtype, **flags: bool) -> Tensor:
+def _param_after_four_steps(lowering: str, dtype: torch.dtype, **flags: bool) -> Tensor:
     """Return the parameter after four steps."""
     param = _random((5, 4), 1).to(dtype).requires_grad_()
-    optimizer = optgen.load(made("adam between products"))([param], **flags)
+    optimizer = optgen.load(spec_of("adam between products"))([param], **flags)
     for number in range(4):
         param.grad = _random((5, 4), 2 + number).to(dtype)
         forced(lowering)(optimizer)
@@ -241,20 +254,20 @@ def _random(shape: tuple[int, ...], seed: int) -> Tensor:
 def test_gradients_stay_as_they_are() -> None:
     params = [_random((4, 3), 1).requires_grad_()]
     grad = params[0].grad = _random((4, 3), 2)
-    optimizer = optgen.load(made("words in branches in branches"))(params, maximize=True)
+    optimizer = optgen.load(spec_of("words in branches in branches"))(params, maximize=True)
     forced("fused_cpu")(optimizer)
     assert params[0].grad is grad
     assert torch.equal(grad, _random((4, 3), 2))
 
 
 @pytest.mark.parametrize("case", ["adam between products", "old values of what a sweep writes"])
-def test_any_layout(case: str) -> None:
+def test_any_memory_layout_agrees_with_foreach(case: str) -> None:
     """Transposed parameters, and gradients that repeat one number."""
     ends = []
     for lowering in ("fused_cpu", "foreach"):
         params = [_random((4, 3), 1).mT.contiguous().mT.requires_grad_(), _random((6, 4), 3)]
         params[1] = params[1][::2].requires_grad_()
-        optimizer = optgen.load(made(case))(params)
+        optimizer = optgen.load(spec_of(case))(params)
         for number in range(3):
             params[0].grad = _random((4, 3), number)
             params[1].grad = _random((1, 1), number).expand(3, 4)
@@ -263,28 +276,28 @@ def test_any_layout(case: str) -> None:
     assert torch.allclose(ends[0], ends[1], rtol=1e-12, atol=1e-14)
 
 
-def test_empty_parameters() -> None:
+def test_empty_parameters_are_stepped() -> None:
     params = [torch.zeros(0, 3).requires_grad_(), torch.zeros(2, 0, 4).requires_grad_()]
     for param in params:
         param.grad = torch.zeros_like(param)
-    optimizer = optgen.load(made("adam between products"))(params)
+    optimizer = optgen.load(spec_of("adam between products"))(params)
     forced("fused_cpu")(optimizer)
     assert optimizer.state[params[0]]["left"].shape == (0, 0)
     assert not optimizer.state[params[1]]["right"].any()
 
 
-def test_it_is_the_choice_on_the_cpu() -> None:
+def test_fused_cpp_is_the_default_on_the_cpu() -> None:
     params = [_random((4, 3), 1).requires_grad_()]
     params[0].grad = _random((4, 3), 2)
-    optimizer = optgen.load(made("adam between products"))(params)
+    optimizer = optgen.load(spec_of("adam between products"))(params)
     optimizer.step()
     wanted = "group 0: fused C++: CPU tensors, float64; torch computes the matrices"
     assert optgen.explain(optimizer) == wanted
 
 
-def test_a_copy_goes_on() -> None:
+def test_a_copy_steps_as_its_original() -> None:
     params = [_random((4, 3), 1).requires_grad_()]
-    optimizer = optgen.load(made("adam between products"))(params)
+    optimizer = optgen.load(spec_of("adam between products"))(params)
     ends = []
     for one in (optimizer, copy.deepcopy(optimizer)):
         (param,) = one.param_groups[0]["params"]
@@ -295,7 +308,7 @@ def test_a_copy_goes_on() -> None:
     assert torch.equal(*ends)
 
 
-def test_a_function_is_shared() -> None:
+def test_equal_sweeps_share_a_function() -> None:
     """Vectors and matrices have plans of their own, but one function for equal sweeps."""
     states = 'm=state("exp_avg"), L=state("left", shape=("rows", "rows"), when="factored")'
     body = ("m = m + g", "p = p - lr * m", "if factored(p):", "    L = L + p @ transpose(g)")
@@ -343,7 +356,7 @@ def test_a_rule_that_waits_for_other_parameters_has_no_sweeps() -> None:
 
 @pytest.mark.parametrize("case", ["adam between products", "orthogonalized under a flag"])
 def test_the_text(case: str, golden: Golden) -> None:
-    (algorithm,) = read_spec(made(case))
+    (algorithm,) = read_spec(spec_of(case))
     ruff = emit.find_ruff()
     golden.check(emit.render(algorithm, OUTLINED, ruff), "outlined")
     first = outline_sweeps(algorithm).functions[0]

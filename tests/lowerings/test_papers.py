@@ -44,18 +44,18 @@ A parameter has a state if the step keeps this value for it. Other steps have th
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equal_to_the_paper(case: Case, lowering: str) -> None:
+def test_steps_equal_the_papers(case: Case, lowering: str) -> None:
     follow_the_paper(case, lowering)
 
 
 @inside_interpreter
 @pytest.mark.parametrize("case", SHORT, ids=str)
-def test_kernels_equal_the_paper(case: Case) -> None:
+def test_kernels_equal_the_papers(case: Case) -> None:
     follow_the_paper(case, "fused_triton")
 
 
 @outside_interpreter
-def test_in_the_interpreter() -> None:
+def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 

@@ -47,7 +47,6 @@ CHANGES: tuple[dict[str, Any], ...] = (
     ids=["CAME-foreach", "LAMB-forloop", "LARS-foreach"],
 )
 def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
-    """These rules are not in the catalogue; the catalogue's text is in generated/."""
     golden.check(emit.render(WITH_PHASES[name], lowering, emit.find_ruff()))
 
 
@@ -69,7 +68,7 @@ def test_a_bucket_takes_the_steps_of_its_rule(
         if form == "parts" and not is_cut(algorithm, shape):
             continue  # shards are stepped as whole tensors are
         for change in CHANGES[in_blocks:]:
-            compare(algorithm, module, FORMS[form][1], shape, change)
+            assert_steps_of_the_rule(algorithm, module, FORMS[form][1], shape, change)
 
 
 def is_cut(algorithm: Algorithm, shape: tuple[int, ...]) -> bool:
@@ -92,12 +91,13 @@ def imported(name: str, lowering: Lowering) -> dict[str, Any]:
 def in_full_precision(
     tensors: list[Tensor], coefficients: Any, steps: float, eps: float
 ) -> list[Tensor]:
+    """Return what `orthogonalize` means, computed in the dtype of its operand."""
     number = torch.tensor(eps, dtype=torch.float64)
     meaning: Callable[..., Tensor] = OPS["orthogonalize"].meaning
     return [meaning(x, coefficients, steps, number) for x in tensors]
 
 
-def compare(
+def assert_steps_of_the_rule(
     algorithm: Algorithm,
     module: dict[str, Any],
     name: str,
@@ -112,15 +112,13 @@ def compare(
 
     hypers = {h.name: change.get(h.name, h.default) for h in algorithm.hypers}
     params = random()
-    known = facts_of(params[0])
-    kept = [s for s in algorithm.states if exists(s, {**hypers, **known})]
+    kept = [s for s in algorithm.states if exists(s, {**hypers, **facts_of(params[0])})]
     starts = {s.key: hypers.get(s.init, s.init) for s in kept}
     states = {s.key: [initial(s.shape, p) + starts[s.key] for p in params] for s in kept}
     steps = [torch.zeros(()) for _ in params] if algorithm.step else []
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.clone(), {}) for p in params]
     climb = change.get("maximize", False)
-    facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
-    update = module["_".join((name, *facts))]
+    update = update_for(algorithm, module, name, params[0])
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
     accepted = signature(update).parameters
@@ -141,11 +139,20 @@ def compare(
             for (p, state), g in zip(expected, grads, strict=True)
         ]
         for place, (param, state) in enumerate(expected):
-            torch.testing.assert_close(params[place], param, rtol=1e-10, atol=1e-11, equal_nan=True)
+            assert_near(params[place], param)
             for key, column in states.items():
-                torch.testing.assert_close(
-                    column[place], state[key], rtol=1e-10, atol=1e-11, equal_nan=True
-                )
+                assert_near(column[place], state[key])
+
+
+def update_for(algorithm: Algorithm, module: dict[str, Any], name: str, param: Tensor) -> Any:
+    """Return the function of a generated file for parameters of this shape."""
+    known = facts_of(param)
+    facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
+    return module["_".join((name, *facts))]
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11, equal_nan=True)
 
 
 def initial(shape: str, param: Tensor) -> Tensor:

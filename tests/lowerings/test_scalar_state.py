@@ -46,6 +46,7 @@ KEPT["torch"] = torch.float32
 
 @functools.cache
 def spec(rule: str, dtype: str = "") -> Spec:
+    """Return a spec whose scalar state `s` follows a rule."""
     body = "\n".join(f"    {line}" for line in rule.replace("; ", "\n").splitlines())
     body = body.replace(": s", ":\n        s")
     kept = f', dtype="{dtype}"' if dtype else ""
@@ -65,7 +66,7 @@ def Small(
 
 
 @functools.cache
-def by_the_rule(rule: str, dtype: str) -> list[float]:
+def values_of_the_rule(rule: str, dtype: str) -> list[float]:
     (algorithm,) = read_spec(spec(rule, dtype))
     hypers = {hyper.name: hyper.default for hyper in algorithm.hypers}
     param, state, kept = torch.ones(1), {}, []
@@ -89,7 +90,7 @@ def test_every_lowering_keeps_the_same_bits(dtype: str, name: str, lowering: str
             optimizer.step()
         kept.append(float(optimizer.state[param]["s"]))
 
-    assert kept == by_the_rule(RULES[name], dtype)
+    assert kept == values_of_the_rule(RULES[name], dtype)
 
 
 def test_rounding_differs_from_computing_in_double() -> None:
@@ -99,7 +100,7 @@ def test_rounding_differs_from_computing_in_double() -> None:
         s = 0.5 * (s * 0.7312345678901 + 0.2198765432109) + step * 0.1
         kept.append(float(torch.tensor(s, dtype=torch.float32)))
 
-    assert kept != by_the_rule(RULES["products and the count"], "float32")
+    assert kept != values_of_the_rule(RULES["products and the count"], "float32")
 
 
 def trained(dtype: str, param: torch.dtype, steps: int = 3, **options: Any) -> Any:
@@ -120,7 +121,7 @@ def train(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}], ids=str)
 @pytest.mark.parametrize("param", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("dtype", KEPT)
-def test_the_dtype_of_a_scalar_state(
+def test_a_scalar_state_has_its_declared_dtype(
     dtype: str, param: torch.dtype, options: dict[str, Any]
 ) -> None:
     made, optimizer = trained(dtype, param, **options)
@@ -166,7 +167,7 @@ def test_an_old_checkpoint_becomes_a_double(old: Any) -> None:
 
 
 @outside_interpreter
-def test_other_states_are_of_their_parameters_type() -> None:
+def test_a_state_of_elements_has_no_dtype_of_its_own() -> None:
     text = spec("s = s * mu", "float64").source.replace('shape="scalar", ', "")
     with pytest.raises(SpecError, match='dtype="float64" is for a state of one number'):
         read_spec(Spec("Small", text, "<small>", 1))

@@ -52,7 +52,7 @@ def rule(case: str) -> Spec:
     return Spec("Made", spec(*body, states=states, hypers=LR), "made.py", 1)
 
 
-def follow(case: str, lowering: Any) -> None:
+def assert_steps_of_the_oracle(case: str, lowering: Any) -> None:
     """Compare four steps with the oracle: parameters, and which states there are."""
     made = rule(case)
     (algorithm,) = read_spec(made)
@@ -82,23 +82,23 @@ def follow(case: str, lowering: Any) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", RULES)
-def test_equal_to_the_oracle(case: str, lowering: str) -> None:
-    follow(case, lowering)
+def test_cpu_lowerings_equal_the_oracle(case: str, lowering: str) -> None:
+    assert_steps_of_the_oracle(case, lowering)
 
 
 @inside_interpreter
 @pytest.mark.parametrize("case", RULES)
 def test_kernels_equal_the_oracle(case: str) -> None:
-    follow(case, "fused_triton")
+    assert_steps_of_the_oracle(case, "fused_triton")
 
 
 @outside_interpreter
-def test_in_the_interpreter() -> None:
+def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
 @outside_interpreter
-def test_no_form_for_tall_parameters_without_rows_and_columns() -> None:
+def test_there_is_no_form_for_tall_parameters_without_rows_and_columns() -> None:
     from optgen.passes.specialize_shape import fact_combinations
 
     (algorithm,) = read_spec(rule("the shorter side"))

@@ -37,7 +37,7 @@ STATES = {
 SHAPES = ((4, 3), (3,), (3, 5), (), (2, 3, 4), (4, 3), (7,))
 
 
-def compare(states: str, lowering: str) -> None:
+def assert_agreement(states: str, lowering: str) -> None:
     """Compare three steps; the matrix op itself computes in bfloat16."""
     text = HYBRID.replace("{states}", STATES[states])
     spec = Spec("Hybrid", text, "hybrid.py", 1)
@@ -65,8 +65,8 @@ def compare(states: str, lowering: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("states", STATES)
-def test_matrices_and_the_rest(states: str, lowering: str) -> None:
-    compare(states, lowering)
+def test_cpu_lowerings_agree_with_the_rule(states: str, lowering: str) -> None:
+    assert_agreement(states, lowering)
 
 
 @outside_interpreter
@@ -75,5 +75,5 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 @inside_interpreter
-def test_through_triton() -> None:
-    compare("a state of its own", "fused_triton")
+def test_triton_agrees_with_the_rule() -> None:
+    assert_agreement("a state of its own", "fused_triton")

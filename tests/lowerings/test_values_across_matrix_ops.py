@@ -36,7 +36,7 @@ def made(*lines: str) -> Spec:
     return Spec("Made", HEADER + "".join(f"    {line}\n" for line in lines), "made.py", 1)
 
 
-def compare(rule: str, lowering: str) -> None:
+def assert_agreement(rule: str, lowering: str) -> None:
     """Compare three steps of two shapes; the matrix op itself computes in bfloat16."""
     orthogonalized = "o = orthogonalize(m, k, 4, 1e-7)"
     spec = made(orthogonalized, "r = lerp(r, row_mean(g**2), 0.5)", rule)
@@ -66,8 +66,8 @@ def compare(rule: str, lowering: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("case", RULES)
-def test_read_after_a_matrix_word(case: str, lowering: str) -> None:
-    compare(RULES[case], lowering)
+def test_cpu_lowerings_agree_with_the_rule(case: str, lowering: str) -> None:
+    assert_agreement(RULES[case], lowering)
 
 
 @outside_interpreter
@@ -77,8 +77,8 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("case", ["numbers", "rows"])
-def test_through_triton(case: str) -> None:
-    compare(RULES[case], "fused_triton")
+def test_triton_agrees_with_the_rule(case: str) -> None:
+    assert_agreement(RULES[case], "fused_triton")
 
 
 @outside_interpreter

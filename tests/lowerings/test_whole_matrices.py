@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import Golden
 from lowerings.capture import captured
+from lowerings.test_phases import in_full_precision
 from spec_texts import LR, spec
 from torch import Tensor
 
@@ -162,20 +163,13 @@ def rule(case: str) -> Spec:
     return Spec("Made", spec(*body, states=states, hypers=hypers), "made.py", 1)
 
 
-def in_full_precision(tensors: list[Tensor], *given: Any) -> list[Tensor]:
-    from optgen.ir.ops import OPS
-
-    *numbers, eps = given
-    return [OPS["orthogonalize"].meaning(x, *numbers, torch.tensor(eps)) for x in tensors]
-
-
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let orthogonalize compute in the dtype of its operand."""
     monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", in_full_precision)
 
 
-def follow(
+def largest_difference(
     made: Spec, step: Callable[[torch.optim.Optimizer], None], dtype: torch.dtype, **flags: Any
 ) -> float:
     """Return the largest difference from the oracle after six steps, relative to the largest."""
@@ -212,6 +206,8 @@ def follow(
 
 
 def forced(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
+    """Return a function that takes a step by this lowering."""
+
     def step(optimizer: torch.optim.Optimizer) -> None:
         with use_lowering(lowering):  # type: ignore[arg-type]
             optimizer.step()
@@ -221,41 +217,45 @@ def forced(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("case", RULES)
-def test_float64(case: str, lowering: str) -> None:
-    assert follow(rule(case), forced(lowering), torch.float64) < 1e-11
+def test_float64_agrees_with_the_oracle(case: str, lowering: str) -> None:
+    assert largest_difference(rule(case), forced(lowering), torch.float64) < 1e-11
     flags = {"fast": True} if "flags" in case else {"maximize": False}
-    assert follow(rule(case), forced(lowering), torch.float64, **flags) < 1e-11
+    assert largest_difference(rule(case), forced(lowering), torch.float64, **flags) < 1e-11
 
 
 @pytest.mark.parametrize("case", RULES)
-def test_the_functional_form(case: str) -> None:
+def test_the_functional_form_agrees_with_the_oracle(case: str) -> None:
     made = rule(case)
-    assert follow(made, lambda one: one.step(), torch.float64, differentiable=True) < 1e-11
+    assert (
+        largest_difference(made, lambda one: one.step(), torch.float64, differentiable=True) < 1e-11
+    )
 
 
 @pytest.mark.parametrize("case", [case for case in RULES if case != "newton schulz"])
-def test_a_captured_step(case: str) -> None:
+def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
     """Both arms of a branch are computed, and a condition that the device knows selects."""
 
     def step(optimizer: torch.optim.Optimizer) -> None:
         with captured():
             optimizer.step()
 
-    assert follow(rule(case), step, torch.float64, capturable=True) < 1e-11
+    assert largest_difference(rule(case), step, torch.float64, capturable=True) < 1e-11
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-def test_a_learning_rate_in_a_tensor(lowering: str) -> None:
+def test_a_learning_rate_may_be_a_tensor(lowering: str) -> None:
     lr = torch.tensor(0.1, dtype=torch.float64)
     made = Spec("Made", rule("roots").source.replace("ge=0)", 'ge=0, tensor="always")'), "", 1)
-    assert follow(made, forced(lowering), torch.float64, lr=lr) < 1e-11
+    assert largest_difference(made, forced(lowering), torch.float64, lr=lr) < 1e-11
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.15)])
 @pytest.mark.parametrize("case", ["roots", "reductions", "rows and columns", "newton schulz"])
-def test_other_dtypes(case: str, dtype: torch.dtype, bound: float, lowering: str) -> None:
-    assert follow(rule(case), forced(lowering), dtype) < bound
+def test_other_dtypes_are_near_the_oracle(
+    case: str, dtype: torch.dtype, bound: float, lowering: str
+) -> None:
+    assert largest_difference(rule(case), forced(lowering), dtype) < bound
 
 
 @pytest.mark.parametrize("case", ["roots", "every other step", "permuted"])

@@ -23,7 +23,7 @@ CASES = (*shared_numbers.CASES, CLIPPED_LAMB)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equal_to_the_paper(case: Case, groups: int, lowering: str) -> None:
+def test_steps_equal_the_papers(case: Case, groups: int, lowering: str) -> None:
     def made(params: list[Tensor], **options: Any) -> Optimizer:
         listed = [{"params": params[group::groups]} for group in range(groups)]
         optimizer: Optimizer = loaded(case.name)(listed, **options)

@@ -1,4 +1,4 @@
-"""Every class of optgen.optim beside torch's: a new one is tested as soon as it exists."""
+"""Helpers for tests of every class of optgen.optim beside torch's; a new class is included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test every class under torch's own GradScaler: steps with infinities do not happen."""
+"""Test every class under torch's GradScaler, which skips steps with infinite gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAYS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused
 
 
 def loss(name: str, params: list[Tensor], step: int) -> Tensor:
-    """Return a loss whose gradients depend on the step only; sparse for classes that take these."""
+    """Return a loss with gradients that depend on the step only; they are sparse for SPARSE."""
     generator = torch.Generator().manual_seed(step)
     found = torch.zeros(())
     for param in params:
@@ -34,7 +34,7 @@ def ours(name: str) -> Any:
 
 
 def only_matrices(name: str) -> list[Tensor]:
-    """Return the parameters that are matrices: an embedding, which `loss` uses, takes no others."""
+    """Return the parameters that are matrices; the embedding in `loss` takes no others."""
     return parameters(name)[:2]
 
 
@@ -51,7 +51,7 @@ def test_a_scaled_training_is_the_unscaled_one(name: str, way: dict[str, Any]) -
             scaler.step(optimizer)
             scaler.update()
             assert all(map(torch.equal, scaled, before[0]))
-            assert kept(dict(states(optimizer)), before[1])
+            assert is_unchanged(dict(states(optimizer)), before[1])
         reference.zero_grad()
         optimizer.zero_grad()
         loss(name, plain, step).backward()
@@ -65,8 +65,8 @@ def test_a_scaled_training_is_the_unscaled_one(name: str, way: dict[str, Any]) -
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-def kept(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Tell whether old values are unchanged; a skipped step may make a state with a count of 0."""
+def is_unchanged(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Tell whether the old values are the same, and new step counts, if any, are 0."""
     counts = [v for k, v in found.items() if k.startswith("step of") and k not in expected]
     same = (torch.equal(*map(torch.as_tensor, (found[k], v))) for k, v in expected.items())
     return all(same) and not any(counts)

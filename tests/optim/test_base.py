@@ -1,4 +1,4 @@
-"""Test torch.optim.Optimizer's promises for every class: parameters, groups, names, gradients."""
+"""Test that every class treats parameters, groups, names and gradients as torch's class does."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ LATER: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("group", LATER)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_GROUP])
-def test_a_group_that_comes_later(name: str, group: str) -> None:
+def test_a_group_that_comes_later_is_checked_as_torch_does(name: str, group: str) -> None:
     ours, theirs = (outcome(lambda k=kind: LATER[group](k)) for kind in kinds(name))
 
     assert ours == theirs
@@ -114,7 +114,7 @@ def test_a_parameter_that_stands_in_a_group_twice_is_a_warning(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_attributes(name: str) -> None:
+def test_an_optimizer_has_torchs_attributes(name: str) -> None:
     ours, theirs = (kind(parameters(name)) for kind in kinds(name))
     known = {key for key in vars(theirs) if not key.startswith("_") or key.startswith("_optimizer")}
     known |= {"_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"}
@@ -126,7 +126,7 @@ def test_attributes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_text_of_an_optimizer(name: str) -> None:
+def test_an_optimizer_prints_as_torchs(name: str) -> None:
     """The text has torch's lines in order, our additional flags, and names if there are any."""
     for named in (False, True):
         texts = []

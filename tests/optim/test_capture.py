@@ -50,7 +50,7 @@ def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> N
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", CAPTURABLE)
-def test_a_captured_step_of_complex_parameters(name: str, lowering: str) -> None:
+def test_a_captured_step_of_complex_parameters_is_the_same_step(name: str, lowering: str) -> None:
     case = FULL.get(name, Case(name))
     found: list[Any] = []
     for capturable in (False, True):

@@ -1,4 +1,4 @@
-"""Test every class with its step, or the model beside it, compiled."""
+"""Test every class with a compiled step, and with a compiled model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def model_for(name: str) -> torch.nn.Module:
 # Dynamo warns of the loss at a graph break
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
-def test_a_training_step_that_is_compiled_as_a_whole(name: str) -> None:
+def test_a_whole_training_step_may_be_compiled(name: str) -> None:
     """Forward, backward, zero_grad and step are one compiled function, with a real backend."""
     losses = []
     for compiled in (False, True):
@@ -169,7 +169,7 @@ def test_no_frame_of_ours_is_compiled() -> None:
     assert not [frame for frame in frames if "/optgen/" in frame and "/tests/" not in frame]
 
 
-def test_a_step_of_a_class_of_ones_own_ends_its_graph_at_ours() -> None:
+def test_the_step_of_a_subclass_may_be_compiled() -> None:
     class Own(optgen.optim.Adam):
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
@@ -184,7 +184,7 @@ def test_a_step_of_a_class_of_ones_own_ends_its_graph_at_ours() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parameters_of_a_compiled_model(name: str) -> None:
+def test_the_parameters_of_a_compiled_model_are_stepped_alike(name: str) -> None:
     trained = []
     for compiled in (False, True):
         model = model_for(name)

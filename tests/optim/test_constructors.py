@@ -48,9 +48,7 @@ def parameters() -> list[Parameter]:
 
 
 def outcome(cls: Any, params: Any, kwargs: dict[str, Any]) -> Any:
-    """Return the error's type and message, or the text of the group that was made, without
-    `params`.
-    """
+    """Return the error's type and message, or the entries of the group but `params`."""
     try:
         group = cls(params, **kwargs).param_groups[0]
     except Exception as error:
@@ -69,14 +67,14 @@ def assert_alike(name: str, kwargs: dict[str, Any], params: Any = None) -> None:
 
 
 def hypers(name: str) -> Iterator[str]:
-    """Return the arguments of torch's class that are numbers."""
+    """Yield the names of the arguments of torch's class that are numbers."""
     for argument in inspect.signature(classes(name)[1]).parameters.values():
         if isinstance(argument.default, int | float) and not isinstance(argument.default, bool):
             yield argument.name
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_signature(name: str) -> None:
+def test_the_signature_begins_with_torchs(name: str) -> None:
     """Torch's arguments come first, then ours that torch's class lacks, keyword-only."""
     ours, theirs = (list(inspect.signature(c).parameters.values()) for c in classes(name))
     added = ours[len(theirs) :]
@@ -88,7 +86,7 @@ def test_signature(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_defaults_and_the_order_of_group_keys(name: str) -> None:
+def test_defaults_and_the_order_of_group_keys_are_torchs(name: str) -> None:
     ours, theirs = (cls(parameters()) for cls in classes(name))
 
     assert list(ours.defaults) == list(theirs.defaults)
@@ -113,7 +111,7 @@ def test_a_flag_that_torchs_groups_lack_is_a_key_if_it_is_set(name: str, value: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_numbers_in_and_out_of_range(name: str) -> None:
+def test_numbers_are_checked_as_torch_does(name: str) -> None:
     for hyper, value in itertools.product(hypers(name), NUMBERS):
         ours_only = name == "SGD" and math.isnan(value)
         if not ours_only and not is_refused_by_newer_only(name, {hyper: value}):
@@ -135,7 +133,7 @@ def test_sgd_refuses_nan(hyper: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "RAdam", "NAdam", "Adamax"])
-def test_betas(name: str) -> None:
+def test_betas_are_checked_as_torch_does(name: str) -> None:
     for value in NUMBERS:
         for betas in [(value, 0.9), (0.9, value), [0.9, value]]:
             assert_alike(name, {"betas": betas})
@@ -145,7 +143,7 @@ def test_betas(name: str) -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"foreach": True}, {"foreach": True, "capturable": True}])
 @pytest.mark.parametrize("name", NAMES)
-def test_tensor_lr(name: str, extra: dict[str, bool]) -> None:
+def test_a_tensor_lr_is_checked_as_torch_does(name: str, extra: dict[str, bool]) -> None:
     if name in ("SGD", "Adagrad"):
         extra = {key: value for key, value in extra.items() if key != "capturable"}
     for lr in [*TENSORS, *SEVERAL]:
@@ -154,7 +152,7 @@ def test_tensor_lr(name: str, extra: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"foreach": True}, {"foreach": True, "capturable": True}])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
-def test_tensor_betas(name: str, extra: dict[str, bool]) -> None:
+def test_tensor_betas_are_checked_as_torch_does(name: str, extra: dict[str, bool]) -> None:
     for first, second in itertools.product([*TENSORS, 0.5, 1], repeat=2):
         assert_alike(name, {"betas": (first, second), **extra})
 
@@ -192,7 +190,7 @@ def test_betas_become_zero_dimensional() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("other", ["foreach", "differentiable"])
-def test_fused_excludes(name: str, other: str) -> None:
+def test_fused_excludes_foreach_and_differentiable(name: str, other: str) -> None:
     """Every class has the error, also if torch's class has no fused kernel."""
     kwargs = {"fused": True, other: True}
     messages = {
@@ -209,7 +207,7 @@ def test_fused_excludes(name: str, other: str) -> None:
 
 @pytest.mark.parametrize("momentum", [0, 0.9])
 @pytest.mark.parametrize("dampening", [0, 0.1, -0.1])
-def test_nesterov(momentum: float, dampening: float) -> None:
+def test_nesterov_is_checked_as_torch_does(momentum: float, dampening: float) -> None:
     assert_alike("SGD", {"nesterov": True, "momentum": momentum, "dampening": dampening})
 
 
@@ -243,7 +241,7 @@ def test_sparse_gradients_are_refused_as_torch_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_flags_that_an_old_checkpoint_lacks(name: str) -> None:
+def test_flags_that_an_old_checkpoint_lacks_get_torchs_defaults(name: str) -> None:
     """The flags get torch's defaults, whatever the loading optimizer was made with.
 
     SGD's `fused` becomes None, not False as in torch; both are the default.
@@ -264,6 +262,6 @@ def test_flags_that_an_old_checkpoint_lacks(name: str) -> None:
 
 
 @pytest.mark.parametrize("etas", [(0, 1.2), (1, 1.2), (0.5, 1), (math.nan, 1.2), (0.5, math.nan)])
-def test_etas(etas: tuple[float, float]) -> None:
+def test_etas_are_checked_as_torch_does(etas: tuple[float, float]) -> None:
     assert_alike("Rprop", {"etas": etas})
     assert_alike("Rprop", {"etas": list(etas)})

@@ -82,7 +82,7 @@ def test_published_classes_are_in_the_module(spec: str, name: str) -> None:
 
 
 def test_the_list_of_published_classes_is_the_catalogue() -> None:
-    """The mirror's classes, those of `optgen.keyed`, and functions have other homes."""
+    """Torch's classes, those of `optgen.keyed`, and functions are published elsewhere."""
     specs = {path.stem for path in Path(optgen.specs.__path__[0]).glob("[!_]*.py")}
     elsewhere = {*map(str.lower, optim.__all__), "averaging", "row_wise_adagrad", "sparse_adam"}
     assert specs - elsewhere == set(PUBLISHED)
@@ -165,10 +165,10 @@ def test_the_groups_train() -> None:
         ),
     ],
 )
-def test_errors(call: Any, message: str) -> None:
+def test_an_invalid_call_says_what_is_wrong(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_the_names_of_torchs_classes_stay() -> None:
+def test_a_name_of_torch_means_the_mirrors_class() -> None:
     assert optimizer_class("RMSprop") is optim.RMSprop

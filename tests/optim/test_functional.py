@@ -91,12 +91,10 @@ def test_the_signature_is_torchs(name: str) -> None:
     assert ours.return_annotation == theirs.return_annotation
 
 
-@pytest.mark.parametrize(
-    "way", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}], ids=str
-)
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_step_is_torchs(name: str, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps agree from missing states up to the seventh step."""
+    """Each of seven steps agrees, also the first one, for which no states exist."""
     ours, theirs = forms(name)
     loop = {"foreach": False} if "foreach" in inspect.signature(ours).parameters else {}
     if set(way) - set(inspect.signature(ours).parameters):
@@ -135,7 +133,7 @@ def test_the_private_module_has_torchs_forms() -> None:
             assert form in optgen.optim._functional.__all__
 
 
-def test_the_public_module_has_them_all() -> None:
+def test_the_public_module_has_every_form() -> None:
     """torch has this module since version 2.15."""
     assert optgen.optim.functional.__all__ == sorted(map(module_name, CLASSES))
     for name in CLASSES:
@@ -144,13 +142,13 @@ def test_the_public_module_has_them_all() -> None:
         assert sorted(torch.optim.functional.__all__) == optgen.optim.functional.__all__
 
 
-def two(seed: int = 0) -> list[Tensor]:
+def two_tensors(seed: int = 0) -> list[Tensor]:
     return values([(3,), (2, 2)], torch.float64, seed)
 
 
 def adam_lists() -> tuple[list[Tensor], ...]:
-    zeros = [[torch.zeros_like(v) for v in two()] for _ in range(2)]
-    return two(1), two(2), *zeros, [], [torch.tensor(0.0) for _ in range(2)]
+    zeros = [[torch.zeros_like(v) for v in two_tensors()] for _ in range(2)]
+    return two_tensors(1), two_tensors(2), *zeros, [], [torch.tensor(0.0) for _ in range(2)]
 
 
 ADAM = {
@@ -173,11 +171,11 @@ SGD = {
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_some_momentum_buffers_are_missing(way: dict[str, Any]) -> None:
+def test_missing_momentum_buffers_are_made(way: dict[str, Any]) -> None:
     """Missing buffers are made, undampened, and join the list; others are changed in place."""
-    buffer = two(3)[0]
+    buffer = two_tensors(3)[0]
     ours, theirs = [buffer, None], [buffer.clone(), None]
-    pairs = [(two(1), two(2)) for _ in range(2)]
+    pairs = [(two_tensors(1), two_tensors(2)) for _ in range(2)]
     sgd(*pairs[0], ours, **SGD, **way)
     torchs_sgd(*pairs[1], theirs, **SGD, foreach=False)
 
@@ -211,7 +209,7 @@ def test_sgd_follows_autograd_where_it_records() -> None:
         form(params, [grad], [None], **{**SGD, "lr": lr, "momentum": 0})
         return params[0]
 
-    grad, lr = two(1)[0].requires_grad_(), torch.tensor(0.1, dtype=torch.float64)
+    grad, lr = two_tensors(1)[0].requires_grad_(), torch.tensor(0.1, dtype=torch.float64)
     lr.requires_grad_()
     assert torch.autograd.gradcheck(lambda *given: step(sgd, *given), (lr, grad))
     assert torch.equal(step(sgd, lr, grad), step(torchs_sgd, lr, grad))
@@ -247,7 +245,7 @@ def test_complex_parameters_are_recognized() -> None:
     assert all(error(a, b) < 1e-12 for a, b in zip(ours[0], theirs[0], strict=True))
 
 
-def test_what_does_not_fit_is_an_error() -> None:
+def test_arguments_that_do_not_fit_are_errors() -> None:
     params, grads, m, v, _, counts = adam_lists()
     with pytest.raises(TypeError, match=r"adam\(\) missing 1 required keyword-only argument: 'lr'"):
         adam(params, grads, m, v, [], counts, **{k: x for k, x in ADAM.items() if k != "lr"})
@@ -271,7 +269,7 @@ def test_a_declaration_that_is_not_the_rules_is_an_error() -> None:
         functional(optgen.optim.SGD)(declared)
 
 
-def test_a_compiled_caller_runs_it_as_it_is() -> None:
+def test_a_compiled_caller_runs_the_form_uncompiled() -> None:
     compiled, plain = adam_lists(), adam_lists()
     torch.compile(lambda *lists: adam(*lists, **ADAM), backend="eager")(*compiled)
     adam(*plain, **ADAM)

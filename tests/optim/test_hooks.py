@@ -90,7 +90,7 @@ def test_a_pre_hook_may_exchange_the_closure(name: str) -> None:
 def test_a_copy_has_no_hooks_and_goes_on_as_the_original(
     name: str, again: Callable[[Any], Any]
 ) -> None:
-    """Hooks are not copied, as in torch: they hold objects of the original's."""
+    """As in torch, hooks are not copied, because they refer to objects of the original."""
     params = parameters(name)
     optimizer = kinds(name)[0](params)
     optimizer.register_step_post_hook(lambda *args: calls.append("step"))

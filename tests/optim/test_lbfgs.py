@@ -44,12 +44,12 @@ def label(options: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("problem", "size"), [(rosenbrock, 2), (quadratic, 10), (logistic, 60)])
 @pytest.mark.parametrize("options", [*TORCHS, *OWN], ids=label)
-def test_torchs_path(options: dict[str, Any], problem: Any, size: int) -> None:
+def test_lbfgs_takes_torchs_path(options: dict[str, Any], problem: Any, size: int) -> None:
     assert_torchs_path(problem(size), start(size).detach(), STEPS, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe"}], ids=label)
-def test_maximize(options: dict[str, Any]) -> None:
+def test_maximizing_is_minimizing_the_negative(options: dict[str, Any]) -> None:
     """Maximizing a function is minimizing its negative."""
     down = run(LBFGS, logistic(5), start(5), **options)
     up = run(LBFGS, logistic(5), start(5), maximize=True, **options)
@@ -63,7 +63,7 @@ def test_maximize(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("foreach", [None, False, True])
 @pytest.mark.parametrize("fused", [None, False])
-def test_flags_without_effect(foreach: bool | None, fused: bool | None) -> None:
+def test_foreach_and_fused_have_no_effect(foreach: bool | None, fused: bool | None) -> None:
     plain = run(LBFGS, rosenbrock(10), start(10)).steps(2)[-1]
     flagged = run(LBFGS, rosenbrock(10), start(10), foreach=foreach, fused=fused).steps(2)[-1]
 
@@ -80,7 +80,7 @@ def test_float32_ends_where_float64_does() -> None:
 
 
 @pytest.mark.parametrize("options", [{"lr": 0.3}, {"line_search_fn": "strong_wolfe"}], ids=label)
-def test_a_net_on_digits(options: dict[str, Any]) -> None:
+def test_a_net_learns_digits_as_with_torchs(options: dict[str, Any]) -> None:
     """On full batches of images, losses are torch's, and nearly all digits end up right."""
     from sklearn.datasets import load_digits
 
@@ -116,7 +116,7 @@ def test_explain_says_that_it_is_written_by_hand() -> None:
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 @pytest.mark.parametrize("change", [-1.0, 0.0, 1e-9])
 @pytest.mark.parametrize("gradient", ["zero", "missing", "tiny", "one"])
-def test_a_negative_tolerance_of_gradients(
+def test_a_negative_tolerance_of_gradients_steps_as_in_torch(
     gradient: str, change: float, search: str | None
 ) -> None:
     """With a negative tolerance torch goes on at a zero gradient; so does ours."""

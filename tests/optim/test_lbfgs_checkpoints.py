@@ -1,4 +1,4 @@
-"""Test LBFGS's state: it is torch's, goes both ways in mid-training, and survives copies."""
+"""Test LBFGS's state: it has torch's form, and survives checkpoints and copies in mid-training."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def flat(value: Any) -> list[Any]:
 
 @pytest.mark.parametrize("options", [{"lr": 0.3}, {"history_size": 3}, SEARCH], ids=str)
 @pytest.mark.parametrize(("first", "second"), KINDS)
-def test_both_ways(first: Any, second: Any, options: dict[str, Any]) -> None:
+def test_checkpoints_go_both_ways(first: Any, second: Any, options: dict[str, Any]) -> None:
     """One class saves in the middle of training; the other one loads, and continues alike."""
     through = run(torch.optim.LBFGS, rosenbrock(4), start(4), max_iter=4, **options)
     expected = through.steps(5)
@@ -167,7 +167,7 @@ def test_groups_of_torchs_checkpoint_get_our_keys() -> None:
     assert ours.optimizer.param_groups[0]["maximize"] is (not HAS_2_14)
 
 
-def test_a_state_of_other_parameters() -> None:
+def test_a_state_of_other_parameters_is_refused() -> None:
     theirs = run(LBFGS, rosenbrock(3), start(3))
     theirs.steps(1)
     ours = run(LBFGS, rosenbrock(4), start(4))
@@ -198,7 +198,7 @@ def test_a_state_changed_by_hand_counts(change: str) -> None:
     assert distance(*after) < 1e-12
 
 
-def test_swapped_in_and_out_again() -> None:
+def test_a_state_that_was_swapped_out_returns_unchanged() -> None:
     """After a state from elsewhere, the optimizer's own state returns unchanged."""
     other = run(LBFGS, rosenbrock(5), start(5), max_iter=6)
     other.steps(2)

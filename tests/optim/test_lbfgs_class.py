@@ -1,4 +1,4 @@
-"""Test LBFGS's class: arguments, groups, errors and hooks are torch's, and its own messages."""
+"""Test LBFGS's arguments, groups, errors and hooks against torch's, and errors of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parameters() -> list[Parameter]:
     return [Parameter(torch.ones(2))]
 
 
-def test_signature() -> None:
+def test_the_signature_begins_with_torchs() -> None:
     """Torch's arguments come first, then ours, keyword-only."""
     ours = list(inspect.signature(LBFGS).parameters.values())
     theirs = list(inspect.signature(torch.optim.LBFGS).parameters.values())
@@ -35,7 +35,7 @@ def test_signature() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"max_iter": 7}, {"max_eval": 3, "lr": 2}])
-def test_defaults_and_groups(options: dict[str, Any]) -> None:
+def test_defaults_and_groups_are_torchs(options: dict[str, Any]) -> None:
     ours, theirs = LBFGS(parameters(), **options), torch.optim.LBFGS(parameters(), **options)
 
     assert list(ours.defaults.items()) == list(theirs.defaults.items())
@@ -82,7 +82,7 @@ def test_nothing_of_ours_stays_in_torchs() -> None:
 @pytest.mark.parametrize(
     "case", INFO.optim_error_inputs_func("cpu", torch.float32), ids=lambda c: str(c.error_regex)
 )
-def test_torchs_error_inputs(case: Any) -> None:
+def test_torchs_error_inputs_give_torchs_errors(case: Any) -> None:
     given = case.optimizer_error_input
     messages = []
     for cls in (LBFGS, torch.optim.LBFGS):
@@ -94,33 +94,33 @@ def test_torchs_error_inputs(case: Any) -> None:
 
 
 @pytest.mark.parametrize("lr", [-0.1, float("nan"), torch.tensor([0.1, 0.2]), torch.tensor(-1.0)])
-def test_learning_rates_out_of_range(lr: Any) -> None:
+def test_learning_rates_out_of_range_are_refused(lr: Any) -> None:
     for cls in (LBFGS, torch.optim.LBFGS):
         with pytest.raises(ValueError, match=r"Invalid learning rate|Tensor lr must be 1-element"):
             cls(parameters(), lr=lr)
 
 
-def test_a_history_has_room_for_a_pair() -> None:
+def test_a_history_of_size_0_is_refused() -> None:
     with pytest.raises(ValueError, match="Invalid history_size value: 0"):
         LBFGS(parameters(), history_size=0)
 
 
 @pytest.mark.parametrize("flag", ["capturable", "differentiable"])
-def test_flags_that_are_refused(flag: str) -> None:
+def test_capturable_and_differentiable_are_refused(flag: str) -> None:
     with pytest.raises(RuntimeError, match=f"LBFGS does not support `{flag}`: it decides on the"):
         LBFGS(parameters(), **{flag: True})
     with pytest.raises(RuntimeError, match=f"LBFGS does not support `{flag}`"):
         LBFGS([{"params": parameters(), flag: True}])
 
 
-def test_fused_and_foreach() -> None:
+def test_fused_excludes_foreach() -> None:
     with pytest.raises(RuntimeError, match="`fused` and `foreach` cannot be `True` together"):
         LBFGS(parameters(), fused=True, foreach=True)
     LBFGS(parameters(), fused=True)
     LBFGS(parameters(), foreach=True)
 
 
-def test_one_group_only() -> None:
+def test_a_second_group_is_refused() -> None:
     message = r"^LBFGS doesn't support per-parameter options \(parameter groups\)$"
     for cls in (LBFGS, torch.optim.LBFGS):
         with pytest.raises(ValueError, match=message):
@@ -145,14 +145,14 @@ def test_a_step_needs_a_closure_that_returns_the_loss() -> None:
         LBFGS(parameters()).step(lambda: None)
 
 
-def test_an_unknown_line_search() -> None:
+def test_an_unknown_line_search_is_refused() -> None:
     for cls in (LBFGS, torch.optim.LBFGS):
         optimizing = run(cls, quadratic(3), start(3), line_search_fn="armijo")
         with pytest.raises(RuntimeError, match=r"^only 'strong_wolfe' is supported$"):
             optimizing.steps(1)
 
 
-def test_names_hooks_and_the_first_loss() -> None:
+def test_a_step_runs_hooks_and_returns_the_first_loss() -> None:
     param = start(3)
     optimizer = LBFGS([("weight", param)])
     seen: list[str] = []
@@ -193,7 +193,7 @@ def test_a_scheduler_drives_it() -> None:
     assert optimizing.optimizer.param_groups[0]["lr"] == 0.25
 
 
-def test_within_a_compiled_function() -> None:
+def test_a_compiled_step_is_the_same_step() -> None:
     optimizing = run(LBFGS, quadratic(3), start(3))
     expected = run(LBFGS, quadratic(3), start(3)).steps(1)[0]
     compiled = torch.compile(optimizing.optimizer.step, backend="eager")

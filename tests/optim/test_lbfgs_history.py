@@ -1,4 +1,4 @@
-"""Test directions: the two-loop recursion, in torch's operations and compiled; and the history."""
+"""Test LBFGS's directions, by torch's operations and by compiled ones, and its history."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
 @pytest.mark.parametrize("capacity", [1, 3, 9, 20])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_direction_is_the_two_loops(
+def test_a_direction_is_that_of_the_two_loop_recursion(
     way: str, size: int, capacity: int, dtype: torch.dtype, bound: float
 ) -> None:
-    """The ring has turned or has not yet; some pairs are rejected."""
+    """Cover histories that have and have not yet dropped pairs; some pairs are rejected."""
     generator = torch.Generator().manual_seed(size)
     like = torch.zeros(size, dtype=dtype)
     known, pairs, scale = History(capacity, like), [], 1.0
@@ -89,20 +89,20 @@ def test_a_state_shows_the_history_until_either_changes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
+def test_bits_are_the_same_for_any_number_of_threads(dtype: torch.dtype) -> None:
     ended = []
     for threads in (1, 2, 3):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            ended.append(directions(dtype))
+            ended.append(large_direction(dtype))
         finally:
             torch.set_num_threads(before)
 
     assert all(torch.equal(ended[0], other) for other in ended[1:])
 
 
-def directions(dtype: torch.dtype) -> Tensor:
+def large_direction(dtype: torch.dtype) -> Tensor:
     """Return a direction from a history large enough for several threads."""
     torch.manual_seed(0)
     size = 300_001
@@ -127,8 +127,10 @@ def test_both_ways_take_torchs_path(way: str, options: dict[str, Any], size: int
     assert ours[-1][1] == theirs[-1][1]
 
 
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one warning, and torch's operations compute the direction."""
+def test_without_a_compiler_torchs_operations_compute_the_direction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A warning says that this is slow; it comes once."""
 
     def library(name: str, source: str) -> None:
         raise library_cache.NoCompilerError("no C++ compiler was found: install g++")

@@ -1,4 +1,4 @@
-"""Test the line search: its trials are torch's, on 1-D functions with waves, steps and plateaus."""
+"""Test the line search against torch's, on 1-D functions with waves, steps and plateaus."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ FINITE = st.floats(-1e3, 1e3, allow_subnormal=False)
 
 
 def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
-    """Return a function of t; it gives a value, rounded to a grid so that there are ties, and a
-    slope.
-    """
+    """Return a function that gives a value and a slope; a grid rounds values, for ties."""
 
     def function(t: float) -> tuple[float, float]:
         value = a * t * t - b * t + c * math.sin(w * t)
@@ -31,6 +29,7 @@ def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
 
 
 def ours(function: Function, t: float, most: int, tolerance: float) -> tuple[list[float], float]:
+    """Return the trials of our search, and the point that it chooses."""
     trials: list[float] = []
 
     def trial(at: float) -> Trial:
@@ -42,6 +41,7 @@ def ours(function: Function, t: float, most: int, tolerance: float) -> tuple[lis
 
 
 def torchs(function: Function, t: float, most: int, tolerance: float) -> tuple[list[float], float]:
+    """Return the trials of torch's search, and the point that it chooses."""
     trials: list[float] = []
 
     def evaluate(x: object, at: float, d: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -76,7 +76,7 @@ def torchs(function: Function, t: float, most: int, tolerance: float) -> tuple[l
     st.integers(0, 25),
     st.sampled_from([1e-9, 1e-2]),
 )
-def test_torchs_trials(
+def test_the_trials_are_torchs(
     a: float, b: float, c: float, w: float, grid: float, t: float, most: int, tolerance: float
 ) -> None:
     function = waves(a, b, c, w, grid)
@@ -91,7 +91,7 @@ def test_torchs_trials(
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(FINITE, FINITE, FINITE, FINITE, FINITE, FINITE)
-def test_the_minimum_of_a_cubic(
+def test_the_minimum_of_a_cubic_is_torchs(
     x1: float, f1: float, g1: float, x2: float, f2: float, g2: float
 ) -> None:
     if x1 == x2:
@@ -134,8 +134,8 @@ def test_a_point_without_a_finite_value_is_too_far(value: float, slope: float) -
     assert len(trials) < 10
 
 
-def test_nowhere_better_than_the_start() -> None:
-    """The search makes all six trials that are allowed after the first, and the parameters stay."""
+def test_a_search_that_finds_nothing_better_stays_at_the_start() -> None:
+    """The search makes the six trials that are allowed after the first."""
     trials, best = ours(lambda t: (math.nan, -1.0) if t else (0.0, -1.0), 1.0, 6, 1e-9)
 
     assert best == 0.0

@@ -1,4 +1,4 @@
-"""Test LBFGS with parameters of every kind, gradients of every kind, and NaN."""
+"""Test LBFGS with parameters and gradients of every kind, NaN, and closures that raise."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bowl(params: list[Parameter]) -> Tensor:
     return total
 
 
-def several() -> list[Parameter]:
+def several_shapes() -> list[Parameter]:
     generator = torch.Generator().manual_seed(3)
     shapes = [(2, 3), (), (4,), (0,), (2, 1, 3)]
     made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
@@ -49,9 +49,9 @@ def several() -> list[Parameter]:
 
 
 @pytest.mark.parametrize("options", BOTH, ids=str)
-def test_several_shapes(options: dict[str, Any]) -> None:
-    ours, losses = descended(LBFGS, several(), bowl, lr=0.2, **options)
-    theirs, expected = descended(torch.optim.LBFGS, several(), bowl, lr=0.2, **options)
+def test_parameters_of_several_shapes_end_as_torchs(options: dict[str, Any]) -> None:
+    ours, losses = descended(LBFGS, several_shapes(), bowl, lr=0.2, **options)
+    theirs, expected = descended(torch.optim.LBFGS, several_shapes(), bowl, lr=0.2, **options)
 
     assert losses == pytest.approx(expected, rel=1e-12)
     for mine, other in zip(ours, theirs, strict=True):
@@ -59,7 +59,7 @@ def test_several_shapes(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", BOTH, ids=str)
-def test_complex(options: dict[str, Any]) -> None:
+def test_complex_parameters_end_as_torchs(options: dict[str, Any]) -> None:
     """Complex parameters are stepped as pairs of reals, beside a real one."""
 
     def params() -> list[Parameter]:
@@ -75,7 +75,7 @@ def test_complex(options: dict[str, Any]) -> None:
         assert torch.allclose(mine, other, rtol=1e-12, atol=1e-12)
 
 
-def test_float32_beside_float64() -> None:
+def test_float32_beside_float64_ends_as_torchs() -> None:
     """Both are in one float64 vector, as in torch."""
 
     def params() -> list[Parameter]:
@@ -102,7 +102,7 @@ def test_sixteen_bits_are_computed_in_float32(dtype: torch.dtype) -> None:
     assert distance(ended.double(), exact) < 2 * torch.finfo(dtype).eps
 
 
-def test_channels_last() -> None:
+def test_channels_last_parameters_end_as_contiguous_ones() -> None:
     """torch's LBFGS cannot flatten the gradients of such parameters."""
     torch.manual_seed(0)
     plain = Parameter(torch.randn(2, 3, 4, 5, dtype=torch.float64))
@@ -158,13 +158,13 @@ def test_a_parameter_given_twice_moves_twice() -> None:
     assert torch.allclose(*results, rtol=1e-12)
 
 
-def test_parameters_on_two_devices() -> None:
+def test_parameters_on_two_devices_are_refused() -> None:
     optimizer = LBFGS([Parameter(torch.ones(2)), Parameter(torch.ones(2, device="meta"))])
     with pytest.raises(RuntimeError, match="must be on one device; these are on cpu and meta"):
         optimizer.step(lambda: 1.0)
 
 
-def test_no_elements_at_all() -> None:
+def test_a_step_without_elements_returns_the_loss() -> None:
     """torch raises an error about an empty maximum."""
     assert LBFGS([Parameter(torch.ones(0))]).step(lambda: 1.5) == 1.5
 
@@ -214,7 +214,7 @@ def test_a_line_search_comes_back_from_an_undefined_point() -> None:
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
 @pytest.mark.parametrize("options", BOTH, ids=str)
-def test_a_closure_that_raises(options: dict[str, Any], calls: int) -> None:
+def test_the_step_after_a_closure_that_raised_goes_on(options: dict[str, Any], calls: int) -> None:
     """The next step goes on; in a line search the parameters return to where it began."""
     optimizing = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=4, **options)
     optimizing.steps(1)
@@ -237,7 +237,7 @@ def test_a_closure_that_raises(options: dict[str, Any], calls: int) -> None:
 
 
 def test_a_step_after_a_closure_that_raised_visits_the_same_points() -> None:
-    """Without a line search the same points are visited, and none is left out."""
+    """This holds without a line search; no point is left out or visited again."""
     whole = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=30)
     expected = visited(whole)
     whole.steps(1)
@@ -273,7 +273,7 @@ def visited(optimizing: Any) -> list[Tensor]:
     return points
 
 
-def test_a_conjugated_gradient() -> None:
+def test_a_conjugated_gradient_counts_as_its_value() -> None:
     """torch's LBFGS cannot view such a gradient as real."""
     ended = []
     for resolved in (False, True):

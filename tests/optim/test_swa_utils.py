@@ -22,7 +22,7 @@ BOUND = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}
 
 
 class Small(nn.Module):
-    """A model with parameters of two sizes, one of them tied; buffers of floats and of integers."""
+    """A model with tied and integer parameters, and buffers of floats and of integers."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ WAYS = (
 )
 
 
-def alike(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
+def assert_alike(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
     """Compare everything that a checkpoint holds, and buffers that it does not hold."""
     expected = {**theirs.state_dict(), **dict(theirs.named_buffers())}
     found = {**ours.state_dict(), **dict(ours.named_buffers())}
@@ -90,7 +90,7 @@ def alike(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("use_buffers", [False, True], ids=["copied", "averaged"])
 @pytest.mark.parametrize("way", WAYS)
-def test_updates(way: str, use_buffers: bool, dtype: torch.dtype) -> None:
+def test_averages_are_torchs(way: str, use_buffers: bool, dtype: torch.dtype) -> None:
     model = Small(dtype)
     pair = [
         module.AveragedModel(model, use_buffers=use_buffers, **options(module, way))
@@ -103,11 +103,11 @@ def test_updates(way: str, use_buffers: bool, dtype: torch.dtype) -> None:
         if seed == 0:
             assert all(map(torch.equal, pair[0].module.parameters(), model.parameters()))
     assert pair[0].n_averaged == 5
-    alike(*pair, BOUND[dtype])
+    assert_alike(*pair, BOUND[dtype])
 
 
 @pytest.mark.parametrize("decay", [None, 0.9])
-def test_whole_numbers_in_lists(decay: float | None) -> None:
+def test_whole_numbers_in_lists_are_averaged(decay: float | None) -> None:
     """torch's own mean with equal weights divides integers in a way that torch refuses."""
     one = swa_utils.get_swa_avg_fn() if decay is None else swa_utils.get_ema_avg_fn(decay)
     several = (
@@ -145,7 +145,7 @@ def train(module: Any, kind: type, way: str, seed: int = 0) -> tuple[nn.Module, 
 
 
 @pytest.mark.parametrize("way", ["default", "ema lists"])
-def test_digits(way: str) -> None:
+def test_the_mean_of_a_trained_network_is_as_good_as_torchs(way: str) -> None:
     """The mean of a trained network gets batch statistics of its own activations."""
     _, ours = train(swa_utils, SGD, way)
     _, theirs = train(torchs, torch.optim.SGD, way)
@@ -163,18 +163,17 @@ def test_digits(way: str) -> None:
 
 
 def test_update_bn_equals_torchs() -> None:
-    """The two averaged models are equal."""
     network, averaged = train(swa_utils, SGD, "ema lists")
     twin = torchs.AveragedModel(network)
     twin.load_state_dict(averaged.state_dict())
     torchs.update_bn(digits()[0][:600].split(100), twin)
 
-    alike(averaged, twin, 1e-6)
+    assert_alike(averaged, twin, 1e-6)
 
 
 @pytest.mark.parametrize("way", ["default", "ema lists"])
 @pytest.mark.parametrize(("source", "target"), [(swa_utils, torchs), (torchs, swa_utils)])
-def test_checkpoints_both_ways(source: Any, target: Any, way: str) -> None:
+def test_checkpoints_go_both_ways(source: Any, target: Any, way: str) -> None:
     model, file = Small(torch.float64), io.BytesIO()
     kept = source.AveragedModel(model, **options(source, way))
     for seed in range(3):
@@ -190,10 +189,10 @@ def test_checkpoints_both_ways(source: Any, target: Any, way: str) -> None:
         walk(model, seed)
         for averaged in (kept, loaded):
             averaged.update_parameters(model)
-    alike(loaded, kept, 1e-12)
+    assert_alike(loaded, kept, 1e-12)
 
 
-def test_copies_go_their_own_ways() -> None:
+def test_copies_share_nothing() -> None:
     model = Small()
     averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.5))
     averaged.update_parameters(model)
@@ -205,10 +204,10 @@ def test_copies_go_their_own_ways() -> None:
 
     assert averaged.n_averaged == 1
     assert not torch.equal(averaged.module.first.weight, deep.module.first.weight)
-    alike(deep, pickled, 0)
+    assert_alike(deep, pickled, 0)
 
 
-def test_it_is_torchs_class() -> None:
+def test_the_class_derives_from_torchs() -> None:
     averaged = swa_utils.AveragedModel(Small(), "cpu", None, None, True)
 
     assert isinstance(averaged, torchs.AveragedModel)
@@ -243,7 +242,7 @@ def test_the_mean_may_be_on_another_device() -> None:
     assert averaged.n_averaged == 2
 
 
-def test_complex_parameters() -> None:
+def test_complex_parameters_are_averaged() -> None:
     model = nn.Module()
     model.weight = nn.Parameter(torch.randn(3, 4, dtype=torch.complex64))
     ours, theirs = swa_utils.AveragedModel(model), torchs.AveragedModel(model)
@@ -252,10 +251,10 @@ def test_complex_parameters() -> None:
             model.weight.add_(torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)))
         ours.update_parameters(model)
         theirs.update_parameters(model)
-    alike(ours, theirs, 1e-6)
+    assert_alike(ours, theirs, 1e-6)
 
 
-def test_layouts() -> None:
+def test_any_memory_layout_is_averaged() -> None:
     """A model has another memory format than its mean, and a parameter with gaps."""
     model = nn.Conv2d(3, 4, 3).double()
     pair = [module.AveragedModel(model) for module in (swa_utils, torchs)]
@@ -265,12 +264,12 @@ def test_layouts() -> None:
         walk(model, seed)
         for averaged in pair:
             averaged.update_parameters(model)
-    alike(*pair, 1e-12)
+    assert_alike(*pair, 1e-12)
 
 
 @pytest.mark.parametrize("make", ["get_ema_avg_fn", "get_ema_multi_avg_fn"])
 @pytest.mark.parametrize("decay", [-0.1, 1.5])
-def test_errors_of_a_decay(make: str, decay: float) -> None:
+def test_an_invalid_decay_is_torchs_error(make: str, decay: float) -> None:
     messages = []
     for module in (swa_utils, torchs):
         with pytest.raises(ValueError) as raised:
@@ -285,7 +284,7 @@ def message(call: Callable[[], Any]) -> tuple[type, str]:
     return type(raised.value), str(raised.value)
 
 
-def test_other_errors() -> None:
+def test_other_errors_are_torchs() -> None:
     found = []
     for module in (swa_utils, torchs):
         both = {**options(module, "ema"), **options(module, "ema lists")}

@@ -1,4 +1,4 @@
-"""Test hyperparameters that are tensors: changed in place, and learnt through the step."""
+"""Test hyperparameters that are tensors: they may change in place, and be learnt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optgen import use_lowering
 Place = tuple[str, int | None]
 # matrix classes compute in bfloat16
 LEARNT = [name for name in CLASSES if name not in (*SPARSE, *MATRICES)]
-EAGER = [("Adagrad", ("initial_accumulator_value", None))]  # read by the constructor alone
+READ_BY_THE_CONSTRUCTOR = [("Adagrad", ("initial_accumulator_value", None))]
 VALUES = {"lr": 0.05, "lr_decay": 0.1, "lambd": 0.1, "t0": 1.5, "eps": 0.01, "d": 1.001}
 
 
@@ -35,7 +35,7 @@ def numbers(name: str) -> Iterator[Place]:
 
 
 def options(name: str, key: str) -> dict[str, Any]:
-    """Return arguments that bring every state and make every number count."""
+    """Return arguments with which every state exists and every number has an effect."""
     found = {a.name: a.default for a in inspect.signature(kinds(name)[0]).parameters.values()}
     found = {**found, **FULL.get(name, Case(name)).options}
     del found["params"]
@@ -68,7 +68,12 @@ def exact_scalars() -> Iterator[None]:
 @pytest.mark.usefixtures("exact_scalars")
 @pytest.mark.parametrize(
     ("name", "place"),
-    [(name, place) for name in LEARNT for place in numbers(name) if (name, place) not in EAGER],
+    [
+        (name, place)
+        for name in LEARNT
+        for place in numbers(name)
+        if (name, place) not in READ_BY_THE_CONSTRUCTOR
+    ],
     ids=str,
 )
 def test_every_number_can_be_learnt(name: str, place: Place) -> None:
@@ -117,7 +122,7 @@ def test_a_scheduler_changes_a_tensor_in_place(name: str) -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
-def test_tensor_betas(name: str, lowering: str) -> None:
+def test_tensor_betas_may_change_between_steps(name: str, lowering: str) -> None:
     """Tensor betas may change in place between steps, in every lowering."""
     trained = []
     for kind in kinds(name):

@@ -1,4 +1,4 @@
-"""Prove that a plan means what the rule says: both sides as SymPy, their difference is zero."""
+"""Prove that a plan means what its rule says: in SymPy, the difference of the two is zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that small values read after a matrix op are also reduced after it."""
+"""Test that rows, columns and numbers that are read after a matrix op are reduced after it."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Ord
 
 
 def plan_for(algorithm: Algorithm, shape: tuple[int, ...], order: Order) -> Plan:
+    """Return the verified plan for parameters of a shape, with its scalars hoisted."""
     found = [p for p in plans(algorithm, order) if p.facts.get("factored") is not (len(shape) < 2)]
     (chosen,) = found
     verify_plan(chosen, hoisted=False)
@@ -58,7 +59,7 @@ def plan_for(algorithm: Algorithm, shape: tuple[int, ...], order: Order) -> Plan
 def assert_same(
     chosen: Plan, algorithm: Algorithm, hypers: dict[str, Any], start: torch.Tensor, grads: Any
 ) -> None:
-    """Compare parameter and state after every step, by the plan and by the rule."""
+    """Check that plan and rule agree on parameter and states after every step."""
     a, b = (start, {}), (start, {})  # type: Any, Any
     for grad in grads:
         a = run_plan(chosen, hypers, a[0], grad, a[1])

@@ -17,7 +17,9 @@ STATE = 'm=state("exp_avg", init="first")'
         ("first=hyper(1)", "p = p - first * m", ["first", "maximize"]),
     ],
 )
-def test_what_is_handed_to_a_lowering(hypers: str, update: str, handed: list[str]) -> None:
+def test_a_lowering_receives_only_hyperparameters_that_the_rule_reads(
+    hypers: str, update: str, handed: list[str]
+) -> None:
     algorithm = read(spec("m = m + g", update, states=STATE, hypers=hypers))
 
     assert [h.name for h in plan(algorithm).algorithm.hypers] == handed

@@ -1,4 +1,4 @@
-"""Test that sums and maxima are enough, and mean the same as the reductions of the language."""
+"""Test that all reductions become sums and maxima that mean the same."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ROWS = 'require(ndim(p) > 1, "no rows in {shape}")'
 KEPT = {f"{line}{word}" for line in ("", "row_", "col_") for word in ("sum", "max_abs")}
 
 
-def words(algorithm: Algorithm) -> set[str]:
+def ops_of(algorithm: Algorithm) -> set[str]:
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
     return {node.op for node in nodes if isinstance(node, Call)}
 
 
 def assert_same(algorithm: Algorithm, shape: tuple[int, ...]) -> None:
-    """Compare three steps of a rule with those of its form with these reductions."""
+    """Compare three steps of a rule with three of the same rule with expanded reductions."""
     expanded = expand_reductions(algorithm)
     generator = torch.Generator().manual_seed(3)
     hypers: dict[str, Any] = {h.name: h.default for h in algorithm.hypers}
@@ -50,35 +50,35 @@ VALUES = ("g", "g * row_sum(p)", "row_mean(g)", "col_mean(g)")
     # rows have no row means, and columns no column means
     [(w, x) for w in REDUCTIONS for x in VALUES if w[:4] != x[:4] or x[3] != "_"],
 )
-def test_a_reduction_of_a_value_with_these_axes(word: str, of: str) -> None:
+def test_a_reduction_becomes_sums_and_maxima(word: str, of: str) -> None:
     algorithm = read(spec(ROWS, f"p = p - lr * g * {word}({of})"))
 
-    assert words(expand_reductions(algorithm)) & set(REDUCTIONS) <= KEPT
+    assert ops_of(expand_reductions(algorithm)) & set(REDUCTIONS) <= KEPT
     assert_same(algorithm, (2, 4, 3))
 
 
-def test_a_mean_of_one_number_per_matrix() -> None:
+def test_a_mean_of_one_number_per_matrix_keeps_its_meaning() -> None:
     algorithm = read(spec(ROWS, "x = col_mean(row_mean(g))", "p = p - lr * g * mean(x) * rms(x)"))
 
     assert_same(algorithm, (2, 4, 3))
 
 
-def test_reductions_inside_conditions_and_branches() -> None:
+def test_reductions_inside_conditions_and_branches_keep_their_meaning() -> None:
     body = ("if t > 1:", "    p = p - where(mean(g) > 0, lr * g, p * rms(p))", "p = p - lr * g")
 
     assert_same(read(spec(*body)), (5,))
 
 
 @pytest.mark.parametrize("name", WITH_PHASES)
-def test_rules(name: str) -> None:
+def test_rules_keep_their_meaning(name: str) -> None:
     versioned = expand_reductions(to_ssa(WITH_PHASES[name]))
 
     verify_algorithm(versioned)
-    assert words(versioned) & set(REDUCTIONS) <= KEPT
+    assert ops_of(versioned) & set(REDUCTIONS) <= KEPT
     assert_same(WITH_PHASES[name], (3, 4))
 
 
-def test_text() -> None:
+def test_means_print_as_sums() -> None:
     body = ("x = rms(g)", "y = row_mean(p)", "p = p - lr * x * y * g")
     text = to_text(expand_reductions(read(spec(ROWS, *body))))
 

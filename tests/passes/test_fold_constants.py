@@ -97,7 +97,7 @@ def test_a_condition_of_elements_stays_a_condition_of_elements(
 
 
 def test_a_branch_with_a_known_condition_is_decided() -> None:
-    (algorithm,) = [read(spec("if not (lr > 0 and 1 > 2):", "    g = 2 * g", UPDATE))]
+    algorithm = read(spec("if not (lr > 0 and 1 > 2):", "    g = 2 * g", UPDATE))
     first, last = fold_constants(algorithm).rule
     assert isinstance(first, Assign)
     assert first.target == Ref("g")

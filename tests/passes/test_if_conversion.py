@@ -1,4 +1,7 @@
-"""Test which branches get a second form. lowerings/test_capturable.py tests what it computes."""
+"""Test which branches get a second form, for graph capture.
+
+lowerings/test_capturable.py tests what that form computes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def conditions(program: Program) -> Iterator[Expr]:
 
 
 def twofold(program: Program) -> Iterator[If]:
-    """Return the branches with two forms; none is within another."""
+    """Yield the branches with two forms; such a branch contains no other."""
     for stmt in program:
         if isinstance(stmt, If) and stmt.condition == CAPTURABLE:
             yield stmt
@@ -61,7 +64,7 @@ def test_a_condition_on_what_the_branch_changes_gets_a_name() -> None:
         assert choice.value.args[0] == naming.target
 
 
-def test_a_hyperparameter_that_may_be_a_tensor_is_not_looked_at() -> None:
+def test_a_branch_on_a_hyperparameter_that_may_be_a_tensor_gets_a_second_form() -> None:
     algorithm = read("if c:\n    p = p - lr * g\nif lr > c:\n    p = p - g")
     hypers = tuple(replace(h, tensor="always") for h in algorithm.hypers)
     bodies = [

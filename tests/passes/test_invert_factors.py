@@ -51,7 +51,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", INVERTED)
-def test_inverted(name: str) -> None:
+def test_a_nonnegative_product_of_rows_and_columns_is_inverted(name: str) -> None:
     algorithm = read(INVERTED[name])
     planned = plan(algorithm)
     changed = invert_factors(planned)
@@ -66,14 +66,14 @@ def test_inverted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_kept(name: str) -> None:
+def test_any_other_divisor_is_kept(name: str) -> None:
     planned = plan(read(KEPT[name]))
 
     assert divisions(planned) > 0
     assert invert_factors(planned) == planned
 
 
-def test_one_inverse_for_all_sweeps() -> None:
+def test_all_sweeps_share_one_inverse() -> None:
     algorithm = read("u = g / sqrt(r * c); p = p - lr * u / (1 + norm(u))")
     finishes = [p for p in invert_factors(plan(algorithm)).phases if not hasattr(p, "streams")]
     names = [a.target.name for f in finishes for a in f.body if "rsqrt" in a.target.name]
@@ -81,7 +81,7 @@ def test_one_inverse_for_all_sweeps() -> None:
     assert names == ["r_rsqrt", "c_rsqrt"]
 
 
-def test_rows_of_zeros() -> None:
+def test_rows_of_zeros_give_the_right_step() -> None:
     """A row's inverse may be infinite; the maximum with the bound gives the right value."""
     algorithm = read("p = p - lr * g / sqrt(maximum(r * c, eps**2))")
     hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}

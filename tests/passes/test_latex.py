@@ -72,7 +72,7 @@ def algorithm_of(name: str) -> Algorithm:
 
 
 def lines(body: str, end: str = END) -> list[str]:
-    """Return the LaTeX lines of a rule that starts like this, without the gradient's line."""
+    """Return the LaTeX lines of a rule that starts with `body`, without those of `maximize`."""
     indented = "".join(f"    {line}\n" for line in body.splitlines())
     (algorithm,) = read_spec(Spec("Example", SPEC + indented + end, "example.py", 1))
     first, last = r"\quad g_t \leftarrow -g_t \\", r"\end{aligned}"
@@ -164,7 +164,7 @@ def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
         ("round(a) / b", r"\frac{\operatorname{round}(a)}{b}"),
     ],
 )
-def test_brackets(expression: str, latex: str) -> None:
+def test_brackets_keep_the_meaning_and_none_is_unnecessary(expression: str, latex: str) -> None:
     """The brackets keep the meaning, and there are no unnecessary ones."""
     names = "a, b, c = 0.25 * lr, 0.5 * lr, 0.75 * lr\n"
     found = lines(f"{names}x = {expression}\ng = g * x * a * b * c")[3]
@@ -189,7 +189,7 @@ def test_brackets(expression: str, latex: str) -> None:
         ('kind != "plain"', r"\textit{kind} \ne \text{plain}"),
     ],
 )
-def test_conditions(condition: str, latex: str) -> None:
+def test_a_condition_is_written_in_logic(condition: str, latex: str) -> None:
     assert lines(f"if {condition}:\n    g = 2 * g")[0] == rf"\textbf{{if }} {latex}:"
 
 
@@ -213,11 +213,11 @@ def test_conditions(condition: str, latex: str) -> None:
         ("m_hat_t", r"\hat{m}_t"),
     ],
 )
-def test_letters(name: str, latex: str) -> None:
+def test_a_name_becomes_a_letter(name: str, latex: str) -> None:
     assert read_letter(name).at("t") == latex
 
 
-def test_a_letter_that_is_taken() -> None:
+def test_a_letter_that_is_taken_leaves_the_other_name_spelled_out() -> None:
     """The author's mu has the letter, so the momentum, which papers call mu, is spelled out."""
     found = lines("if momentum is not None:\n    g = mu * momentum * g")
 
@@ -230,13 +230,13 @@ def test_the_authors_theta_leaves_none_for_the_parameter() -> None:
     assert found[:2] == [r"\theta_t \leftarrow 2 p_{t-1}", r"g_t \leftarrow g_t + \theta_t"]
 
 
-def test_items_of_a_tuple() -> None:
+def test_unpacking_only_names_the_items_of_a_tuple() -> None:
     """Unpacking only names the items; unnamed ones have the tuple's letter with a number."""
     assert value("betas[0] * betas[1]") == r"\beta_1 \beta_2"
     assert lines("fast, _ = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
 
 
-def test_time() -> None:
+def test_a_state_has_the_last_time_until_it_is_written() -> None:
     """A state is read as the last step left it, until this step writes it."""
     found = lines("m = m + g\nx = 2 * m\ny = 2 * lr\nz = y * t\np = p + x * z")
 
@@ -260,7 +260,7 @@ def test_what_one_arm_writes_keeps_its_old_value_in_the_other() -> None:
     ]
 
 
-def test_what_both_arms_write() -> None:
+def test_what_both_arms_write_has_no_old_value() -> None:
     body = "if t > 2:\n    m = g\nelif t > 1:\n    m = m + g\nelse:\n    m = 2 * m\ng = m"
 
     assert lines(body)[:7] == [
@@ -274,7 +274,7 @@ def test_what_both_arms_write() -> None:
     ]
 
 
-def test_an_arm_with_nothing_in_it() -> None:
+def test_an_empty_arm_negates_the_condition() -> None:
     found = lines("if my_flag:\n    pass\nelse:\n    g = 2 * g")
 
     assert found[:2] == [r"\textbf{if } \neg \textit{my\_flag}:", r"\quad g_t \leftarrow 2 g_t"]
@@ -296,7 +296,7 @@ def test_fixed_flags_leave_one_arm(condition: str, kept: str) -> None:
     assert found[0] == rf"g_t \leftarrow {kept} g_t"
 
 
-def test_fixed_flags_that_do_not_decide() -> None:
+def test_a_fixed_flag_that_does_not_decide_leaves_the_branch() -> None:
     found = lines("if on and my_flag:\n    g = 3 * g")
 
     assert found[0].startswith(r"\textbf{if }")
@@ -309,7 +309,7 @@ def test_a_name_that_an_if_and_an_elif_write_keeps_its_old_value_elsewhere() -> 
     assert r"- m_t" in found[-1]
 
 
-def test_simultaneous_assignment() -> None:
+def test_a_simultaneous_assignment_names_the_temporary_value() -> None:
     """The temporary value is not the next step's."""
     found = lines("p, m = m, p")
 

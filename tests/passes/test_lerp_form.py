@@ -32,7 +32,7 @@ def names(term: Term) -> list[str]:
         "w = 1 - beta; m = beta * m + w * g; p = p - lr * m",
     ],
 )
-def test_a_blend(rule: str) -> None:
+def test_a_running_average_gets_the_lerp_form(rule: str) -> None:
     kept, step = value_of(use_lerp_form(plan(read(rule))), "exp_avg").terms
 
     assert (kept.coefficient, names(kept)) == (Const(1), ["exp_avg"])

@@ -82,7 +82,9 @@ def defaults(algorithm: Algorithm) -> dict[str, Any]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=specs(), flags=FLAGS, seed=st.integers(0, 2**16))
-def test_random_specs(tmp_path: Path, text: str, flags: dict[str, Any], seed: int) -> None:
+def test_every_pass_keeps_the_meaning_of_random_specs(
+    tmp_path: Path, text: str, flags: dict[str, Any], seed: int
+) -> None:
     algorithm = read(text, tmp_path)
     hypers = defaults(algorithm) | flags
 
@@ -131,7 +133,9 @@ TESTED_HYPERS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("passes", PASSES)
 @pytest.mark.parametrize("name", [*RULES, *STORAGE])
-def test_catalogue_as_the_oracle(name: str, passes: str, dtype: torch.dtype) -> None:
+def test_every_pass_steps_the_catalogue_as_the_oracle(
+    name: str, passes: str, dtype: torch.dtype
+) -> None:
     algorithm = (RULES | STORAGE)[name]
     planned = PASSES[passes](algorithm)
     for flags in TESTED_HYPERS.get(name, ({},)):

@@ -18,7 +18,7 @@ LAST = "p = p - lr * v"
 
 
 def rule_of(*body: str) -> Program:
-    """Return the only sweep's program of a rule."""
+    """Return the statements of a rule's only sweep."""
     (algorithm,) = read_spec(
         Spec("Made", spec(MATRIX, *body, LAST, states=STATES, hypers=LR), "made.py", 1)
     )
@@ -26,7 +26,7 @@ def rule_of(*body: str) -> Program:
     return sweep.body
 
 
-def times(*body: str) -> Counter[str]:
+def op_counts(*body: str) -> Counter[str]:
     """Return how often the plan of a rule has each op."""
     nodes = (node for expr in expressions(rule_of(*body)) for node in walk(expr))
     return Counter(node.op for node in nodes if isinstance(node, Call))
@@ -47,7 +47,7 @@ def times(*body: str) -> Counter[str]:
     ],
 )
 def test_equal_products_are_computed_once(body: tuple[str, ...], op: str, count: int) -> None:
-    assert times(*body)[op] == count
+    assert op_counts(*body)[op] == count
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_equal_products_are_computed_once(body: tuple[str, ...], op: str, count:
         ("v = U @ g", "g = 0.5 * g", "v = v + U @ g", "U = U + 1"),
     ],
 )
-def test_products_of_other_values_are_not(body: tuple[str, ...]) -> None:
-    assert times(*body)["@"] == 2
+def test_products_of_changed_values_are_computed_again(body: tuple[str, ...]) -> None:
+    assert op_counts(*body)["@"] == 2
 
 
 def test_each_arm_computes_its_own_product() -> None:
@@ -71,4 +71,4 @@ def test_each_arm_computes_its_own_product() -> None:
 
 
 def test_views_get_no_name() -> None:
-    assert times("v = transpose(U) @ g + transpose(U) @ p", "U = U + 1")["transpose"] == 2
+    assert op_counts("v = transpose(U) @ g + transpose(U) @ p", "U = U + 1")["transpose"] == 2

@@ -1,4 +1,4 @@
-"""Test plans: of the catalogue, and of rules that tempt a pass to a mistake."""
+"""Test plans of torch's rules, and of rules on which a pass could easily err."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ def adds(signature: str, rule: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ADDING)
-def test_rules_that_add(name: str) -> None:
+def test_a_rule_that_adds_multiples_of_the_gradient_is_a_scatter_add(name: str) -> None:
     assert adds(*ADDING[name])
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_rules_that_do_more(name: str) -> None:
+def test_a_rule_that_does_more_is_no_scatter_add(name: str) -> None:
     assert not adds(*OTHERS[name])

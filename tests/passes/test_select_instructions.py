@@ -138,7 +138,7 @@ def lines(rule: str) -> list[str]:
         ("m = c + 0 * g + 2; p = p - m", ["update = mul grad #", "add_ update #"]),
     ],
 )
-def test_instructions_of_a_rule(rule: str, expected: list[str]) -> None:
+def test_a_rule_has_these_instructions(rule: str, expected: list[str]) -> None:
     assert lines(rule)[: len(expected)] == expected
 
 

@@ -28,7 +28,7 @@ def test_no_rows_and_no_columns_are_left(facts: dict[str, bool]) -> None:
     assert len(planned.sweeps) == 2
 
 
-def test_the_same_step() -> None:
+def test_the_specialized_rule_takes_the_same_step() -> None:
     algorithm = ADAFACTOR
     hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
     param, grad, row, col = torch.randn(4, 7, 5, 1, 1, dtype=torch.float64)
@@ -43,12 +43,12 @@ def test_the_same_step() -> None:
 
 
 @pytest.mark.parametrize("word", ["row_norm", "col_norm", "row_rms", "col_rms"])
-def test_a_norm_is_a_magnitude(word: str) -> None:
+def test_a_norm_of_one_number_is_its_magnitude(word: str) -> None:
     algorithm = read(f"if factored(p):\n    g = {word}(g) * g\np = p - lr * g")
 
     assert "g = abs(g) * g" in to_text(specialize_unit_matrices(algorithm))
 
 
-def test_other_rules_are_what_they_were() -> None:
+def test_other_rules_stay_as_they_are() -> None:
     algorithm = read("p = p - lr * g")
     assert specialize_unit_matrices(algorithm) == algorithm

@@ -13,7 +13,7 @@ from optgen.passes.use_ieee_operators import use_ieee_operators
 BOUNDED = "lr=hyper(0.1, ge=0), beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-8, gt=0), free=hyper(1.0)"
 
 
-def words(factor: str) -> set[str]:
+def guarded_ops(factor: str) -> set[str]:
     """Return the guarded ops that a factor of the update is printed with."""
     # a spec must read every hyperparameter
     names = [name for name in ("beta", "eps", "free") if name not in factor]
@@ -45,7 +45,7 @@ def words(factor: str) -> set[str]:
     ],
 )
 def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
-    assert words(safe) == set()
+    assert guarded_ops(safe) == set()
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
         ("t % free", "remainder"),
         ("1 / (1 + cos(free))", "divide"),
         ("1 / floor(eps)", "divide"),
-        ("lr / numel(p)", "divide"),  # it may have no element
+        ("lr / numel(p)", "divide"),  # the parameter may have no elements
     ],
 )
 def test_what_python_may_refuse_is_guarded(unsafe: str, word: str) -> None:
-    assert words(unsafe) == {word}
+    assert guarded_ops(unsafe) == {word}

@@ -24,7 +24,7 @@ FOUND = Path(__file__).parents[1] / "fuzz" / "found"
 
 @pytest.fixture(autouse=True)
 def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep the copies of a name to its next version: without them, versions cannot be told."""
+    """Keep the copies of a name to its next version, by which the verifier tells versions apart."""
     monkeypatch.setattr(planner, "_without_self_copies", lambda program: program)
     yield
     planner._plan.cache_clear()
@@ -54,7 +54,7 @@ def test_drawn_rules_read_what_they_mean() -> None:
 
 
 def test_a_stale_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its check, a value is inlined after the new value of a scalar that it reads."""
+    """Without the splitter's check, a value is inlined after a scalar that it reads has changed."""
     (algorithm,) = read_spec(FOUND / "functional_wrong_cce8f3bb.py")
     check(algorithm)
     monkeypatch.setattr(Splitter, "_overwritten_before_last_use", lambda *_: False)

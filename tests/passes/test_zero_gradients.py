@@ -18,7 +18,7 @@ NAMES = ("Adam", "Adafactor", "Muon")
 
 
 def stores(plan: Plan) -> list[bool]:
-    """Tell of each sweep that reads or writes the gradient whether it stores it."""
+    """Return, for each sweep that has the gradient as a stream, whether it stores it."""
     streams = (s for sweep in plan.sweeps for s in sweep.streams)
     return [stream.stored for stream in streams if stream.role == "grad"]
 

@@ -32,7 +32,9 @@ OPTIONS = st.fixed_dictionaries(
     st.sampled_from([0.0, 0.5, 10.0]),
     OPTIONS,
 )
-def test_torchs_path(problem: Any, size: int, seed: int, far: float, options: Any) -> None:
+def test_lbfgs_takes_torchs_path(
+    problem: Any, size: int, seed: int, far: float, options: Any
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     begin = far * torch.randn(size, generator=generator, dtype=torch.float64)
     assert_torchs_path(problem(size, seed), begin, 4, **options)

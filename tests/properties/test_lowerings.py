@@ -1,4 +1,4 @@
-"""Test random specs: every lowering computes what the rule says, and NaN where the others do.
+"""Test random specs: every lowering computes what the rule says, with NaN in the same places.
 
 `tests/fuzz/test_drawn.py` draws many more rules; its gradients have no NaN.
 """
@@ -73,9 +73,7 @@ def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -
 
 @pytest.fixture(autouse=True)
 def wide_scalars() -> Iterator[None]:
-    """Keep scalar state in float64; in float32 the number of roundings would decide the tenth
-    digit.
-    """
+    """Keep scalar state in float64: the comparison is too exact for roundings to float32."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -72,13 +72,15 @@ def follow(text: str, flags: dict[str, Any], seed: int, lowerings: tuple[str, ..
 
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=matrix_specs(), flags=FLAGS, seed=st.integers(0, 999))
-def test_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
+def test_python_lowerings_compute_the_rule(text: str, flags: dict[str, Any], seed: int) -> None:
     follow(text, flags, seed, ("forloop", "foreach"))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=word_specs(), flags=FLAGS, seed=st.integers(0, 999))
-def test_a_matrix_word_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
+def test_python_lowerings_compute_a_matrix_word(
+    text: str, flags: dict[str, Any], seed: int
+) -> None:
     follow(text, flags, seed, ("forloop", "foreach"))
 
 
@@ -92,7 +94,9 @@ def test_a_matrix_word_takes_a_state_as_it_was(text: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=st.one_of(matrix_specs(), word_specs()), flags=FLAGS, seed=st.integers(0, 999))
-def test_in_parts_on_two_ranks(axis: int, text: str, flags: dict[str, Any], seed: int) -> None:
+def test_shards_on_two_ranks_compute_the_rule(
+    axis: int, text: str, flags: dict[str, Any], seed: int
+) -> None:
     def load(package: str, module: str, function: str) -> Any:
         rule = import_module(package).Random.rule
         lists = import_module(f"{package}.{module}")
@@ -115,5 +119,5 @@ def test_in_parts_on_two_ranks(axis: int, text: str, flags: dict[str, Any], seed
 
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=st.one_of(matrix_specs(), word_specs()), flags=FLAGS, seed=st.integers(0, 999))
-def test_in_cpp(text: str, flags: dict[str, Any], seed: int) -> None:
+def test_cpp_computes_the_rule(text: str, flags: dict[str, Any], seed: int) -> None:
     follow(text, flags, seed, ("fused_cpu",))

@@ -1,4 +1,4 @@
-"""Test the catalogue with random changes: a spec is read and generated, or refused."""
+"""Test specs with random edits: each is read and generated, or refused."""
 
 from __future__ import annotations
 

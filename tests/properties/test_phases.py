@@ -42,7 +42,7 @@ def draw(shape: tuple[int, ...], seed: int) -> Iterator[Tensor]:
         yield torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def follow(
+def values_after_steps(
     step: Any, hypers: dict[str, Any], shape: tuple[int, ...], seed: int, last: bool = False
 ) -> list[Tensor]:
     """Return parameter and states after each of three steps, or after the last of them."""
@@ -81,9 +81,11 @@ def test_a_cut_rule_is_the_rule(order: Order, text: str, flags: dict[str, Any], 
     note(to_text(hoisted))
     verify_plan(hoisted)
     for shape in SHAPES:
-        expected = follow(lambda *a: evaluate(algorithm, *a), hypers, shape, seed)
+        expected = values_after_steps(lambda *a: evaluate(algorithm, *a), hypers, shape, seed)
         for made in (chosen, hoisted):
-            found = follow(lambda *a, plan=made: run_plan(plan, *a), hypers, shape, seed)
+            found = values_after_steps(
+                lambda *a, plan=made: run_plan(plan, *a), hypers, shape, seed
+            )
             assert_same(found, expected)
 
 
@@ -92,7 +94,9 @@ def by_the_rule(algorithm: Algorithm, hypers: dict[str, Any], seed: int) -> list
     return [
         value
         for shape in SHAPES
-        for value in follow(lambda *a: evaluate(algorithm, *a), hypers, shape, seed, last=True)
+        for value in values_after_steps(
+            lambda *a: evaluate(algorithm, *a), hypers, shape, seed, last=True
+        )
     ]
 
 
@@ -135,8 +139,9 @@ CORNERS = {
 
 @pytest.mark.parametrize("small", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("case", CORNERS)
-def test_corners(case: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random rules have found these cases."""
+def test_rules_that_random_tests_once_found_are_right(
+    case: str, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if small:
         monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
     text = MATRIX_HEADER + CORNERS[case] + "\n" + FOOTER + MATRIX_FOOTER
@@ -147,6 +152,7 @@ def test_corners(case: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def check(text: str, options: dict[str, Any], seed: int, forms: tuple[str, ...]) -> None:
+    """Check that every form leaves the values that the rule gives."""
     written = Spec("Random", text, "<random>", 1)
     algorithm = add_maximize(read_spec(written)[0])
     hypers = {h.name: h.default for h in algorithm.hypers} | options

@@ -33,6 +33,15 @@ def test_the_base_is_read(tmp_path: Path) -> None:
     assert read_base(base, SPECS) is None
 
 
+def test_a_default_that_the_base_does_not_allow_is_refused(tmp_path: Path) -> None:
+    text = DERIVED.replace("hyper, optimizer", "flag, optimizer").replace('"Adam"', '"SGD"')
+    (tmp_path / "slow.py").write_text(text.replace("lr=hyper(1e-5, ge=0)", "nesterov=flag(True)"))
+    (algorithm,) = read_spec(tmp_path / "slow.py")
+
+    with pytest.raises(SpecError, match="violate this `require`: Nesterov momentum requires"):
+        read_base(algorithm, SPECS)
+
+
 FAULTS = {
     "unknown": ('base="Adam"', 'base="Adamm"'),
     "derived-itself": ('base="Adam"', 'base="AdamW"'),
@@ -45,15 +54,6 @@ FAULTS = {
         '"decoupled_weight_decay")',
     ),
 }
-
-
-def test_a_default_that_the_base_does_not_allow(tmp_path: Path) -> None:
-    text = DERIVED.replace("hyper, optimizer", "flag, optimizer").replace('"Adam"', '"SGD"')
-    (tmp_path / "slow.py").write_text(text.replace("lr=hyper(1e-5, ge=0)", "nesterov=flag(True)"))
-    (algorithm,) = read_spec(tmp_path / "slow.py")
-
-    with pytest.raises(SpecError, match="violate this `require`: Nesterov momentum requires"):
-        read_base(algorithm, SPECS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,4 +1,4 @@
-"""Test the language's names as Python objects: what a decorated function becomes, and errors."""
+"""Test decorators of the language at run time: the specs that they return, and their errors."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_a_spec_prints_short() -> None:
 
 
 @pytest.mark.parametrize("way", ["-c", "-"])
-def test_a_spec_whose_text_is_nowhere(way: str) -> None:
-    """A spec typed at a prompt gives an error that says what to do, and is no OSError.
+def test_a_spec_whose_text_cannot_be_found_is_refused(way: str) -> None:
+    """The error for a spec that is typed at a prompt says what to do.
 
     From Python 3.13 on, the text of `-c` is kept, so the spec is read.
     """
@@ -58,7 +58,7 @@ def test_a_spec_whose_text_is_nowhere(way: str) -> None:
 
 
 def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
-    """At run time the error is the reader's, with the same place."""
+    """The error at run time has the words and the place of the error that `optgen check` prints."""
     path = tmp_path / "plain.py"
     path.write_text(BARE)
     read = subprocess.run(
@@ -81,8 +81,10 @@ def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
     assert read.stderr.strip() in run.stderr
 
 
-def test_constants_and_helpers_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The spec takes the file's constants and helpers that it uses, also indirectly; no others."""
+def test_a_spec_contains_the_constants_and_helpers_that_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper that the rule calls brings the constants that it reads; nothing else comes along."""
     text = """import math
 
 from optgen.spec import hyper, optimizer
@@ -125,13 +127,13 @@ def Halved(
     assert algorithm.name == "Halved"
 
 
-def test_a_bare_decorator_in_process() -> None:
+def test_a_bare_decorator_raises_a_spec_error() -> None:
     with pytest.raises(SpecError, match="the only decorator of the language"):
         optimizer(lambda p, g: None)
 
 
-def test_a_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in IPython, the cell's text is only in linecache."""
+def test_a_spec_in_a_notebook_cell_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython keeps the text of a cell in linecache only."""
     name = "ipykernel_1/2.py"
     cell = BARE.replace("@optimizer", "HALF = 0.5\n\n@optimizer()").replace("* g", "* HALF * g")
     lines = cell.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Test what an @elementwise function may say, and errors that tell it from an optimizer."""
+"""Test specs of @elementwise functions: how they are read, and their errors."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def text(
     name: str = "f",
     doc: str = '"""Made up."""',
 ) -> str:
+    """Return a file with one @elementwise function; `body` holds the lines of its rule."""
     rule = "\n".join(f"    {line}" for line in (doc, *(body or (BODY,))) if line)
     head = f"{decorator}\ndef {name}({lists}, /{', *, ' if more else ''}{more}):"
     return f"from optgen.spec import *\n\n\n{head}\n{rule}\n"
@@ -98,7 +99,7 @@ def test_texts(golden: Golden) -> None:
     golden.check("\n".join([to_text(made), to_text(plan(made)), to_latex(made)]))
 
 
-def test_several_in_a_file() -> None:
+def test_a_file_may_hold_several_functions() -> None:
     both = text() + text(name="g").partition("\n\n\n")[2]
 
     assert [a.name for a in read_spec(Spec("made", both, "made.py", 1))] == ["f", "g"]

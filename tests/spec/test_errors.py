@@ -310,7 +310,7 @@ FILES = {
 
 
 def message(text: str) -> str:
-    """Return the error of reading a text; every error has a way out."""
+    """Return the message of the error that reading a text raises, and check that it has a hint."""
     with pytest.raises(SpecError) as raised:
         read(text)
     assert raised.value.hint
@@ -332,7 +332,7 @@ def test_file(case: str, golden: Golden) -> None:
     golden.check(message(FILES[case]))
 
 
-def test_an_expression_that_is_too_deep_for_some_pythons() -> None:
+def test_an_expression_that_is_too_deep_for_some_pythons_is_refused() -> None:
     """Python 3.11 does not parse it; later ones do."""
     text = message(spec("p = p - " + " + ".join(["g"] * 3000)))
     assert "nested too deeply" in text
@@ -358,7 +358,7 @@ def test_a_file_without_imports(tmp_path: Path, golden: Golden, monkeypatch: Any
     golden.check(str(raised.value))
 
 
-def test_what_is_no_error() -> None:
+def test_names_of_printers_and_unused_items_of_tuples_are_allowed() -> None:
     """Names with a meaning to printers are allowed, and so are unused items of a tuple."""
     read(spec("params = p", "cut = params", "p = cut - lr * g"))
     read(spec("b, _ = lrs", "p = p - b * g", hypers="lrs=hyper((1, 2))"))
@@ -384,6 +384,6 @@ def test_one_name_in_two_files(tmp_path: Path, golden: Golden) -> None:
     golden.check(str(raised.value).replace(str(tmp_path), "."))
 
 
-def test_absent_file_is_the_system_s_error(tmp_path: Path) -> None:
+def test_an_absent_file_is_the_system_s_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_spec(tmp_path / "nowhere.py")

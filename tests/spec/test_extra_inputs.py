@@ -1,10 +1,10 @@
-"""Test what a rule may say about extra inputs, and its errors."""
+"""Test rules with extra inputs: how they are read, and their errors."""
 
 from __future__ import annotations
 
 import pytest
 from conftest import Golden
-from spec_texts import PLAIN, UPDATE, read, spec
+from spec_texts import UPDATE, read, spec
 
 from optgen.ir.print_ir import to_text
 from optgen.passes.latex import to_latex
@@ -16,8 +16,8 @@ M = 'm=state("exp_avg")'
 USE = "p = p - lr * g * h / t"
 
 
-def asked(*body: str, inputs: str = H, **more: str) -> str:
-    """Return a rule that asks for its input."""
+def asking_rule(*body: str, inputs: str = H, **more: str) -> str:
+    """Return a rule that runs these lines only if its extra input is given."""
     return spec("if given(h):", *(f"    {line}" for line in body), UPDATE, inputs=inputs, **more)
 
 
@@ -37,8 +37,8 @@ ERRORS = {
     ),
     "without use": spec("p = p - lr * g / t", inputs=H),
     "assigned": spec("h = 2 * h", USE, inputs=H),
-    "read where it may be absent": asked("g = g * h").replace(UPDATE, USE),
-    "read in the other branch": asked("g = g * h").replace(
+    "read where it may be absent": asking_rule("g = g * h").replace(UPDATE, USE),
+    "read in the other branch": asking_rule("g = g * h").replace(
         f"    {UPDATE}", f"    else:\n        g = g / h\n    {UPDATE}"
     ),
     "read in a where": spec("p = p - lr * where(given(h), g * h, g) / t", inputs=H),
@@ -49,12 +49,14 @@ ERRORS = {
         inputs=H,
         before="def half(x):\n    y = where(given(x), 1, 2)\n    return y * x",
     ),
-    "required": asked("g = g * h").replace("    if", '    require(given(h), "no")\n    if', 1),
+    "required": asking_rule("g = g * h").replace(
+        "    if", '    require(given(h), "no")\n    if', 1
+    ),
     "fresh": spec("if fresh(h):", "    g = 2 * g", USE, inputs=H),
-    "when of a state": asked(
+    "when of a state": asking_rule(
         "g = g * h", states='m=state("exp_avg", when="given_hessian")'
     ).replace(UPDATE, f"if given(h):\n        m = m + g\n    {UPDATE}"),
-    "the flag's name": asked("g = g * h", hypers="lr=hyper(0.1), given_hessian=flag(False)"),
+    "the flag's name": asking_rule("g = g * h", hypers="lr=hyper(0.1), given_hessian=flag(False)"),
     "its own name": spec(
         "if given(given_a):",
         "    g = g * given_a",
@@ -64,15 +66,15 @@ ERRORS = {
     "names that differ in case": spec(
         "p = p - lr * g * h * k / t", inputs='p, g, t, h=given("x"), k=given("X")'
     ),
-    "the key of a state": asked(
+    "the key of a state": asking_rule(
         "g = g * h", "m = m + h", states='m=state("hessian_input")'
     ).replace(UPDATE, f"m = m + g\n    {UPDATE}"),
-    "sparse gradients": asked(
+    "sparse gradients": asking_rule(
         "g = g * h", decorator='@optimizer(paper="https://example.org", gradient="rows")'
     ),
     "of a function": "from optgen.spec import *\n\n\n@elementwise\n"
     'def f(a, b, h=given("c"), /):\n    """."""\n    a = b + h\n',
-    "in a program": asked("m = m + g * h", states=M).replace(UPDATE, "p = p - lr * g * m / t")
+    "in a program": asking_rule("m = m + g * h", states=M).replace(UPDATE, "p = p - lr * g * m / t")
     + "\n\n@Made.train\ndef a(p, h, /):\n    p = h\n\n\n@Made.eval\ndef b(p, m, /):\n    p = m\n",
 }  # fmt: skip
 
@@ -84,7 +86,7 @@ def test_input_error(name: str, golden: Golden) -> None:
     golden.check(str(raised.value))
 
 
-def test_an_input_that_is_always_there() -> None:
+def test_an_input_that_the_rule_does_not_ask_for_has_no_condition() -> None:
     made = read(spec(USE, inputs=H))
     (state,) = made.inputs()
 
@@ -99,7 +101,7 @@ def test_an_input_that_is_always_there() -> None:
 
 
 def test_an_input_that_may_be_absent(golden: Golden) -> None:
-    text = asked("m = lerp(m, h, 0.5)", states=M).replace(UPDATE, "p = p - lr * g * m / t")
+    text = asking_rule("m = lerp(m, h, 0.5)", states=M).replace(UPDATE, "p = p - lr * g * m / t")
     made = read(text)
 
     assert made.existence("h") == plan(made).algorithm.existence("hessian_input")
@@ -111,4 +113,3 @@ def test_a_state_may_have_the_name_of_an_input() -> None:
                      states='m=state("hessian")'))  # fmt: skip
 
     assert [s.key for s in made.states] == ["hessian", "hessian_input"]
-    assert PLAIN in made.source

@@ -1,4 +1,4 @@
-"""Test proposals in errors: a name one slip away, other mathematics, or another cell's name."""
+"""Test hints for unknown names: misspelled words, unsupported functions, names of other cells."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
         ("row_men", "row_mean"),
     ],
 )
-def test_a_name_with_one_mistake(name: str, known: str) -> None:
+def test_the_error_for_a_misspelled_name_proposes_the_word(name: str, known: str) -> None:
     assert did_you_mean(name, CALLABLE) == f"did you mean `{known}`?"
 
 
 @pytest.mark.parametrize(
     "name", ["global_sum", "row_max", "normalize", "ab", "x", "total_norm", "sum_rows", "log_det"]
 )
-def test_a_name_that_no_word_resembles(name: str) -> None:
+def test_the_error_for_an_unlike_name_proposes_no_word(name: str) -> None:
     assert did_you_mean(name, CALLABLE, "otherwise") == "otherwise"
 
 
@@ -46,7 +46,7 @@ def error_of(expression: str, file: str = "made.py") -> SpecError:
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_well_known_mathematics(name: str) -> None:
+def test_an_unsupported_function_has_a_hint_of_its_own(name: str) -> None:
     assert name not in CALLABLE
     error = error_of(f"{name}(g)")
     assert error.message == f"the language has no `{name}`"
@@ -62,7 +62,7 @@ def test_well_known_mathematics(name: str) -> None:
         ("colz(g)", None),  # takes only the parameter
     ],
 )
-def test_a_word_of_the_same_kind(call: str, proposed: str | None) -> None:
+def test_a_proposed_word_takes_the_same_arguments(call: str, proposed: str | None) -> None:
     hint = error_of(call).hint
     if proposed:
         assert hint == f"did you mean `{proposed}`?"
@@ -70,8 +70,8 @@ def test_a_word_of_the_same_kind(call: str, proposed: str | None) -> None:
         assert "did you mean" not in hint
 
 
-def in_cells(*cells: str) -> dict[str, Any]:
-    """Run texts one after the other, as a notebook does: each is a file of its own."""
+def names_after_cells(*cells: str) -> dict[str, Any]:
+    """Run texts one after the other, as a notebook runs its cells; return the names they leave."""
     names: dict[str, Any] = {"optimizer": optimizer, "hyper": hyper, "__name__": "__main__"}
     for number, text in enumerate(cells):
         file = f"<cell {number}>"
@@ -88,20 +88,20 @@ def Mine(p, g, /, *, lr=hyper(0.1)):
 '''
 
 
-def test_a_helper_in_another_cell() -> None:
+def test_the_error_for_a_name_of_another_cell_says_so() -> None:
     with pytest.raises(SpecError) as caught:
-        read_spec(in_cells(HELPER, RULE.format("halve(g)"))["Mine"])
+        read_spec(names_after_cells(HELPER, RULE.format("halve(g)"))["Mine"])
     assert caught.value.hint == (
         "if `halve` is a helper of yours, put it into the same cell as the rule"
     )
     with pytest.raises(SpecError, match="unknown name `SIX`") as caught:
-        read_spec(in_cells(HELPER, RULE.format("SIX * g"))["Mine"])
+        read_spec(names_after_cells(HELPER, RULE.format("SIX * g"))["Mine"])
     assert caught.value.hint.endswith("or put it into the same cell")
-    read_spec(in_cells(HELPER + RULE.format("halve(g)"))["Mine"])
+    read_spec(names_after_cells(HELPER + RULE.format("halve(g)"))["Mine"])
 
 
 def test_a_notebook_shows_the_message_alone() -> None:
-    """IPython asks an error for its text; otherwise it prints a hundred lines of the reader's."""
+    """IPython prints `_render_traceback_()`, or else all frames of the reader."""
     error = error_of("nothing")
     assert error._render_traceback_() == f"SpecError: {error}".split("\n")
     assert len(error._render_traceback_()) == 4

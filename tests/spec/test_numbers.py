@@ -1,4 +1,4 @@
-"""Test numbers in a spec: the error for a number that float64 cannot hold is at its place."""
+"""Test numbers in a spec: a number that float64 cannot hold is refused at its place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
+def test_a_number_that_float64_cannot_hold_is_refused(case: str) -> None:
     start = time.perf_counter()
     with pytest.raises(SpecError) as raised:
         read(REFUSED[case])
@@ -58,7 +58,7 @@ def test_refused(case: str) -> None:
     assert len(str(raised.value)) < 2000
 
 
-def test_a_requirement_that_some_shapes_do_not_answer() -> None:
+def test_a_requirement_that_some_shapes_do_not_answer_is_kept() -> None:
     algorithm = read(spec('require(1 / (ndim(p) - 1) > 0, "no")', "p = p - lr * g"))
 
     assert algorithm.requires
@@ -75,7 +75,7 @@ def test_large_integers_become_floats() -> None:
     assert [type(value) for value in values] == [int, int, float]
 
 
-def test_a_large_whole_default() -> None:
+def test_a_large_whole_default_becomes_a_float() -> None:
     (lr,) = read(spec(hypers="lr=hyper(10**20, le=2**200)")).hypers
 
     assert type(lr.default) is float

@@ -1,4 +1,4 @@
-"""Test the names that a spec imports: documented, with the reader's arguments, without effect."""
+"""Test the names that a spec imports: docstrings, arguments as the reader's, and no effect."""
 
 from __future__ import annotations
 

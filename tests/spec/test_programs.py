@@ -1,4 +1,4 @@
-"""Test what the programs of an optimizer may say, and their errors."""
+"""Test the programs of an optimizer: how they are read, and their errors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ EVAL = "@Made.eval\ndef to_eval(p, m, /, *, b):\n    p = lerp(p, m, -b)\n"
 
 
 def text(*programs: str, made: str = OPTIMIZER) -> str:
+    """Return a file with an optimizer and its programs."""
     return "\n\n".join([made, *programs])
 
 
-def with_eval(body: str, given: str = "p, m, /, *, b", decorator: str = "@Made.eval") -> str:
-    """Return a file whose program for eval is this one."""
-    return text(TRAIN, f"{decorator}\ndef to_eval({given}):\n    {body}\n")
+def with_eval(body: str, arguments: str = "p, m, /, *, b", decorator: str = "@Made.eval") -> str:
+    """Return a file whose program for `eval` has this body."""
+    return text(TRAIN, f"{decorator}\ndef to_eval({arguments}):\n    {body}\n")
 
 
 BODY = "p = lerp(p, m, b)"

@@ -20,7 +20,7 @@ from optgen.spec.files import module_name
 from optgen.spec.read_spec import read_spec
 
 
-def rule(algorithm: Algorithm) -> str:
+def rule_text(algorithm: Algorithm) -> str:
     """Return the rule as text, without the header."""
     return textwrap.dedent("\n".join(to_text(algorithm).splitlines()[1:]))
 
@@ -32,7 +32,7 @@ def calls(op: str, algorithm: Algorithm) -> list[Call]:
 
 
 def run(*body: str, p: float = 2.0, g: float = 3.0, t: int = 1, **more: str) -> float:
-    """Return the new parameter of a rule on numbers, with every hyperparameter's default."""
+    """Return the parameter after one step of a rule on numbers, with default hyperparameters."""
     algorithm = read(spec(*body, **more))
     hypers = {h.name: h.default for h in algorithm.hypers}
     param, grad = torch.tensor(p), torch.tensor(g)
@@ -41,7 +41,7 @@ def run(*body: str, p: float = 2.0, g: float = 3.0, t: int = 1, **more: str) -> 
 
 
 def test_the_author_s_order_is_kept() -> None:
-    assert rule(read(spec("p = g * lr + (p - (g + 2 * g)) * 1"))) == (
+    assert rule_text(read(spec("p = g * lr + (p - (g + 2 * g)) * 1"))) == (
         "p = g * lr + (p - (g + 2 * g)) * 1"
     )
 
@@ -84,7 +84,7 @@ def test_a_tuple_is_unpacked_or_indexed() -> None:
 def test_an_argument_of_a_helper_is_computed_once() -> None:
     helper = "def square(x):\n    return x * x"
     text = spec("p = square(sqrt(g)) - lr", before=helper)
-    assert rule(read(text)) == "x = sqrt(g)\np = x * x - lr"
+    assert rule_text(read(text)) == "x = sqrt(g)\np = x * x - lr"
 
 
 def test_a_helper_s_names_are_its_own() -> None:
@@ -102,7 +102,7 @@ def test_a_helper_may_call_another_and_take_states_and_tuples() -> None:
     assert run(*body, before=helpers, **more) == 2 * 5 * 3 + 7
 
 
-def test_constants_of_the_file() -> None:
+def test_a_rule_may_read_constants_of_its_file() -> None:
     before = "HALF = 1 / 2\nQUARTER = -HALF**2"
     assert run("p = p * QUARTER + HALF + 0 * lr * g", before=before) == 2 * -0.25 + 0.5
 
@@ -129,7 +129,7 @@ def test_constants_of_the_file() -> None:
         'mode != "sum"',
     ],
 )
-def test_conditions(condition: str, t: int) -> None:
+def test_a_condition_means_what_it_means_in_python(condition: str, t: int) -> None:
     hypers = (
         "lr=hyper(0.5), big=flag(True), nothing=hyper(None, optional=True), "
         'mode=choice("sum", "mean", None)'
@@ -190,7 +190,7 @@ def test_places_count_characters_from_one() -> None:
     assert str(second.value.place) == "made.py:7:9"
 
 
-def test_the_column_behind_letters_outside_ascii() -> None:
+def test_the_caret_is_right_behind_letters_outside_ascii() -> None:
     with pytest.raises(SpecError) as raised:
         read(spec('require(lr > 0, "größer als null"); p = p - lr * x'))
     line, caret = str(raised.value).splitlines()[1:3]
@@ -237,7 +237,7 @@ def test_a_decorated_function_has_the_lines_of_its_file(tmp_path: Path) -> None:
         made(1, 2)
 
 
-def test_a_decorated_function_inside_another() -> None:
+def test_the_error_of_an_indented_function_has_its_line_and_column() -> None:
     text = textwrap.indent(spec("u = lr * oops", "p = u").partition("\n\n")[2], "    ")
     with pytest.raises(SpecError) as raised:
         read_spec(Spec("made", text, "cell.py", 10))
@@ -247,13 +247,7 @@ def test_a_decorated_function_inside_another() -> None:
     assert line[caret.index("^") :].startswith("oops")
 
 
-def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
-    path = tmp_path / "made.py"
-    path.write_bytes(b"\xef\xbb\xbf" + spec().replace("\n", "\r\n").encode())
-    assert read_spec(path)[0].name == "Made"
-
-
-def test_several_specs_of_a_file_in_its_order(tmp_path: Path) -> None:
+def test_the_specs_of_a_file_come_in_its_order(tmp_path: Path) -> None:
     other = spec().partition("\n\n")[2].replace("Made", "Another")
     path = tmp_path / "made.py"
     path.write_text(spec() + "\n\n" + other)
@@ -264,11 +258,11 @@ def test_several_specs_of_a_file_in_its_order(tmp_path: Path) -> None:
     ("name", "module"),
     [("AdamW", "adamw"), ("SparseAdam", "sparse_adam"), ("SGD", "sgd"), ("RMSprop", "rmsprop")],
 )
-def test_module_names(name: str, module: str) -> None:
+def test_a_module_has_the_name_of_its_class_in_snake_case(name: str, module: str) -> None:
     assert module_name(name) == module
 
 
-def test_kinds_of_declarations() -> None:
+def test_declarations_are_read_with_their_options() -> None:
     algorithm = read(
         spec(
             "s = s + lr",
@@ -293,7 +287,7 @@ def test_kinds_of_declarations() -> None:
     assert not lr.bounds.admits(float("nan"))
 
 
-def test_state_under_its_condition_however_it_is_said() -> None:
+def test_a_state_may_be_read_under_any_form_of_its_condition() -> None:
     states = 'm=state("exp_avg", when="big"), v=state("exp_avg_sq", when="not big")'
     hypers = "lr=hyper(0.1, ge=0), big=flag(False), c=hyper(0.5)"
     body = (

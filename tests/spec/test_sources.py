@@ -1,4 +1,4 @@
-"""Test files and texts that are no ordinary specs: they are read as Python does, or refused."""
+"""Test unusual files and texts: each is read as Python reads it, or refused with a hint."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ RULE = spec("p = p - lr * (g", "    + p)")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a cache folder of the test's own."""
+    """Give each test a cache folder of its own."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def refused(function: Callable[[Any], Any], argument: Any) -> SpecError:
+def error_of(function: Callable[[Any], Any], argument: Any) -> SpecError:
+    """Return the error of a call, and check that it has a hint and is printable."""
     with pytest.raises(SpecError) as raised:
         function(argument)
     assert raised.value.hint
@@ -39,11 +40,11 @@ def refused(function: Callable[[Any], Any], argument: Any) -> SpecError:
 
 
 @pytest.mark.parametrize("character", [*CONTROLS, *BIDI, *LINES, *HALVES], ids=ascii)
-def test_a_character_that_no_spec_may_hold(character: str) -> None:
+def test_a_character_that_no_spec_may_hold_is_refused(character: str) -> None:
     """The character is refused anywhere in the source, and as an escape in any text."""
     for text in (f"# {character}\n{RULE}", RULE.replace("Made up", f"Made {character} up")):
-        refused(optgen.load, Spec("Made", text, "made.py", 1))
-        error = refused(read, text)
+        error_of(optgen.load, Spec("Made", text, "made.py", 1))
+        error = error_of(read, text)
         assert f"U+{ord(character):04X}" in error.message
         assert error.source.split("\n")[error.place.line - 1][error.place.column - 1] == character
 
@@ -56,28 +57,28 @@ def test_a_character_that_no_spec_may_hold(character: str) -> None:
         spec(doc=f'"""Made{escaped} up."""'),
         spec(before=f'NAME = "{escaped}"'),
     ):
-        assert f"U+{ord(character):04X}" in refused(read, text).message
+        assert f"U+{ord(character):04X}" in error_of(read, text).message
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "old-mac"])
-def test_ends_of_lines(end: str) -> None:
+def test_line_ends_are_those_of_python(end: str) -> None:
     """Line ends are Python's, also inside an expression, and the quote is one line."""
     text = RULE.replace("\n", end)
     algorithm = read(text)
 
     assert algorithm == read(RULE)
     assert algorithm.rule[0].quote == ("p = p - lr * (g + p)",)
-    assert refused(read, text.replace("+ p", "+ q")).place.line == 7
+    assert error_of(read, text.replace("+ p", "+ q")).place.line == 7
 
 
 def test_a_form_feed_is_a_blank() -> None:
     algorithm = read(spec("p = p -\flr * g\f"))
 
     assert algorithm.rule[0].quote == ("p = p - lr * g",)
-    refused(read, spec(doc='"""Made \f up."""'))
+    error_of(read, spec(doc='"""Made \f up."""'))
 
 
-def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = tmp_path / "made.py"
     path.write_bytes(b"\xef\xbb\xbf" + RULE.replace("\n", "\r\n").encode())
 
@@ -118,17 +119,17 @@ FILES = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_a_file_that_is_no_spec(case: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_spec_is_refused(case: str, tmp_path: Path) -> None:
     path = tmp_path / "made.py"
     path.write_bytes(FILES[case])
 
     for function in (read_spec, optgen.load):
-        error = refused(function, path)
+        error = error_of(function, path)
         assert error.place.file == str(path)
         assert len(str(error)) < 2000
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_a_path_that_is_no_regular_file_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "device.py").symlink_to("/dev/zero")
@@ -155,4 +156,4 @@ def test_a_name_of_the_catalogue_may_not_be_a_path(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x\nimport os", "<lambda>", "a-b", "", "é"])
 def test_a_spec_made_by_hand_needs_a_name(name: str) -> None:
-    refused(read_spec, Spec(name, RULE, "made.py", 1))
+    error_of(read_spec, Spec(name, RULE, "made.py", 1))

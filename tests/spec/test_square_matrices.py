@@ -1,4 +1,4 @@
-"""Test what the reader accepts and refuses of square states and linear algebra."""
+"""Test which rules with square states and linear algebra the reader accepts, and its errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_error(case: str, golden: Golden) -> None:
     golden.check(str(raised.value))
 
 
-RIGHT = {
+VALID = {
     "nested": (MATRIX, "p = p - lr * inverse_root(g @ transpose(g) + 2, 2, lr) @ g"),
     "under a condition of a step": (
         MATRIX,
@@ -82,9 +82,9 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("case", RIGHT)
-def test_right(case: str) -> None:
-    algorithm = read(spec(*RIGHT[case]))
+@pytest.mark.parametrize("case", VALID)
+def test_a_valid_rule_is_read(case: str) -> None:
+    algorithm = read(spec(*VALID[case]))
     assert not algorithm.elementwise
     assert "whole matrices" in why_uncut(algorithm)
 

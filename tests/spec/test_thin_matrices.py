@@ -1,4 +1,4 @@
-"""Test what the reader accepts and refuses of thin states, the rank, and their words."""
+"""Test which rules with thin states and a rank the reader accepts, and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 Q = 'Q=state("Q", shape=("cols", "rank"))'
 U = 'U=state("U", shape=("rows", "rank"))'
 S = 'S=state("S", shape=("rank", "rank"))'
-K = 'k=state("stream", shape="scalar", init="index")'
 RANK = f"{LR}, rank=hyper(4, ge=1)"
 USED = ("Q = 0.5 * Q + transpose(g) @ g @ Q", "p = p - lr * g @ Q @ transpose(Q)")
 
@@ -95,7 +94,7 @@ def test_error(case: str, golden: Golden) -> None:
     golden.check(str(raised.value))
 
 
-RIGHT = {
+VALID = {
     "power iteration": thin("Q = qr(transpose(g) @ g @ Q)", "p = p - lr * g @ Q @ transpose(Q)"),
     "a rank that is read": thin(*USED, "p = p - lr / minimum(rank, rows(p)) * g"),
     "a product of the rank": thin(
@@ -127,9 +126,9 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("case", RIGHT)
-def test_right(case: str) -> None:
-    algorithm = read(RIGHT[case])
+@pytest.mark.parametrize("case", VALID)
+def test_a_valid_rule_is_read(case: str) -> None:
+    algorithm = read(VALID[case])
     ordinary = "ordinary" in case
     assert algorithm.has_rank is not ordinary
     assert bool(why_uncut(algorithm)) is not ordinary

@@ -1,4 +1,4 @@
-"""LAMB, as NVIDIA and timm have it, with their clipping of all gradients together."""
+"""LAMB as NVIDIA and timm have it: they clip all gradients together."""
 
 from optgen.spec import hyper, maximum, norm, optimizer, sqrt, state, where
 
@@ -18,7 +18,7 @@ def ClippedLAMB(
     weight_decay=hyper(0.01, ge=0),
     max_grad_norm=hyper(1.0, gt=0),
 ):
-    """LAMB of gradients whose norm, of all together, is at most max_grad_norm."""
+    """LAMB whose gradients are scaled together, to a norm of at most max_grad_norm."""
     beta1, beta2 = betas
     g = g / maximum(norm(g, over="all") / max_grad_norm, 1)
 

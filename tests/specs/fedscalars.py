@@ -31,7 +31,7 @@ def FedScalars(
     start=hyper(0.5),
     swap=flag(False),
 ):
-    """Scalars on the device: swapped, read old and new, under branches, beside rows."""
+    """Scalar states that reductions feed: swapped, read old and new, in branches, beside rows."""
     n = n + 1
     u = g / (1 + abs(s))
     if factored(p):

@@ -1,4 +1,4 @@
-"""A rule with every kind of number of several parameters, in the places where each may stand."""
+"""A rule with every kind of wide reduction and of group state, wherever they may stand."""
 
 from optgen.spec import (
     factored,
@@ -32,7 +32,7 @@ def OddWide(
     clip=hyper(None, optional=True, gt=0),
     heavy=flag(True),
 ):
-    """Sums that only some parameters read, sums of sums, and states of the group."""
+    """Wide sums that only some parameters read, sums of sums, and states of the group."""
     k = k + 1
     unread = norm(p, over="group")
     first = norm(g, over="group")

@@ -23,7 +23,7 @@ def OldFactors(
     lr=hyper(1e-2, ge=0),
     by_row=flag(True),
 ):
-    """Elements are computed from old row and column values, and new values from these elements."""
+    """Compute elements from old rows and columns, and new rows and columns from these elements."""
     require(factored(p), "no matrix: {shape}")
     u = g * c
     if by_row:

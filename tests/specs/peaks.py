@@ -27,7 +27,7 @@ def Peaks(
     lr=hyper(1e-2, ge=0),
     sharp=flag(True),
 ):
-    """Largest magnitudes of rows and columns, of one another, of their products, beside sums."""
+    """Largest magnitudes of elements, of rows and columns, and of their products, beside sums."""
     if factored(p):
         r = 0.5 * r + row_max_abs(g) + row_mean(g)
         if sharp:

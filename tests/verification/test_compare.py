@@ -1,4 +1,4 @@
-"""Test comparisons: with torch.optim, with states of 8 bits, and of rules that are wrong."""
+"""Test comparisons with torch.optim and with rules for states of 8 bits; a wrong rule is found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("case", "lowering"), WAYS, ids=str)
-def test_agrees(case: Case, lowering: str) -> None:
+def test_a_lowering_agrees_with_its_reference(case: Case, lowering: str) -> None:
     assert follow(case, kind_of(case.name), lowering).error <= case.bound
 
 

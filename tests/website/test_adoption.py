@@ -1,4 +1,4 @@
-"""Run the script on each optimizer's page, as a reader pastes it."""
+"""Test the script on each optimizer's page: it runs as a reader pastes it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_diff_is_one_line_beside_the_import() -> None:
     assert "-optimizer = torch.optim.RMSprop(" in diff(entry("rmsprop"))
 
 
-def test_needs() -> None:
+def test_needs_are_those_of_the_rule() -> None:
     assert needs(entry("muon")).matrices
     assert needs(entry("sparse_adam")).sparse
     assert needs(entry("sophia")).inputs == ("hessian",)

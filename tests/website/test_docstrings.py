@@ -1,4 +1,4 @@
-"""Turn docstrings into Markdown."""
+"""Test the conversion of docstrings to Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOC = r"""Decay the rate by :math:`\gamma` for *args.
     """
 
 
-def test_text_and_formulas() -> None:
+def test_formulas_stand_in_the_text() -> None:
     found = parsed(DOC)
 
     assert found.text.startswith("Decay the rate by \\(\\gamma\\) for \\*args.")
@@ -35,7 +35,7 @@ def test_text_and_formulas() -> None:
     assert found.sections["Paper"] == "https://example.org"
 
 
-def test_items() -> None:
+def test_an_item_has_name_type_and_text() -> None:
     gamma, bounds, function = parsed(DOC).items("Args")
 
     assert (gamma.name, gamma.type) == ("gamma", "float or None")

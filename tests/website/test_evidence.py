@@ -1,4 +1,4 @@
-"""Show recorded comparisons, and what the catalogue says."""
+"""Test the tables of recorded comparisons, and the cells from the catalogue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORD = {
 }
 
 
-def test_records() -> None:
+def test_a_record_becomes_a_row() -> None:
     text = from_records("lion", [RECORD])
 
     assert (

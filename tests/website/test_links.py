@@ -1,4 +1,4 @@
-"""Check a small site whose links are wrong in every way."""
+"""Test the link checker on a small site with right and wrong links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ right</a><a href="https://example.org/away">out</a>{}</body></html>"""
 
 
 def site(folder: Path, more: str) -> Path:
-    """Write a site of two pages."""
+    """Write a site of two pages; return its folder."""
     (folder / "b").mkdir()
     (folder / "a.css").write_text("")
     (folder / "index.html").write_text(PAGE.format(more))
@@ -20,13 +20,13 @@ def site(folder: Path, more: str) -> Path:
     return folder
 
 
-def test_right_links(tmp_path: Path) -> None:
+def test_right_links_are_counted(tmp_path: Path) -> None:
     found = check(site(tmp_path, ""))
 
     assert (found.pages, found.inner, found.outer, found.problems) == (2, 4, 1, ())
 
 
-def test_wrong_links(tmp_path: Path) -> None:
+def test_wrong_links_are_named(tmp_path: Path) -> None:
     more = (
         '<a href="c/">no page</a><a href="b/#away">no anchor</a><a href="#nowhere">no anchor</a>'
         '<img src="missing.png"><script src="https://example.org/a.js"></script>'

@@ -1,4 +1,4 @@
-"""Move Markdown from the repository to pages of the site."""
+"""Test how Markdown is moved from the repository to pages of the site."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from website.optimizer_links import with_links
         ("#why", "README.md", "index.md", "#why"),
     ],
 )  # fmt: skip
-def test_links(link: str, source: str, page: str, wanted: str) -> None:
+def test_a_link_leads_to_its_page_on_the_site(
+    link: str, source: str, page: str, wanted: str
+) -> None:
     assert relinked(f"[a]({link})", source, page) == f"[a]({wanted})"
 
 
-def test_files_beside_pages() -> None:
+def test_linked_files_are_found() -> None:
     text = "[figures](benchmarks/results/cpu.json) [views](docs/views.md)"
 
     assert linked_files(text, "README.md") == {"benchmarks/results/cpu.json"}
@@ -42,7 +44,7 @@ def test_names_of_optimizers_become_links() -> None:
     assert text == f"{soap}, {sgd} [`Lion`](https://a) `lr`{code}"
 
 
-def test_sections() -> None:
+def test_a_section_is_found_by_its_title() -> None:
     install = section(ROOT / "README.md", "Install", "index.md")
 
     assert install.startswith("optgen is in no package index.")

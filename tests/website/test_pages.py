@@ -1,4 +1,4 @@
-"""Look at the generated pages, without building the site."""
+"""Test the generated pages; the site itself is not built."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_front_page_leads_to_every_optimizer(site: dict[str, str]) -> None:
         assert f"[{each.title}]({each.page})" in site["index.md"]
 
 
-def test_soap(site: dict[str, str]) -> None:
+def test_the_page_of_soap_shows_its_facts(site: dict[str, str]) -> None:
     page = site["optimizers/soap.md"]
 
     assert "+optimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)" in page
@@ -58,7 +58,7 @@ def test_soap(site: dict[str, str]) -> None:
     assert "Nothing of optgen has run on a GPU" in page
 
 
-def test_what_is_added_goes_with_the_optimizer(site: dict[str, str]) -> None:
+def test_a_page_proposes_only_modifiers_that_its_optimizer_takes(site: dict[str, str]) -> None:
     shown = {each.name: re.findall(r"modifiers\.(\w+)\)", site[each.page]) for each in entries()}
 
     assert shown["soap"] == ["clip_norm"]
@@ -100,7 +100,7 @@ def linked(nav: Any) -> Iterator[str]:
                 yield from linked(each)
 
 
-def test_tables_are_whole(site: dict[str, str]) -> None:
+def test_tables_are_whole() -> None:
     """Each row of a generated table has as many cells as its header."""
     for path, text in pages():
         widths: list[int] = []

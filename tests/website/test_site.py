@@ -1,4 +1,4 @@
-"""Build the site, where the tools for it are installed, and render formulas."""
+"""Test the built site and its formulas, where the tools for them are installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ needs_mkdocs = pytest.mark.skipif(
 
 
 @needs_katex
-def test_formulas() -> None:
+def test_formulas_are_rendered() -> None:
     renderer = Renderer(MODULES)
     try:
         page = renderer.page(r'<p>a <span class="arithmatex">\(x &lt; y\)</span></p>')
@@ -48,8 +48,8 @@ def test_formulas() -> None:
 @needs_katex
 @needs_mkdocs
 @pytest.mark.slow
-def test_the_whole_site(tmp_path: Path) -> None:
-    """Build it with warnings as errors, render all formulas, and check all links."""
+def test_the_whole_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """All formulas are rendered, and all links are checked."""
     assert write(tmp_path, MODULES) > 150
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}

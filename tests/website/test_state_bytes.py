@@ -1,4 +1,4 @@
-"""Compare the bytes that pages state with the bytes of states that optimizers create."""
+"""Test that pages state as many bytes as the states of an optimizer have."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODIFIERS: dict[str, tuple[Any, ...]] = {
 COMPOSED = ("adamw", "adafactor", "galore", "lion", "schedule_free_adamw", "soap")
 
 
-def made(kind: Any, shape: tuple[int, ...], dtype: str, algorithm: Algorithm) -> int:
+def bytes_after_a_step(kind: Any, shape: tuple[int, ...], dtype: str, algorithm: Algorithm) -> int:
     """Return the bytes of the states that one parameter has after a step."""
     param = torch.nn.Parameter(torch.ones(shape, dtype=getattr(torch, dtype)))
     grad = torch.ones_like(param) / 8
@@ -46,7 +46,7 @@ def bytes_of(value: object) -> int:
     return value.nbytes
 
 
-def stated(algorithm: Algorithm, shape: Shape, dtype: str) -> float:
+def stated_bytes(algorithm: Algorithm, shape: Shape, dtype: str) -> float:
     """Return the bytes that the page states for a parameter."""
     size = total(algorithm, shape, dtype)
     rows, cols = SHAPES[shape] if shape.matrix else (1, *SHAPES[shape])
@@ -57,25 +57,27 @@ def stated(algorithm: Algorithm, shape: Shape, dtype: str) -> float:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
-def test_as_many_as_a_parameter_has(entry: Entry, dtype: str) -> None:
+def test_stated_bytes_are_those_of_created_states(entry: Entry, dtype: str) -> None:
     for shape in SHAPES if takes_vectors(entry) else (TALL, WIDE):
-        found = made(entry.kind, SHAPES[shape], dtype, entry.algorithm)
+        found = bytes_after_a_step(entry.kind, SHAPES[shape], dtype, entry.algorithm)
 
-        assert found == stated(entry.algorithm, shape, dtype)
+        assert found == stated_bytes(entry.algorithm, shape, dtype)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[2:], ids=lambda each: each.title)
 @pytest.mark.parametrize("name", COMPOSED)
-def test_in_other_precisions(name: str, precision: Any) -> None:
+def test_stated_bytes_in_other_precisions_are_those_of_created_states(
+    name: str, precision: Any
+) -> None:
     (entry,) = (each for each in entries() if each.name == name)
     algorithm = in_precision(entry, precision)
     assert isinstance(algorithm, Algorithm)
     kind = optgen.compose(SPECS / f"{entry.name}.py", *MODIFIERS[precision.modifiers])
 
     for shape in SHAPES if takes_vectors(entry) else (TALL, WIDE):
-        found = made(kind, SHAPES[shape], precision.dtype, entry.algorithm)
+        found = bytes_after_a_step(kind, SHAPES[shape], precision.dtype, entry.algorithm)
 
-        assert found == stated(algorithm, shape, precision.dtype)
+        assert found == stated_bytes(algorithm, shape, precision.dtype)
 
 
 def test_a_refusal_has_a_reason() -> None:
@@ -84,7 +86,7 @@ def test_a_refusal_has_a_reason() -> None:
     assert "rounds the parameter itself" in str(in_precision(kahan, PRECISIONS[2]))
 
 
-def test_formulas() -> None:
+def test_a_size_is_shown_as_a_formula() -> None:
     size = Size({(1, 1, 0): 8, (2, 0, 0): 4.5, (0, 1, 1): 2, (0, 0, 0): 4})
 
     assert size.formula() == r"4.50\,m^2 + 8\,mn + 2\,nr + 4"

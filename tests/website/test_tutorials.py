@@ -1,4 +1,4 @@
-"""Run the code of the tutorials, in the order of each page."""
+"""Test that the code of the tutorials runs, in the order of each page."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ def run(page: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     "page", ["choose.md", "tutorials/write-your-own.md", "tutorials/compose.md"]
 )
-def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert run(page)
 
 
-def test_the_commands_of_your_own_optimizer(
+def test_the_commands_of_your_own_optimizer_succeed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = DOCS / "tutorials" / "write-your-own.md"
@@ -58,7 +60,9 @@ def test_the_commands_of_your_own_optimizer(
         assert result.exit_code == 0, result.output
 
 
-def test_low_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: object) -> None:
+def test_every_remedy_ends_lower_than_plain_low_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     namespace = run("tutorials/low-precision.md")
     train, ways = namespace["train"], namespace["WAYS"]
@@ -69,13 +73,13 @@ def test_low_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert all(train(*added) < 0.1 for name, added in ways.items() if name != "plain")
 
 
-def test_offload(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_offloaded_training_lowers_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
     run("tutorials/offload.md")
 
     assert float(capsys.readouterr().out.split()[-1]) < 0.9  # it began above 1
 
 
-def test_add_a_lowering(
+def test_the_added_lowering_prints_a_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -86,7 +90,7 @@ def test_add_a_lowering(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["AdamW", "SOAP"])
-def test_many_machines(name: str, tmp_path: Path) -> None:
+def test_two_processes_train_save_and_load(name: str, tmp_path: Path) -> None:
     """Two processes train, save and load, with the rule of the page and with SOAP."""
     (script,) = blocks(DOCS / "tutorials" / "many-machines.md")
     (tmp_path / "train.py").write_text(script.replace("AdamW", name), encoding="utf-8")

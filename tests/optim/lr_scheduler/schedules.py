@@ -1,4 +1,4 @@
-"""Schedulers by name, with arguments from a grid, of torch and of ours; and their trajectories."""
+"""Schedulers by name, made from torch's library or from ours, and their trajectories."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def makes(name: str, **arguments: Any) -> Make:
 
 
 class Falling:
-    """A function of the step that is an object, which a checkpoint can hold."""
+    """A function of the step as an object, whose attributes a checkpoint can hold."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -153,7 +153,7 @@ ALL = SINGLE | COMPOSITES
 def optimizer_of(
     optim: Any = torch.optim, *, groups: int = 1, lr: Any = 0.1, name: str = "SGD", **more: Any
 ) -> Any:
-    """Return an optimizer of parameters without gradients: its steps are nothing but calls."""
+    """Return an optimizer of parameters without gradients, whose steps change nothing."""
     if name == "SGD":
         more = {"momentum": 0.9} | more
     params = [{"params": [Parameter(torch.ones(1))]} for _ in range(groups)]
@@ -162,7 +162,7 @@ def optimizer_of(
     return getattr(optim, name)(params, lr=lr, **more)
 
 
-def state(scheduler: Any) -> list[Any]:
+def rates_and_momenta(scheduler: Any) -> list[Any]:
     """Return the rates and momenta of all groups, as numbers."""
     values = []
     for group, last in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
@@ -178,13 +178,16 @@ def steps(scheduler: Any, count: int) -> list[list[Any]]:
     for _ in range(count):
         scheduler.optimizer.step()
         scheduler.step()
-        trace.append(state(scheduler))
+        trace.append(rates_and_momenta(scheduler))
     return trace
 
 
 def trajectory(make: Make, library: Any, count: int = 300, **optimizer: Any) -> Any:
+    """Return the rates and momenta before training and after each step."""
     scheduler = make(library, optimizer_of(**optimizer))
-    return torch.tensor([state(scheduler), *steps(scheduler, count)], dtype=torch.float64)
+    return torch.tensor(
+        [rates_and_momenta(scheduler), *steps(scheduler, count)], dtype=torch.float64
+    )
 
 
 def close(mine: Any, theirs: Any, atol: float = 1e-18) -> None:

@@ -28,7 +28,7 @@ PICKLABLE += ["SWALR", "warm-up-and-cosine", "three", "product-of-cosines"]
 
 
 def flat(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with its nested states and lists of states as one name each."""
+    """Return a state with those of its parts in one dict: `0.last_epoch` is the first part's."""
     parts = state.pop("_schedulers", [])
     for index, part in enumerate(parts):
         state |= {f"{index}.{key}": value for key, value in flat(part).items()}
@@ -37,7 +37,7 @@ def flat(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_state_is_torchs(name: str) -> None:
-    """Keys, their order, and every value are torch's."""
+    """Keys, types and values are torch's."""
     mine, theirs = (ALL[name](library, optimizer_of(groups=2)) for library in (OURS, TORCH))
     for scheduler in (mine, theirs):
         steps(scheduler, 7)
@@ -51,8 +51,8 @@ def test_the_state_is_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALL)
-def test_a_training_that_is_resumed(name: str, way: str, tmp_path: Path) -> None:
-    """Optimizer and scheduler are made anew, then their states come from a file."""
+def test_a_resumed_training_has_the_same_rates(name: str, way: str, tmp_path: Path) -> None:
+    """A new optimizer and a new scheduler load their states from a file."""
     writer, reader = WAYS[way]
     stop = random.Random(name + way).randrange(1, 280)
     lr = torch.tensor(0.1, dtype=torch.float64) if stop % 2 else 0.1
@@ -86,7 +86,7 @@ def test_a_copy_goes_on(name: str, copied: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL])
-def test_a_state_is_as_it_was(name: str) -> None:
+def test_loading_and_stepping_leave_a_saved_state_unchanged(name: str) -> None:
     """Neither loading nor going on changes the state, so it can be loaded again."""
     scheduler = ALL[name](OURS, optimizer_of())
     steps(scheduler, 3)
@@ -99,7 +99,7 @@ def test_a_state_is_as_it_was(name: str) -> None:
     scheduler.load_state_dict(saved)
 
 
-def test_the_last_rates_after_a_load() -> None:
+def test_a_load_restores_the_last_rates() -> None:
     """The rates are those of the checkpoint, for composites too."""
     for make in ALL.values():
         scheduler = make(OURS, optimizer_of())
@@ -115,7 +115,7 @@ def test_the_last_rates_after_a_load() -> None:
         assert resumed.get_last_lr() == scheduler.get_last_lr()
 
 
-def test_a_state_of_another_composite() -> None:
+def test_a_state_of_another_composite_is_refused() -> None:
     scheduler = ALL["a-product"](OURS, optimizer_of())
     other = ALL["warm-up-and-cosine"](OURS, optimizer_of())
 
@@ -124,18 +124,20 @@ def test_a_state_of_another_composite() -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 9, 29, 30])
-@pytest.mark.parametrize("name", [n for n in SINGLE if "SWALR" not in n])  # it has its own count
-def test_from_the_number_of_the_last_step(name: str, stop: int) -> None:
+@pytest.mark.parametrize(
+    "name", [n for n in SINGLE if "SWALR" not in n]
+)  # SWALR has a count of its own
+def test_a_schedule_goes_on_from_last_epoch(name: str, stop: int) -> None:
     """The optimizer's checkpoint holds the rates."""
     first = SINGLE[name](OURS, optimizer_of())
     steps(first, stop)
-    resumed = at(name, first.optimizer.state_dict(), stop - 1)
+    resumed = scheduler_at(name, first.optimizer.state_dict(), stop - 1)
 
     assert resumed.last_epoch == stop
     close(steps(resumed, 50), steps(first, 50))
 
 
-def at(name: str, checkpoint: dict[str, Any], last_epoch: int) -> Any:
+def scheduler_at(name: str, checkpoint: dict[str, Any], last_epoch: int) -> Any:
     """Return a scheduler with `last_epoch`, whose optimizer comes from a checkpoint."""
 
     class Resuming:

@@ -1,4 +1,4 @@
-"""Test the mirror itself: names, signatures, classes, and a user's own schedulers."""
+"""Test classes of the mirror: names, signatures, bases, and schedulers that users derive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parameters(function: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_class_is_torchs_in_all_that_is_seen(name: str) -> None:
+def test_a_class_has_torchs_interface(name: str) -> None:
     mine, theirs = getattr(OURS, name), getattr(TORCH, name)
 
     assert mine is not theirs
@@ -44,7 +44,7 @@ def test_a_class_is_torchs_in_all_that_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_closed_form_is_where_torch_has_one(name: str) -> None:
+def test_a_class_has_a_closed_form_if_torchs_has_one(name: str) -> None:
     mine, theirs = getattr(OURS, name), getattr(TORCH, name)
 
     assert hasattr(mine, "_get_closed_form_lr") == hasattr(theirs, "_get_closed_form_lr")
@@ -60,7 +60,7 @@ def test_the_modules_have_torchs_names() -> None:
 
 
 @pytest.mark.parametrize("library", [OURS, TORCH], ids=["ours", "torch"])
-def test_a_scheduler_of_the_users_own(library: Any) -> None:
+def test_a_scheduler_of_the_users_own_works(library: Any) -> None:
     """A scheduler for torch's base class works: `get_lr`, the attributes, a closed form if any."""
 
     class Warmup(library.LRScheduler):
@@ -88,8 +88,10 @@ def test_a_scheduler_of_the_users_own(library: Any) -> None:
 
 @pytest.mark.parametrize("schedulers", [torch.optim, optgen.optim], ids=["torchs", "ours"])
 @pytest.mark.parametrize("optim", [torch.optim, optgen.optim], ids=["torch", "optgen"])
-def test_every_scheduler_drives_every_optimizer(schedulers: Any, optim: Any) -> None:
-    """A training with every pair of a scheduler and an optimizer ends at the same parameters."""
+def test_schedulers_of_either_library_drive_optimizers_of_either(
+    schedulers: Any, optim: Any
+) -> None:
+    """A training with each of the four pairs ends at the same parameters."""
     param = Parameter(torch.linspace(-1, 2, 7, dtype=torch.float64))
     optimizer = optim.Adam([param], lr=0.1)
     scheduler = schedulers.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=40)
@@ -101,7 +103,8 @@ def test_every_scheduler_drives_every_optimizer(schedulers: Any, optim: Any) -> 
     torch.testing.assert_close(param.detach().sum().item(), SUM, rtol=1e-9, atol=1e-12)
 
 
-def reference() -> float:
+def sum_after_training() -> float:
+    """Return the sum of the parameters after the same training, with Adam by hand."""
     param = torch.linspace(-1, 2, 7, dtype=torch.float64)
     m, v = torch.zeros(7, dtype=torch.float64), torch.zeros(7, dtype=torch.float64)
     scheduler = TORCH.OneCycleLR(optimizer_of(name="Adam"), 0.3, total_steps=40)
@@ -117,10 +120,11 @@ def reference() -> float:
     return float(param.sum())
 
 
-SUM = reference()
+SUM = sum_after_training()
 
 
-def gallery() -> Any:
+def gallery_module() -> Any:
+    """Return examples/schedulers.py as a module."""
     path = Path(__file__).parents[3] / "examples" / "schedulers.py"
     spec = importlib.util.spec_from_file_location("gallery", path)
     assert spec is not None
@@ -131,7 +135,7 @@ def gallery() -> Any:
 
 
 def test_the_gallery_and_the_page_have_every_class() -> None:
-    example = gallery()
+    example = gallery_module()
     page = Path(__file__).parents[3] / "docs" / "schedulers.md"
     bases = {"LRScheduler", "ShapedLR", "preview"}
     names = {*lr_scheduler.__all__, "SWALR"} - bases

@@ -1,4 +1,4 @@
-"""Test composites of composites: in its turn, each part does what it would do alone."""
+"""Test nested composites: each part has the rates, in its turn, that it has alone."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from optim.lr_scheduler.schedules import (
 )
 
 # These begin at the current rate, not at the initial one.
-GOING_ON = ("MultiplicativeLR", "SWALR", "averaging", "product-of-chains")
-OWN = [name for name in ALL if not name.startswith(GOING_ON)]
+FROM_CURRENT_RATE = ("MultiplicativeLR", "SWALR", "averaging", "product-of-chains")
+FROM_INITIAL_RATE = [name for name in ALL if not name.startswith(FROM_CURRENT_RATE)]
 
-leaves = st.sampled_from([make for name, make in SINGLE.items() if name in OWN])
+leaves = st.sampled_from([make for name, make in SINGLE.items() if name in FROM_INITIAL_RATE])
 # Before 2.13 torch leaves the rate of a part behind that ends at once.
 milestones = st.lists(st.integers(0 if HAS_2_13 else 1, 60), min_size=1, max_size=3).map(sorted)
 
@@ -48,12 +48,14 @@ def chains(parts: Any) -> Any:
 
 not_cyclic = [make for name, make in SINGLE.items() if not name.startswith("CyclicLR")]
 plain = st.sampled_from(not_cyclic)
-TORCHS = st.recursive(plain | sequences(leaves), chains, max_leaves=6)
+NESTS_OF_TORCH = st.recursive(plain | sequences(leaves), chains, max_leaves=6)
 """The nests that torch takes: no sequence contains a composite."""
-ANY = st.recursive(leaves, lambda parts: sequences(parts) | chains(parts), max_leaves=6)
-STILL = st.recursive(
+NESTS = st.recursive(leaves, lambda parts: sequences(parts) | chains(parts), max_leaves=6)
+NESTS_WITHOUT_CYCLES = st.recursive(
     # without CyclicLR and OneCycleLR
-    st.sampled_from([make for name, make in SINGLE.items() if name in OWN and "yc" not in name]),
+    st.sampled_from(
+        [make for name, make in SINGLE.items() if name in FROM_INITIAL_RATE and "yc" not in name]
+    ),
     lambda parts: sequences(parts) | chains(parts),
     max_leaves=5,
 )
@@ -61,8 +63,10 @@ STILL = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
-@given(make=TORCHS, groups=st.sampled_from([1, 3]), lr=st.sampled_from([0.1, 0.0, "tensor"]))
-def test_nests_that_torch_takes(make: Make, groups: int, lr: Any) -> None:
+@given(
+    make=NESTS_OF_TORCH, groups=st.sampled_from([1, 3]), lr=st.sampled_from([0.1, 0.0, "tensor"])
+)
+def test_nests_that_torch_takes_have_its_rates(make: Make, groups: int, lr: Any) -> None:
     """A cosine subtracts its floor, and may leave only rounding errors of a chain's rate."""
 
     def rate() -> Any:
@@ -73,7 +77,7 @@ def test_nests_that_torch_takes(make: Make, groups: int, lr: Any) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(make=ANY)
+@given(make=NESTS)
 def test_a_sequence_of_one_is_that_one(make: Make) -> None:
     """The rates are equal; a cycle's first momentum is that after making the parts."""
     wrapped, alone = trajectory(sequence([], make), OURS, 80), trajectory(make, OURS, 80)
@@ -81,8 +85,10 @@ def test_a_sequence_of_one_is_that_one(make: Make) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(first=STILL, second=STILL, milestone=st.integers(1, 50))
-def test_a_sequence_is_one_after_the_other(first: Make, second: Make, milestone: int) -> None:
+@given(first=NESTS_WITHOUT_CYCLES, second=NESTS_WITHOUT_CYCLES, milestone=st.integers(1, 50))
+def test_a_sequence_runs_one_part_after_the_other(
+    first: Make, second: Make, milestone: int
+) -> None:
     whole = trajectory(sequence([milestone], first, second), OURS, 80)
     alone = trajectory(second, OURS, 80 - milestone)
 
@@ -90,8 +96,8 @@ def test_a_sequence_is_one_after_the_other(first: Make, second: Make, milestone:
 
 
 @settings(max_examples=30, deadline=None)
-@given(make=ANY, stop=st.integers(1, 70))
-def test_a_nest_is_resumed(tmp_path_factory: Any, make: Make, stop: int) -> None:
+@given(make=NESTS, stop=st.integers(1, 70))
+def test_a_resumed_nest_has_the_same_rates(tmp_path_factory: Any, make: Make, stop: int) -> None:
     path = tmp_path_factory.mktemp("nest") / "checkpoint.pt"
     scheduler = make(OURS, optimizer_of(groups=2))
     steps(scheduler, stop)
@@ -105,7 +111,7 @@ def test_a_nest_is_resumed(tmp_path_factory: Any, make: Make, stop: int) -> None
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
-def test_a_composite_after_a_milestone(name: str) -> None:
+def test_a_composite_after_a_milestone_works(name: str) -> None:
     """torch raises an error there; ours works, in a sequence of ours and in one of torch's."""
     make = sequence([10], SINGLE["LinearLR"], COMPOSITES[name])
     optimizer = optimizer_of()
@@ -114,15 +120,14 @@ def test_a_composite_after_a_milestone(name: str) -> None:
 
     whole = trajectory(make, OURS, 60)
     close(steps(inside_torchs, 60), whole[1:])
-    if name in OWN:
+    if name in FROM_INITIAL_RATE:
         close(whole[10:], trajectory(COMPOSITES[name], OURS, 50))
     with pytest.raises(NotImplementedError):
         trajectory(make, TORCH, 60)
 
 
 @pytest.mark.parametrize("library", ["torch", "ours"])
-def test_parts_of_both_libraries(library: str) -> None:
-    """A composite of either library takes parts of both."""
+def test_a_composite_takes_parts_of_both_libraries(library: str) -> None:
     outer = {"torch": TORCH, "ours": OURS}[library]
     traces = []
     for inner in ([OURS, TORCH], [TORCH, OURS], [OURS, OURS], [TORCH, TORCH]):
@@ -135,9 +140,9 @@ def test_parts_of_both_libraries(library: str) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 30])
-@pytest.mark.parametrize("name", [n for n in COMPOSITES if n not in ("averaging",)])
-def test_a_sequence_from_the_number_of_the_last_step(name: str, stop: int) -> None:
-    """The sequence goes to this step without a warning, with any schedulers."""
+@pytest.mark.parametrize("name", [n for n in COMPOSITES if n != "averaging"])
+def test_a_sequence_goes_on_from_last_epoch(name: str, stop: int) -> None:
+    """The constructor goes to this step, with parts of any kind, and gives no warning."""
     make = COMPOSITES[name]
     whole = trajectory(sequence([], make), OURS, 60)
     made: list[Any] = []
@@ -151,7 +156,7 @@ def test_a_sequence_from_the_number_of_the_last_step(name: str, stop: int) -> No
     close(steps(made[0], 60 - stop), whole[stop + 1 :])
 
 
-def test_parts_that_have_the_number_too() -> None:
+def test_a_sequence_moves_its_parts_to_its_own_step() -> None:
     """A sequence goes to its step, even if its parts have other step numbers."""
     optimizer = optimizer_of(lr=1.0)
     SINGLE["StepLR-1"](OURS, optimizer)  # leaves initial_lr
@@ -162,8 +167,7 @@ def test_parts_that_have_the_number_too() -> None:
     assert scheduler.get_last_lr() == pytest.approx([0.01])
 
 
-def test_undo() -> None:
-    """Take one step back, also in all parts of a composite."""
+def test_recursive_undo_takes_every_part_one_step_back() -> None:
     optimizer = optimizer_of()
     inner = [SHAPED[name](OURS, optimizer) for name in ("LinearLR", "StepLR-1")]
     scheduler = OURS.ChainedScheduler(inner)

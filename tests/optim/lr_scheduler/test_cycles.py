@@ -1,4 +1,4 @@
-"""Test CyclicLR and OneCycleLR: momentum against the rate, lists for groups, custom scales."""
+"""Test CyclicLR and OneCycleLR: momenta, lists for groups, and scales."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LISTS = {
 @pytest.mark.parametrize("optim", [torch.optim, optgen.optim], ids=["torch", "optgen"])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("name", LISTS)
-def test_lists(name: str, optimizer: str, optim: Any) -> None:
+def test_groups_may_have_values_of_their_own(name: str, optimizer: str, optim: Any) -> None:
     """Groups have values of their own for momentum or the first beta; keys are in torch's order."""
     schedulers = [
         LISTS[name](OURS, optimizer_of(optim, name=optimizer, groups=2)),
@@ -53,7 +53,7 @@ def test_lists(name: str, optimizer: str, optim: Any) -> None:
             assert group["betas"][1] == 0.999
 
 
-def test_an_object_scales() -> None:
+def test_an_object_that_scales_is_saved_with_its_attributes() -> None:
     """An object's attributes are saved and come back; those of a function are not."""
     scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.5))
     other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.9))
@@ -69,8 +69,8 @@ def test_an_object_scales() -> None:
     ("mode", "values"),
     [("triangular", [1, 1, 1]), ("triangular2", [1, 0.5, 0.25]), ("exp_range", [0.9, 0.81, 0.729])],
 )
-def test_scales_of_modes(mode: Any, values: list[float]) -> None:
-    """The scales are right after loading a state of another mode, and by torch's name for them."""
+def test_each_mode_has_its_scales(mode: Any, values: list[float]) -> None:
+    """The scales are right also after loading a state of another mode."""
     scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode, gamma=0.9)
     other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0)
     other.load_state_dict(
@@ -83,7 +83,7 @@ def test_scales_of_modes(mode: Any, values: list[float]) -> None:
     assert scheduler.scale_mode == TORCH.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode).scale_mode
 
 
-def test_a_pickle_of_an_old_version() -> None:
+def test_a_pickle_of_an_old_version_goes_on() -> None:
     """Such a pickle holds the annealing function, not its name."""
     scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     plain = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
@@ -93,7 +93,7 @@ def test_a_pickle_of_an_old_version() -> None:
     assert steps(scheduler, 9) == steps(plain, 9)
 
 
-def test_an_unknown_strategy_in_a_checkpoint() -> None:
+def test_an_unknown_strategy_in_a_checkpoint_is_an_error() -> None:
     scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     scheduler._anneal_func_type = "poly"
 
@@ -101,7 +101,7 @@ def test_an_unknown_strategy_in_a_checkpoint() -> None:
         scheduler._anneal_func(0, 1, 0.5)
 
 
-def test_momentum_changed_by_hand_between_steps() -> None:
+def test_momentum_changed_by_hand_is_replaced() -> None:
     """The scheduler replaces the momentum, and keeps the other beta."""
     optimizer = optimizer_of(name="AdamW")
     scheduler = OURS.OneCycleLR(optimizer, 0.1, total_steps=10)

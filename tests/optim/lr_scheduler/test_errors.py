@@ -1,4 +1,4 @@
-"""Test errors and warnings of schedulers; they have torch's words."""
+"""Test that errors and warnings of schedulers have torch's words."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_schedule_of_no_steps_can_be_made(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_error_or_a_warning(name: str) -> None:
+def test_errors_and_warnings_are_torchs(name: str) -> None:
     mine, theirs = (
         heard(lambda library=library: REFUSED[name](library, optimizer_of(groups=3)))
         for library in (OURS, TORCH)
@@ -158,7 +158,7 @@ def test_an_error_or_a_warning(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SequentialLR", "ChainedScheduler"])
-def test_a_scheduler_of_another_optimizer(kind: str) -> None:
+def test_a_scheduler_of_another_optimizer_is_torchs_error(kind: str) -> None:
     """Optimizers print alike, so the message names the scheduler's class and place."""
     make = composed(kind, "LinearLR", "StepLR-30", milestones=[3])
     (mine,), (theirs,) = (
@@ -170,7 +170,7 @@ def test_a_scheduler_of_another_optimizer(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["LambdaLR", "CyclicLR", "CosineAnnealingWarmRestarts-50"])
-def test_a_group_that_joins_later(name: str) -> None:
+def test_a_group_that_has_no_value_is_an_error(name: str) -> None:
     """If the scheduler has values for every group, a new group is a ValueError, as in torch."""
     schedulers = [SINGLE[name](library, optimizer_of()) for library in (OURS, TORCH)]
     for scheduler in schedulers:
@@ -187,7 +187,7 @@ def test_a_group_that_joins_later(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["StepLR-1", "LinearLR-up", "LinearLR-to-0", "CosineAnnealingLR-100", "PolynomialLR"]
 )
-def test_a_group_that_joins_a_product(name: str, before: int) -> None:
+def test_a_group_that_joins_later_is_multiplied_as_in_torch(name: str, before: int) -> None:
     """The new group is multiplied as in torch; after an end at 0 nothing is multiplied."""
     rates = []
     for library in (OURS, TORCH):

@@ -63,7 +63,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("scheduler", "argument", "given"), CASES, ids=[f"{s}-{a}-{g[a]}" for s, a, g in CASES]
 )
-def test_it_is_an_error_at_construction(
+def test_such_an_argument_is_an_error_at_construction(
     scheduler: str, argument: str, given: dict[str, Any]
 ) -> None:
     """The error names the argument, and the optimizer is unchanged."""
@@ -97,7 +97,7 @@ def test_it_is_an_error_at_construction(
     ],
     ids=str,
 )
-def test_what_torch_takes_and_works_with(scheduler: str, given: dict[str, Any]) -> None:
+def test_an_argument_that_works_in_torch_works_here(scheduler: str, given: dict[str, Any]) -> None:
     made = getattr(OURS, scheduler)(optimizer_of(), **given)
     for _ in range(4):
         made.optimizer.step()

@@ -1,4 +1,4 @@
-"""Test ReduceLROnPlateau: it decides as torch's, for any metrics."""
+"""Test that ReduceLROnPlateau decides as torch's, for any metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @settings(max_examples=100, deadline=None)
 @given(metrics=METRICS, options=OPTIONS, dtype=st.sampled_from([None, torch.float64]))
-def test_decisions(metrics: list[float], options: dict[str, Any], dtype: Any) -> None:
+def test_decisions_are_torchs(metrics: list[float], options: dict[str, Any], dtype: Any) -> None:
     """The state is torch's after every step, also once each has loaded the other's state."""
     lr: Any = 0.1
     if dtype:
@@ -55,7 +55,7 @@ def test_decisions(metrics: list[float], options: dict[str, Any], dtype: Any) ->
             theirs.load_state_dict(ours)
 
 
-def test_it_is_one_of_torchs() -> None:
+def test_the_class_derives_from_torchs() -> None:
     """Frameworks pass a metric to instances of torch's class, and SequentialLR refuses them."""
     scheduler = OURS.ReduceLROnPlateau(optimizer_of())
 
@@ -64,7 +64,7 @@ def test_it_is_one_of_torchs() -> None:
         TORCH.SequentialLR(scheduler.optimizer, [scheduler], [])
 
 
-def test_groups_that_join() -> None:
+def test_a_scalar_min_lr_bounds_a_group_that_joins_later() -> None:
     """A scalar `min_lr` also bounds a group that is added later."""
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer, patience=0, min_lr=0.05)

@@ -1,4 +1,4 @@
-"""Test the warning about a scheduler that steps before its optimizer: only if it does so."""
+"""Test the warnings about the order of `step` calls, and about a `step` that was replaced."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ OPTIMS = {"torch": torch.optim, "optgen": optgen.optim}
 LIBRARIES = {"torch": TORCH, "optgen": OURS}
 EARLY = "UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`."
 OVERRIDDEN = "UserWarning: Seems like `optimizer.step()` has been overridden after learning rate"
-BOTH = pytest.mark.parametrize("of", LIBRARIES)
-DRIVEN = pytest.mark.parametrize("optim", OPTIMS)
+EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
+EACH_OPTIMIZER = pytest.mark.parametrize("optim", OPTIMS)
 
 
-@BOTH
-@DRIVEN
-def test_too_early(of: str, optim: str) -> None:
+@EACH_LIBRARY
+@EACH_OPTIMIZER
+def test_a_scheduler_that_steps_first_warns_once(library: str, optim: str) -> None:
     """The warning comes once for each scheduler, in torch's words, for any pair of libraries."""
     optimizer = optimizer_of(OPTIMS[optim])
-    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+    scheduler = LIBRARIES[library].StepLR(optimizer, 3)
 
     (text,) = heard(scheduler.step)
     assert text.startswith(EARLY)
     assert heard(scheduler.step) == []
 
 
-@BOTH
-@DRIVEN
-def test_in_order(of: str, optim: str) -> None:
+@EACH_LIBRARY
+@EACH_OPTIMIZER
+def test_a_scheduler_that_steps_second_gives_no_warning(library: str, optim: str) -> None:
     optimizer = optimizer_of(OPTIMS[optim])
-    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+    scheduler = LIBRARIES[library].StepLR(optimizer, 3)
     optimizer.step()
 
     assert heard(scheduler.step) == []
-    assert heard(LIBRARIES[of].StepLR(optimizer, 3).step) == []  # a second one, made later
+    assert heard(LIBRARIES[library].StepLR(optimizer, 3).step) == []  # a second one, made later
 
 
 def test_a_step_of_ours_is_left_alone() -> None:
@@ -70,8 +70,8 @@ def test_a_step_of_torchs_is_replaced_once() -> None:
     assert gone() is None
 
 
-@BOTH
-def test_a_subclass_of_ours_with_a_step_of_its_own(of: str) -> None:
+@EACH_LIBRARY
+def test_a_subclass_with_a_step_of_its_own_gives_no_warning(library: str) -> None:
     class Counting(optgen.optim.SGD):
         count = 0
 
@@ -80,19 +80,19 @@ def test_a_subclass_of_ours_with_a_step_of_its_own(of: str) -> None:
             return super().step(closure)
 
     optimizer = Counting([Parameter(torch.ones(1))], lr=0.1)
-    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+    scheduler = LIBRARIES[library].StepLR(optimizer, 3)
     optimizer.step()
 
     assert heard(scheduler.step) == []
     assert optimizer.count == 1
 
 
-@BOTH
-@DRIVEN
-def test_overridden(of: str, optim: str) -> None:
+@EACH_LIBRARY
+@EACH_OPTIMIZER
+def test_a_step_that_was_replaced_by_a_method_is_a_warning(library: str, optim: str) -> None:
     """The step was replaced after the scheduler was made."""
     optimizer = optimizer_of(OPTIMS[optim])
-    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+    scheduler = LIBRARIES[library].StepLR(optimizer, 3)
     before = optimizer.step
     optimizer.step = types.MethodType(lambda self, closure=None: before(closure), optimizer)
     optimizer.step()
@@ -101,7 +101,7 @@ def test_overridden(of: str, optim: str) -> None:
     assert text.startswith(OVERRIDDEN)
 
 
-def test_a_step_that_was_replaced_by_a_function() -> None:
+def test_a_step_that_was_replaced_by_a_function_gives_no_warning() -> None:
     """torch's scheduler cannot be made then: a function has no `__func__`."""
     optimizer = optimizer_of()
     before = optimizer.step
@@ -116,9 +116,9 @@ def test_a_step_that_was_replaced_by_a_function() -> None:
         TORCH.StepLR(other, 3)
 
 
-@DRIVEN
+@EACH_OPTIMIZER
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
-def test_a_copy(optim: str, copied: Any) -> None:
+def test_a_copy_gives_no_warning(optim: str, copied: Any) -> None:
     """The scheduler has not stepped; the copy of its optimizer still notes its steps."""
     scheduler = copied(OURS.StepLR(optimizer_of(OPTIMS[optim]), 3))
     scheduler.optimizer.step()
@@ -126,9 +126,9 @@ def test_a_copy(optim: str, copied: Any) -> None:
     assert heard(scheduler.step) == []
 
 
-@DRIVEN
-def test_a_step_that_a_scaler_skips(optim: str) -> None:
-    """Gradients overflowed, because the first scale is a guess."""
+@EACH_OPTIMIZER
+def test_a_step_that_a_scaler_skips_gives_no_warning(optim: str) -> None:
+    """The first scale is a guess, so the first gradients may overflow."""
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = OURS.StepLR(optimizer, 3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
@@ -140,7 +140,7 @@ def test_a_step_that_a_scaler_skips(optim: str) -> None:
     assert heard(scheduler.step) == []
 
 
-def test_sparse_gradients_that_overflowed() -> None:
+def test_sparse_gradients_that_overflowed_give_no_warning() -> None:
     optimizer = optimizer_of()
     scheduler = OURS.StepLR(optimizer, 3)
     (param,) = optimizer.param_groups[0]["params"]
@@ -157,8 +157,7 @@ def test_finite_gradients_do_not_silence_the_warning() -> None:
     assert len(heard(scheduler.step)) == 1
 
 
-def test_where_the_warning_points() -> None:
-    """The warning points to the line that steps the scheduler."""
+def test_the_warning_points_to_the_line_that_steps_the_scheduler() -> None:
     scheduler = OURS.StepLR(optimizer_of(), 3)
     with pytest.warns(UserWarning, match="Detected call") as caught:
         scheduler.step()
@@ -166,7 +165,7 @@ def test_where_the_warning_points() -> None:
     assert caught[0].filename == __file__
 
 
-def test_making_composites_says_nothing() -> None:
+def test_making_composites_gives_no_warning() -> None:
     """A sequence may begin with any scheduler; torch steps a composite there, and warns."""
 
     def make(library: Any) -> None:

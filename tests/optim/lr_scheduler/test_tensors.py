@@ -39,7 +39,7 @@ def test_a_tensor_lr_is_filled(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("of", [OURS, TORCH], ids=["ours", "torch"])
 @pytest.mark.parametrize("name", SINGLE)
-def test_one_tensor_for_several_groups(name: str, of: Any) -> None:
+def test_a_tensor_that_groups_share_is_multiplied_once(name: str, of: Any) -> None:
     """The tensor is multiplied once, not once for each group."""
     lr = torch.tensor(0.1, dtype=torch.float64)
     params = [{"params": [Parameter(torch.ones(1))]} for _ in range(3)]
@@ -76,7 +76,7 @@ def test_a_tensor_that_replaces_a_number_is_kept() -> None:
     assert float(lr) == pytest.approx(0.2)
 
 
-def test_reset_to_a_tensor() -> None:
+def test_a_sequence_resets_to_a_copy_of_an_initial_tensor() -> None:
     """A sequence that resets a number to an initial tensor hands out a copy of it."""
     optimizer = optimizer_of(lr=torch.tensor(0.1))
     first = OURS.LinearLR(optimizer)

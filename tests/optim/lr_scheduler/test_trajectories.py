@@ -1,4 +1,4 @@
-"""Test 300 steps of every scheduler against torch: rates are numbers, 0, tensors, or by group."""
+"""Test trajectories of every scheduler against torch, from rates of every kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optim.lr_scheduler.schedules import (
     heard,
     makes,
     optimizer_of,
-    state,
+    rates_and_momenta,
     steps,
     trajectory,
 )
@@ -39,7 +39,7 @@ def fresh(rate: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("name", ALL)
-def test_300_steps(name: str, rate: str) -> None:
+def test_300_steps_are_torchs(name: str, rate: str) -> None:
     mine = trajectory(ALL[name], OURS, **fresh(rate))
     theirs = trajectory(ALL[name], TORCH, **fresh(rate))
 
@@ -49,13 +49,13 @@ def test_300_steps(name: str, rate: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in SHAPED if n.startswith(("Step", "Multi", "Exp"))])
-def test_decays_to_the_last_bit(name: str) -> None:
+def test_decays_are_torchs_to_the_last_bit(name: str) -> None:
     """The rate is multiplied by gamma itself; a quotient of its powers would be 0 / 0 too early."""
     assert torch.equal(trajectory(SHAPED[name], OURS), trajectory(SHAPED[name], TORCH))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_rate_changed_by_hand(name: str) -> None:
+def test_a_rate_changed_by_hand_goes_on_as_in_torch(name: str) -> None:
     """The change stays if the scheduler multiplies, and is lost if the scheduler assigns."""
     traces = []
     for library in (OURS, TORCH):
@@ -77,15 +77,15 @@ def test_the_product_of_ratios_is_the_closed_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_a_step_by_number(name: str) -> None:
-    """It warns as torch does, uses the closed form where torch does, and goes on from there."""
+def test_a_step_to_an_epoch_is_torchs(name: str) -> None:
+    """The step warns as in torch, uses the closed form where torch does, and goes on there."""
     traces, texts = [], []
     for library in (OURS, TORCH):
         scheduler = SINGLE[name](library, optimizer_of())
         trace = steps(scheduler, 3)
         for epoch in (17, 2, 40, 0, 299):
             texts.append(heard(lambda epoch=epoch, scheduler=scheduler: scheduler.step(epoch)))
-            trace += [state(scheduler), *(steps(scheduler, 1) if epoch < 290 else [])]
+            trace += [rates_and_momenta(scheduler), *(steps(scheduler, 1) if epoch < 290 else [])]
         traces.append(trace)
 
     assert texts[:5] == texts[5:]
@@ -93,21 +93,30 @@ def test_a_step_by_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in SINGLE if n.startswith("CosineAnnealingWarm")])
-def test_warm_restarts_in_fractions_of_an_epoch(name: str) -> None:
+def test_warm_restarts_in_fractions_of_an_epoch_are_torchs(name: str) -> None:
     traces = []
     for library in (OURS, TORCH):
         scheduler, trace = SINGLE[name](library, optimizer_of()), []
         for batch in range(150):
             scheduler.step(batch / 7)
-            trace.append([*state(scheduler), scheduler.T_cur, scheduler.T_i, scheduler.last_epoch])
+            trace.append(
+                [
+                    *rates_and_momenta(scheduler),
+                    scheduler.T_cur,
+                    scheduler.T_i,
+                    scheduler.last_epoch,
+                ]
+            )
         scheduler.step()
-        trace.append([*state(scheduler), scheduler.T_cur, scheduler.T_i, scheduler.last_epoch])
+        trace.append(
+            [*rates_and_momenta(scheduler), scheduler.T_cur, scheduler.T_i, scheduler.last_epoch]
+        )
         traces.append(trace)
 
     close(*traces)
 
 
-def test_milestones_that_are_no_steps() -> None:
+def test_milestones_that_are_no_steps_are_never_reached() -> None:
     """A negative or fractional milestone is never reached; the closed form counts it."""
     make = makes("MultiStepLR", milestones=(-2, 4.5, 20.0), gamma=0.5)
 
@@ -115,14 +124,13 @@ def test_milestones_that_are_no_steps() -> None:
     assert make(OURS, optimizer_of())._get_closed_form_lr() == [0.05]
 
 
-def test_a_polynomial_of_no_steps() -> None:
-    """The rate stays as it is."""
+def test_a_polynomial_of_no_steps_keeps_the_rate() -> None:
     make = makes("PolynomialLR", total_iters=0)
 
     close(trajectory(make, OURS, 9), trajectory(make, TORCH, 9))
 
 
-def test_two_schedulers_of_one_optimizer() -> None:
+def test_two_schedulers_of_one_optimizer_step_as_torchs() -> None:
     traces = []
     for library in (OURS, TORCH):
         optimizer = optimizer_of(groups=3)
@@ -133,14 +141,14 @@ def test_two_schedulers_of_one_optimizer() -> None:
             optimizer.step()
             first.step()
             second.step()
-            trace.append(state(second))
+            trace.append(rates_and_momenta(second))
         traces.append(trace)
 
     close(*traces)
 
 
 @pytest.mark.parametrize("name", ["LambdaLR", "MultiplicativeLR"])
-def test_a_function_for_each_group(name: str) -> None:
+def test_each_group_may_have_a_function(name: str) -> None:
     def make(library: Any, optimizer: Any) -> Any:
         return getattr(library, name)(optimizer, [lambda e: 0.9, lambda e: 1 / (e + 1)])
 

@@ -28,7 +28,7 @@ from optgen.optim.lr_scheduler import (
     ],
 )
 @pytest.mark.parametrize("least", [0.0, 0.1])
-def test_the_three_phases(decay: Any, slope: list[float], least: float) -> None:
+def test_the_rate_rises_stays_and_falls(decay: Any, slope: list[float], least: float) -> None:
     rates = preview(
         lambda optimizer: WarmupStableDecayLR(optimizer, 3, 2, 4, decay, least), steps=11, lr=0.8
     )
@@ -37,13 +37,13 @@ def test_the_three_phases(decay: Any, slope: list[float], least: float) -> None:
     assert rates == pytest.approx([0.8 * value for value in expected], abs=1e-12)
 
 
-def test_phases_of_no_steps() -> None:
+def test_a_phase_may_have_no_steps() -> None:
     assert preview(lambda o: WarmupStableDecayLR(o, 0, 0, 2), steps=4) == [1, 0.5, 0, 0]
     assert preview(lambda o: WarmupStableDecayLR(o, 0, 3, 0), steps=4) == [1, 1, 1, 0]
 
 
-def test_a_longer_stable_phase() -> None:
-    """Until the decay begins, it can be put off, as the docstring says."""
+def test_the_decay_can_be_put_off() -> None:
+    """Until the decay begins, `stable_steps` may be raised, as the docstring says."""
     scheduler = WarmupStableDecayLR(optimizer_of(lr=1.0), 0, 3, 2)
     steps(scheduler, 2)
     scheduler.stable_steps = 5
@@ -51,7 +51,7 @@ def test_a_longer_stable_phase() -> None:
     assert [rate for rate, _ in steps(scheduler, 6)] == [1, 1, 1, 0.5, 0, 0]
 
 
-def test_a_checkpoint_in_the_decay() -> None:
+def test_a_checkpoint_in_the_decay_goes_on() -> None:
     whole = trajectory(lambda _, optimizer: WarmupStableDecayLR(optimizer, 5, 5, 20), OURS, 40)
     scheduler = WarmupStableDecayLR(optimizer_of(), 5, 5, 20)
     steps(scheduler, 17)
@@ -72,16 +72,14 @@ def test_a_checkpoint_in_the_decay() -> None:
         ((1, 2, 3, "sqrt", 1.1), "Expected min_lr_factor between 0 and 1, but got 1.1"),
     ],
 )
-def test_what_is_refused(arguments: Any, message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WarmupStableDecayLR(optimizer_of(), *arguments)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_preview_is_what_training_sees(name: str) -> None:
-    """A preview takes as many groups as there are rates, also for torch's schedulers, and is
-    silent.
-    """
+    """A preview makes a group for each rate, and gives no warning; also for torch's schedulers."""
     seen: list[Any] = []
     for library in (OURS, TORCH):
         make = partial(ALL[name], library)
@@ -94,21 +92,19 @@ def test_a_preview_is_what_training_sees(name: str) -> None:
         assert each[1] == pytest.approx(trained[1], rel=1e-12)
 
 
-def test_a_preview_of_momentum() -> None:
+def test_a_preview_may_show_momentum() -> None:
     values = preview(partial(CyclicLR, base_lr=0, max_lr=1, step_size_up=2), 5, key="momentum")
 
     assert values == pytest.approx([0.9, 0.85, 0.8, 0.85, 0.9])
 
 
-def test_a_preview_of_a_plateau() -> None:
+def test_a_preview_of_a_plateau_takes_metrics() -> None:
     rates = preview(partial(ReduceLROnPlateau, patience=0), 4, metrics=[3.0, 3.0, 2.0])
 
     assert rates == pytest.approx([1, 1, 0.1, 0.1])
 
 
-def test_a_schedule_in_one_line() -> None:
-    """A subclass of ShapedLR needs one method."""
-
+def test_a_subclass_of_shaped_lr_needs_one_method() -> None:
     class InverseRootLR(ShapedLR):
         def shape(self, epoch: int) -> float:
             return (epoch + 1) ** -0.5
