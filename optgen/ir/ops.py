@@ -248,6 +248,11 @@ PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 FACTS: tuple[str, ...] = ("factored", "tall")
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
+AXIS_REDUCTIONS: tuple[str, ...] = tuple(
+    op for op in REDUCTIONS if op.startswith(("row_", "col_"))
+)
+"""Reductions to a number for each row or column."""
+
 MAXIMA: frozenset[str] = frozenset(("max_abs", "row_max_abs", "col_max_abs"))
 """Reductions that take the largest magnitude. All others add up."""
 WIDE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "wide reduction")

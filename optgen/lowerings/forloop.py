@@ -92,7 +92,7 @@ def _loop(plan: Plan) -> Body:
     rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
     reads = read_by(drawn).union(numbers_read(program))
-    return Body([*draw_for_lists(drawn, ""), *lines], reads, undefined_before_draw(plan, drawn))
+    return Body([*draw_for_lists(drawn), *lines], reads, undefined_before_draw(plan, drawn))
 
 
 def _functional(plan: Plan, whole: bool) -> Function:

@@ -19,7 +19,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import DRAWS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS, REDUCTIONS
+from optgen.ir.ops import AXIS_REDUCTIONS, DRAWS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS
 from optgen.ir.random_numbers import SEEDS
 from optgen.spec.source import Source
 
@@ -92,17 +92,17 @@ def number_calls(rule: Program) -> Program:
 
 
 def check_random(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule that draws random numbers has no words that need a whole parameter."""
+    """Check that a rule that draws random numbers has no values of rows, columns and matrices."""
     if not algorithm.draws:
         return
-    hint = "draw random numbers in a rule without words of whole parameters"
-    whole = (*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *FACTS)
+    hint = "draw random numbers in a rule without rows, columns and matrices"
+    whole = (*AXIS_REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *FACTS)
     for expr in expressions(algorithm.rule):
         for node in walk(expr):
             if isinstance(node, Call) and node.op in whole:
                 source.error_at(node.place, f"`{node.op}` beside `random` is not possible", hint)
     for state in algorithm.states:
         by_fact = (state.when or "").removeprefix("not ") in FACTS
-        if by_fact or state.of_group or state.shape not in ("like", "scalar"):
+        if by_fact or state.shape not in ("like", "scalar"):
             message = f"the state `{state.symbol}` beside `random` is not possible"
             source.error_at(state.place, message, hint)

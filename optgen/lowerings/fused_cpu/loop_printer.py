@@ -303,6 +303,12 @@ class LoopPrinter:
                 return f"C({self._scalars(expr)})"
         return None
 
+    def new_key(self, call: Call) -> str:
+        """Return the text that makes the key of a call's random numbers."""
+        _, key = _RANDOM[call.op]
+        numbers = ", ".join(map(self._scalars, call.args))
+        return f"{key.removeprefix('const ')}({numbers})"
+
     def _key(self, key: str, numbers: tuple[Expr, ...]) -> str:
         """Return the name of the key of a random number, which is made before the loop.
 

@@ -188,9 +188,12 @@ class PassScheduler:
         return levels
 
     def _first_run_by(self, levels: Sequence[int], at: int) -> set[int]:
-        """Return the steps on tiles that a pass is the first to run; `at` is the pass's index."""
+        """Return the steps on tiles that a pass is the first to run; `at` is the pass's index.
+
+        A draw depends on nothing. It runs in the passes that read its numbers.
+        """
         on_tiles = (i for i, step in enumerate(self.steps) if self._runs_on_tiles(step))
-        return {i for i in on_tiles if levels[i] == at}
+        return {i for i in on_tiles if levels[i] == at and self.steps[i].draws is None}
 
     def _needed(
         self, levels: Sequence[int], at: int, read_back: Collection[str], wanted: Collection[int]

@@ -8,8 +8,21 @@ from itertools import chain, count
 
 from optgen.ir.binding_times import Axes, Lookup
 from optgen.ir.generated_names import free_name, is_free
-from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, Stmt, assigns, expressions
-from optgen.ir.ops import SHADOWABLE_FUNCTIONS
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Program,
+    Ref,
+    Stmt,
+    assigns,
+    expressions,
+    map_expressions,
+    rebuild,
+)
+from optgen.ir.ops import RANDOM_OPS, SHADOWABLE_FUNCTIONS
 from optgen.ir.plan import (
     Finish,
     Plan,
@@ -33,7 +46,7 @@ _LOOPS = {
 
 @dataclass(frozen=True)
 class Step:
-    """Step of a kernel: a loop over values of these axes, or a reduction to these axes.
+    """Step of a kernel: a loop over values of these axes, a reduction to them, or a draw.
 
     `reads` and `writes` are values with axes. `takes` and `gives` are numbers of the whole tensor
     that the step reads and computes. `sweep` is the index of the sweep over a large matrix that the
@@ -50,6 +63,7 @@ class Step:
     body: Program = ()
     reduction: str = ""  # "sum" or "max_abs", or an op that reduces over parameters; "" for a loop
     swept: bool = False  # reads or writes elements
+    draws: Call | None = None  # the call whose random numbers the step makes
 
     @property
     def reduces_values(self) -> bool:
@@ -72,6 +86,7 @@ class PhaseSteps:
     axes: dict[str, Axes] = field(default_factory=dict)  # of the values that have axes
     numbers: list[str] = field(default_factory=list)  # values without axes
     sweep: int = -1  # index of the last sweep so far; a finish before the first sweep has -1
+    drawn: dict[Call, str] = field(default_factory=dict)  # names of random numbers
 
     def __post_init__(self) -> None:
         self.axes |= self.streams
@@ -109,11 +124,23 @@ class PhaseSteps:
                         yield replace(stmt, target=Ref(known[operand]), value=operand)
                     sources[stmt.target] = known[operand]
 
-        body = filter_assigns(tuple(with_operands(sweep.body, {})), lambda _: True)
+        body = map_expressions(sweep.body, self._with_drawn)
+        body = filter_assigns(tuple(with_operands(body, {})), lambda _: True)
         stored = [stream.name for stream in sweep.streams if stream.stored]
         self._loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
         for stmt in sweep.reductions:
             self._reduction(stmt, sources[stmt.target], swept=True)
+
+    def _with_drawn(self, expr: Expr) -> Expr:
+        """Return an expression with names in place of random numbers, which earlier steps draw."""
+        if not isinstance(expr, Call) or expr.op not in RANDOM_OPS:
+            return rebuild(expr, self._with_drawn)
+        if expr not in self.drawn:
+            name = self.drawn[expr] = self._reserve(free_name("uniform", self.taken))
+            self.axes[name] = Axes.TENSOR
+            step = Step(f"draw_{name}", Axes.TENSOR, self.sweep, writes=(name,), swept=True)
+            self.steps.append(replace(step, draws=expr))
+        return Ref(self.drawn[expr])
 
     def _operand_name(self, reduced: str) -> str:
         base = reduced

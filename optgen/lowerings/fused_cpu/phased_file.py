@@ -43,10 +43,16 @@ def phased_context(
             for number, of_part in enumerate(rules)
             if of_part
         },
-        "by_matrix": ", and works on matrices" if any(r.has_axes for s in rules for r in s) else "",
+        "by_matrix": ", and works on matrices" if _is_by_matrix(planned, rules) else "",
         "calls": list(_call_texts(planned)),
         "locals": _locals(planned),
     }
+
+
+def _is_by_matrix(planned: Sequence[Plan], rules: Sequence[Sequence[PhasedRule]]) -> bool:
+    """Tell whether elements must lie in row-major order: for rows, or for random numbers."""
+    has_axes = any(rule.has_axes for of_part in rules for rule in of_part)
+    return has_axes or planned[0].algorithm.draws
 
 
 def _qualified(rules: Sequence[PhasedRule]) -> list[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from optgen.ir.binding_times import Axes
-from optgen.ir.nodes import assigns
+from optgen.ir.binding_times import TENSOR, Axes
+from optgen.ir.nodes import Ref, assigns
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
-from optgen.lowerings.fused_cpu.line_layout import declared, indented, laid_out, listed
+from optgen.lowerings.fused_cpu.line_layout import declared, folded, indented, laid_out, listed
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
@@ -69,6 +69,7 @@ class PhasedRule:
             "applies": (1, self._applies()),
             "program": (2, self.program.lines()),
             "number_cases": (3, self._number_cases()),
+            "draw_cases": (3, self._draw_cases()),
             "loop_cases": (3, self._loop_cases(swept=True)),
             "axis_cases": (3, self._loop_cases(swept=False)),
         }
@@ -128,6 +129,7 @@ class PhasedRule:
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
             kind = {"": "LOOP", "max_abs": "MAX"}.get(step.reduction, step.reduction.upper())
+            kind = "DRAW" if step.draws else kind
             reads = () if self._is_total(step) else step.reads
             writes = [n for n in step.writes if n in self._values_with_axes]
             row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
@@ -175,11 +177,43 @@ class PhasedRule:
         return [f"static bool applies({parameter}) {{ return {' && '.join(tests) or 'true'}; }}"]
 
     def _loops(self) -> Iterator[Step]:
-        return (step for step in self.body.steps if not step.reduction)
+        return (step for step in self.body.steps if not step.reduction and not step.draws)
 
     def _functions(self) -> Iterator[list[str]]:
+        for step in self._draws():
+            yield self._draw(step)
         for step in self._loops():
             yield self._numbers(step) if step.axes is Axes.NONE else self._loop(step)
+
+    def _draws(self) -> Iterator[Step]:
+        return (step for step in self.body.steps if step.draws)
+
+    def _draw(self, step: Step) -> list[str]:
+        """Return a function that fills an array with the random numbers of a place and the next."""
+        assert step.draws
+        key = LoopPrinter(self._plan, Loop((), ()), self.program).new_key(step.draws)
+        parameters = ["const Scalars& scalars", "i64 place", "i64 n", "C* to"]
+        return [
+            "template <class C>",
+            *listed(f"static void {step.name}(", parameters, ") {", 4),
+            *indented(folded(f"draw_numbers({key}, place, n, to);", _COLUMN)),
+            "}",
+        ]
+
+    def _draw_cases(self) -> list[str]:
+        return [
+            line
+            for step in self._draws()
+            for line in switch_case(
+                _step_name(step), [f"return {step.name}(inputs.scalars, place, n, to);"]
+            )
+        ]
+
+    @cached_property
+    def _plan(self) -> Plan:
+        """The plan with the kinds of the names of random numbers."""
+        drawn = {Ref(name): TENSOR for name in self.body.drawn.values()}
+        return replace(self.plan, kinds={**self.plan.kinds, **drawn})
 
     def _printer(self, step: Step) -> LoopPrinter:
         sums = self._sums(step)
@@ -187,11 +221,11 @@ class PhasedRule:
         numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
         loop = Loop(arrays, step.body, numbers, [s.operand for s in sums])
         if step.axes is not Axes.TENSOR:
-            return LoopPrinter(self.plan, loop, self.program)
+            return LoopPrinter(self._plan, loop, self.program)
         used = [*(s.axes for s in sums), *(array.axes for array in arrays)]
         by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in used)
         whole = "rows * n" if self.has_axes else "n"
-        return SweepPrinter(self.plan, loop, self.program, sums, by_rows, whole)
+        return SweepPrinter(self._plan, loop, self.program, sums, by_rows, whole)
 
     def _sums(self, loop: Step) -> list[Sum]:
         """Return the sums that a loop over elements accumulates."""
@@ -307,6 +341,8 @@ def _touched(step: Step) -> set[str]:
 
 
 def _step_name(step: Step) -> str:
+    if step.draws:
+        return step.name.upper()
     return f"{'MAKE' if step.reduction else 'RUN'}_{step.name.upper()}"
 
 

@@ -30,13 +30,19 @@ from optgen.ir.nodes import (
     refs,
     rename_program,
 )
-from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented, widened
 from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
+from optgen.lowerings.python.random_calls import (
+    Drawn,
+    name_random,
+    read_by,
+    undefined_before_draw,
+)
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.instructions import Instruction, live_tensors, numbers_read
@@ -58,13 +64,28 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     lists = ", ".join(map(plural, _lists(plan)))
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
-    printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole)
+    plan, drawn = name_random(plan)
+    plan = _with_streams(plan, drawn)
+    printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole, dict(drawn))
     if form.over_ranks:
         opening = [f"sublist = {lists}"] if printer.rereads_lists else []
-        return Body([*opening, *printer.lines()], frozenset(printer.reads))
+        lines = [*opening, *printer.lines()]
+        return Body(lines, frozenset(printer.reads), undefined_before_draw(plan, drawn))
     opening = [f"{lists} = sublist"] if form.in_lists else []
     lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
-    return Body(lines, frozenset(printer.reads))
+    return Body(lines, frozenset(printer.reads), undefined_before_draw(plan, drawn))
+
+
+def _with_streams(plan: Plan, drawn: Drawn) -> Plan:
+    """Return the plan with random numbers as streams of the sweeps that read them."""
+
+    def with_streams(phase: Phase) -> Phase:
+        if not isinstance(phase, Sweep):
+            return phase
+        own = (Stream(name, "local", False) for name in drawn if name in names_read(phase.body))
+        return replace(phase, streams=(*phase.streams, *own))
+
+    return replace(plan, phases=tuple(map(with_streams, plan.phases)))
 
 
 @dataclass
@@ -75,6 +96,7 @@ class _Printer:
     kinds: Mapping[Ref, Kind]  # kinds before `coefficients_to_factors`
     form: PhaseSyntax
     whole: bool  # matrix ops take whole tensors: no blocks
+    undrawn: dict[str, Call]  # random numbers that no line printed so far draws
     reads: set[str] = field(default_factory=set)  # numbers read by the lines printed so far
 
     def lines(self) -> Iterator[str]:
@@ -88,6 +110,7 @@ class _Printer:
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
+                    yield from self._draw(phase)
                     plain = self._is_plain(phase)
                     yield from self._over_whole(phase) if plain else self._over_blocks(phase)
                     yield from self._completion(phase.reductions)
@@ -95,6 +118,13 @@ class _Printer:
                     yield from self._finish(body)
                 case MatrixCall():
                     yield from self._call(phase)
+
+    def _draw(self, sweep: Sweep) -> list[str]:
+        """Return the lines that draw the random numbers that a sweep is the first to read."""
+        read = names_read(sweep.body) & self.undrawn.keys()
+        own = {name: self.undrawn.pop(name) for name in sorted(read)}
+        self.reads |= read_by(own)
+        return self.form.draw(own)
 
     def _read(self, state: State) -> str:
         """Return the spelling that reads a row or column state, or a device scalar."""

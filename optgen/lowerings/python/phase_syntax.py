@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+from optgen.lowerings.python.random_calls import Drawn, draw_for_lists, draw_for_one
 from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.instructions import Instruction
 
@@ -19,7 +21,8 @@ class PhaseSyntax:
     over them. `read` and `write` read and write a row or column state; `read_wider` reads one in a
     rule that computes in a wider dtype. `read_number` and `write_number` do so for a device scalar.
     In these seven, `{0}` is the name and `{1}` its list. `count` is a last argument: the number of
-    tensors. `param` is the parameter whose properties are read. With `over_ranks`, other ranks must
+    tensors. `draw` returns the lines that draw random numbers. `param` is the parameter whose
+    properties are read. With `over_ranks`, other ranks must
     complete every reduction.
     """
 
@@ -37,6 +40,7 @@ class PhaseSyntax:
     count: str
     functions: dict[str, str]
     lines: Callable[[tuple[Instruction, ...]], list[str]]
+    draw: Callable[[Drawn], list[str]]
     in_lists: bool
     param: str = "params[0]"
     over_ranks: bool = False
@@ -57,6 +61,7 @@ ONE_TENSOR = PhaseSyntax(
     count="",
     functions={"sum": "total"},
     lines=forloop_lines,
+    draw=draw_for_one,
     in_lists=False,
 )
 TENSOR_LISTS = PhaseSyntax(
@@ -74,6 +79,7 @@ TENSOR_LISTS = PhaseSyntax(
     count=", len(params)",
     functions={"sum": "totals", "max_abs": "max_abses"},
     lines=foreach_lines,
+    draw=draw_for_lists,
     in_lists=True,
 )
 SHARDED = replace(
@@ -81,6 +87,7 @@ SHARDED = replace(
     loop="",
     blocks="list_chunks",
     blocked="",
+    draw=partial(draw_for_lists, given=", collectives"),
     param="collectives.whole",
     over_ranks=True,
 )

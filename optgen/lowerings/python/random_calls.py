@@ -45,7 +45,7 @@ def undefined_before_draw(plan: Plan, drawn: Drawn) -> list[str]:
     return [f"{name} = 0.0" for name in sorted(read_by(drawn) & assigned - always)]
 
 
-def draw_for_lists(drawn: Drawn, given: str) -> list[str]:
+def draw_for_lists(drawn: Drawn, given: str = "") -> list[str]:
     """Return the lines that draw numbers for a bucket; `given` are further arguments."""
     return [
         f"{plural(name)} = {call.op}({', '.join(['params', *_numbers(call)])}{given})"

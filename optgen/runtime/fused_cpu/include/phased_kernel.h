@@ -1,5 +1,6 @@
 // Entry header of fused C++ kernels for rules with phases: runs all tensors of a table through the
 // passes of their rules. Begin with the overview in elementwise_kernel.h.
+#include "optgen/runtime/fused_cpu/include/random_numbers.h"
 #include "optgen/runtime/fused_cpu/include/parallel_step.h"
 
 namespace optgen {

@@ -136,13 +136,17 @@ struct RandomPair16 {
     }
 };
 
+INLINE float number_at(const RandomKey& key, i64 place) { return random_number(key, place); }
+INLINE float number_at(const RandomKey16& key, i64 place) {
+    const u32 word = random_word16(key, place);
+    return float(place & 1 ? word >> 16 : word & 0xffff) * 0x1p-16f;
+}
+
 // Returns random numbers as random_numbers does, of 16 bits.
 template <class S>
 INLINE auto random_numbers16(i64 place, RandomKey16& key) {
-    if constexpr (LANES<ComputeType<S>> == 1) {
-        const u32 word = random_word16(key, place);
-        return ComputeType<S>(place & 1 ? word >> 16 : word & 0xffff) * ComputeType<S>(0x1p-16);
-    } else {
+    if constexpr (LANES<ComputeType<S>> == 1) return ComputeType<S>(number_at(key, place));
+    else {
         const RandomPair16 numbers = {random_words16(key, place)};
         if constexpr (DEINTERLEAVED<S>) return numbers;
         else return in_memory_order(numbers);
@@ -153,6 +157,24 @@ INLINE VectorPair rounded_at_random_to(VectorPair x, RandomPair16 chance, Vector
     if (eps.a[0] != float(BFLOAT16_EPS)) return rounded_at_random_to(x, VectorPair(chance), eps);
     const VectorBits below = ~chance.words;
     return {bfloat16_at_random(x.a, below & 0xffff), bfloat16_at_random(x.b, below >> 16)};
+}
+
+INLINE VectorPair number_pair(const RandomKey& key, i64 place) { return random_pair(key, place); }
+INLINE VectorPair number_pair(RandomKey16& key, i64 place) {
+    return RandomPair16{random_words16(key, place)};
+}
+// Fills an array with the random numbers of `place` and the places after it.
+template <class Key, class C>
+void draw_numbers(Key key, i64 place, i64 n, C* to) {
+    i64 i = 0;
+    if constexpr (sizeof(C) == sizeof(float)) {
+        if (place & 1 && n) to[i++] = number_at(key, place);
+        for (; i + 2 * VECTOR_LANES <= n; i += 2 * VECTOR_LANES) {
+            const VectorPair numbers = in_memory_order(number_pair(key, place + i));
+            __builtin_memcpy(to + i, &numbers, sizeof numbers);
+        }
+    }
+    for (; i < n; ++i) to[i] = number_at(key, place + i);
 }
 
 }  // namespace optgen

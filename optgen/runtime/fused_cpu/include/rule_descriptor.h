@@ -8,6 +8,7 @@ template <class C>
 struct RuleDescriptor {
     using Run = void (*)(
         const void* inputs, int step, i64 rows, i64 n, i64 pitch, const Pointer* at);
+    using Draw = void (*)(const void* inputs, int step, i64 place, i64 n, C* to);
 
     int streams, values, numbers, step_count, column_reductions;
     const Step* steps;
@@ -18,12 +19,23 @@ struct RuleDescriptor {
     Run vector_loop[2], scalar_loop[2];
     u64 element_streams; // streams that have a number for every element
     i64 element_bytes;   // bytes of one of these numbers
+    Draw draw;           // draws the random numbers of n places; null if the rule draws none
 
     template <class R, class S, class Lanes, bool EXPANDED>
     static void call_rule(
         const void* inputs, int step, i64 rows, i64 n, i64 pitch, const Pointer* at) {
         R::template run<S, Lanes, EXPANDED>(
             step, *static_cast<const LoopInputs<R>*>(inputs), rows, n, pitch, at);
+    }
+
+    template <class R>
+    static void call_draw(const void* inputs, int step, i64 place, i64 n, C* to) {
+        R::draw(step, *static_cast<const LoopInputs<R>*>(inputs), place, n, to);
+    }
+    template <class R>
+    static constexpr Draw draw_of() {
+        if constexpr (has_draw<R>()) return call_draw<R>;
+        else return nullptr;
     }
 
     i64 bytes(int v) const { return element_streams >> v & 1 ? element_bytes : i64(sizeof(C)); }
@@ -53,7 +65,7 @@ constexpr RuleDescriptor<C> DESCRIPTOR{
      RuleDescriptor<C>::template call_rule<R, S, Vectors, R::HAS_AXES>},
     {RuleDescriptor<C>::template call_rule<R, S, C, false>,
      RuleDescriptor<C>::template call_rule<R, S, C, R::HAS_AXES>},
-    element_streams<R>(), sizeof(S)};
+    element_streams<R>(), sizeof(S), RuleDescriptor<C>::template draw_of<R>()};
 
 template <class R, class C>
 const RuleDescriptor<C>& descriptor(const TensorPlan& plan) {
@@ -79,9 +91,9 @@ constexpr Footprint footprint(const Pass& pass) {
         if (!(pass.steps >> k & 1)) continue;
         result.touched |= R::STEPS[k].reads | R::STEPS[k].writes;
         if (R::STEPS[k].kind == Step::MAX) result.loops_only = false;
-        if (R::STEPS[k].kind != Step::LOOP) continue;
+        if (R::STEPS[k].kind > Step::DRAW) continue;
         result.written |= R::STEPS[k].writes;
-        ++result.loops;
+        result.loops += R::STEPS[k].kind == Step::LOOP;
     }
     return result;
 }

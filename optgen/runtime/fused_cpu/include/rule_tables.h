@@ -1,6 +1,6 @@
 // The tables that describe a rule with phases: its steps, and the passes that run steps together.
-// A step is a loop over elements, rows, columns or matrices, or a reduction. A pass runs some steps
-// on every tile of a tensor, and other steps once, after all tiles.
+// A step is a loop over elements, rows, columns or matrices, a reduction, or a draw of random
+// numbers. A pass runs some steps on every tile of a tensor, and other steps once, after all tiles.
 #include "optgen/runtime/fused_cpu/include/broadcast_reduce.h"
 
 namespace optgen {
@@ -16,7 +16,7 @@ auto with_compute_type(bool in_double, Make make) {
 struct Step {
     // The kinds from GROUP_SUM on reduce one number of each tensor over tensors of the step, in
     // place. The number after it is 1 if the tensor takes part, else 0.
-    enum Kind { LOOP, SUM, MAX, GROUP_SUM, GROUP_MAX, ALL_SUM, ALL_MAX } kind;
+    enum Kind { LOOP, DRAW, SUM, MAX, GROUP_SUM, GROUP_MAX, ALL_SUM, ALL_MAX } kind;
     int axes;          // of a loop's values, or of a reduction's result
     u64 reads, writes; // values, a bit each
     int number;        // index of a reduction among the reductions to the same axes
@@ -56,6 +56,14 @@ template <class R, class = void>
 constexpr bool STORES_NUMBERS = false;
 template <class R>
 constexpr bool STORES_NUMBERS<R, decltype(void(R::STORED_NUMBERS))> = true;
+
+// Tells whether a rule draws random numbers.
+template <class R>
+constexpr bool has_draw() {
+    for (const Step& step : R::STEPS)
+        if (step.kind == Step::DRAW) return true;
+    return false;
+}
 
 // Tells whether a rule reduces by a maximum; if none does, no code for it is compiled.
 template <class R>

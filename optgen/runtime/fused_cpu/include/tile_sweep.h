@@ -91,6 +91,9 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             if (step.kind == Step::LOOP) {
                 if (prefetches && loops > 1) prefetch_next(tile, loop_count++);
                 run_loop(k, step, tile, at);
+            } else if (step.kind == Step::DRAW) {
+                rule.draw(tensor.inputs, k, tile.element, tile.elements,
+                          at[__builtin_ctzll(step.writes)]);
             } else if (is_summed_in_loop(step)) {
                 if constexpr (HAS_AXES)
                     if (step.axes == ROW && !plan.is_complete(ROW)) Base::add_rows(step, tile, at);
