@@ -14,7 +14,7 @@ import torch
 
 from optgen.ir.evaluate import facts_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
-from optgen.ir.ops import OPS
+from optgen.ir.ops import OPS, RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 from optgen.ir.random_numbers import places
 from optgen.ir.state_values import dtype_of
@@ -133,9 +133,9 @@ class _Run:
                 return torch.tensor(self.value(asked) is None)
             case Call(word, _) if word in self.facts:
                 return number(self.facts[word])
-            case Call("random", args):
+            case Call(op, args) if op in RANDOM_OPS:
                 elements = places(self.values[self.algorithm.param])
-                return OPS["random"].meaning(elements, *map(self.value, args))
+                return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]
             case Call(word, args):

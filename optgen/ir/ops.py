@@ -248,9 +248,7 @@ PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 FACTS: tuple[str, ...] = ("factored", "tall")
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
-AXIS_REDUCTIONS: tuple[str, ...] = tuple(
-    op for op in REDUCTIONS if op.startswith(("row_", "col_"))
-)
+AXIS_REDUCTIONS: tuple[str, ...] = tuple(op for op in REDUCTIONS if op.startswith(("row_", "col_")))
 """Reductions to a number for each row or column."""
 
 MAXIMA: frozenset[str] = frozenset(("max_abs", "row_max_abs", "col_max_abs"))
@@ -297,7 +295,7 @@ CALLABLE: tuple[str, ...] = (
 """Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""How many of an op's first operands are conditions."""
+"""The number of an op's first operands that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
     op

@@ -288,8 +288,6 @@ def test_accumulated_gradients_are_clipped_together(lowering: str) -> None:
     [
         ("skip_nonfinite", "ema"),
         ("skip_nonfinite", "lookahead"),
-        ("clip_norm", "stochastic_rounding"),
-        ("trust_ratio", "stochastic_rounding"),
         ("ema", "schedule_free"),
     ],
 )

@@ -215,6 +215,22 @@ def test_stochastic_rounding_follows_its_seed(
     assert not any(map(torch.equal, first, other))
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) -> None:
+    rounding = modifier("stochastic_rounding")
+    found = []
+    for chosen in ([rounding], [modifier("clip_norm")(1e9), rounding]):
+        params = parameters(dtype=torch.bfloat16)
+        cls: Any = compose(optim.SGD, *chosen)
+        optimizer = cls(in_groups(params), momentum=0.9)
+        for seed in range(STEPS):
+            give_gradients(params, seed)
+            with use_lowering(lowering):
+                optimizer.step()
+        found.append(torch.cat([param.detach().flatten() for param in params]))
+    assert (found[0] == found[1]).double().mean() > 0.99
+
+
 @outside_interpreter
 def test_stochastic_rounding_has_the_same_bits_everywhere(start: Tensor, gradients: Tensor) -> None:
     found = [draw(3, lowering, start, gradients) for lowering in LOWERINGS]

@@ -54,8 +54,9 @@ def test_shards_are_compensated_as_the_whole(dtype: torch.dtype, lowering: str) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_shards_draw_the_numbers_of_the_whole(dtype: torch.dtype) -> None:
-    for found in pair.run(_trained, "stochastic_adamw", dtype, "foreach"):
+@pytest.mark.parametrize("name", ["stochastic_adamw", "normalized_at_random"])
+def test_shards_draw_the_numbers_of_the_whole(name: str, dtype: torch.dtype) -> None:
+    for found in pair.run(_trained, name, dtype, "foreach"):
         found.pop("explained")
         assert {key: far for key, far in found.items() if far} == {}
 

@@ -112,7 +112,7 @@ def draw(
         dense=lot.random() < 0.4,
     )
     draft.required = draft.family == "axes" and lot.random() < 0.5
-    draft.draws = draft.family == "elements" and draft.counts and lot.random() < 0.25
+    draft.draws = draft.family != "axes" and draft.counts and lot.random() < 0.25
     apart = Random(f"{seed} squares")  # so that all other rules stay as they are
     draft.squares = draft.family == "axes" and apart.random() < 0.4
     apart = Random(f"{seed} thin")

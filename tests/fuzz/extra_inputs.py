@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.expressions import Expressions, Known
-from fuzz.grammar import DRAWS
 from optgen.ir.algorithm import Algorithm
 
 NAME, KEY = "hz", "extra"
@@ -37,7 +36,7 @@ def drawn(seed: str | int, text: str) -> str:
         lot,
         Known(numbers=numbers, tensors=["g", "p", NAME]),
         nasty=lot.random() < 0.4,
-        reduces=not DRAWS.search(text) and lot.random() < 0.3,
+        reduces=lot.random() < 0.3,
         conditions=[f for f in ("fa", "fb") if f in declared] or ["0.5 > 0"],
     )
     without = Expressions(

@@ -12,8 +12,6 @@ A letter after `$` stands for an expression, the same one wherever it stands in 
 Values stay moderate: operands of roots are not negative, and most divisors keep away from 0.
 """
 
-import re
-
 TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
 ODD_CONSTANTS = (
     "0", "-1", "-0.5", "2*3", "1 - 1", "-(-2)", "1/3", "2**-3", "5 % 3", "-0.0", "7e-1", "abs(2*3)",
@@ -79,8 +77,7 @@ RANDOM = (
     "(2 * random(t, $n * 100) - 1)", "(random16(2, $n * 9) - 0.5)",
     "rounded_down($a + random(1, 2) * 0.5)", "rounded_at_random($a, random16(3, t))",
 )  # fmt: skip
-"""Only in elementwise rules that count steps."""
-DRAWS = re.compile(r"\brandom(16)?\(")
+"""Only in rules that count steps and have no rows, columns and matrices."""
 
 WITH_LATES = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",

@@ -9,8 +9,6 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from fuzz.grammar import DRAWS
-
 if TYPE_CHECKING:
     from fuzz.trial import Setting
 
@@ -42,7 +40,7 @@ def with_axes(setting: Setting) -> Setting:
 def drawn(seed: str | int, text: str) -> str:
     """Return the text with such reductions, if the rule can have them."""
     lot = Random(f"wide {seed}")
-    if lot.random() > 0.2 or DRAWS.search(text):
+    if lot.random() > 0.2:
         return text
     text = _with_scopes(lot, text)
     if _MATRICES.search(text) and lot.random() < 0.5:

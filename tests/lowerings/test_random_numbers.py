@@ -70,6 +70,38 @@ def test_numbers_are_those_of_the_rule(op: str, dtype: torch.dtype, form: str) -
             )
 
 
+REDUCING = '''from optgen.spec import *
+
+@optimizer()
+def Reducing(
+    p, g, t, /, m=state("m"), a=state("a"), largest=state("largest", shape="scalar"),
+    k=state("stream", shape="scalar", init="index"), *, lr=hyper(0.1), seed=hyper(3),
+):
+    """Numbers that a sum reads, numbers after it, and both in one sweep."""
+    a = random(seed, k)
+    largest = maximum(0.5 * largest, max_abs(g * a))
+    g = g * minimum(1 / norm(g * random16(seed, 5), over="all"), 1)
+    m = 0.5 * m + g / largest * (random16(seed, k) + 0.5)
+    p = rounded_at_random(p - lr * g / rms(g), random16(seed, k))
+'''
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rule_that_draws_may_reduce(dtype: torch.dtype, form: str) -> None:
+    spec, eps = Spec("Reducing", REDUCING, "reducing.py", 1), torch.finfo(dtype).eps
+    for step in steps_beside_the_oracle(spec, form, dtype, count=3):
+        assert torch.equal(step.state["a"].double(), step.expected_state["a"])
+        for key in ("m", "largest"):
+            found, expected = step.state[key].double(), step.expected_state[key]
+            torch.testing.assert_close(found, expected, rtol=2 * eps, atol=1e-6)
+        same = (step.param.double() == step.expected_param).double().mean()
+        assert same > (0.998 if dtype == torch.bfloat16 else 0.0)
+        torch.testing.assert_close(
+            step.param.double(), step.expected_param, rtol=2 * eps, atol=1e-6
+        )
+
+
 THREE_STREAMS = '''from optgen.spec import *
 
 @optimizer()
@@ -83,14 +115,16 @@ def Three(p, g, t, /, m=state("m"), *, lr=hyper(0.1)):
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [(17,), (100,), (333, 1001), (1500, 2000)])
+@pytest.mark.parametrize("reduced", ["", " * norm(g)"])
 def test_places_are_counted_on_from_strip_to_strip(
-    size: tuple[int, ...], dtype: torch.dtype
+    reduced: str, size: tuple[int, ...], dtype: torch.dtype
 ) -> None:
+    text = THREE_STREAMS.replace("lr * g", f"lr * g{reduced}")
     made = []
     for lowering in ("forloop", "fused_cpu"):
         param = torch.zeros(size, dtype=dtype, requires_grad=True)
         param.grad = torch.zeros_like(param)
-        optimizer: Any = optgen.load(Spec("Three", THREE_STREAMS, "three.py", 1))([param])
+        optimizer: Any = optgen.load(Spec("Three", text, "three.py", 1))([param])
         with use_lowering(lowering):  # type: ignore[arg-type]
             optimizer.step()
         made.append(optimizer.state[param]["m"])

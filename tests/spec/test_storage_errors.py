@@ -30,7 +30,7 @@ CASES = {
     "random of a tensor": spec("p = p - lr * random(g, 1)"),
     "random of a sum": spec("p = p - lr * g * random(1, sum(g))"),
     "random without a step count": spec("p = p - lr * g * random(1, 2)", inputs="p, g"),
-    "random beside a sum": spec("p = p - lr * g * random(1, 2) / norm(g)"),
+    "random beside a sum of rows": spec(MATRIX, "p = p - lr * g * random(1, 2) / row_norm(g)"),
     "random beside a fact": spec(
         "if factored(p):", "    p = p - lr * g * random(1, 2)", "else:", f"    {UPDATE}"
     ),

@@ -73,10 +73,6 @@ CASES = {
     "as a condition": spec('if norm(g, over="all") > 1:', "    g = g / 2", UPDATE),
     "a group's state as a condition": spec("if d > 1:", "    d = d / 2", UPDATE, states=GROUP),
     "in a function": FUNCTION,
-    "beside random numbers": spec('p = p - lr * g * random(1, 2) / norm(g, over="all")'),
-    "a group's state beside random numbers": spec(
-        "d = 2 * d", "p = p - lr * d * g * random(1, 2)", states=GROUP
-    ),
     "for sparse gradients": spec(
         'p = p - lr * g / norm(g, over="all")', decorator='@optimizer(gradient="rows")'
     ),

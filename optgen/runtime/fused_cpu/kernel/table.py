@@ -17,7 +17,7 @@ from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
 
 SHAPE = 4
-"""How many numbers describe a parameter's shape: dimensions, matrices, rows, columns."""
+"""The number of numbers that describe a parameter's shape: dimensions, matrices, rows, columns."""
 
 
 class _Table(ctypes.Structure):
