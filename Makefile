@@ -103,12 +103,13 @@ test-wheel: dist ## the wheel with torch 2.13.0, on each supported Python that i
 	release/test_wheel.sh
 
 # Credentials: TWINE_PASSWORD (a token), or TWINE_USERNAME and TWINE_PASSWORD. DRY_RUN=1 needs none.
+UPLOAD = TWINE_USERNAME=$${TWINE_USERNAME:-__token__} $(RELEASE)/bin/twine upload --non-interactive \
+	--config-file /dev/null --disable-progress-bar dist/*
 publish: ## check the last commit and its tag, build, test the wheel, upload dist/
 	$(PYTHON) release/check_commit.py
 	@$(if $(DRY_RUN),,: "$${TWINE_PASSWORD:?is not set: set it to a token, or run make publish DRY_RUN=1}")
 	$(MAKE) test-dist test-wheel
-	$(if $(DRY_RUN),# not run: )TWINE_USERNAME=$${TWINE_USERNAME:-__token__} $(RELEASE)/bin/twine upload \
-		--non-interactive --config-file /dev/null --disable-progress-bar dist/*
+	$(if $(DRY_RUN),@echo 'a dry run ends here; not run: $(UPLOAD)',$(UPLOAD))
 
 clean: ## what is made here and ignored by git
 	git clean -fdX --quiet
