@@ -5,13 +5,15 @@ BIN := $(abspath $(VENV))/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python $(INSTALL)
 FRAMEWORKS ?= .venv-frameworks
+RELEASE ?= .venv-release
 TORCH ?= 2.13.0
 ENVIRONMENTS ?= $(HOME)/.cache/optgen-environments
 OTHER = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
 
-.PHONY: demo test check tests fuzz compositions verify evidence test-torch test-frameworks format types bench docs clean
+.PHONY: demo test check tests fuzz compositions verify evidence test-torch test-frameworks format types bench docs \
+	dist test-dist test-wheel publish clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build
@@ -76,6 +78,39 @@ docs: $(VENV)/installed-docs build/docs/node_modules/installed ## the documentat
 docs-serve: docs ## the same, in a browser: PORT=8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs/site $(or $(PORT),8000)
 
+# Files, modes and times are the last commit's, whatever the tree holds. The archive of the source is
+# built first, and the wheel from it.
+EXPORT = git -c tar.umask=0022 archive HEAD | tar -xm -C
+BUILD = umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	$(RELEASE)/bin/python -m build --quiet --no-isolation --outdir
+
+dist: $(RELEASE)/installed ## sdist and wheel of the last commit, in dist/
+	@rm -rf dist build/dist && mkdir -p build/dist
+	@umask 022 && $(EXPORT) build/dist
+	$(BUILD) dist build/dist
+	$(RELEASE)/bin/twine check --strict dist/*
+
+AGAIN = build/dist-again/in/another/folder
+test-dist: dist ## another build has the same bytes, and so has a wheel without the archive
+	@rm -rf build/dist-again && mkdir -p $(AGAIN)
+	@umask 022 && $(EXPORT) $(AGAIN)
+	$(BUILD) build/dist-again/both $(AGAIN)
+	$(BUILD) build/dist-again/wheel --wheel $(AGAIN)
+	diff -r dist build/dist-again/both
+	cmp dist/*.whl build/dist-again/wheel/*.whl
+
+test-wheel: dist ## the wheel with torch 2.13.0, on each supported Python that is here
+	release/test_wheel.sh
+
+# Credentials: TWINE_PASSWORD (a token), or TWINE_USERNAME and TWINE_PASSWORD. DRY_RUN=1 needs none.
+UPLOAD = TWINE_USERNAME=$${TWINE_USERNAME:-__token__} $(RELEASE)/bin/twine upload --non-interactive \
+	--config-file /dev/null --disable-progress-bar dist/*
+publish: ## check the last commit and its tag, build, test the wheel, upload dist/
+	$(PYTHON) release/check_commit.py
+	@$(if $(DRY_RUN),,: "$${TWINE_PASSWORD:?is not set: set it to a token, or run make publish DRY_RUN=1}")
+	$(MAKE) test-dist test-wheel
+	$(if $(DRY_RUN),@echo 'a dry run ends here; not run: $(UPLOAD)',$(UPLOAD))
+
 clean: ## what is made here and ignored by git
 	git clean -fdX --quiet
 
@@ -106,6 +141,12 @@ $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/framework
 		|| $(FRAMEWORKS)/bin/python $(INSTALL) torch
 	@DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/python $(INSTALL) \
 		--constraint tests/frameworks/constraints.txt --editable .[frameworks]
+	@touch $@
+
+$(RELEASE)/installed: constraints.txt
+	@echo "making $(RELEASE): build and twine, some seconds …"
+	@$(PYTHON) -m venv $(RELEASE)
+	@$(RELEASE)/bin/python $(INSTALL) build setuptools twine
 	@touch $@
 
 # A venv for each version of torch and of Python, outside the checkout: most bring gigabytes of CUDA.

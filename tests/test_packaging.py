@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+import optgen
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
@@ -142,6 +144,19 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
 
     assert names == shipped()
+
+
+def test_wheel_says_its_version_and_licence(wheel: Path) -> None:
+    """The version of the package is the only one, and pip sees nothing else about it."""
+    info = f"optgen-{optgen.__version__}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        names = {n for n in archive.namelist() if ".dist-info/" in n}
+        metadata = archive.read(f"{info}/METADATA").decode().splitlines()
+
+    kept = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
+    assert names == {f"{info}/{name}" for name in kept}
+    assert f"Version: {optgen.__version__}" in metadata
+    assert "License-Expression: MIT" in metadata
 
 
 def test_wheel_trains_without_the_generator(trainer: Path, tmp_path: Path) -> None:

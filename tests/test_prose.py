@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDERS = (
     *("optgen", "generated", "templates", "specs", "tests"),
-    *("benchmarks", "examples", "docs/website"),
+    *("benchmarks", "examples", "docs/website", "release"),
 )
 RIDDLES = ("What", "Where", "Who", "Of", "How", "Which", "Whether", "Why", "The same")
 """No docstring begins with these words: its subject would come late, or not at all."""

@@ -1,0 +1,92 @@
+"""Try an installed wheel: train beside torch.optim, then build and load a rule of one's own.
+
+`release/test_wheel.sh` runs this file in an empty folder, which is on the path of Python.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import optgen
+import optgen.optim
+
+RULE = '''from optgen.spec import hyper, optimizer, state
+
+
+@optimizer(paper="https://arxiv.org/abs/0000.00000")
+def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyper(0.9, ge=0)):
+    """A heavy ball."""
+    b = beta * b + g
+    p = p - lr * b
+'''
+
+
+def trained(
+    make: type[torch.optim.Optimizer], lowering: str = "", **options: float
+) -> torch.Tensor:
+    """Return all parameters of a small model after five steps."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    inputs, optimizer = torch.randn(32, 8), make(model.parameters(), **options)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        if lowering:
+            with optgen.use_lowering(lowering):
+                optimizer.step()
+        else:
+            optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def command(*arguments: str) -> str:
+    """Return what the command `optgen` of this environment prints."""
+    program = Path(sys.executable).parent / "optgen"
+    return subprocess.run(
+        [program, *arguments], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+def try_package() -> None:
+    """Check that the package is the installed one, and that its version is the wheel's."""
+    assert Path(optgen.__file__).is_relative_to(sys.prefix), optgen.__file__
+    assert optgen.__version__ == importlib.metadata.version("optgen")
+    assert command("--version") == f"optgen {optgen.__version__}\n"
+
+
+def try_training() -> None:
+    """Compare three lowerings with torch's own classes."""
+    for name, options in (("AdamW", {"lr": 1e-2}), ("SGD", {"lr": 0.1, "momentum": 0.9})):
+        wanted = trained(getattr(torch.optim, name), **options)
+        for lowering in ("forloop", "foreach", "fused_cpu"):
+            found = trained(getattr(optgen.optim, name), lowering, **options)
+            torch.testing.assert_close(found, wanted)
+
+
+def try_own_rule() -> None:
+    """Write a rule, run the commands on it, and compare its classes with torch's SGD."""
+    Path("heavy.py").write_text(RULE)
+    assert "AdamW" in command("list")
+    assert "momentum_buffer" in command("show", "heavy.py")
+    command("check", "heavy.py", "--compile")
+    command("build", "heavy.py", "--out", "mine")
+    command("build", "heavy.py", "--out", "mine", "--check")
+    wanted = trained(torch.optim.SGD, lr=0.1, momentum=0.9)
+    for heavy in (importlib.import_module("mine.heavy").Heavy, optgen.load("heavy.py")):
+        for lowering in ("forloop", "foreach", "fused_cpu"):
+            torch.testing.assert_close(trained(heavy, lowering, lr=0.1, beta=0.9), wanted)
+
+
+if __name__ == "__main__":
+    try_package()
+    try_training()
+    try_own_rule()
+    python, version = platform.python_version(), torch.__version__
+    print(f"optgen {optgen.__version__} works with Python {python} and torch {version}")
