@@ -22,6 +22,7 @@ LAW: dict[str, set[str]] = {
     "jit": {"spec", "emit", "runtime", "ir", "templates", "specs"},
     "compositions": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compositions", "spec"},
+    "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "__version__", *TRAINING},
     "cli": {
