@@ -77,7 +77,7 @@ def allowed(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING:
         return first in TRAINING_LIBRARIES
-    if part == "verification":
+    if part in {"amp", "verification"}:
         return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}
