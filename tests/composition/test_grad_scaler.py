@@ -128,7 +128,9 @@ def test_a_run_without_fused_is_that_of_torchs_scaler(dtype: torch.dtype) -> Non
     assert_same(ours[2:], theirs[2:])
     for (params, packed, of_scaler), (others, _, of_theirs) in zip(ours[:2], theirs, strict=False):
         assert_same([params, of_scaler], [others, of_theirs])
-        assert not any(value.any() for state in packed["state"].values() for value in state.values())
+        assert not any(
+            value.any() for state in packed["state"].values() for value in state.values()
+        )
 
 
 @outside_interpreter
