@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from optgen import keyed, modifiers, optim, spec
+    from optgen import amp, keyed, modifiers, optim, spec
     from optgen.compositions import compose
     from optgen.jit import load
     from optgen.runtime import GeneratedOptimizer
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "GeneratedOptimizer",
+    "amp",
     "compose",
     "explain",
     "keyed",
@@ -37,7 +38,7 @@ _HOME = {
     "load": "optgen.jit",
     "use_lowering": "optgen.runtime.use_lowering",
 }
-_PACKAGES = ("keyed", "modifiers", "optim", "spec")
+_PACKAGES = ("amp", "keyed", "modifiers", "optim", "spec")
 
 # In a checkout, specs/, templates/ and generated/ are beside this package; installed, inside it.
 _checkout = Path(__file__).resolve().parent.parent

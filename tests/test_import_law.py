@@ -22,6 +22,7 @@ LAW: dict[str, set[str]] = {
     "jit": {"spec", "emit", "runtime", "ir", "templates", "specs"},
     "compositions": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compositions", "spec"},
+    "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "__version__", *TRAINING},
     "cli": {
@@ -76,7 +77,7 @@ def allowed(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING:
         return first in TRAINING_LIBRARIES
-    if part == "verification":
+    if part in {"amp", "verification"}:
         return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}

@@ -61,6 +61,7 @@ def references() -> tuple[Reference, ...]:
     return (
         _reference("optgen", tops),
         _reference("optgen.optim", mirror, _optimizers()),
+        _reference("optgen.amp", ("GradScaler",)),
         _reference("optgen.modifiers", ("load", "quantized", "state_dtype"), _MODIFIERS),
         _reference("optgen.optim.lr_scheduler", _names("optgen.optim.lr_scheduler"), _SCHEDULERS),
         _reference("optgen.optim.swa_utils", averages),

@@ -12,6 +12,7 @@ from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
 from optgen.runtime.batch.group_states import adopt_group_states
+from optgen.runtime.batch.shared_check import report_skip
 from optgen.runtime.batch.view_checks import check_added_group, check_views
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
@@ -90,6 +91,9 @@ class GeneratedOptimizer(LightOptimizer):
             if not self.state and called_to_init_state():
                 self._create_state(lambda param: param.requires_grad, ahead=False)
                 self._context.placeholders = placeholders_of(self.state)
+            elif self._context.skip_report:
+                with report_skip(self, self._context.skip_report):
+                    dispatch.step(self)
             else:
                 dispatch.step(self)
         finally:

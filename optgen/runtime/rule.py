@@ -135,6 +135,7 @@ class Rule:
     ranked: bool = False  # it has matrices of the rank, which is a group value
     wide: bool = False  # it reduces over several parameters, which take each step together
     zero_grad: bool = False  # a step leaves the gradients at zero
+    skip_count: str = ""  # the only state that changes if a gradient is not finite: it counts
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults

@@ -24,6 +24,7 @@ from optgen.passes.one_sweep import codes_readers
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.scatter_add import is_scatter_add
+from optgen.passes.skip_count import skip_count
 from optgen.passes.specialize_shape import facts_asked
 
 
@@ -109,6 +110,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "ranked": "True" if algorithm.has_rank else "",
         "wide": "True" if algorithm.is_wide else "",
         "zero_grad": "True" if algorithm.zero_grad else "",
+        "skip_count": _unless("", skip_count(algorithm)),
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "optional": _pairs(keys_that_torch_lacks(algorithm) | _unset_flags(algorithm)),

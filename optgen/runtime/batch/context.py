@@ -26,6 +26,13 @@ class CachedStep(Protocol):
 
 
 @dataclass(eq=False, slots=True)
+class SkipReport:
+    """The answer of a step to a gradient scaler: whether a gradient was not finite."""
+
+    skipped: bool = False
+
+
+@dataclass(eq=False, slots=True)
 class StepContext:
     """The batches of the last step, and the states to restore if the current step fails."""
 
@@ -36,6 +43,7 @@ class StepContext:
     cached: CachedStep | None = None  # set if one backend took the whole step
     given: dict[str, Any] = field(default_factory=dict)  # extra inputs of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group identity
+    skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""

@@ -133,8 +133,6 @@ class CachedDenseStep:
         if len(groups) != len(self._values) or not self._read_groups(groups):
             return False
         self._table.set_scale(optimizer)
-        if self._kernel.rule.wide and self._table.struct.grad_scale:
-            return False  # gradients are unscaled before such a step
         if self._cells and not self._cells.load(groups):
             return False
         current = threads.current()

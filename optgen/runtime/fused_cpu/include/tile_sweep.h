@@ -153,6 +153,11 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             for (i64 c = 0; c < n; c += plan.tile_elements) {
                 const i64 first = tile.element + r * plan.columns + c;
                 const i64 m = min(plan.tile_elements, n - c);
+                if (tensor.dtype(1) == DTYPE<C>) {
+                    C* const stored = static_cast<C*>(tensor.address(1)) + first;
+                    for (i64 i = 0; i < m; ++i) stored[i] /= scale;
+                    continue;
+                }
                 read<COMPILED_DTYPES>(tensor.dtype(1), tensor.address(1), first, m, grads);
                 for (i64 i = 0; i < m; ++i) grads[i] /= scale;
                 write<COMPILED_DTYPES>(tensor.dtype(1), grads, tensor.address(1), first, m);

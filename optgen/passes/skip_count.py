@@ -1,0 +1,76 @@
+"""Tell whether a rule leaves out steps with gradients that are not finite, and which state counts.
+
+Such a rule looks at all gradients anyway. So a gradient scaler need not look at them too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns
+from optgen.ir.whole_matrices import why_uncut
+
+
+def skip_count(algorithm: Algorithm) -> str:
+    """Return the key of the state that counts steps left out; "" unless all of this holds.
+
+    * The rule computes `finite = 0 * max_abs(g, over="all") == 0` from the gradient as it is.
+    * The rule assigns `where(finite, s, s + 1)` to one scalar state `s`, outside of branches.
+    * Everything else that the rule assigns to the parameter `p` or to a state is
+      `where(finite, x, p)`, for any `x`.
+    * No state has codes of 8 bits, which change when they are stored again.
+    * The rule is cut into sweeps. Decompositions of matrices with NaN raise errors.
+    """
+    if algorithm.step is None or algorithm.counter != "tensor" or algorithm.has_codes:
+        return ""
+    if why_uncut(algorithm):
+        return ""
+    keys = (_counted(algorithm, finite) for finite in _finite(algorithm))
+    return next(filter(None, keys), "")
+
+
+def _finite(algorithm: Algorithm) -> Iterator[Ref]:
+    """Yield the names that are true if all gradients are finite, as the rule finds them."""
+    times = Counter(each.target.name for each in assigns(algorithm.rule))
+    grad = Ref(algorithm.grad)
+    largest = Call("all_max", (Call("max_abs", (grad,)),))
+    maxima: list[Expr] = []
+    for statement in algorithm.rule:
+        if grad in (each.target for each in assigns((statement,))):
+            return
+        if isinstance(statement, Assign) and times[statement.target.name] == 1:
+            if statement.value == largest:
+                maxima.append(statement.target)
+            elif any(statement.value == _is_finite(each) for each in maxima):
+                yield statement.target
+
+
+def _is_finite(number: Expr) -> Expr:
+    return Call("==", (Call("*", (Const(0), number)), Const(0)))
+
+
+def _counted(algorithm: Algorithm, finite: Ref) -> str:
+    """Return the key of the state that counts steps in which `finite` is false; "" for none.
+
+    It is also "" if such a step changes anything else.
+    """
+    kept = {algorithm.param, *(state.symbol for state in algorithm.states)}
+    changes = [each for each in assigns(algorithm.rule) if each.target.name in kept]
+    changes = [each for each in changes if not _is_guarded(each, finite)]
+    if len(changes) != 1 or changes[0] not in algorithm.rule:
+        return ""
+    counter = changes[0].target
+    state = algorithm.state(counter.name)
+    counted = Call("where", (finite, counter, Call("+", (counter, Const(1)))))
+    counts = state and state.shape == "scalar" and not state.of_group
+    return state.key if state and counts and changes[0].value == counted else ""
+
+
+def _is_guarded(change: Assign, finite: Ref) -> bool:
+    """Tell whether the target keeps its value if `finite` is false."""
+    match change.value:
+        case Call("where", (condition, _, old)):
+            return condition == finite and old == change.target
+    return False

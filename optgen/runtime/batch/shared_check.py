@@ -1,0 +1,73 @@
+"""Share one check of all gradients between a step and a gradient scaler.
+
+A rule with a `skip_count` checks all gradients, and counts the steps that it leaves out. A gradient
+scaler can ask the step whether it was left out, instead of checking the gradients too. The scaler
+then counts the step as one that never happened. So both counts of the step are undone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.context import SkipReport, Stepping
+from optgen.runtime.protocols import Optimized
+
+
+def can_share(optimizer: Optimized) -> bool:
+    """Tell whether the next step can tell a gradient scaler if all gradients are finite."""
+    if not optimizer.rule.skip_count or _first_with_gradient(optimizer) is None:
+        return False
+    modes = ("capturable", "differentiable")  # a step in these modes is not undone
+    return not any(group.get(mode) for group in optimizer.param_groups for mode in modes)
+
+
+@contextmanager
+def shared_check(optimizer: Any, scale: Tensor) -> Iterator[SkipReport]:
+    """Have the steps in this context divide gradients by a scale, and report if they are skipped.
+
+    A skipped step changes nothing, and is not counted. `can_share` must be true.
+    """
+    given = getattr(optimizer, "grad_scale", None)
+    report = optimizer._context.skip_report = SkipReport()
+    optimizer.grad_scale = scale if given is None else scale * given
+    try:
+        yield report
+    finally:
+        del optimizer.grad_scale
+        optimizer._context.skip_report = None
+
+
+@contextmanager
+def report_skip(optimizer: Stepping, report: SkipReport) -> Iterator[None]:
+    """Report whether the rule leaves out the step in this context, and then undo its counts."""
+    first = _first_with_gradient(optimizer)
+    before = _skip_count(optimizer, first)
+    yield
+    if first is not None and _skip_count(optimizer, first) != before:
+        report.skipped = True
+        _uncount(optimizer)
+
+
+def _first_with_gradient(optimizer: Optimized) -> Tensor | None:
+    """Return the first parameter that takes part in the next step."""
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    return next((param for param in params if param.grad is not None), None)
+
+
+def _skip_count(optimizer: Optimized, param: Tensor | None) -> float:
+    """Return how many steps of a parameter were skipped."""
+    states = optimizer.state.get(param, {}) if param is not None else {}
+    return float(states.get(optimizer.rule.skip_count, 0.0))
+
+
+@torch.no_grad()
+def _uncount(optimizer: Optimized) -> None:
+    """Take back the last step from the counts of all parameters that took part in it."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.grad is not None:
+                for key in ("step", optimizer.rule.skip_count):
+                    optimizer.state[param][key].sub_(1)

@@ -1,0 +1,61 @@
+"""Test optgen.amp.GradScaler on shards: equal to torch's scaler, on both ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from distributed.cases import SHARED, difference, share
+from torch import distributed, nn
+
+from optgen import amp, compose, modifiers, use_lowering
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+
+PLACED = [(shape, how) for shape, how in SHARED if how]  # torch's scaler takes no plain ones too
+
+
+def _trained(kind: Any, lowering: str, mesh: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Return parameters, states and scaler; a gradient overflows on one rank in steps 0 and 3."""
+    torch.manual_seed(3)
+    cls: Any = compose("adamw", modifiers.clip_norm(0.5), modifiers.skip_nonfinite)
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in PLACED]
+    params = [nn.Parameter(share(v, how, mesh)) for v, (_, how) in zip(drawn, PLACED, strict=True)]
+    optimizer = cls([{"params": params[:4]}, {"params": params[4:], "lr": 0.05}], fused=True)
+    scaler = kind("cpu", init_scale=8.0, growth_interval=2)
+    scaler.scale(torch.zeros(()))
+    for step in range(6):
+        for param, value, (_, how) in zip(params, drawn, PLACED, strict=True):
+            grad = scaler.get_scale() * torch.cos(value * (step + 1))
+            if step in (0, 3) and param is params[1]:
+                grad.view(-1)[0] = torch.inf
+            param.grad = share(grad, how, mesh)
+        with use_lowering(lowering):
+            scaler.step(optimizer)
+        scaler.update()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return params, states, scaler.state_dict()
+
+
+def _compared(rank: int, lowering: str) -> tuple[float, bool, float, float]:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    ours, theirs = (_trained(k, lowering, mesh) for k in (amp.GradScaler, torch.amp.GradScaler))
+    wrong = 0.0
+    for mine, other in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
+        a, b = (each.detach() for each in (mine, other))
+        a, b = (each.full_tensor() if hasattr(each, "full_tensor") else each for each in (a, b))
+        wrong = max(wrong, difference(a, b)) if a.numel() else wrong
+    counts = [float(value) for value in ours[1] if value.dim() == 0]
+    return wrong, ours[2] == theirs[2], max(counts), ours[2]["scale"]
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_shards_follow_torchs_scaler(lowering: str) -> None:
+    for wrong, same_scaler, steps, scale in pair.run(_compared, lowering):
+        assert wrong == 0
+        assert same_scaler
+        assert steps == 4
+        assert scale == 8.0

@@ -1,0 +1,64 @@
+"""Test which rules are known to leave out steps with gradients that are not finite."""
+
+import pytest
+
+from optgen.passes.skip_count import skip_count
+from optgen.spec import Spec
+from optgen.spec.read_spec import read_spec
+
+RULE = '''
+from optgen.spec import *
+
+@optimizer(gradient="dense")
+def Tried(
+    p, g, t, /, m=state("m"), s=state("left_out", shape="scalar"), k=state("k", shape="scalar"), *,
+    lr=hyper(0.1)
+):
+    """A rule."""
+    {}
+'''
+FINITE = 'finite = 0 * max_abs(g, over="all") == 0'
+COUNT = "s = where(finite, s, s + 1)"
+MEAN = "m = where(finite, 0.9 * m + g, m)"
+STEP = "p = where(finite, p - lr * m, p)"
+OTHER = "k = where(finite, k, k)"
+LINES = (FINITE, COUNT, MEAN, STEP, OTHER)
+
+KNOWN = {
+    "as composed": LINES,
+    "in another order": (FINITE, OTHER, MEAN, STEP, COUNT),
+    "a branch": (FINITE, COUNT, MEAN, OTHER, f"if lr > 1:\n        {STEP}"),
+    "a copy of the gradient changes": (FINITE, "g = g * 2", COUNT, MEAN, STEP, OTHER),
+}
+UNKNOWN = {
+    "a state changes anyway": (FINITE, COUNT, "m = 0.9 * m + g", STEP, OTHER),
+    "the parameter changes anyway": (FINITE, COUNT, MEAN, OTHER, STEP, "p = p - lr * p"),
+    "the state becomes another value": (FINITE, COUNT, "m = where(finite, g, g)", STEP, OTHER),
+    "nothing counts": (FINITE, "s = where(finite, s, s)", MEAN, STEP, OTHER),
+    "it counts otherwise": (FINITE, "s = where(finite, s, s + 2)", MEAN, STEP, OTHER),
+    "it counts taken steps": (FINITE, "s = where(finite, s + 1, s)", MEAN, STEP, OTHER),
+    "two states count": (*LINES[:-1], "k = where(finite, k, k + 1)"),
+    "large gradients are left out": ('finite = max_abs(g, over="all") < 10', *LINES[1:]),
+    "of the parameter": ('finite = 0 * max_abs(p, over="all") == 0', *LINES[1:]),
+    "of its own gradient": ("finite = 0 * max_abs(g) == 0", *LINES[1:]),
+    "of a sum": ('finite = 0 * sum(g, over="all") == 0', *LINES[1:]),
+    "the gradient has changed": ("g = where(abs(g) < 10, g, 0)", *LINES),
+    "the gradient has changed in a branch": ("if lr > 1:\n        g = 0 * m", *LINES),
+    "the condition changes": (FINITE, COUNT, "finite = sum(m) > 0", *LINES[2:]),
+}
+
+
+def count_of(lines: tuple[str, ...]) -> str:
+    spec = Spec("Tried", RULE.format("\n    ".join(lines)), "<tried>", 1)
+    (algorithm, *_) = read_spec(spec)
+    return skip_count(algorithm)
+
+
+@pytest.mark.parametrize("lines", KNOWN.values(), ids=KNOWN)
+def test_known(lines: tuple[str, ...]) -> None:
+    assert count_of(lines) == "left_out"
+
+
+@pytest.mark.parametrize("lines", UNKNOWN.values(), ids=UNKNOWN)
+def test_unknown(lines: tuple[str, ...]) -> None:
+    assert not count_of(lines)
