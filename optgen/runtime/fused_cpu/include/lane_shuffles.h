@@ -1,4 +1,4 @@
-// Shuffles of a vector's float32 lanes.
+// Shuffles of a vector's lanes of 32 bits.
 #include "optgen/runtime/fused_cpu/include/simd.h"
 
 namespace optgen {
@@ -22,13 +22,14 @@ INLINE VectorMask lane_indices(const int* numbers) {
     return found;
 }
 
-// Picks lanes from two vectors side by side.
-INLINE Vector shuffled(Vector x, Vector y, VectorMask lanes) {
+// Picks lanes from two vectors side by side. V is a vector of floats or of words.
+template <class V>
+INLINE V shuffled(V x, V y, VectorMask lanes) {
 #ifdef __clang__
+    V found;
     for (int i = 0; i < VECTOR_LANES; ++i)
-        lanes[i] = bit_cast<int>(
-            lanes[i] < VECTOR_LANES ? x[lanes[i]] : y[lanes[i] - VECTOR_LANES]);
-    return bit_cast<Vector>(lanes);
+        found[i] = lanes[i] < VECTOR_LANES ? x[lanes[i]] : y[lanes[i] - VECTOR_LANES];
+    return found;
 #else
     return __builtin_shuffle(x, y, lanes);
 #endif

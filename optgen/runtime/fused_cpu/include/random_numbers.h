@@ -3,6 +3,7 @@
 // with it vectorize on every CPU. A block has two words: one for an even place, and one for the odd
 // place after it.
 #include "optgen/runtime/fused_cpu/include/delayed_store.h"
+#include "optgen/runtime/fused_cpu/include/lane_shuffles.h"
 #include "optgen/runtime/fused_cpu/include/storage_rounding.h"
 
 namespace optgen {
@@ -60,11 +61,10 @@ INLINE VectorPair random_pair(const RandomKey& key, i64 place) {
 }
 
 // Puts a pair into memory order; its vectors have the elements of even and of odd index.
-INLINE VectorPair in_memory_order(VectorPair x) {
-    float elements[2 * VECTOR_LANES];
-    for (int i = 0; i < VECTOR_LANES; ++i) elements[2 * i] = x.a[i], elements[2 * i + 1] = x.b[i];
-    __builtin_memcpy(&x, elements, sizeof x);
-    return x;
+template <class Pair>
+INLINE Pair in_memory_order(Pair x) {
+    return {shuffled(x.a, x.b, lane_indices(LANE_ORDERS.lower)),
+            shuffled(x.a, x.b, lane_indices(LANE_ORDERS.upper))};
 }
 
 INLINE float random_number(const RandomKey& key, i64 place) {
@@ -123,18 +123,21 @@ INLINE VectorBits random_words16(RandomKey16& key, i64 place) {
     return found;
 }
 
-// Numbers in [0, 1), multiples of 2**-16, whose conversion is deferred. Words are those of the even
-// places; each has the next place in its upper half.
+// Random numbers from 0 to 2**16 - 1. They convert to fractions, in [0, 1).
 struct RandomPair16 {
-    VectorBits words;
+    VectorBits a, b;
 
-    INLINE operator VectorPair() const {
-        return {fraction16(words & 0xffff), fraction16(words >> 16)};
-    }
-    static INLINE Vector fraction16(VectorBits halves) {
-        return __builtin_convertvector(bit_cast<VectorMask>(halves), Vector) * 0x1p-16f;
+    INLINE operator VectorPair() const { return {fraction(a), fraction(b)}; }
+    static INLINE Vector fraction(VectorBits numbers) {
+        return __builtin_convertvector(bit_cast<VectorMask>(numbers), Vector) * 0x1p-16f;
     }
 };
+
+// Returns the numbers of the even places from `place` on, and of the odd places between them.
+INLINE RandomPair16 random_pair16(RandomKey16& key, i64 place) {
+    const VectorBits words = random_words16(key, place);
+    return {words & 0xffff, words >> 16};
+}
 
 INLINE float number_at(const RandomKey& key, i64 place) { return random_number(key, place); }
 INLINE float number_at(const RandomKey16& key, i64 place) {
@@ -147,22 +150,19 @@ template <class S>
 INLINE auto random_numbers16(i64 place, RandomKey16& key) {
     if constexpr (LANES<ComputeType<S>> == 1) return ComputeType<S>(number_at(key, place));
     else {
-        const RandomPair16 numbers = {random_words16(key, place)};
-        if constexpr (DEINTERLEAVED<S>) return numbers;
-        else return in_memory_order(numbers);
+        const RandomPair16 numbers = random_pair16(key, place);
+        return DEINTERLEAVED<S> ? numbers : in_memory_order(numbers);
     }
 }
 
 INLINE VectorPair rounded_at_random_to(VectorPair x, RandomPair16 chance, VectorPair eps) {
     if (eps.a[0] != float(BFLOAT16_EPS)) return rounded_at_random_to(x, VectorPair(chance), eps);
-    const VectorBits below = ~chance.words;
-    return {bfloat16_at_random(x.a, below & 0xffff), bfloat16_at_random(x.b, below >> 16)};
+    return {bfloat16_at_random(x.a, chance.a ^ 0xffff), bfloat16_at_random(x.b, chance.b ^ 0xffff)};
 }
 
 INLINE VectorPair number_pair(const RandomKey& key, i64 place) { return random_pair(key, place); }
-INLINE VectorPair number_pair(RandomKey16& key, i64 place) {
-    return RandomPair16{random_words16(key, place)};
-}
+INLINE VectorPair number_pair(RandomKey16& key, i64 place) { return random_pair16(key, place); }
+
 // Fills an array with the random numbers of `place` and the places after it.
 template <class Key, class C>
 void draw_numbers(Key key, i64 place, i64 n, C* to) {

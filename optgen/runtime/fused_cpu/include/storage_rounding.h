@@ -86,21 +86,31 @@ INLINE F rounded_at_random_to(F x, F chance, F eps) {
     const F nearest = is_far ? far : near;
     return x < 0 ? -nearest : x == 0 ? x : nearest;
 }
+// The same to bfloat16, where `below` is 65535 minus a chance of 16 bits. The lower half of a
+// float32's bits is the part of the way, so their sum carries where the chance is below it.
+INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
+    const VectorBits bits = bit_cast<VectorBits>(x);
+    const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + below : bits;
+    return bit_cast<Vector>(sum & 0xffff0000);
+}
+
+// Returns 65535 minus a chance of 16 bits; a chance outside of [0, 1) counts as the next one in it.
+INLINE VectorBits chance_below(Vector chance) {
+    const Vector most = 0xffff - Vector{}; // for NaN, too
+    const Vector number = vector_max(vector_min(chance * 0x1p16f, most), Vector{});
+    return 0xffff - bit_cast<VectorBits>(__builtin_convertvector(number, VectorMask));
+}
+
 INLINE VectorPair rounded_at_random_to(VectorPair x, VectorPair chance, VectorPair eps) {
+    if (eps.a[0] == float(BFLOAT16_EPS))
+        return {bfloat16_at_random(x.a, chance_below(chance.a)),
+                bfloat16_at_random(x.b, chance_below(chance.b))};
     const VectorPair size = abs(x);
     const VectorPair near = rounded_down_to(size, eps), far = rounded_up_to(size, eps);
     const VectorPair way = chance * (far - near);
     const MaskPair is_far = (way < size - near) & (far != VectorPair(__builtin_inff()));
     const VectorPair nearest = where<VectorPair>(is_far, far, near);
     return where<VectorPair>(x < 0, -nearest, where<VectorPair>(x == 0, x, nearest));
-}
-
-// The same for bfloat16, where `below` is 65535 minus a chance of 16 bits. The lower half of a
-// float32's bits is the part of the way, so their sum carries where the chance is below it.
-INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
-    const VectorBits bits = bit_cast<VectorBits>(x);
-    const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + below : bits;
-    return bit_cast<Vector>(sum & 0xffff0000);
 }
 
 }  // namespace optgen
