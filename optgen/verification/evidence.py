@@ -76,6 +76,11 @@ def reasons(row: Row) -> list[str]:
     return [p.why for p in packages if p.why and row.reference == _title(p.distribution)]
 
 
+def title_of_rule(name: str) -> str:
+    """Return what the rows of an independent rule name as their reference."""
+    return f"independent rule ({SOURCES[name].title})"
+
+
 def to_json(found: Sequence[Row]) -> str:
     """Return rows as JSON, a list of objects. A difference that is NaN or infinite is null."""
     listed = []
@@ -98,8 +103,7 @@ def _by_rule(name: str) -> Row:
     cases = [case for case in CASES if case.name == name]
     if not cases:
         return _by_package([package for package in TORCH if package.case.name == name])
-    source = SOURCES[name]
-    return _row(cases, f"independent rule ({source.title})", __version__, source.address)
+    return _row(cases, title_of_rule(name), __version__, SOURCES[name].address)
 
 
 def _by_package(packages: Sequence[Package]) -> Row:
