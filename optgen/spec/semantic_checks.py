@@ -171,7 +171,11 @@ def check_rule(
 
 
 def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:
-    """Check that a rule uses all states and extra inputs, and writes what begins as a number."""
+    """Check that a rule uses all states and extra inputs, and writes what begins as a number.
+
+    A state of the group need not be read, since users read it in the group. Neither need a copy of
+    the parameter, such as one of another dtype that a forward pass reads.
+    """
     for state in algorithm.states:
         if state.symbol not in scope.read | scope.written:
             what = "input" if state.given else "state"
@@ -182,6 +186,10 @@ def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> No
         if state.symbol not in scope.written and not isinstance(state.init, str):
             hint = f'assign it: {state.symbol} = …; or keep its initial value with init="p"'
             source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
+        read_by_users = state.of_group or state.init == "p"
+        if state.symbol not in scope.read and not read_by_users:
+            message = f"state `{state.symbol}` is written but never read"
+            source.error_at(state.place, message, "leave it out, or read it: steps keep its value")
 
 
 def _check_hypers_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:

@@ -146,7 +146,7 @@ WRONG = {
     "state without a key": text("s = s + g", "g = s", takes="g, /, s=state()"),
     "reserved key": text("s = s + g", "g = s", takes='g, /, s=state("step")'),
     "program with an unknown state": text(
-        "s = p",
+        "s = (s + p) / 2",
         takes='p, /, s=state("s")',
         stage="observe",
         after='@made.eval\ndef swap(p, q, /):\n    """Swap."""\n    p = q',

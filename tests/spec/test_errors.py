@@ -122,6 +122,7 @@ RULES = {
     "answer becomes a number": spec("u = t > 3", "u = 3", UPDATE),
     "unused state": spec(UPDATE, states=M),
     "state never written": spec("p = p - lr * m", states=M),
+    "state never read": spec("m = g", UPDATE, states=M),
     "parameter never written": spec("u = lr * g"),
     "unused hyperparameter": spec(UPDATE, hypers=f"{LR}, eps=hyper(1e-8)"),
     "require without message": spec("require(lr > 0)", UPDATE),
