@@ -25,6 +25,8 @@ _SHAPES: dict[Shape, str] = {
     **{(m, n): f"a matrix of {_SIZE_NAMES[m]} by {_SIZE_NAMES[n]}" for m, n in MATRIX_SHAPES},
 }
 
+_SQUARES = (("rows", "rows"), ("cols", "cols"), (RANK, RANK))
+
 
 def check_references(source: Source, algorithm: Algorithm) -> None:
     """Check the names that states refer to.
@@ -64,6 +66,11 @@ def _unknown_hyper(
     allowed = _CONDITION_TYPES if option == "when" else ("number",)
     fit = [known for known, type_ in types.items() if type_ in allowed]
     hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
+    if name == "identity":
+        hint = f"start from a number, and assign it: if fresh({state.symbol}): "
+        hint += f"{state.symbol} = identity({state.symbol})"
+        if state.shape not in _SQUARES:
+            hint = "only a square matrix has an identity: start from a number, init=0"
     message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed[:2])}'
     source.error_at(state.place, message, hint)
 
