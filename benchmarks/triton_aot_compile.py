@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from triton import knobs
@@ -22,6 +21,7 @@ from benchmarks.classes import accepted
 from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
 from optgen.runtime.fused_triton import backend
+from optgen.verification.stand_in import stand_in
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -96,8 +96,8 @@ def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
         (torch.version, "hip", "any" if TARGETS[target].backend == "hip" else None),
     )
     with ExitStack() as stack, knobs.cache.scope(), use_lowering("fused_triton"):
-        for owner, name, stand_in in stand_ins:
-            stack.enter_context(patch.object(owner, name, stand_in))
+        for owner, name, value in stand_ins:
+            stack.enter_context(stand_in(owner, name, value))
         knobs.cache.dir = cache
         yield seen
 

@@ -87,6 +87,8 @@ def _find(spec: str | os.PathLike[str]) -> Path:
     name = catalogue_name(str(spec), known)
     if name is None:
         message = f"neither a spec file nor a name of the catalogue ({', '.join(known)})"
+        if (file := path.with_name(f"{path.name}.py")).is_file():
+            message = f"no name of the catalogue: did you mean the file {str(file)!r}?"
         raise FileNotFoundError(errno.ENOENT, message, str(spec))
     return known[name]
 

@@ -113,6 +113,13 @@ def test_load_says_what_it_takes() -> None:
             optgen.load(wrong)  # type: ignore[arg-type]
 
 
+def test_load_names_the_file_that_lies_there(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(heavy.parent)
+
+    with pytest.raises(FileNotFoundError, match=rf"did you mean the file '{heavy.name}'\?"):
+        optgen.load(heavy.stem)
+
+
 def test_one_text_is_one_class(heavy: Path, tmp_path: Path) -> None:
     """An unchanged text gives the loaded class again; a changed file gives another class."""
     cls = optgen.load(heavy)

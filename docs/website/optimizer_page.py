@@ -100,7 +100,8 @@ def _verified(entry: Entry) -> str:
         return ""
     return (
         f"```sh\noptgen verify {entry.name}\n```\n\nThe command takes steps in every lowering, and "
-        "compares them with the reference that [Evidence](#evidence) names."
+        "compares them with the reference that [Evidence](#evidence) names. It needs the extra "
+        "`build` ([install](../index.md#install))."
     )
 
 

@@ -24,7 +24,7 @@ class Adafactor(GeneratedOptimizer):
             &\alpha_t \leftarrow \max(\epsilon_2, \operatorname{rms}(\theta_{t-1})) \rho_t \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \lambda \ne 0: \\
-            &\quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
+            &\quad \theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
             &w_t \leftarrow t^{\tau} \\
             &\textbf{if } \dim \theta > 1: \\
             &\quad r_t \leftarrow \operatorname{lerp}(r_{t-1},

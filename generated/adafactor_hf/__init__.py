@@ -17,7 +17,7 @@ class AdafactorHF(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &\beta_{2,t} \leftarrow 1 - t^{\text{decay rate}} \\
             &\textbf{if } \gamma \ne \varnothing: \\
-            &\quad \text{rate} \leftarrow \gamma \\
+            &\quad \text{rate}_t \leftarrow \gamma \\
             &\textbf{else if } \textit{warmup\_init}: \\
             &\quad \text{rate}_t \leftarrow \min(10^{-6} t, \frac{1}{\sqrt{t}}) \\
             &\textbf{else}: \\

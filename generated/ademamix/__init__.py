@@ -15,7 +15,7 @@ class AdEMAMix(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\text{share} \leftarrow \alpha \\
+            &\text{share}_t \leftarrow \alpha \\
             &\textbf{if } \alpha^{\text{warmup}} \ne \varnothing \wedge t < \alpha^{\text{warmup}}:
                 \\
             &\quad \text{share}_t \leftarrow \frac{\alpha t}{\alpha^{\text{warmup}}} \\
@@ -23,8 +23,8 @@ class AdEMAMix(GeneratedOptimizer):
                 \beta^{\text{warmup}}_3: \\
             &\quad \text{part}_t \leftarrow \frac{t}{\beta^{\text{warmup}}_3} \\
             &\quad \text{length}_t \leftarrow (1 - \text{part}_t) \left(\frac{\log 0.5}{\log
-                (\beta_1 + 10^{-8})} - 1\right) + \text{part}_t \left(\frac{\log 0.5}{\log (\beta_3
-                + 10^{-8})} - 1\right) \\
+                (\beta_1 + 10^{-8})} - 1\right) + \text{part}_t \left(\frac{\log 0.5}{\log
+                (\beta_{3,t} + 10^{-8})} - 1\right) \\
             &\quad \beta_{3,t} \leftarrow 0.5^{\frac{1}{\text{length}_t + 1}} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &\text{slow}_t \leftarrow \beta_{3,t} \text{slow}_{t-1} + (1 - \beta_{3,t}) g_t \\

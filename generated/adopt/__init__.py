@@ -22,7 +22,7 @@ class ADOPT(GeneratedOptimizer):
             &\quad v_t \leftarrow g_t^2 \\
             &\textbf{else}: \\
             &\quad \textbf{if } \lambda \ne 0 \wedge \textit{decouple}: \\
-            &\quad \quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
+            &\quad \quad \theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
             &\quad u_t \leftarrow \frac{g_t}{\max(\sqrt{v_{t-1}}, \epsilon)} \\
             &\quad \textbf{if } \text{clip exp} \ne \varnothing: \\
             &\quad \quad \text{limit}_t \leftarrow (t - 1)^{\text{clip exp}} \\

@@ -23,7 +23,7 @@ class APOLLO(GeneratedOptimizer):
             &\quad \textbf{if } (t - 1) \bmod \text{update proj gap} = 0: \\
             &\quad \quad W_t \leftarrow \frac{N^{(0)}_{\left\lfloor \text{seed} \bmod 16777216
                 \right\rfloor, \left\lfloor k \bmod 16777216 \right\rfloor,
-                t}(W_t)}{\sqrt{\text{fewest}}} \\
+                t}(W_{t-1})}{\sqrt{\text{fewest}}} \\
             &\quad x_t \leftarrow g_t \, W_t \\
             &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) x_t \\
             &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) x_t^2 \\
@@ -39,7 +39,7 @@ class APOLLO(GeneratedOptimizer):
             &\quad \textbf{if } (t - 1) \bmod \text{update proj gap} = 0: \\
             &\quad \quad U_t \leftarrow \frac{N^{(1)}_{\left\lfloor \text{seed} \bmod 16777216
                 \right\rfloor, \left\lfloor k \bmod 16777216 \right\rfloor,
-                t}(U_t)}{\sqrt{\text{fewest}}} \\
+                t}(U_{t-1})}{\sqrt{\text{fewest}}} \\
             &\quad z_t \leftarrow U_t \, g_t \\
             &\quad n_t \leftarrow \beta_1 n_{t-1} + (1 - \beta_1) z_t \\
             &\quad w_t \leftarrow \beta_2 w_{t-1} + (1 - \beta_2) z_t^2 \\

@@ -39,7 +39,7 @@ class DAdaptAdam(GeneratedOptimizer):
             &d_t \leftarrow \max(d_{t-1}, \hat{d}_t) \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \textit{decouple}: \\
-            &\quad \theta_t \leftarrow \theta_t - \lambda \text{rate}_t \theta_t \\
+            &\quad \theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
             &\theta_t \leftarrow \theta_t - \frac{m_t}{\sqrt{v_t} + \epsilon}
         \end{aligned}
 

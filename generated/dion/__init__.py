@@ -19,7 +19,7 @@ class Dion(GeneratedOptimizer):
             &Q_t \leftarrow Q_{t-1} \\
             &\textbf{if } Q \text{ is new}: \\
             &\quad Q_t \leftarrow N^{(0)}_{\left\lfloor \text{seed} \bmod 16777216 \right\rfloor,
-                \left\lfloor k \bmod 16777216 \right\rfloor, t}(Q_t) \\
+                \left\lfloor k \bmod 16777216 \right\rfloor, t}(Q_{t-1}) \\
             &m_t \leftarrow m_{t-1} + g_t \\
             &P_t \leftarrow \operatorname{qr}(m_t \, Q_t) \\
             &R_t \leftarrow m_t^{\top} \, P_t \\

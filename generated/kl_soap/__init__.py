@@ -36,7 +36,7 @@ class KLSOAP(GeneratedOptimizer):
             &\quad x_t \leftarrow U_{t-1}^{\top} \, g_t \, W_{t-1} \\
             &\quad m_t \leftarrow \operatorname{lerp}(m_{t-1}, x_t, 1 - \beta_1) \\
             &\quad v_t \leftarrow \operatorname{lerp}(v_{t-1}, x_t^2, 1 - \beta_2) \\
-            &\quad \theta_t \leftarrow \theta_t - \gamma U_{t-1} \, \frac{m_t}{\sqrt{v_t} +
+            &\quad \theta_t \leftarrow \theta_{t-1} - \gamma U_{t-1} \, \frac{m_t}{\sqrt{v_t} +
                 \epsilon} \, W_{t-1}^{\top} \\
             &\quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
             &\quad y_t \leftarrow g_t \, W_{t-1} b_{t-1} \\

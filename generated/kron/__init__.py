@@ -21,8 +21,8 @@ class Kron(GeneratedOptimizer):
             &U_t \leftarrow U_{t-1} \\
             &W_t \leftarrow W_{t-1} \\
             &\textbf{if } U \text{ is new}: \\
-            &\quad U_t \leftarrow \sqrt{\text{preconditioner init scale}} I_{U_t} \\
-            &\quad W_t \leftarrow \sqrt{\text{preconditioner init scale}} I_{W_t} \\
+            &\quad U_t \leftarrow \sqrt{\text{preconditioner init scale}} I_{U_{t-1}} \\
+            &\quad W_t \leftarrow \sqrt{\text{preconditioner init scale}} I_{W_{t-1}} \\
             &\textbf{if } (t - 1) \bmod \text{update every} = 0: \\
             &\quad x_t \leftarrow m_t + (\text{damping} + 2^{-24} \left|m_t\right|)
                 N^{(0)}_{\left\lfloor \text{seed} \bmod 16777216 \right\rfloor, \left\lfloor k \bmod

@@ -48,7 +48,7 @@ class Prodigy(GeneratedOptimizer):
             &\quad d_t \leftarrow d^{\max}_t \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \textit{decouple}: \\
-            &\quad \theta_t \leftarrow \theta_t - \lambda \text{rate}_t \theta_t \\
+            &\quad \theta_t \leftarrow \theta_{t-1} - \lambda \text{rate}_t \theta_{t-1} \\
             &\theta_t \leftarrow \theta_t - \frac{\text{rate}_t m_t}{\sqrt{v_t} + d_t \epsilon}
         \end{aligned}
 

@@ -20,9 +20,9 @@ class RAdam(GeneratedOptimizer):
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad \textbf{if } \textit{decoupled\_weight\_decay}: \\
-            &\quad \quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
+            &\quad \quad \theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
             &\quad \textbf{else}: \\
-            &\quad \quad g_t \leftarrow g_t + \lambda \theta_t \\
+            &\quad \quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &\hat{m}_t \leftarrow \frac{m_t}{1 - \beta_1^t} \\

@@ -18,9 +18,9 @@ class RMSpropTF(GeneratedOptimizer):
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad \textbf{if } \textit{decoupled\_decay}: \\
-            &\quad \quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
+            &\quad \quad \theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
             &\quad \textbf{else}: \\
-            &\quad \quad g_t \leftarrow g_t + \lambda \theta_t \\
+            &\quad \quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
             &v_t \leftarrow \alpha v_{t-1} + (1 - \alpha) g_t^2 \\
             &\textbf{if } \textit{centered}: \\
             &\quad a_t \leftarrow \alpha a_{t-1} + (1 - \alpha) g_t \\

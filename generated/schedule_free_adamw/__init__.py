@@ -19,21 +19,21 @@ class ScheduleFreeAdamW(ModeOptimizer):
             &\textbf{if } t < \text{warmup steps}: \\
             &\quad \text{rate}_t \leftarrow \frac{\gamma t}{\text{warmup steps}} \\
             &\textbf{else}: \\
-            &\quad \text{rate} \leftarrow \gamma \\
-            &\text{rate max}_t \leftarrow \max(\text{rate max}_{t-1}, \text{rate}) \\
+            &\quad \text{rate}_t \leftarrow \gamma \\
+            &\text{rate max}_t \leftarrow \max(\text{rate max}_{t-1}, \text{rate}_t) \\
             &\text{weight}_t \leftarrow t^r \text{rate max}_t^{\text{weight lr power}} \\
             &\text{total}_t \leftarrow \text{total}_{t-1} + \text{weight}_t \\
             &\textbf{if } \text{total}_t \ne 0: \\
             &\quad c_t \leftarrow \frac{\text{weight}_t}{\text{total}_t} \\
             &\textbf{else}: \\
-            &\quad c \leftarrow 0 \\
+            &\quad c_t \leftarrow 0 \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &u_t \leftarrow \frac{g_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad u_t \leftarrow u_t + \lambda \theta_{t-1} \\
-            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c) - \text{rate} (1 -
-                \beta_1 (1 - c)) u_t \\
-            &z_t \leftarrow z_{t-1} - \text{rate} u_t
+            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{rate}_t (1
+                - \beta_1 (1 - c_t)) u_t \\
+            &z_t \leftarrow z_{t-1} - \text{rate}_t u_t
         \end{aligned}
 
     Args:

@@ -19,19 +19,19 @@ class ScheduleFreeSGD(ModeOptimizer):
             &\textbf{if } t < \text{warmup steps}: \\
             &\quad \text{rate}_t \leftarrow \frac{\gamma t}{\text{warmup steps}} \\
             &\textbf{else}: \\
-            &\quad \text{rate} \leftarrow \gamma \\
-            &\text{rate max}_t \leftarrow \max(\text{rate max}_{t-1}, \text{rate}) \\
+            &\quad \text{rate}_t \leftarrow \gamma \\
+            &\text{rate max}_t \leftarrow \max(\text{rate max}_{t-1}, \text{rate}_t) \\
             &\text{weight}_t \leftarrow t^r \text{rate max}_t^{\text{weight lr power}} \\
             &\text{total}_t \leftarrow \text{total}_{t-1} + \text{weight}_t \\
             &\textbf{if } \text{total}_t \ne 0: \\
             &\quad c_t \leftarrow \frac{\text{weight}_t}{\text{total}_t} \\
             &\textbf{else}: \\
-            &\quad c \leftarrow 0 \\
+            &\quad c_t \leftarrow 0 \\
             &\textbf{if } \lambda \ne 0: \\
             &\quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
-            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c) - \text{rate} (1 -
-                \mu (1 - c)) g_t \\
-            &z_t \leftarrow z_{t-1} - \text{rate} g_t
+            &\theta_t \leftarrow \operatorname{lerp}(\theta_{t-1}, z_{t-1}, c_t) - \text{rate}_t (1
+                - \mu (1 - c_t)) g_t \\
+            &z_t \leftarrow z_{t-1} - \text{rate}_t g_t
         \end{aligned}
 
     Args:

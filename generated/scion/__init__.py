@@ -29,7 +29,7 @@ class Scion(GeneratedOptimizer):
             &\quad u_t \leftarrow \frac{b_t}{\operatorname{rms}(b_t) + 10^{-8}} \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &\textbf{if } \neg \textit{unconstrained}: \\
-            &\quad \theta_t \leftarrow \theta_t - \gamma \theta_t \\
+            &\quad \theta_t \leftarrow \theta_{t-1} - \gamma \theta_{t-1} \\
             &\theta_t \leftarrow \theta_t - \gamma \text{scale} u_t
         \end{aligned}
 

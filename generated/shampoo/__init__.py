@@ -21,8 +21,8 @@ class Shampoo(GeneratedOptimizer):
             &\quad L_t \leftarrow L_{t-1} \\
             &\quad R_t \leftarrow R_{t-1} \\
             &\quad \textbf{if } L \text{ is new}: \\
-            &\quad \quad L_t \leftarrow \epsilon I_{L_t} \\
-            &\quad \quad R_t \leftarrow \epsilon I_{R_t} \\
+            &\quad \quad L_t \leftarrow \epsilon I_{L_{t-1}} \\
+            &\quad \quad R_t \leftarrow \epsilon I_{R_{t-1}} \\
             &\quad L_t \leftarrow L_t + g_t \, g_t^{\top} \\
             &\quad R_t \leftarrow R_t + g_t^{\top} \, g_t \\
             &\quad A_t \leftarrow A_{t-1} \\

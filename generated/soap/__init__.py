@@ -25,14 +25,14 @@ class SOAP(GeneratedOptimizer):
             &\textbf{if } k_t > 0: \\
             &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &\quad \textbf{if } \dim \theta > 1: \\
-            &\quad \quad v_t \leftarrow \beta_2 v_t + (1 - \beta_2) (U_{t-1}^{\top} \, g_t \,
+            &\quad \quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) (U_{t-1}^{\top} \, g_t \,
                 W_{t-1})^2 \\
             &\quad \quad u_t \leftarrow U_{t-1} \, \frac{U_{t-1}^{\top} \, m_t \,
                 W_{t-1}}{\sqrt{v_t} + \epsilon} \, W_{t-1}^{\top} \\
             &\quad \textbf{else}: \\
-            &\quad \quad v_t \leftarrow \beta_2 v_t + (1 - \beta_2) g_t^2 \\
+            &\quad \quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &\quad \quad u_t \leftarrow \frac{m_t}{\sqrt{v_t} + \epsilon} \\
-            &\quad \theta_t \leftarrow \theta_t - \frac{\gamma \sqrt{1 - \beta_2^{k_t}}}{1 -
+            &\quad \theta_t \leftarrow \theta_{t-1} - \frac{\gamma \sqrt{1 - \beta_2^{k_t}}}{1 -
                 \beta_1^{k_t}} u_t \\
             &\quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
             &\textbf{if } \dim \theta > 1: \\

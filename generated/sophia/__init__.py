@@ -18,7 +18,7 @@ class Sophia(InputOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &h_t \leftarrow h_{t-1} \\
             &\textbf{if } \textit{given\_hessian}: \\
-            &\quad h_t \leftarrow \operatorname{lerp}(h_t, h^{\text{new}}, 1 - \beta_2) \\
+            &\quad h_t \leftarrow \operatorname{lerp}(h_{t-1}, h^{\text{new}}, 1 - \beta_2) \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma \lambda \theta_{t-1} \\
             &m_t \leftarrow \operatorname{lerp}(m_{t-1}, g_t, 1 - \beta_1) \\
             &\theta_t \leftarrow \theta_t - \gamma \operatorname{sign}(m_t)

@@ -220,7 +220,7 @@ def bench(
         list[str] | None,
         typer.Option(
             "--list",
-            help="Lists of tensors: 2.5e7, 1e6, resnet50, gpt2, 2000x256, 20groups, 2000x1.",
+            help="Lists of tensors: 2.5e7, 1e6, resnet50, gpt2, 2000x256, 20groups, 2000x1, thin.",
             show_default="1e6, resnet50, 2000x256",
         ),
     ] = None,

@@ -75,6 +75,8 @@ def spec_path(name: str) -> Path:
     module = catalogue_name(name, known)
     if module is not None:
         return shorten(known[module])
+    if Path(f"{name}.py").is_file():
+        raise typer.BadParameter(f"no algorithm is called {name}; did you mean {name}.py?")
     close = difflib.get_close_matches(module_name(name), known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
     raise typer.BadParameter(f"no algorithm is called {name}; {hint}")

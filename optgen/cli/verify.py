@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import typer
 
 from optgen.cli.list_specs import columns
 from optgen.emit import write_atomically
-from optgen.spec.files import catalogue_name, module_name
+from optgen.optim._create_optimizer import known_name
 from optgen.verification import evidence, pages
 from optgen.verification.catalogue import NAMES
 from optgen.verification.evidence import PACKAGE, RULE, Row
@@ -53,12 +52,10 @@ def _chosen(names: Sequence[str], every: bool) -> list[str]:
 
 def _known(name: str) -> str:
     """Return the name of the catalogue for a name in any case, such as Lion or GaLore."""
-    found = catalogue_name(name, NAMES)
-    if found is not None:
-        return found
-    close = difflib.get_close_matches(module_name(name), NAMES, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
-    raise typer.BadParameter(f"no optimizer is called {name}; {hint}")
+    try:
+        return known_name(name, NAMES)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _check_installed(names: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def list_optimizers(pattern: str = "*") -> list[str]:
     """Return the names that `create_optimizer` takes and that match a pattern, as in "ada*"."""
-    names = (*_mirrored(), *PUBLISHED, *_ALIASES)
+    names = (*mirrored(), *PUBLISHED, *_ALIASES)
     return sorted(name for name in names if fnmatchcase(name, pattern.lower()))
 
 
@@ -98,7 +98,7 @@ def _listed(params: Iterable[Any]) -> Any:
     return [params] if isinstance(params, Tensor) else params
 
 
-def _mirrored() -> dict[str, type[Optimizer]]:
+def mirrored() -> dict[str, type[Optimizer]]:
     """Return the mirror's classes by their names in lower case."""
     import optgen.optim
 
@@ -107,20 +107,25 @@ def _mirrored() -> dict[str, type[Optimizer]]:
     return {kind.__name__.lower(): kind for kind in kinds}
 
 
+def known_name(name: str, known: Iterable[str]) -> str:
+    """Return the known name that a name stands for; case and `_` do not matter.
+
+    Raises:
+        ValueError: there is none.
+    """
+    by_letters = {_letters(each): each for each in known}
+    if _letters(name) in by_letters:
+        return by_letters[_letters(name)]
+    near = get_close_matches(name.lower(), by_letters.values(), 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_letters.values())}"
+    raise ValueError(f"no optimizer is called {name!r}: {hint}")
+
+
 def _found(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
     """Return the class with a name, and the arguments that the name stands for."""
-    aliases = {_letters(each): meaning for each, meaning in _ALIASES.items()}
-    alias, given = aliases.get(_letters(name), (name, {}))
-    key, mirrored = _letters(alias), _mirrored()
-    if key in mirrored:
-        return mirrored[key], given
-    for each in PUBLISHED:
-        if key == _letters(each):
-            return published(each), given
-    known = list_optimizers()
-    near = get_close_matches(name.lower(), known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise ValueError(f"no optimizer is called {name!r}: {hint}")
+    key = known_name(name, list_optimizers())
+    module, given = _ALIASES.get(key, (key, {}))
+    return published(module) if module in PUBLISHED else mirrored()[module], given
 
 
 def _letters(name: str) -> str:

@@ -75,7 +75,12 @@ def to_latex(algorithm: Algorithm) -> str:
 
 
 class _Typesetter:
-    """Typesetter of statements in order. `written` holds the names that already have new values."""
+    """Typesetter of statements in order.
+
+    `written` holds the names that already have new values, and `carried` those whose old value is
+    their new one unless a branch writes them. `changing` holds the variables that change with time
+    on some path.
+    """
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = add_maximize(algorithm)
@@ -84,6 +89,19 @@ class _Typesetter:
         self.timed = {algorithm.param, *(s.symbol for s in algorithm.states if s.written)}
         self.timeless = {*(s.symbol for s in algorithm.states if not s.written), algorithm.step}
         self.written: set[str] = set()
+        self.carried: set[str] = set()
+        self.changing: set[str] = set()
+        self._find_changing(self.algorithm.rule)
+
+    def _find_changing(self, program: Program) -> None:
+        """Find the variables that change with time, and those that are computed from them."""
+        kinds = dict(self.kinds)
+        for stmt in assigns(program):
+            value = _without_properties(stmt.value)  # properties do not depend on time
+            kinds[stmt.target.name] = kind_of(value, lambda ref: kinds[ref.name])
+            changes = kinds[stmt.target.name].stage >= Stage.PARAM
+            if changes or self.changing & names_read((Assign(stmt.target, value),)):
+                self.changing.add(stmt.target.name)
 
     def lines(self) -> Iterator[str]:
         if not self.algorithm.is_function:
@@ -102,8 +120,6 @@ class _Typesetter:
             if isinstance(stmt, If):
                 yield from self._if(stmt, depth, later | names_read(program[i + 1 :]))
                 continue
-            value = _without_properties(stmt.value)  # properties do not depend on time
-            self.kinds[stmt.target.name] = kind_of(value, lambda ref: self.kinds[ref.name])
             if not is_unpacking(stmt):
                 yield self._assign(stmt, depth)
 
@@ -116,12 +132,15 @@ class _Typesetter:
         always = {ref.name for ref in on_every_path((stmt,))}
         sometimes = {a.target.name for a in assigns((stmt,))} - always
         # A name that some arm does not write keeps its old value there.
-        for name in sorted(sometimes & self.timed & later - self.written):
-            old = self._ref(name)
-            self.written.add(name)
-            yield rf"{_INDENT * depth}{self._ref(name)} \leftarrow {old}"
+        carried = sometimes & self.timed & later - self.written
+        for name in sorted(carried - self.carried):
+            new = self.symbols.at(name, "t")
+            yield rf"{_INDENT * depth}{new} \leftarrow {self._ref(name)}"
+        before, self.carried = self.carried, self.carried | carried
         yield rf"{_INDENT * depth}\textbf{{if }} {self._text(stmt.condition)}:"
         yield from self._arms(stmt, depth, later)
+        self.carried = before
+        self.written |= carried
 
     def _arms(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
         before = set(self.written)
@@ -142,7 +161,8 @@ class _Typesetter:
     def _ref(self, name: str) -> str:
         if name in self.timed:
             return self.symbols.at(name, "t" if name in self.written else "t-1")
-        changes = name not in self.timeless and self.kinds[name].stage >= Stage.PARAM
+        declared = name in self.kinds and self.kinds[name].stage >= Stage.PARAM
+        changes = name not in self.timeless and (declared or name in self.changing)
         return self.symbols.at(name, "t" if changes else "")
 
     def _text(self, expr: Expr, level: int = 0) -> str:

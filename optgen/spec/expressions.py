@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -53,10 +54,16 @@ _Side: TypeAlias = tuple[ast.expr, Expr]
 """One side of a comparison: as it is written, and as it was read."""
 
 
+_NUMBERS = {"pi": math.pi, "tau": math.tau}
+"""Numbers that other languages know by name."""
+
+
 def _hint(node: ast.expr) -> str:
     """Return the way out for an expression that the language does not have."""
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
         return f"write transpose({ast.unparse(node.value)})"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+        return f"write floor({ast.unparse(ast.BinOp(node.left, ast.Div(), node.right))})"
     return _HINTS.get(type(node), _ALLOWED)
 
 
@@ -288,6 +295,9 @@ class Expressions:
         if name == "t" and algorithm.step is None and not algorithm.is_function:
             hint = "add the step count to the inputs: p, g, t, /"
             self.source.error(node, "unknown name `t`", hint)
+        if name in _NUMBERS:
+            hint = f"write it above the rule: {name.upper()} = {_NUMBERS[name]}, and read it"
+            self.source.error(node, f"unknown name `{name}`", f"{hint} as {name.upper()}")
         same_cell = ", or put it into the same cell" if self.source.is_excerpt else ""
         otherwise = f"declare it in the signature or assign it{same_cell}"
         self.source.error(

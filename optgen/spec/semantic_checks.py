@@ -25,6 +25,8 @@ _SHAPES: dict[Shape, str] = {
     **{(m, n): f"a matrix of {_SIZE_NAMES[m]} by {_SIZE_NAMES[n]}" for m, n in MATRIX_SHAPES},
 }
 
+_SQUARES = (("rows", "rows"), ("cols", "cols"), (RANK, RANK))
+
 
 def check_references(source: Source, algorithm: Algorithm) -> None:
     """Check the names that states refer to.
@@ -64,6 +66,11 @@ def _unknown_hyper(
     allowed = _CONDITION_TYPES if option == "when" else ("number",)
     fit = [known for known, type_ in types.items() if type_ in allowed]
     hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
+    if name == "identity":
+        hint = f"start from a number, and assign it: if fresh({state.symbol}): "
+        hint += f"{state.symbol} = identity({state.symbol})"
+        if state.shape not in _SQUARES:
+            hint = "only a square matrix has an identity: start from a number, init=0"
     message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed[:2])}'
     source.error_at(state.place, message, hint)
 
@@ -171,7 +178,11 @@ def check_rule(
 
 
 def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:
-    """Check that a rule uses all states and extra inputs, and writes what begins as a number."""
+    """Check that a rule uses all states and extra inputs, and writes what begins as a number.
+
+    A state of the group need not be read, since users read it in the group. Neither need a copy of
+    the parameter, such as one of another dtype that a forward pass reads.
+    """
     for state in algorithm.states:
         if state.symbol not in scope.read | scope.written:
             what = "input" if state.given else "state"
@@ -182,6 +193,10 @@ def _check_states_used(source: Source, algorithm: Algorithm, scope: Scope) -> No
         if state.symbol not in scope.written and not isinstance(state.init, str):
             hint = f'assign it: {state.symbol} = …; or keep its initial value with init="p"'
             source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
+        read_by_users = state.of_group or state.init == "p"
+        if state.symbol not in scope.read and not read_by_users:
+            message = f"state `{state.symbol}` is written but never read"
+            source.error_at(state.place, message, "leave it out, or read it: steps keep its value")
 
 
 def _check_hypers_used(source: Source, algorithm: Algorithm, scope: Scope) -> None:

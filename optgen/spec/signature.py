@@ -140,7 +140,7 @@ class Signature:
                 self.source.error_at(
                     state.place,
                     f'duplicate checkpoint key "{state.key}"',
-                    f"{seen[state.key]} has this key",
+                    f"{seen[state.key]} has this key: choose another one",
                 )
             if f"fresh_{state.key}" in hypers:
                 message = f"`fresh_{state.key}` is used for the state with the key {state.key}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch.optim
 
-import optgen.optim
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 from optgen.optim._published import PUBLISHED, published
 from optgen.verification.torch_classes import CLASSES
@@ -19,5 +18,4 @@ def kind_of(name: str) -> type[torch.optim.Optimizer]:
     """Return the class with a name of the catalogue."""
     if name in PUBLISHED:
         return published(name)
-    kind: type[torch.optim.Optimizer] = KEYED.get(name) or getattr(optgen.optim, CLASSES[name])
-    return kind
+    return KEYED.get(name) or CLASSES[name]

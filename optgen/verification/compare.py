@@ -11,7 +11,6 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.use_lowering import use_lowering
 from optgen.verification.case import Case
 from optgen.verification.reference import Given, Packaged, Reference
+from optgen.verification.stand_in import stand_in
 
 BY_HAND = "by_hand"
 """The key of a class that is written by hand, so that it has no lowerings."""
@@ -167,7 +167,5 @@ def _orthogonalizing(case: Case, optimizer: Optimizer) -> Iterator[None]:
             generated = (import_module(name) for name in names if find_spec(name))
             for owner in (matrix_ops, *generated):
                 if getattr(owner, "orthogonalize", None) is ours:
-                    stack.enter_context(
-                        mock.patch.object(owner, "orthogonalize", case.orthogonalize)
-                    )
+                    stack.enter_context(stand_in(owner, "orthogonalize", case.orthogonalize))
         yield

@@ -72,8 +72,13 @@ def distributions(name: str) -> list[str]:
 
 def reasons(row: Row) -> list[str]:
     """Return why a row's package has a wider bound than usual."""
-    packages = [package for found in installed(row.name) for package in found]
-    return [p.why for p in packages if p.why and row.reference == _title(p.distribution)]
+    found = (each for each in installed(row.name) if _reference(each) == row.reference)
+    return [package.why for packages in found for package in packages if package.why]
+
+
+def title_of_rule(name: str) -> str:
+    """Return what the rows of an independent rule name as their reference."""
+    return f"independent rule ({SOURCES[name].title})"
 
 
 def to_json(found: Sequence[Row]) -> str:
@@ -98,18 +103,20 @@ def _by_rule(name: str) -> Row:
     cases = [case for case in CASES if case.name == name]
     if not cases:
         return _by_package([package for package in TORCH if package.case.name == name])
-    source = SOURCES[name]
-    return _row(cases, f"independent rule ({source.title})", __version__, source.address)
+    return _row(cases, title_of_rule(name), __version__, SOURCES[name].address)
 
 
 def _by_package(packages: Sequence[Package]) -> Row:
     """Compare with all cases of one package."""
-    first = packages[0]
-    reference = _title(first.distribution)
-    cases = [package.case for package in packages]
-    if all(case.label for case in cases):  # no case has the usual options: say which it has
-        reference += f" ({', '.join(case.label for case in cases)})"
-    return _row(cases, reference, first.version or "", first.source)
+    cases, first = [package.case for package in packages], packages[0]
+    return _row(cases, _reference(packages), first.version or "", first.source)
+
+
+def _reference(packages: Sequence[Package]) -> str:
+    """Return what a row names as its reference; the labels of cases if all have one."""
+    labels = [package.case.label for package in packages]
+    title = _title(packages[0].distribution)
+    return f"{title} ({', '.join(labels)})" if all(labels) else title
 
 
 def _title(distribution: str) -> str:
@@ -117,13 +124,15 @@ def _title(distribution: str) -> str:
 
 
 def _row(cases: Sequence[Case], reference: str, version: str, source: str) -> Row:
-    kind = kind_of(cases[0].name)
+    """Follow cases that have one bound, and return their row."""
+    name, bound = cases[0].name, cases[0].bound
+    if any(case.bound != bound for case in cases):
+        raise ValueError(f"the cases of {name} have several bounds: give each bound a row")
+    kind = kind_of(name)
     errors: dict[str, float] = {}
-    passed = True
     for lowering in lowerings(kind):
         for case in cases:
             error = follow(case, kind, lowering).error
             errors[lowering] = worse(errors.get(lowering, 0.0), error)
-            passed = passed and error <= case.bound
-    steps, bound = max(case.steps for case in cases), max(case.bound for case in cases)
-    return Row(cases[0].name, reference, version, source, steps, "float64", errors, bound, passed)
+    steps, passed = max(case.steps for case in cases), all(e <= bound for e in errors.values())
+    return Row(name, reference, version, source, steps, "float64", errors, bound, passed)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from optgen.runtime.backends import BACKENDS
 from optgen.verification.compare import BY_HAND
 from optgen.verification.evidence import Row
+from optgen.verification.references.sources import SOURCES
 
 END = "<!-- end -->"
 TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by hand"}
 """The titles of lowerings. LBFGS has no lowerings, because it is written by hand."""
 HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
-_FILLED = "difference"
-"""The column that is filled in a table with other columns."""
+_DIFFERENCE = "difference"
+"""The column by which a table with other columns is known."""
 
 
 def start_mark(reference: str | None) -> str:
@@ -47,25 +48,34 @@ def table(rows: Sequence[Row]) -> str:
 def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
     """Return a page with the table of rows between its marks. An empty page gets marks, too.
 
-    A table with a column "difference" keeps its other columns.
+    A table with a column "difference" keeps its own columns; "compared with" and "difference"
+    are filled.
     """
     start = start_mark(reference)
     before, _, rest = (page or f"{start}\n{END}\n").partition(start)
     old, _, after = rest.partition(END)
-    new = _with_differences(old, rows) if f"| {_FILLED} |" in old else f"\n\n{table(rows)}\n"
+    new = _with_own_columns(old, rows) if f"| {_DIFFERENCE} |" in old else f"\n\n{table(rows)}\n"
     return f"{before}{start}{new}{END}{after}"
 
 
-def _with_differences(old: str, rows: Sequence[Row]) -> str:
-    """Write the largest difference of each row into a table that has its own columns."""
-    largest = {f"`{row.name}`": f"{row.worst:.1e}" for row in rows}
+def _with_own_columns(old: str, rows: Sequence[Row]) -> str:
+    """Fill the columns of rows in a table that has other columns, too."""
+    known = {f"`{row.name}`": _columns(row) for row in rows}
     lines = old.split("\n")
-    titles = next(line for line in lines if f"| {_FILLED} |" in line).split(" | ")
-    place = titles.index(_FILLED)
+    titles = next(line for line in lines if f"| {_DIFFERENCE} |" in line).split(" | ")
     for number, line in enumerate(lines):
         parts = line.split(" | ")
-        name = parts[0].removeprefix("| ")
-        if len(parts) == len(titles) and name in largest:
-            parts[place] = largest[name]
-            lines[number] = " | ".join(parts)
+        columns = known.get(parts[0].removeprefix("| "), {})
+        if len(parts) == len(titles):
+            pairs = zip(titles, parts, strict=True)
+            lines[number] = " | ".join(columns.get(title, part) for title, part in pairs)
     return "\n".join(lines)
+
+
+def _columns(row: Row) -> dict[str, str]:
+    """Return the cells that a row fills in a table with other columns, by their titles."""
+    cells = {_DIFFERENCE: f"{row.worst:.1e}"}
+    if row.name in SOURCES:
+        source = SOURCES[row.name]
+        cells["compared with"] = f"[{source.title}]({source.address})"
+    return cells

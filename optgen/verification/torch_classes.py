@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from optgen.optim._create_optimizer import mirrored
 from optgen.verification.case import MATRICES, Case
 from optgen.verification.packages import Package, packaged
 
-CLASSES = {
-    "adadelta": "Adadelta",
-    "adafactor": "Adafactor",
-    "adagrad": "Adagrad",
-    "adam": "Adam",
-    "adamax": "Adamax",
-    "adamw": "AdamW",
-    "asgd": "ASGD",
-    "lbfgs": "LBFGS",
-    "muon": "Muon",
-    "nadam": "NAdam",
-    "radam": "RAdam",
-    "rmsprop": "RMSprop",
-    "rprop": "Rprop",
-    "sgd": "SGD",
-    "sparse_adam": "SparseAdam",
-}
-"""The classes by the names of their specs; LBFGS has none."""
+_MODULES = {"sparseadam": "sparse_adam"}
+"""The names of specs that are not those of their classes in lower case."""
+CLASSES = {_MODULES.get(key, key): kind for key, kind in mirrored().items()}
+"""The mirror's classes by the names of their specs; LBFGS has none."""
 TABLES = ((6, 5), (7, 1), (4, 2, 3))
 WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
 
@@ -32,7 +19,7 @@ WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
 def _compared(name: str, options: dict[str, Any], **case: Any) -> Case:
     """Return a case with torch's class, in its for-loop if it has several ways."""
     theirs = {} if name in ("lbfgs", "muon", "sparse_adam") else {"foreach": False}
-    begin = packaged(f"torch.optim:{CLASSES[name]}", {**options, **theirs})
+    begin = packaged(f"torch.optim:{CLASSES[name].__name__}", {**options, **theirs})
     return Case(name, begin, options, **case)
 
 
@@ -65,7 +52,8 @@ CASES = (
 
 
 def _described(case: Case) -> Package:
-    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{CLASSES[case.name]}.html"
+    kind = CLASSES[case.name].__name__
+    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{kind}.html"
     why = "both sides iterate in bfloat16" if case.name == "muon" else ""
     return Package("torch", page, case, why)
 

@@ -50,6 +50,17 @@ def test_unknown_name_has_a_hint() -> None:
     assert "did you mean adam?" in result.output
 
 
+def test_a_name_of_a_file_that_lies_here_has_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dual.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    result = run("show", "dual")
+
+    assert result.exit_code == 2
+    assert "did you mean dual.py?" in result.output
+
+
 def test_a_path_that_is_no_python_file_is_refused(outside_checkout: Path) -> None:
     (outside_checkout / "heavy.txt").write_text("a rule\n")
 

@@ -41,6 +41,12 @@ def test_bench_says_what_there_is() -> None:
     assert "no dtype int8; there are float32, " in run("bench", "SGD", "--dtype", "int8").output
 
 
+def test_the_help_names_every_list_of_tensors() -> None:
+    words = " ".join(run("bench", "--help").output.replace("\u2502", " ").split())
+
+    assert f"Lists of tensors: {', '.join(LISTS)}." in words
+
+
 def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory's limit is a C loop, so without a compiler there is nothing to compare with."""
     monkeypatch.setattr(compiler, "find", lambda: None)

@@ -70,7 +70,7 @@ def test_the_table_of_a_page_keeps_its_own_columns(tmp_path: Path) -> None:
 def test_a_refusal_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "installed", lambda name: [])
     for arguments, message in (
-        (("lionn",), "no optimizer is called lionn; did you mean lion"),
+        (("lionn",), "no optimizer is called 'lionn': did you mean 'lion'?"),
         ((), "name an optimizer, such as lion, or give --all"),
         (("lion", "--all"), "give names or --all, not both"),
         (("lion", "--reference", "paper"), "no reference paper; there are rule and package"),

@@ -146,7 +146,7 @@ WRONG = {
     "state without a key": text("s = s + g", "g = s", takes="g, /, s=state()"),
     "reserved key": text("s = s + g", "g = s", takes='g, /, s=state("step")'),
     "program with an unknown state": text(
-        "s = p",
+        "s = (s + p) / 2",
         takes='p, /, s=state("s")',
         stage="observe",
         after='@made.eval\ndef swap(p, q, /):\n    """Swap."""\n    p = q',
@@ -183,6 +183,10 @@ IN_RULES = {
     "beside a moved parameter": text(
         "u = -u", "u = u - 0.1 * (p + u) * roots(p)", takes="p, u, /", stage="mask"
     ).replace("roots", "orthogonalize"),
+    "in the second of two equal lines": text(
+        *("if by > 1:", "    a = g", "    b = 2 * a", "else:", "    b = g", "b = 2 * a", "g = b"),
+        takes="g, /, *, by=hyper(2.0)",
+    ),
     "in a helper": HELPED,
     "in an accumulation": text(
         "if t % 2 == 0:", "    g = g * sqrt(t, 2)", takes="g, t, /", stage="accumulate"

@@ -249,6 +249,7 @@ def _whole(draft: Draft, body: list[str]) -> str:
         asked = draft.lot.choice(("factored(p)", "ndim(p) >= 2", "ndim(p) > 1"))
         lines.insert(0, f'    require({asked}, "{{shape}}")')
     text = "\n".join(lines)
+    text = _with_states_read(text, draft.states)
     text = _without_unread(text, [s.symbol for s in draft.states])
     read = set(re.findall(r"[A-Za-z_]\w*", text))
     for state in draft.states:
@@ -264,12 +265,26 @@ def _declared(state: State) -> str:
     return f'    {state.symbol}=state("key_{state.symbol}", {state.options}{when}),'
 
 
+def _with_states_read(text: str, states: list[State]) -> str:
+    """Let a statement read each state that is written only; the language demands one."""
+    read, written = _names(text)
+    for name in (state.symbol for state in states if state.symbol in written - read):
+        text = re.sub(
+            rf"^( *){name} = (.*)$", rf"\1{name} = 0.5 * {name} + (\2)", text, flags=re.MULTILINE
+        )
+    return text
+
+
+def _names(text: str) -> tuple[set[str], set[str]]:
+    """Return the names that the lines of a rule read, and those that they write."""
+    names = [n for n in ast.walk(ast.parse("def f():\n" + text)) if isinstance(n, ast.Name)]
+    read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+    return read, {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+
 def _without_unread(text: str, kept: list[str]) -> str:
     """Put an underscore before names that the rule never reads; the language demands one."""
-    whole = "def f():\n" + text
-    names = [n for n in ast.walk(ast.parse(whole)) if isinstance(n, ast.Name)]
-    read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
-    written = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    read, written = _names(text)
     for name in written - read - {"p", *kept}:
         text = re.sub(rf"(?<!\")\b{name}\b", f"_{name}", text)
     return text

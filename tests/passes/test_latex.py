@@ -255,8 +255,31 @@ def test_what_one_arm_writes_keeps_its_old_value_in_the_other() -> None:
     assert found[:4] == [
         r"m_t \leftarrow m_{t-1}",
         r"\textbf{if } \textit{my\_flag}:",
-        r"\quad m_t \leftarrow m_t + g_t",
+        r"\quad m_t \leftarrow m_{t-1} + g_t",
         r"x_t \leftarrow 2 m_t",
+    ]
+
+
+def test_a_kept_value_is_carried_once() -> None:
+    found = lines("if my_flag:\n    if t > 1:\n        m = m + g\ng = g * m")
+
+    assert found[:5] == [
+        r"m_t \leftarrow m_{t-1}",
+        r"\textbf{if } \textit{my\_flag}:",
+        r"\quad \textbf{if } t > 1:",
+        r"\quad \quad m_t \leftarrow m_{t-1} + g_t",
+        r"g_t \leftarrow g_t m_t",
+    ]
+
+
+def test_a_variable_that_changes_in_one_arm_has_a_time() -> None:
+    found = lines("if my_flag:\n    x = 1 / t\nelse:\n    x = 2\ng = x * g")
+
+    assert found[1:5] == [
+        r"\quad x_t \leftarrow \frac{1}{t}",
+        r"\textbf{else}:",
+        r"\quad x_t \leftarrow 2",
+        r"g_t \leftarrow x_t g_t",
     ]
 
 

@@ -122,6 +122,16 @@ RULES = {
     "answer becomes a number": spec("u = t > 3", "u = 3", UPDATE),
     "unused state": spec(UPDATE, states=M),
     "state never written": spec("p = p - lr * m", states=M),
+    "whole quotient": spec("p = p - lr * ((t + 1) // 2) * g"),
+    "pi": spec("p = p - lr * pi * g"),
+    "an identity that is no matrix": spec(
+        "m = m + g", "p = p - lr * m", states='m=state("m", init="identity")'
+    ),
+    "an identity of a square matrix": spec(
+        *('require(ndim(p) == 2, "no")', "m = m + g @ transpose(g)", "p = p - lr * m @ g"),
+        states='m=state("m", shape=("rows", "rows"), init="identity")',
+    ),
+    "state never read": spec("m = g", UPDATE, states=M),
     "parameter never written": spec("u = lr * g"),
     "unused hyperparameter": spec(UPDATE, hypers=f"{LR}, eps=hyper(1e-8)"),
     "require without message": spec("require(lr > 0)", UPDATE),

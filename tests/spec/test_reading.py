@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from spec_texts import LR, read, spec
+from spec_texts import LR, UPDATE, read, spec
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
@@ -306,3 +306,11 @@ def test_a_state_may_be_read_under_any_form_of_its_condition() -> None:
     algorithm = read(spec(*body, states=states, hypers=hypers))
 
     assert [s.when for s in algorithm.states] == ["big", "not big"]
+
+
+def test_a_state_that_users_read_is_only_written() -> None:
+    """A group's number is there for a log, a copy of the parameter for a forward pass."""
+    states = 'k=state("size", shape="group"), low=state("low", init="p", dtype="bfloat16")'
+    text = spec('k = norm(g, over="group")', UPDATE, "low = p", states=states)
+
+    assert [state.key for state in read(text).states] == ["size", "low"]

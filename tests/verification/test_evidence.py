@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from spec_files import CATALOGUE
 
 from optgen.spec.read_spec import read_specs
+from optgen.verification import evidence, references
 from optgen.verification.catalogue import NAMES
-from optgen.verification.evidence import Row, from_json, to_json
+from optgen.verification.evidence import Row, from_json, title_of_rule, to_json
 from optgen.verification.pages import filled
+from optgen.verification.references.sources import SOURCES
+from optgen.verification.torch_classes import TORCH
 
 DOCS = Path(__file__).parents[2] / "docs"
 BY_RULE, BY_PACKAGE = DOCS / "evidence.json", DOCS / "evidence_packages.json"
@@ -56,3 +61,42 @@ def test_a_page_shows_the_rows(page: str, file: Path, reference: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
 
     assert filled(text, rows(file), reference) == text
+
+
+def test_rows_name_the_sources_of_the_independent_rules() -> None:
+    by_rule = {row.name: row for row in rows(BY_RULE) if row.name in SOURCES}
+
+    assert [*by_rule] == sorted(SOURCES)
+    for name, row in by_rule.items():
+        assert (row.reference, row.source) == (title_of_rule(name), SOURCES[name].address)
+
+
+def test_the_docstrings_of_rules_leave_sources_to_one_file() -> None:
+    """A docstring that names a paper or a repository may say something else than the tables."""
+    repositories = {each.address.split("github.com/")[-1] for each in SOURCES.values()}
+    names = ["arXiv", *("/".join(each.split("/")[:2]) for each in repositories if "//" not in each)]
+    for file in sorted(Path(references.__file__).parent.glob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        takes = re.findall(r'"""(Take a step of .*?)"""', text, re.DOTALL)
+        assert [each for each in takes for name in names if name in each] == []
+
+
+def test_reasons_of_a_labelled_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference of such a row is not the package's name alone."""
+    (muon,) = (each for each in TORCH if each.case.name == "muon")
+    labelled = replace(muon, case=replace(muon.case, label="wide"))
+    monkeypatch.setattr(evidence, "TORCH", (labelled,))
+    (row,) = evidence.rows("muon", "package")
+
+    assert row.reference == "torch.optim (wide)"
+    assert evidence.reasons(row) == ["both sides iterate in bfloat16"]
+    assert evidence.reasons(replace(row, reference="torch.optim")) == []
+
+
+def test_a_row_has_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a case with a small bound would be shown beside the large bound of another."""
+    (case,) = (case for case in references.CASES if case.name == "signum")
+    monkeypatch.setattr(evidence, "CASES", (case, replace(case, bound=1e-3)))
+
+    with pytest.raises(ValueError, match="the cases of signum have several bounds"):
+        evidence.rows("signum", "rule")

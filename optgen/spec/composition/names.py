@@ -138,7 +138,9 @@ def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
                 other_what, other = known[name]
                 message = f"{part.name} adds the {what} `{name}`, "
                 message += f"but {other} has a {other_what} `{name}`"
-                raise CompositionError(f"{message}: leave one out")
+                raise CompositionError(
+                    f"{message}: rename one in a spec of yours, or leave one out"
+                )
             known[name] = what, part.name
 
 

@@ -7,6 +7,7 @@ one, whose nodes still know where they stood in the part's file.
 from __future__ import annotations
 
 import ast
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
 from optgen.ir.nodes import Place
@@ -24,9 +25,7 @@ def error_of_part(error: SpecError, named: Named, names_parts: bool) -> SpecErro
     With `names_parts` the message names all parts.
     """
     text, place = error.source, error.place
-    comments = {f"# {part.name}": part.name for part in named.parts}
-    above = [line.strip() for line in text.split("\n")[: place.line]]
-    part_name = next((comments[line] for line in reversed(above) if line in comments), "")
+    part_name = _part_above(text.split("\n")[: place.line], named)
     for part, node in _original(Source(text, place.file), place, named, part_name):
         at = part.source.place(node)
         message = error.message
@@ -54,7 +53,7 @@ def _original(
     pairs = (
         *_functions(functions, named),
         *_declared(rule, named),
-        *_statements(rule, named, part_name),
+        *_statements(written, rule, named, part_name),
     )
     for composed, part, original in pairs:
         found = _follow(composed, original, place, written)
@@ -93,17 +92,28 @@ def _declared(rule: ast.FunctionDef, named: Named) -> Iterator[_Pair]:
             yield value, part, declaration
 
 
-def _statements(rule: ast.FunctionDef, named: Named, part_name: str) -> Iterator[_Pair]:
-    """Yield the statements that the rule of one part has written."""
-    own = {
-        ast.unparse(unit): (part, unit)
-        for part, stmt in reversed(statements_of_parts(named))
-        for unit in _units([stmt])
-        if part.name == part_name
-    }
+def _statements(written: Source, rule: ast.FunctionDef, named: Named, name: str) -> Iterator[_Pair]:
+    """Yield the statements that the rule of one part has written.
+
+    Equal statements of a part have the same order in both texts.
+    """
+    own = defaultdict[str, deque[tuple[Part, ast.AST]]](deque)
+    for part, stmt in statements_of_parts(named):
+        if part.name == name:
+            for unit in _units([stmt]):
+                own[ast.unparse(unit)].append((part, unit))
+    lines = written.text.split("\n")
     for unit in _units(rule.body):
-        if ast.unparse(unit) in own:
-            yield unit, *own[ast.unparse(unit)]
+        waiting = own.get(ast.unparse(unit))
+        if waiting and _part_above(lines[: written.place(unit).line], named) == name:
+            yield unit, *waiting.popleft()
+
+
+def _part_above(lines: Sequence[str], named: Named) -> str:
+    """Return the part whose comment is the last one of these lines; "" if there is none."""
+    comments = {f"# {part.name}": part.name for part in named.parts}
+    above = (line.strip() for line in reversed(lines))
+    return next((comments[line] for line in above if line in comments), "")
 
 
 def _declarations(rule: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:

@@ -21,7 +21,7 @@ from optgen.verification.references.moments import (
 
 
 def ademamix(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdEMAMix: arXiv 2409.03137, with apple/ml-ademamix's warmups of 20 steps."""
+    """Take a step of AdEMAMix, with the code's warmups of 20 steps."""
     own["t"] = t = own.get("t", 0) + 1
     warm = t < 20
     beta3, alpha = (between(0.9, 0.9999, t / 20), 5 * t / 20) if warm else (0.9999, 5)
@@ -34,7 +34,7 @@ def ademamix(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def simplified_ademamix(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Simplified AdEMAMix as DepenM/Simplified-AdEMAMix has it."""
+    """Take a step of Simplified AdEMAMix."""
     own["t"] = t = own.get("t", 0) + 1
     beta1 = between(0.9, 0.99, t / 20) if t < 20 else 0.99
     own["exp_avg"] = beta1 * own.get("exp_avg", 0) + g
@@ -45,7 +45,7 @@ def simplified_ademamix(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adopt(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of ADOPT: arXiv 2411.02853, algorithm 2 with decoupled decay."""
+    """Take a step of ADOPT: algorithm 2, with decoupled decay."""
     own["t"] = t = own.get("t", -1) + 1
     if t == 0:
         own["exp_avg"], own["exp_avg_sq"] = torch.zeros_like(p), g * g
@@ -57,7 +57,7 @@ def adopt(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def mars(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of MARS as AGI-Arena/MARS has it; vectors take AdamW with other numbers."""
+    """Take a step of MARS; vectors take AdamW with other numbers."""
     last, own["last_grad"] = own.get("last_grad", torch.zeros_like(p)), g
     if p.dim() != 2:
         m, v = moments(g, own, (0.9, 0.95))
@@ -68,7 +68,7 @@ def mars(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def stable_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of StableAdamW: arXiv 2304.13013, algorithm 2, with torch-optimi's numbers."""
+    """Take a step of StableAdamW: algorithm 2, with the library's numbers."""
     own["t"] = t = own.get("t", 0) + 1
     b1, b2 = (beta * (1 - beta ** (t - 1)) / (1 - beta**t) for beta in (0.9, 0.99))
     own["exp_avg"] = b1 * own.get("exp_avg", 0) + (1 - b1) * g
@@ -78,13 +78,13 @@ def stable_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adamc(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdamC: arXiv 2506.02285, algorithm 1, at a fifth of the largest rate."""
+    """Take a step of AdamC: algorithm 1, at a fifth of the largest rate."""
     m, v = moments(g, own, (0.9, 0.999))
     return p - LR**2 / 0.05 * DECAY * p - LR * m / (v.sqrt() + 1e-8)
 
 
 def adabelief(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdaBelief: arXiv 2010.07468, rectified as in its authors' package."""
+    """Take a step of AdaBelief, rectified as in its authors' package."""
     own["t"] = t = own.get("t", 0) + 1
     own["exp_avg"] = m = 0.9 * own.get("exp_avg", 0) + 0.1 * g
     own["exp_avg_var"] = 0.99 * own.get("exp_avg_var", 0) + 0.01 * (g - m) ** 2 + 1e-16
@@ -97,7 +97,7 @@ def adabelief(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def plain_adabelief(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdaBelief: arXiv 2010.07468, algorithm 2."""
+    """Take a step of AdaBelief: algorithm 2."""
     own["t"] = t = own.get("t", 0) + 1
     own["exp_avg"] = m = 0.9 * own.get("exp_avg", 0) + 0.1 * g
     own["exp_avg_var"] = 0.999 * own.get("exp_avg_var", 0) + 0.001 * (g - m) ** 2 + 1e-8
@@ -106,7 +106,7 @@ def plain_adabelief(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def yogi(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Yogi: Zaheer et al. (2018), algorithm 2, with Adam's corrections."""
+    """Take a step of Yogi: algorithm 2, with Adam's corrections."""
     own["t"] = t = own.get("t", 0) + 1
     g = g + DECAY * p
     start = torch.full_like(p, 1e-6)
@@ -118,13 +118,13 @@ def yogi(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def grams(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Grams: arXiv 2412.17107, algorithm 1, with AdamW's decay."""
+    """Take a step of Grams: algorithm 1, with AdamW's decay."""
     m, v = moments(g, own, (0.9, 0.999))
     return p * (1 - LR * DECAY) - LR * g.sign() * (m / (v.sqrt() + 1e-6)).abs()
 
 
 def lamb(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of LAMB: arXiv 1904.00962, algorithm 2, with Adam's corrections."""
+    """Take a step of LAMB: algorithm 2, with Adam's corrections."""
     m, v = moments(g, own, (0.9, 0.999))
     u = m / (v.sqrt() + 1e-6) + DECAY * p
     return p - LR * p.norm() / u.norm() * u
@@ -138,7 +138,7 @@ def kahan_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adam_mini(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Adam-mini as zyushun/Adam-mini has it for biases, and for rows of matrices."""
+    """Take a step of Adam-mini: that of biases, and that of rows of matrices."""
     own["t"] = t = own.get("t", 0) + 1
     own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
     key, square = ("v", g.square()) if p.dim() < 2 else ("r", g.square().mean(-1, keepdim=True))
@@ -148,7 +148,7 @@ def adam_mini(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adam_h(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdamH as track 3 of KellerJordan/modded-nanogpt has it."""
+    """Take a step of AdamH."""
     own["t"] = t = own.get("t", 0) + 1
     own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
     own["v"] = 0.95 * own.get("v", 0) + 0.05 * g.square()

@@ -14,7 +14,7 @@ from optgen.verification.references.moments import BOTH, DECAY, LR, moments
 
 
 def sophia(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Sophia: arXiv 2305.14342, algorithm 3, with SophiaG's scale."""
+    """Take a step of Sophia: algorithm 3, with SophiaG's scale."""
     if own["given hessian"] is not None:
         own["hessian"] = 0.95 * own.get("hessian", 0) + 0.05 * own["given hessian"]
     own["exp_avg"] = 0.9 * own.get("exp_avg", 0) + 0.1 * g
@@ -23,7 +23,7 @@ def sophia(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adahessian(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdaHessian: arXiv 2006.00719, equations 9 to 12, with its authors' eps."""
+    """Take a step of AdaHessian: equations 9 to 12, with its authors' eps."""
     m, v = moments(g, own, (0.9, 0.98), own["given hessian"] ** 2)
     return p - LR * (m / (v.sqrt() ** 0.7 + 1e-4) + DECAY * p)
 

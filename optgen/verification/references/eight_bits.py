@@ -65,7 +65,7 @@ def held(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
 
 
 def adamw_8bit(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdamW whose moments are in 8 bits between two steps: arXiv 2110.02861."""
+    """Take a step of AdamW whose moments are in 8 bits between two steps."""
     m, v = moments(g, own, (0.9, 0.999))
     for key in ("exp_avg", "exp_avg_sq"):
         own[key] = kept(own[key])

@@ -12,12 +12,12 @@ from optgen.verification.references.moments import BOTH, DECAY, LR
 
 
 def adafactor(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Adafactor: arXiv 1804.04235, algorithms 4 and 5, with relative steps."""
+    """Take a step of Adafactor: algorithms 4 and 5, with relative steps."""
     return factored_step(p, g, own, None, min(1e-2, 1 / math.sqrt(own.get("t", 0) + 1)), True)
 
 
 def adafactor_with_momentum(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Adafactor with a rate and momentum, as transformers has it."""
+    """Take a step of Adafactor with a rate and momentum, as the library has it."""
     return factored_step(p, g, own, 0.9, LR, False)
 
 
@@ -44,7 +44,7 @@ def factored_step(
 
 
 def came(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of CAME: arXiv 2307.02047, algorithm 2, with the authors' numbers."""
+    """Take a step of CAME: algorithm 2, with the authors' numbers."""
 
     def smoothed(key: str, x: Tensor, beta: float) -> Tensor:
         for side, axis in (("row", -1), ("col", -2)):
@@ -60,7 +60,7 @@ def came(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def row_wise_adagrad(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of row-wise Adagrad: arXiv 1906.00091, with torchrec's decays."""
+    """Take a step of row-wise Adagrad, with the library's decays."""
     own["t"] = t = own.get("t", 0) + 1
     g = g + DECAY * p
     own["sum"] = own.get("sum", 0.2) + g.square().mean(1, keepdim=True)

@@ -23,7 +23,7 @@ def drawn_normal(*shape: int, seed: int, stream: int, step: int, call: int = 0) 
 
 
 def dion(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Dion with rank 2 as arXiv 2504.05295 has it; return the new parameter."""
+    """Take a step of Dion with rank 2; return the new parameter."""
     rows, cols = p.shape
     if "q" not in own:
         rank = min(2, rows, cols)
@@ -39,7 +39,7 @@ def dion(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def galore(p: Tensor, g: Tensor, own: Values, gap: int = 4) -> Tensor:
-    """Take a step of GaLore with rank 2 as arXiv 2403.03507 has it; return the new parameter.
+    """Take a step of GaLore with rank 2; return the new parameter.
 
     The authors take right vectors from the same decomposition as left ones. A decomposition of the
     transpose may give them other signs, which matter to moments that go on from one basis to the
@@ -69,7 +69,7 @@ def galore_in_one_basis(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def apollo(p: Tensor, g: Tensor, own: Values, mini: bool = False) -> Tensor:
-    """Take a step of APOLLO with rank 2 as arXiv 2412.05270 has it; return the new parameter."""
+    """Take a step of APOLLO with rank 2; return the new parameter."""
     rows, cols = p.shape
     rank, age, tall = min(2, rows, cols), own.get("t", 0), rows >= cols
     if age % 4 == 0:

@@ -53,14 +53,14 @@ def quintic(x: Tensor, eps: float = 1e-7) -> Tensor:
 
 
 def polar_muon(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Muon as KellerJordan/modded-nanogpt has it, with Polar Express."""
+    """Take a step of Muon, with Polar Express."""
     b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
     update = polar_express(g.lerp(b, 0.95), 1e-6)
     return p - 0.02 * max(1, g.size(-2) / g.size(-1)) ** 0.5 * update
 
 
 def normuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of NorMuon as zichongli5/NorMuon has it."""
+    """Take a step of NorMuon."""
     b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
     update = quintic(g.lerp(b, 0.95))
     size = update.norm()
@@ -72,7 +72,7 @@ def normuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def muon_h(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of MuonH as track 3 of KellerJordan/modded-nanogpt has it."""
+    """Take a step of MuonH."""
     b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
     update = g.lerp(b, 0.95)
     update = newton_schulz(update / (update.norm() + 1e-7))
@@ -81,7 +81,7 @@ def muon_h(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adamuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdaMuon as Chongjie-Si/AdaMuon has it."""
+    """Take a step of AdaMuon."""
     b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
     o = quintic(g.lerp(b, 0.95).sign())
     v = own["v"] = 0.95 * own.get("v", 0) + 0.05 * o * o
@@ -90,7 +90,7 @@ def adamuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def muon_clip(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of MuonClip: arXiv 2507.20534, algorithm 1; each row is a head."""
+    """Take a step of MuonClip: algorithm 1; each row is a head."""
     b = own["b"] = 0.95 * own.get("b", 0) + g
     o = quintic(b) * max(p.shape) ** 0.5 * 0.2
     p = p - 0.02 * (o + 0.1 * p)
@@ -99,7 +99,7 @@ def muon_clip(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def scion(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Scion as LIONS-EPFL/scion has it; vectors have the norm of biases."""
+    """Take a step of Scion; vectors have the norm of biases."""
     b = own["b"] = 0.9 * own.get("b", 0) + 0.1 * g
     if p.ndim == 2:
         u = (p.size(0) / p.size(1)) ** 0.5 * quintic(b)

@@ -13,7 +13,7 @@ from optgen.verification.references.moments import BOTH, DECAY, LR, rectified
 
 
 def schedule_free_adamw(y: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Schedule-Free AdamW: arXiv 2405.15682, algorithm 1, with the code's warmup."""
+    """Take a step of Schedule-Free AdamW: algorithm 1, with the code's warmup."""
     own["t"] = t = own.get("t", 0) + 1
     own["exp_avg_sq"] = 0.999 * own.get("exp_avg_sq", 0) + 0.001 * g * g
     u = g / ((own["exp_avg_sq"] / (1 - 0.999**t)).sqrt() + 1e-8) + DECAY * y
@@ -21,7 +21,7 @@ def schedule_free_adamw(y: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def schedule_free_sgd(y: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Schedule-Free SGD: arXiv 2405.15682, equations 3 to 5, with a warmup."""
+    """Take a step of Schedule-Free SGD: equations 3 to 5, with a warmup."""
     own["t"] = t = own.get("t", 0) + 1
     return averaged(y, g + DECAY * y, LR * min(t / 5, 1), own)
 
@@ -39,7 +39,7 @@ def averaged(y: Tensor, u: Tensor, rate: float, own: Values) -> Tensor:
 
 
 def schedule_free_radam(y: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Schedule-Free RAdam: arXiv 2405.15682, as its authors' package has it."""
+    """Take a step of Schedule-Free RAdam, as its authors' package has it."""
     own["t"] = t = own.get("t", 0) + 1
     own["exp_avg_sq"] = 0.99 * own.get("exp_avg_sq", 0) + 0.01 * g * g
     factor = rectified(t, 0.99, 4)

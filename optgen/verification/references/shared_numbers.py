@@ -14,7 +14,7 @@ from optgen.verification.reference import Values, together
 
 
 def prodigy(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tensor]:
-    """Take a step of Prodigy as arXiv 2306.06101 and its authors' package have it."""
+    """Take a step of Prodigy, as the paper and the code both have it."""
     beta1, beta2, beta3, d0 = 0.9, 0.99, math.sqrt(0.99), 1e-3
     starts = own.setdefault("p0", params)
     own["k"] = k = own.get("k", 0) + 1
@@ -36,7 +36,7 @@ def prodigy(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tens
 
 
 def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tensor]:
-    """Take a step of D-Adapt Adam as arXiv 2301.07733 and its authors' package have it."""
+    """Take a step of D-Adapt Adam, as the paper and the code both have it."""
     root, d = math.sqrt(0.99), own.get("d", 1e-3)
     own["k"] = own.get("k", 0) + 1
     zeros = [g * 0 for g in grads]

@@ -1,4 +1,8 @@
-"""The papers and the code that the rules were written from, by the names of the catalogue."""
+"""The papers and the code that the rules were written from, by the names of the catalogue.
+
+Tables, pages and reports take them from here. A docstring of a rule says only which part of its
+source it follows.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +33,19 @@ SOURCES: dict[str, Source] = {
     "adafactor_hf": _paper("1804.04235", "transformers"),
     "adahessian": _paper("2006.00719"),
     "adam_h": _code(_NANOGPT, "/pull/272"),
-    "adam_mini": _paper("2406.16793"),
+    "adam_mini": _code("zyushun/Adam-mini"),
     "adamc": _paper("2506.02285"),
     "adamuon": _code("Chongjie-Si/AdaMuon"),
     "adamw_8bit": _paper("2110.02861", "codes by hand"),
     "ademamix": _paper("2409.03137", "apple/ml-ademamix"),
-    "adopt": _paper("2411.02853", "timm"),
+    "adopt": _paper("2411.02853"),
     "apollo": _code("zhuhanqing/APOLLO"),
     "came": _paper("2307.02047"),
-    "dadapt_adam": _code("facebookresearch/dadaptation"),
+    "dadapt_adam": _paper("2301.07733", "facebookresearch/dadaptation"),
     "dion": _code("microsoft/dion"),
     "galore": _code("jiaweizzhao/GaLore"),
     "grams": _paper("2412.17107"),
-    "kahan_adamw": _paper("1711.05101", "without rounding"),
+    "kahan_adamw": Source("paper of AdamW, without rounding", _ARXIV + "1711.05101"),
     "kl_soap": _code("yorkerlin/KL-Methods"),
     "kron": _code("lixilinx/psgd_torch"),
     "lamb": _paper("1904.00962", "timm"),
@@ -49,12 +53,12 @@ SOURCES: dict[str, Source] = {
     "lion": _paper("2302.06675"),
     "lion_8bit": _paper("2110.02861", "codes by hand"),
     "mars": _code("AGI-Arena/MARS"),
-    "muon_clip": _paper("2507.20534"),
+    "muon_clip": Source("report of Kimi K2", _ARXIV + "2507.20534"),
     "muon_h": _code(_NANOGPT, "/pull/267"),
     "normuon": _code("zichongli5/NorMuon"),
     "one_sided_shampoo": _paper("2503.10537"),
     "polar_muon": _code(_NANOGPT),
-    "prodigy": _code("konstmish/prodigy"),
+    "prodigy": _paper("2306.06101", "konstmish/prodigy"),
     "rmsprop_tf": _code("huggingface/pytorch-image-models"),
     "row_wise_adagrad": _paper("1906.00091", "torchrec"),
     "schedule_free_adamw": _paper("2405.15682", "package"),

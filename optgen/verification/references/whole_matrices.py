@@ -25,7 +25,7 @@ def by_matrix(rule: Rule, p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of SOAP as nikhilvyas/SOAP has it; more axes than two are a batch of matrices."""
+    """Take a step of SOAP; more axes than two are a batch of matrices."""
     if p.ndim > 2:
         return by_matrix(soap, p, g, own)
     k, sides = own["step"] - 1, (0, 1) if p.ndim == 2 else ()
@@ -57,7 +57,7 @@ def soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Shampoo: arXiv 1802.09568, algorithm 1; vectors take Adagrad's."""
+    """Take a step of Shampoo: algorithm 1; vectors take Adagrad's."""
     if p.ndim > 2:
         return by_matrix(shampoo, p, g, own)
     if p.ndim < 2:
@@ -73,7 +73,7 @@ def shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def one_sided_shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of one-sided Shampoo: arXiv 2503.10537, with Adam's momentum and corrections."""
+    """Take a step of one-sided Shampoo, with Adam's momentum and corrections."""
     t = own["step"]
     own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
     own["r"] = 0.99 * own.get("r", 0) + 0.01 * g.T @ g
@@ -83,7 +83,7 @@ def one_sided_shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def kl_soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of KL-SOAP as yorkerlin/KL-Methods has it."""
+    """Take a step of KL-SOAP."""
     grads, t = (g, g.T), own["step"]
     if t == 1:
         own["grams"] = [0.02 * x @ x.T / x.size(1) for x in grads]
@@ -114,7 +114,7 @@ def kl_soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def kron(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of KWNS4 of lixilinx/psgd_torch, with exact spectral norms."""
+    """Take a step of KWNS4, with exact spectral norms."""
     t = own["step"]
     m = own["m"] = torch.lerp(own.get("m", 0 * g), g, 1 - min((t - 1) / t, 0.9))
     left, right = own.get("q", [torch.eye(n, dtype=p.dtype) for n in p.shape])

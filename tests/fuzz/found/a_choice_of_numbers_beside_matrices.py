@@ -21,8 +21,8 @@ def Random(p, g, /, H0=state('key_H0', shape=('rows', 'rank'), when='factored'),
     summed = where(finite, 2, summed)
     g = g / summed
     if factored(p):
-        H0 = singular_vectors(w, rank)
+        H0 = 0.5 * H0 + singular_vectors(w, rank)
     if factored(p):
-        I0 = transpose(transpose(m) @ singular_vectors(g, rank))
+        I0 = 0.5 * I0 + transpose(transpose(m) @ singular_vectors(g, rank))
     m = g
     p = g

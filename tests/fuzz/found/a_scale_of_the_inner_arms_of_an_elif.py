@@ -22,7 +22,7 @@ def Random(p, g, t, hz=given('extra'), /, s=state('key_s', shape='scalar'), m=st
         update = p
     elif s:
         update = 0 * p
-        m = g
+        m = 0.5 * m + g
     else:
         update = 0 * p
     p = update

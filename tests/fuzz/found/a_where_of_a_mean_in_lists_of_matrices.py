@@ -21,5 +21,5 @@ def Random(p, g, t, hz=given('extra'), /, H0=state('key_H0', shape=('rows', 'ran
     g = hz
     g = where(g < g <= g, mean(g), 2)
     if factored(p):
-        H0 = singular_vectors(g, rank)
+        H0 = 0.5 * H0 + singular_vectors(g, rank)
     p = g

@@ -13,6 +13,6 @@ def Random(p, g, /, f2=state('key_f2', init='lr', shape='scalar'), J0=state('key
     """Drawn by lot."""
     f2 = f2 + where(mean(v), 2, 0.5)
     if factored(p):
-        J0 = transpose(v) @ singular_vectors(v, rank)
+        J0 = 0.5 * J0 + transpose(v) @ singular_vectors(v, rank)
     v = g
     p = g

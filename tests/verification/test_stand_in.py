@@ -1,0 +1,38 @@
+"""Test that a value takes the place of an attribute only for a while."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from optgen.verification.stand_in import stand_in
+
+
+class Base:
+    number = 1
+
+
+class Derived(Base):
+    pass
+
+
+def test_an_attribute_is_back_after_an_error() -> None:
+    before = math.sqrt
+    with pytest.raises(ZeroDivisionError), stand_in(math, "sqrt", lambda x: x / 0):
+        math.sqrt(4)
+
+    assert math.sqrt is before
+
+
+def test_an_inherited_attribute_is_inherited_again() -> None:
+    with stand_in(Derived, "number", 2):
+        assert (Base.number, Derived.number) == (1, 2)
+
+    assert "number" not in vars(Derived)
+    assert Derived.number == 1
+
+
+def test_an_attribute_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="numbr"), stand_in(Base, "numbr", 2):
+        pass
