@@ -54,6 +54,9 @@ def why_uncut(algorithm: Algorithm) -> str:
     for op in _ops(_in_branches(algorithm.rule)):
         if op in MATRIX_OPS:
             return f"the rule has `{op}` inside a branch"
+    arms = dict(_arms(algorithm.rule))
+    if len(arms) > 1 and any(arms):
+        return f"only some parameters need `{next(iter(arms.values()))}`"
     if algorithm.is_wide:
         for op in _ops(expressions(algorithm.rule)):
             if op in MATRIX_OPS:
@@ -81,6 +84,16 @@ def _in_branches(program: Program) -> Iterator[Expr]:
         if isinstance(stmt, If):
             inside = (*stmt.then, *stmt.orelse)
             yield from _in_branches(inside) if _is_decided(stmt.condition) else expressions(inside)
+
+
+def _arms(program: Program, within: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the matrix ops, each after the arms of branches on shape predicates that it is in."""
+    for position, stmt in enumerate(program):
+        if isinstance(stmt, If):
+            for arm, inside in enumerate((stmt.then, stmt.orelse)):
+                yield from _arms(inside, f"{within}{position}:{arm} ")
+        else:
+            yield from ((within, op) for op in _ops(iter((stmt.value,))) if op in MATRIX_OPS)
 
 
 def _is_decided(condition: Expr) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
 SHAPES = ((3, 5), (7,), (5, 3), (), (2, 4, 3))
+MATRICES = ((3, 5), (5, 3), (2, 4, 3))
 BODY = (
     "m = 0.9 * m + g",
     "if {fact}(p):",
@@ -32,17 +34,15 @@ def text(fact: str) -> str:
     return spec(*body, states='m=state("m")', hypers=hypers, inputs="p, g")
 
 
-@pytest.mark.parametrize("fact", ["factored", "tall"])
-def test_other_parameters_step_without_the_op(fact: str, tmp_path: Path) -> None:
-    path = tmp_path / "made.py"
-    path.write_text(text(fact))
+def check_against_for_loop(path: Path, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Check three fused steps of parameters of several shapes."""
     kind = optgen.load(path)
     generator = torch.Generator().manual_seed(0)
-    starts = [torch.randn(shape, generator=generator) for shape in SHAPES]
+    starts = [torch.randn(shape, generator=generator) for shape in shapes]
     sides = [[Parameter(start.clone()) for start in starts] for _ in range(2)]
     optimizers = [kind(side) for side in sides]
     for _ in range(3):
-        grads = [torch.randn(shape, generator=generator) for shape in SHAPES]
+        grads = [torch.randn(shape, generator=generator) for shape in shapes]
         for side, optimizer, lowering in zip(
             sides, optimizers, ("fused_cpu", "forloop"), strict=True
         ):
@@ -52,6 +52,32 @@ def test_other_parameters_step_without_the_op(fact: str, tmp_path: Path) -> None
                 optimizer.step()
     for fused, plain in zip(*sides, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("fact", ["factored", "tall"])
+def test_other_parameters_step_without_the_op(fact: str, tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_text(text(fact))
+    check_against_for_loop(path, SHAPES)
+
+
+@pytest.mark.parametrize("before", ["", "m = m + orthogonalize(g, cs, 2, 1e-7)"])
+@pytest.mark.parametrize("last", ["orthogonalize(2 * m, cs, 3, 1e-7)", "m"])
+def test_parameters_may_need_different_ops(before: str, last: str, tmp_path: Path) -> None:
+    lines = [BODY[0], before, *BODY[1:-1], f"    p = p - lr * {last}"]
+    body = [line.format(fact="tall") for line in lines if line]
+    hypers = f"{LR}, cs=hyper((3.4445, -4.775, 2.0315))"
+    path = tmp_path / "made.py"
+    path.write_text(
+        spec(
+            'require(ndim(p) > 1, "matrices")',
+            *body,
+            states='m=state("m")',
+            hypers=hypers,
+            inputs="p, g",
+        )
+    )
+    check_against_for_loop(path, MATRICES)
 
 
 @pytest.mark.parametrize("fact", ["factored", "tall"])
