@@ -262,6 +262,8 @@ def streams_of_sweep(
 ) -> tuple[Stream, ...]:
     """Return the streams that one of several sweeps touches, in the usual order.
 
+    A sweep over random numbers alone gets the parameter, whose size it needs.
+
     Args:
         algorithm: the algorithm.
         body: the program of the sweep.
@@ -272,8 +274,9 @@ def streams_of_sweep(
     written = {a.target.name for a in assigns(body)}
     read = {r.name for e in expressions(body) for r in reads(e)} | written
     every = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
-    return (
+    touched = (
         *(s for s in every if s.name in read or s.stored),
         *(Stream(name, "local", True) for name in call_inputs),
         *(Stream(name, "local", False) for name in call_results if name in read),
     )
+    return touched or (Stream(algorithm.param, "param", False),)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
-from optgen.ir.nodes import Assign, Expr, Program, Ref
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, walk
+from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import reads
 from optgen.ir.whole_matrices import is_wide
 from optgen.passes.name_reductions import ends_phase
@@ -129,8 +130,9 @@ def needs_sweep(value: Expr, kinds: Kinds) -> bool:
     """Tell whether a value is known only after a sweep, or a matrix op, has ended."""
     if not ends_phase(value):
         return False
-    axes = (kind_of(ref, kinds.__getitem__).axes for ref in reads(value))
-    return Axes.TENSOR in axes
+    axes = {kind_of(ref, kinds.__getitem__).axes for ref in reads(value)}
+    draws = any(isinstance(node, Call) and node.op in RANDOM_OPS for node in walk(value))
+    return Axes.TENSOR in axes or draws
 
 
 def greatest_depth(read: Iterable[Ref], depths: Depths) -> int:

@@ -72,7 +72,7 @@ def _as_key(number: Expr) -> Expr:
 def number_calls(rule: Program) -> Program:
     """Return the rule with its draws numbered from 0, in the order of their appearance.
 
-    The reader may leave gaps, because it reads the left side of a comparison twice.
+    Draws in code that is left out leave gaps.
     """
     found = (
         node.args[-1]

@@ -21,7 +21,12 @@ from optgen.ir.ops import CONDITIONS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.condition_names import candidate_names, is_rare
 from optgen.lowerings.fused_cpu import prefetch
-from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
+from optgen.lowerings.fused_cpu.expression_printer import (
+    CALLS,
+    ExpressionPrinter,
+    constant,
+    variable,
+)
 from optgen.lowerings.fused_cpu.line_layout import WIDTH, folded, indented, listed
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
@@ -294,6 +299,10 @@ class LoopPrinter:
         match expr:
             case Ref():
                 return self._fields.get(expr)
+            case Call("rounded_at_random", (x, Call("random16", args), eps)):
+                bits = f"random_bits16<S>(first + i, {self._key(_RANDOM['random16'][1], args)})"
+                operands = self._elements(x), bits, self._elements(eps)
+                return CALLS["rounded_at_random"].format(*operands)
             case Call(word, args) if word in RANDOM_OPS:
                 function, key = _RANDOM[word]
                 return f"{function}<S>(first + i, {self._key(key, args)})"

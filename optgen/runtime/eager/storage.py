@@ -8,6 +8,7 @@ computed with in float32, and rounded once when they are written back.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
+from itertools import repeat
 from typing import Any, TypeVar
 
 import torch
@@ -55,15 +56,15 @@ def rounded_up(x: T, eps: float) -> T:
     return torch.neg(rounded_down(torch.neg(x), eps))  # type: ignore[arg-type,return-value]
 
 
-def rounded_at_random(x: T, chance: T, eps: float) -> T:
+def rounded_at_random(x: T, chance: T | Tensor | float, eps: float) -> T:
     """Return x rounded away from zero where `chance` is below the part of the way that x lies at.
 
     Elsewhere, x is rounded towards zero. So is a number beyond the largest: no finite number
     becomes infinite. The derivative of the result by x is 1.
     """
     if isinstance(x, TensorList):
-        pairs = zip(x.tensors, chance.tensors, strict=True)
-        return TensorList([rounded_at_random(tensor, at, eps) for tensor, at in pairs])
+        chances = chance.tensors if isinstance(chance, TensorList) else repeat(chance)
+        return TensorList([rounded_at_random(*pair, eps) for pair in zip(x.tensors, chances, strict=False)])
     with torch.no_grad():
         size = x.abs()
         near, far = rounded_down(size, eps), rounded_up(size, eps)

@@ -145,14 +145,20 @@ INLINE float number_at(const RandomKey16& key, i64 place) {
     return float(place & 1 ? word >> 16 : word & 0xffff) * 0x1p-16f;
 }
 
-// Returns random numbers as random_numbers does, of 16 bits.
+// Returns random numbers as random_numbers does, of 16 bits: for vectors as whole numbers, for
+// rounded_at_random_to.
 template <class S>
-INLINE auto random_numbers16(i64 place, RandomKey16& key) {
+INLINE auto random_bits16(i64 place, RandomKey16& key) {
     if constexpr (LANES<ComputeType<S>> == 1) return ComputeType<S>(number_at(key, place));
     else {
         const RandomPair16 numbers = random_pair16(key, place);
         return DEINTERLEAVED<S> ? numbers : in_memory_order(numbers);
     }
+}
+
+template <class S>
+INLINE ComputeType<S> random_numbers16(i64 place, RandomKey16& key) {
+    return random_bits16<S>(place, key);
 }
 
 INLINE VectorPair rounded_at_random_to(VectorPair x, RandomPair16 chance, VectorPair eps) {
