@@ -6,7 +6,7 @@
 Without arguments it measures everything, merges each cell into benchmarks/results/cpu.json,
 compares with the targets, draws the plot, and updates the summary in the README. --resume skips
 cells that the file has, so a run can be interrupted. --try writes nothing. --verdict measures
-nothing.
+nothing: it compares the kept results with the targets, draws them, and updates the README.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
-    """Measure cells. Report those that fail and go on, because the others take long."""
+    """Measure cells. Report a cell that fails and go on, so that it does not end a long run."""
     failed: list[results.Cell] = []
     measured = suite.Suite(traffic, Budget(arguments.seconds))
     begin = time.perf_counter()
@@ -72,7 +72,10 @@ def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[r
 
 
 def judge(path: Path) -> None:
-    """Compare the results in a file with the targets, and draw them."""
+    """Compare the results in a file with the targets, draw them, and update the README.
+
+    The README has the figures of RESULTS; those of another file are not written there.
+    """
     kept, machine = results.load(path), results.machine_of(path)
     found = verdicts(of_machine(machine), kept)
     print(columns(report.verdict_table(found)))
@@ -115,7 +118,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="of measuring in a cell")
     parser.add_argument("--resume", action="store_true", help="leave out what the file has")
     parser.add_argument("--try", dest="try_", action="store_true", help="write nothing")
-    parser.add_argument("--verdict", action="store_true", help="measure nothing")
+    parser.add_argument("--verdict", action="store_true", help="only compare and draw")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file of results")
     return parser.parse_args()
 

@@ -90,8 +90,8 @@ def compose(
     """Make an optimizer class from an optimizer and modifiers.
 
     A step runs the modifiers of the gradient, the optimizer's rule, the modifiers of the update and
-    those that store or observe the parameter, all in one kernel. The stages have a fixed order. Two
-    modifiers of one stage take effect in the order in which they are listed.
+    those that store or observe the parameter. All of them are compiled as one rule. The stages have
+    a fixed order. Two modifiers of one stage take effect in the order in which they are listed.
 
     Args:
         optimizer: a class of `optgen.optim`, a class that `load` or `compose` made, a name of the

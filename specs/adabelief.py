@@ -19,7 +19,7 @@ def AdaBelief(
     rectify=flag(True, about="Rectify as RAdam does"),
     degenerated_to_sgd=flag(True, about="While RAdam's variance is unknown, step by the momentum"),
 ):
-    """Adam that divides by the variance of gradients around their mean (Zhuang et al., 2020)."""
+    """Adam that divides by the deviation of gradients from their mean (Zhuang et al., 2020)."""
     beta1, beta2 = betas
 
     p = p - lr * weight_decay * p

@@ -29,7 +29,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @triton.jit
 def _kernel() -> None:
-    """Do nothing: a launch of it would patch the language."""
+    """Do nothing. The fixture patches `triton.language` for this kernel, as a launch does."""
     tl.static_assert(True)
 
 
@@ -74,7 +74,8 @@ def operands() -> list[Any]:
 @pytest.mark.parametrize(
     "options",
     [
-        (False, False, True, False),  # lhs and rhs may be pointers, arithmetic, a division
+        # allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
+        (False, False, True, False),
         (True, True, True, False),
         (False, False, True, True),
         (False, False, False, True),
@@ -132,7 +133,7 @@ def test_blocks_are_reduced_as_triton_does(combine: Any) -> None:
 
 NAMES = "add sub mul truediv radd rsub rmul rtruediv and or lt le gt ge eq ne"
 OPERATORS = [f"__{name}__" for name in NAMES.split()]
-TRITONS = {name: getattr(tl.tensor, name).__wrapped__ for name in OPERATORS}
+ORIGINALS = {name: getattr(tl.tensor, name).__wrapped__ for name in OPERATORS}
 LOAD, STORE = tl.load.__wrapped__, tl.store.__wrapped__
 
 
@@ -146,7 +147,7 @@ def test_operators_answer_as_triton_does_at_every_call(
     for place, tensor in enumerate(tensors):
         tensor.handle.data = (tensor.handle.data * (place + 2)).astype(tensor.handle.data.dtype)
     for left, right in product(tensors, [*tensors, 0, 3, 2**31, -0.0, 0.5, float("nan"), True]):
-        wanted = outcome(TRITONS[name], left, right, semantic)
+        wanted = outcome(ORIGINALS[name], left, right, semantic)
         for _ in range(2):  # the second call takes Triton's answer to the first
             found = outcome(getattr(tl.tensor, name), left, right)
             assert repr(found) == repr(wanted), (left, right)

@@ -17,7 +17,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "docs/decisions": "decisions/index.md",
 }
-"""Pages of the site for files that are elsewhere, or have another name, in the repository."""
+"""Pages for paths of the repository; other files of docs/ have pages of the same path below it."""
 
 
 def site_path(path: str) -> str:
@@ -47,7 +47,7 @@ def relinked(text: str, source: str, page: str) -> str:
 
 
 def linked_files(text: str, source: str) -> set[str]:
-    """Return the files of the repository, outside its pages, that a text links to."""
+    """Return the files of the repository that a text links to and that are no pages."""
     folder = posixpath.dirname(source)
     targets = {posixpath.normpath(posixpath.join(folder, m[2])) for m in _LINK.finditer(text)}
     return {t for t in targets if (ROOT / t).is_file() and site_path(t).startswith("repository/")}

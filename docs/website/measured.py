@@ -40,7 +40,7 @@ def machine() -> str:
 
 
 def measured(entry: Entry) -> str:
-    """Return the table of a class, or the command that measures it."""
+    """Return the figures of a class, if there are any, and the command that measures it."""
     rows = [
         row(cell, figures)
         for cell, figures in sorted(results().items())
@@ -49,7 +49,7 @@ def measured(entry: Entry) -> str:
     command = f"```sh\noptgen bench {entry.name}\n```"
     if not rows:
         return f"No figures of {entry.title} are checked in. This command measures it:\n\n{command}"
-    every = "[All benchmarks](../benchmarks/index.md) have two threads too."
+    every = "[Every class on a CPU](../benchmarks/cpu.md) also has figures of two threads."
     return "\n\n".join(
         [table(HEADER, rows), f"{machine()} {every} This command measures your machine:", command]
     )

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdaBelief(GeneratedOptimizer):
-    r"""Adam that divides by the variance of gradients around their mean (Zhuang et al., 2020).
+    r"""Adam that divides by the deviation of gradients from their mean (Zhuang et al., 2020).
 
     .. math::
         \begin{aligned}

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam that divides by the variance of gradients around their mean (Zhuang et al., 2020).
+// Adam that divides by the deviation of gradients from their mean (Zhuang et al., 2020).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_VAR, STREAMS };
     enum { STEP, CELLS };

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class ADOPT(GeneratedOptimizer):
-    r"""Adam that converges with any beta2: it divides by the last v (Taniguchi et al., 2024).
+    r"""Adam that divides by the root of the last v: any beta2 converges (Taniguchi et al., 2024).
 
     .. math::
         \begin{aligned}

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam that converges with any beta2: it divides by the last v (Taniguchi et al., 2024).
+// Adam that divides by the root of the last v: any beta2 converges (Taniguchi et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -48,10 +48,11 @@ def rounded_up(x: Any, eps: Any) -> Any:
 
 
 def rounded_at_random(x: Any, chance: Any, eps: Any) -> Any:
-    """Return x rounded away from zero where `chance` is below the part of the way that x lies at.
+    """Return x rounded, by chance, to one of its two neighbours in the format.
 
-    Elsewhere, x is rounded towards zero. So is a number beyond the largest: no finite number
-    becomes infinite.
+    For the neighbours near <= |x| <= far, |x| becomes far where
+    `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
+    becomes the largest.
     """
     near, far = rounded_down(x.abs(), eps), rounded_up(x.abs(), eps)
     is_far = chance * (far - near) < x.abs() - near

@@ -17,9 +17,14 @@ from optgen.runtime.torch_private import compiling
 class UpdateInBackward(nn.Module, FusedOptimizerModule):
     """A module whose parameters are updated in the backward pass, when gradients are ready.
 
-    Each gradient is freed after its use. So at most the gradients of one bucket are alive at a
-    time, besides those that autograd holds. `fused_optimizer` has the state and the groups. Its
-    `step` ends an iteration, and schedulers and warm-up work with it as with any optimizer::
+    Each group's parameters are divided into buckets. When all gradients of a bucket have come, its
+    parameters are updated, and its gradients are freed. By default a bucket is one parameter, so
+    one gradient is alive at a time, besides those that autograd holds. A larger bucket waits for
+    its last gradient, or for the end of the pass. Several buckets may wait at once if there are
+    several groups, or if gradients do not come from the last parameter to the first.
+
+    `fused_optimizer` has the state and the groups. Its `step` ends an iteration, and schedulers and
+    warm-up work with it as with any optimizer::
 
         model = UpdateInBackward(model, AdamW, lr=1e-3)
         scheduler = CosineAnnealingLR(model.fused_optimizer, 1000)
@@ -28,9 +33,10 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
             model.fused_optimizer.step()
             scheduler.step()
 
-    Results are those of `optimizer_class` after the backward pass; they are bitwise equal if its
-    rule is elementwise. A parameter that is used several times is updated once, with the sum of its
-    gradients. Gradients are not accumulated over passes: a second pass before `step` is an error.
+    The results are the same as if the optimizer stepped after the backward pass. They are bitwise
+    equal if its rule is elementwise. A parameter that is used several times is updated once, with
+    the sum of its gradients. Gradients are not accumulated over passes: a second pass before `step`
+    is an error.
 
     Args:
         module (nn.Module): The module to train, after `fully_shard` or inside
@@ -77,7 +83,10 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
-        """The optimizer of all parameters, by this module's names, including submodules' own."""
+        """The optimizer of all parameters, by their names in this module.
+
+        It includes the fused optimizers that submodules have of their own.
+        """
         return self._fused
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,11 @@ from optgen.passes.rename import rename
 
 
 def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
-    """Return the template's variables: arguments in the author's order, lists in the rule's."""
+    """Return the template's variables.
+
+    `lists` and `hypers` are the arguments, in the author's order; `columns` are the same lists in
+    the order of the rule's tensors.
+    """
     plural_names = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
     hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
     lists = {name: plural_names[name] for name in algorithm.lists}

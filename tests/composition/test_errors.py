@@ -88,9 +88,9 @@ TYPES: dict[str, Callable[[], Any]] = {
     "an optimizer of torch": lambda: compose(torch.optim.AdamW),
     "an optimizer without a spec": lambda: compose(optim.LBFGS),
     "too many arguments": lambda: modifier("clip_norm")(1.0, 2.0),
-    "an argument of none": lambda: modifier("cautious")(1.0),
+    "an argument for a modifier that takes none": lambda: modifier("cautious")(1.0),
     "unknown argument": lambda: modifier("clip_norm")(norm=1.0),
-    "unknown argument of none": lambda: modifier("cautious")(norm=1.0),
+    "a named argument for a modifier that takes none": lambda: modifier("cautious")(norm=1.0),
     "argument given twice": lambda: modifier("clip_norm")(1.0, max_norm=1.0),
     "a list as a default": lambda: compose("adamw", modifier("clip_norm")([1.0])),
     "a tensor as a default": lambda: compose("adamw", modifier("ema")(torch.tensor(0.5))),
@@ -180,9 +180,12 @@ IN_RULES = {
     "in a sum": text("s = s + g", "g = g + 2 * sqrt(s, 3)", takes='g, /, s=state("s")'),
     "in a branch": text("if by > 1:", "    g = g * (1 + row(g))", takes="g, /, *, by=hyper(2.0)"),
     "in a condition": text("if norm(g, 2) > 1:", "    g = 2 * g"),
-    "beside a moved parameter": text(
-        "u = -u", "u = u - 0.1 * (p + u) * roots(p)", takes="p, u, /", stage="mask"
-    ).replace("roots", "orthogonalize"),
+    "in a product with the new parameter": text(
+        "u = -u",
+        "u = u - 0.1 * (p + u) * orthogonalize(p)",
+        takes="p, u, /",
+        stage="mask",
+    ),
     "in the second of two equal lines": text(
         *("if by > 1:", "    a = g", "    b = 2 * a", "else:", "    b = g", "b = 2 * a", "g = b"),
         takes="g, /, *, by=hyper(2.0)",
@@ -212,7 +215,8 @@ def _with_short_paths(error: SpecError) -> str:
     return str(error).replace(f"{Path(__file__).parents[2]}/", "")
 
 
-def test_mistakes_of_a_rule_that_an_accumulation_holds() -> None:
+def test_mistakes_inside_the_if_of_an_accumulation_have_their_places() -> None:
+    """The place is that in the modifier's file, where the line is indented less."""
     with pytest.raises(SpecError, match=r"made.py:6:13: .* of AdamW, accumulate and made"):
         compose("adamw", modifier("accumulate")(2), modifier_of(text("g = g + sqrt(g, 2)")))
 
@@ -228,7 +232,7 @@ def test_the_command_shows_the_place_in_the_file(tmp_path: Path) -> None:
 
 FORMS = {
     "a name of the optimizer": text("g = g * beta1"),
-    "a helper that reads a constant of others": text("g = half(g)").replace(
+    "a helper that reads an unknown constant": text("g = half(g)").replace(
         "@modifier", "def half(x):\n    return x / SCALE\n\n\n@modifier"
     ),
     "weights of a modifier that stores nothing": text(

@@ -1,4 +1,4 @@
-"""The classes that are trained on two ranks, and parameters that two ranks share in every way."""
+"""The classes that are trained on two ranks, and parameters sharded over two ranks in every way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from distributed.shards import difference as difference
-from distributed.shards import share as share
+from distributed.shards import shard as shard
 from parity.cases import CASES, EVERY, OWN, Case
 from torch import Tensor
 from torch.distributed.tensor import Placement, Replicate, Shard
@@ -16,7 +16,7 @@ _ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rpro
 TOLERANCE: dict[str, float] = dict.fromkeys(_ELEMENTWISE.split(), 0.0)
 """Bounds on the difference between two ranks and one process. Elementwise rules have equal bits."""
 
-SHARED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
+SHARDED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
     ((8, 4), Shard(0)),
     ((5, 3), Shard(0)),  # unevenly
     ((1, 6), Shard(0)),  # one rank has nothing
@@ -27,7 +27,7 @@ SHARED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
     ((4, 3), None),  # a plain tensor among DTensors
     ((33, 70), Shard(0)),
 )
-"""Shapes, and how two ranks share them."""
+"""Shapes, and their placements on two ranks."""
 
 
 def cases(name: str) -> list[Case]:
@@ -44,7 +44,7 @@ def _tensors(options: Any) -> bool:
 def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
     """Yield a gradient for each shape, which depends on the step only; some are None."""
     generator = torch.Generator().manual_seed(1000 + step)
-    for index, (shape, _) in enumerate(SHARED):
+    for index, (shape, _) in enumerate(SHARDED):
         grad = torch.randn(shape, generator=generator, dtype=torch.float64)
         if dtype.is_complex:
             grad = torch.complex(grad, grad.flip(0) if grad.dim() else grad)

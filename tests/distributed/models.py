@@ -16,7 +16,7 @@ BOUND = 1e-12
 
 
 def model() -> nn.Sequential:
-    """Return layers whose 8 rows two ranks share evenly, 5 rows unevenly, and 1 row not at all."""
+    """Return layers of 8 rows (equal shards on two ranks), 5 (unequal) and 1 (an empty shard)."""
     torch.manual_seed(1)
     layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 1)]
     return nn.Sequential(*layers).double()

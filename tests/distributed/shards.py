@@ -11,7 +11,7 @@ from torch.distributed import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, distribute_tensor
 
 
-def share(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tensor:
+def shard(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tensor:
     """Shard a whole tensor along the mesh's last dimension.
 
     Without a placement, return a plain copy.

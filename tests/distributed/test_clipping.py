@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from distributed import models, pair
-from distributed.cases import SHARED, difference, gradients, share
+from distributed.cases import SHARDED, difference, gradients, shard
 from keyed.models import Still
 from torch import Tensor, distributed, nn
 
@@ -28,12 +28,12 @@ def _still(params: list[nn.Parameter], **given: Any) -> GradientClippingOptimize
 def _filled(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[Any]]:
     """Return parameters sharded in every way, and the same of one process, with gradients."""
     ours, alone = [], []
-    for (shape, placement), grad in zip(SHARED, gradients(step, torch.float32), strict=True):
+    for (shape, placement), grad in zip(SHARDED, gradients(step, torch.float32), strict=True):
         whole = torch.zeros(shape)
-        ours.append(nn.Parameter(share(whole, placement, mesh)))
+        ours.append(nn.Parameter(shard(whole, placement, mesh)))
         alone.append(nn.Parameter(whole))
         if grad is not None:
-            ours[-1].grad, alone[-1].grad = share(grad * scale, placement, mesh), grad * scale
+            ours[-1].grad, alone[-1].grad = shard(grad * scale, placement, mesh), grad * scale
     return ours, alone
 
 

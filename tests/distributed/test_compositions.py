@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARED, difference, share
+from distributed.cases import SHARDED, difference, shard
 from torch import Tensor, distributed, nn
 
 from optgen import compose, modifiers, use_lowering
@@ -33,30 +33,32 @@ def _train(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
     """Return the difference between shards and the for-loop in one process after five steps."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(3)
-    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARED]
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARDED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
-    shared = [nn.Parameter(share(v, how, mesh)) for v, (_, how) in zip(drawn, SHARED, strict=True)]
+    sharded = [
+        nn.Parameter(shard(v, how, mesh)) for v, (_, how) in zip(drawn, SHARDED, strict=True)
+    ]
     values = {"accumulate": (2,), "lookahead": (2,), "update_floor": (2.0, base == "adam")}
     chosen = [getattr(modifiers, name)(*values.get(name, ())) for name in names]
     cls: Any = compose(base, *chosen)
-    ours, reference = cls(_listed(shared), lr=0.1), cls(_listed(alone), lr=0.1)
+    ours, reference = cls(_listed(sharded), lr=0.1), cls(_listed(alone), lr=0.1)
     for step in range(5):
-        for own, whole, (_, how) in zip(shared, alone, SHARED, strict=True):
+        for own, whole, (_, how) in zip(sharded, alone, SHARDED, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
             if "skip_nonfinite" in names and step == 2 and whole is alone[1]:
                 whole.grad.view(-1)[0] = torch.nan  # on one rank only
-            own.grad = share(whole.grad, how, mesh)
+            own.grad = shard(whole.grad, how, mesh)
         with use_lowering(lowering):
             ours.step()
         with use_lowering("forloop"):
             reference.step()
     if "zero_grad" in names:
-        grads: list[Any] = [param.grad for param in (*alone, *shared) if param.grad is not None]
+        grads: list[Any] = [param.grad for param in (*alone, *sharded) if param.grad is not None]
         assert not any(getattr(grad, "_local_tensor", grad).any() for grad in grads)
     for group, whole_group in zip(ours.param_groups, reference.param_groups, strict=True):
         for state in cls.rule.group_states:
             torch.testing.assert_close(group[state.key], whole_group[state.key])
-    return max(difference(a.detach(), b.detach()) for a, b in zip(shared, alone, strict=True))
+    return max(difference(a.detach(), b.detach()) for a, b in zip(sharded, alone, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,14 @@ def _muon(rank: int) -> dict[str, float]:
     alone = models.model()
     models.train(alone, optgen.optim.Muon(matrices(alone)))
     found = {}
-    for shared in (False, True):
+    for is_sharded in (False, True):
         network, kind = _parallel(False), optgen.optim.Muon
         params = matrices(network)
-        ours = ZeroRedundancyOptimizer(params, kind) if shared else kind(params)
+        ours = ZeroRedundancyOptimizer(params, kind) if is_sharded else kind(params)
         models.train(network, ours, rank)
         pairs = zip(matrices(network), matrices(alone), matrices(models.model()), strict=True)
         for place, (param, expected, before) in enumerate(pairs):
-            found[f"{shared} {place}"] = difference(param.detach() - before, expected - before)
+            found[f"{is_sharded} {place}"] = difference(param.detach() - before, expected - before)
     return found
 
 

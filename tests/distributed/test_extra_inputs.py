@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARED, difference, share
+from distributed.cases import SHARDED, difference, shard
 from torch import Tensor, distributed, nn
 
 import optgen
@@ -33,41 +33,41 @@ SUMS = ELEMENTS.replace("Elements", "Sums").replace("g * h", "g * h / (1 + rms(h
 def _optimizers(text: str) -> tuple[list[Any], list[Any]]:
     """Return the parameters and the optimizers of two ranks, and of this process alone."""
     mesh = distributed.init_device_mesh("cpu", (2,))
-    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARED]
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARDED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
-    shared = [
-        nn.Parameter(share(value, placement, mesh))
-        for value, (_, placement) in zip(drawn, SHARED, strict=True)
+    sharded = [
+        nn.Parameter(shard(value, placement, mesh))
+        for value, (_, placement) in zip(drawn, SHARDED, strict=True)
     ]
     name = text.partition("def ")[2].partition("(")[0]
     cls = optgen.load(Spec(name, text, f"{name}.py", 1))
-    return [shared, alone], [cls(shared), cls(alone)]
+    return [sharded, alone], [cls(sharded), cls(alone)]
 
 
-def _shared(tensors: list[Tensor]) -> list[Tensor]:
+def _sharded(tensors: list[Tensor]) -> list[Tensor]:
     mesh = distributed.init_device_mesh("cpu", (2,))
-    pairs = zip(tensors, SHARED, strict=True)
-    return [share(tensor, placement, mesh) for tensor, (_, placement) in pairs]
+    pairs = zip(tensors, SHARDED, strict=True)
+    return [shard(tensor, placement, mesh) for tensor, (_, placement) in pairs]
 
 
 def _train(rank: int, text: str, lowering: str) -> float:
     """Return the difference between shards and one process."""
-    (shared, alone), (ours, reference) = _optimizers(text)
+    (sharded, alone), (ours, reference) = _optimizers(text)
     for step in range(4):
         for param in alone:
             param.grad = torch.cos(param.detach() * (step + 1))
-        for param, grad in zip(shared, _shared([p.grad for p in alone]), strict=True):
+        for param, grad in zip(sharded, _sharded([p.grad for p in alone]), strict=True):
             param.grad = grad
         handed = [torch.sin(param.detach() * step) for param in alone]
         chosen = [(step + i) % 3 > 0 for i in range(len(alone))]
         both = [
             [tensor if there else None for tensor, there in zip(each, chosen, strict=True)]
-            for each in (_shared(handed), handed)
+            for each in (_sharded(handed), handed)
         ]
         with optgen.use_lowering(lowering):
             ours.step(hessian=both[0])
             reference.step(hessian=both[1])
-    pairs = zip(shared, alone, strict=True)
+    pairs = zip(sharded, alone, strict=True)
     return max(difference(own.detach(), whole.detach()) for own, whole in pairs)
 
 
@@ -78,13 +78,13 @@ def test_shards_follow_one_process(text: str, lowering: str) -> None:
 
 
 def _refused(rank: int) -> list[str]:
-    (shared, _), (ours, _) = _optimizers(ELEMENTS)
+    (sharded, _), (ours, _) = _optimizers(ELEMENTS)
     said = []
-    nothing: list[Any] = [None] * len(shared)
-    wrong = [torch.zeros(SHARED[0][0], dtype=torch.float64), *nothing[1:]]
-    other = [_shared([torch.zeros(s, dtype=torch.float64) for s, _ in SHARED])[0], *nothing[1:]]
+    nothing: list[Any] = [None] * len(sharded)
+    wrong = [torch.zeros(SHARDED[0][0], dtype=torch.float64), *nothing[1:]]
+    other = [_sharded([torch.zeros(s, dtype=torch.float64) for s, _ in SHARDED])[0], *nothing[1:]]
     other[0] = other[0].redistribute(placements=[distributed.tensor.Replicate()])
-    for handed in (wrong, other, [*nothing[:7], shared[0], *nothing[8:]]):
+    for handed in (wrong, other, [*nothing[:7], sharded[0], *nothing[8:]]):
         try:
             ours.step(hessian=handed)
         except (TypeError, ValueError) as error:
@@ -102,10 +102,10 @@ def test_an_input_is_sharded_as_its_parameter() -> None:
 
 
 def _one_is_wrong(rank: int) -> str:
-    (shared, _), (ours, _) = _optimizers(SUMS)
-    for param in shared:
+    (sharded, _), (ours, _) = _optimizers(SUMS)
+    for param in sharded:
         param.grad = torch.ones_like(param)
-    nothing: list[Any] = [None] * len(shared)
+    nothing: list[Any] = [None] * len(sharded)
     try:
         ours.step(hessian=nothing[rank:])
     except (RuntimeError, ValueError) as error:
@@ -122,10 +122,10 @@ def test_a_wrong_input_on_one_rank_is_an_error_on_both() -> None:
 
 def _differ(rank: int, default_dtype: torch.dtype) -> str:
     """Hand over an input on one rank only, in a program with a default dtype."""
-    (shared, alone), (ours, _) = _optimizers(SUMS)
-    for param in shared:
+    (sharded, alone), (ours, _) = _optimizers(SUMS)
+    for param in sharded:
         param.grad = torch.ones_like(param)
-    handed = _shared([torch.ones_like(param).detach() for param in alone]) if rank else None
+    handed = _sharded([torch.ones_like(param).detach() for param in alone]) if rank else None
     torch.set_default_dtype(default_dtype)
     try:
         ours.step(hessian=handed)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARED, difference, share
+from distributed.cases import SHARDED, difference, shard
 from torch import distributed, nn
 
 from optgen import amp, compose, modifiers, use_lowering
@@ -15,7 +15,7 @@ from optgen import amp, compose, modifiers, use_lowering
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
 
-PLACED = [(shape, how) for shape, how in SHARED if how]  # torch's scaler takes no plain ones too
+PLACED = [(shape, how) for shape, how in SHARDED if how]  # torch's scaler takes no plain ones too
 
 
 def _trained(kind: Any, lowering: str, mesh: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
@@ -23,7 +23,7 @@ def _trained(kind: Any, lowering: str, mesh: Any) -> tuple[list[Any], list[Any],
     torch.manual_seed(3)
     cls: Any = compose("adamw", modifiers.clip_norm(0.5), modifiers.skip_nonfinite)
     drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in PLACED]
-    params = [nn.Parameter(share(v, how, mesh)) for v, (_, how) in zip(drawn, PLACED, strict=True)]
+    params = [nn.Parameter(shard(v, how, mesh)) for v, (_, how) in zip(drawn, PLACED, strict=True)]
     optimizer = cls([{"params": params[:4]}, {"params": params[4:], "lr": 0.05}], fused=True)
     scaler = kind("cpu", init_scale=8.0, growth_interval=2)
     scaler.scale(torch.zeros(()))
@@ -32,7 +32,7 @@ def _trained(kind: Any, lowering: str, mesh: Any) -> tuple[list[Any], list[Any],
             grad = scaler.get_scale() * torch.cos(value * (step + 1))
             if step in (0, 3) and param is params[1]:
                 grad.view(-1)[0] = torch.inf
-            param.grad = share(grad, how, mesh)
+            param.grad = shard(grad, how, mesh)
         with use_lowering(lowering):
             scaler.step(optimizer)
         scaler.update()

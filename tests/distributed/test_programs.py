@@ -1,4 +1,4 @@
-"""Test changes of mode of sharded parameters: equal to one process, without communication."""
+"""Test train() and eval() of sharded parameters: shards change as whole parameters do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARED, difference, share
+from distributed.cases import SHARDED, difference, shard
 from spec_files import spec_file
 from torch import distributed, nn
 
@@ -19,29 +19,29 @@ SPEC = spec_file("schedule_free_adamw")
 
 
 def _train(rank: int, lowering: str) -> float:
-    """Return the difference between shards and one process, in both modes."""
+    """Return the difference between shards and whole parameters, in both modes."""
     mesh = distributed.init_device_mesh("cpu", (2,))
-    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARED]
+    drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARDED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
-    shared = [
-        nn.Parameter(share(value, placement, mesh))
-        for value, (_, placement) in zip(drawn, SHARED, strict=True)
+    sharded = [
+        nn.Parameter(shard(value, placement, mesh))
+        for value, (_, placement) in zip(drawn, SHARDED, strict=True)
     ]
-    both: Any = [optgen.load(SPEC)(params, warmup_steps=2) for params in (shared, alone)]
+    both: Any = [optgen.load(SPEC)(params, warmup_steps=2) for params in (sharded, alone)]
     found = []
     for step in range(4):
-        for own, whole, (_, placement) in zip(shared, alone, SHARED, strict=True):
+        for own, whole, (_, placement) in zip(sharded, alone, SHARDED, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
-            own.grad = share(whole.grad, placement, mesh)
+            own.grad = shard(whole.grad, placement, mesh)
         with optgen.use_lowering(lowering):
             for change in ("step", "eval", "train"):
                 for optimizer in both:
                     getattr(optimizer, change)()
-                pairs = zip(shared, alone, strict=True)
+                pairs = zip(sharded, alone, strict=True)
                 found += [difference(own.detach(), whole.detach()) for own, whole in pairs]
     return max(found)
 
 
 @pytest.mark.parametrize("lowering", ["foreach", "forloop", "fused_cpu"])
-def test_shards_change_mode_as_whole_parameters_do(lowering: str) -> None:
+def test_train_and_eval_change_shards_as_whole_parameters(lowering: str) -> None:
     assert max(pair.run(_train, lowering)) < 1e-12

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import share
+from distributed.cases import shard
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import Replicate, Shard
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 BLOCK = 64
 PLACES = (((8, 32), Shard(0)), ((5, 30), Shard(0)), ((3, 40), Shard(1)), ((9, 9), Replicate()))
-"""Shapes, and how two ranks share them. The shards of the first are whole blocks."""
+"""Shapes, and their placements on two ranks. The shards of the first are whole blocks."""
 
 
 def made(base: Any, params: Any) -> Any:
@@ -45,7 +45,7 @@ def train(optimizers: Any, start: int, lowering: str) -> None:
             params = optimizer.param_groups[0]["params"]
             for param, grad, (_, how) in zip(params, grads, PLACES, strict=False):
                 sharded = hasattr(param, "to_local")
-                param.grad = share(grad, how, mesh) if sharded else grad.clone()
+                param.grad = shard(grad, how, mesh) if sharded else grad.clone()
             with use_lowering(lowering):
                 optimizer.step()
 
@@ -55,7 +55,7 @@ def _trained(rank: int, lowering: str) -> dict[str, Any]:
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(1)
     drawn = [torch.randn(shape) for shape, _ in PLACES]
-    ours = [nn.Parameter(share(x, how, mesh)) for x, (_, how) in zip(drawn, PLACES, strict=True)]
+    ours = [nn.Parameter(shard(x, how, mesh)) for x, (_, how) in zip(drawn, PLACES, strict=True)]
     alone = [nn.Parameter(x.clone()) for x in drawn]
     sharded, whole = made(AdamW, ours), made(AdamW, alone)
     train([sharded, whole], 0, lowering)
@@ -96,7 +96,7 @@ def _matrices(rank: int) -> tuple[float, str]:
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(1)
     drawn = torch.randn(8, 32)
-    ours = nn.Parameter(share(drawn, Shard(0), mesh))
+    ours = nn.Parameter(shard(drawn, Shard(0), mesh))
     alone = nn.Parameter(drawn.clone())
     sharded, whole = made(Muon, [ours]), made(Muon, [alone])
     train([sharded, whole], 0, "foreach")

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import difference, share
+from distributed.cases import difference, shard
 from lowerings.phased_rules import RAGGED
 from spec_files import spec_file
 from torch import distributed, nn
@@ -122,7 +122,7 @@ class _Run:
         drawn = [torch.randn(shape, dtype=dtype) for shape, _ in places]
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
         self.parts = [
-            nn.Parameter(share(value, _cut(axis), self.mesh))
+            nn.Parameter(shard(value, _cut(axis), self.mesh))
             for value, (_, axis) in zip(drawn, places, strict=True)
         ]
         half = len(drawn) // 2
@@ -139,7 +139,7 @@ class _Run:
                 grad.view(-1)[-1] = last
             alone.grad = grad
             how = _cut(self.places[index][1])
-            self.parts[index].grad = None if grad is None else share(grad, how, self.mesh)
+            self.parts[index].grad = None if grad is None else shard(grad, how, self.mesh)
         with use_lowering(lowering):
             self.ours.step()
         with use_lowering("fused_cpu" if lowering == "fused_cpu" else "forloop"):
@@ -227,10 +227,10 @@ def test_maxima_of_all_ranks_tell_of_nan_and_infinity(lowering: str, last: float
 def _explained(rank: int) -> list[str]:
     """Return `explain` for a sharded parameter and a whole one, and the error of fused Triton."""
     mesh = distributed.init_device_mesh("cpu", (2,))
-    params = [nn.Parameter(share(torch.ones(3, 4), _cut(axis), mesh)) for axis in (0, None)]
+    params = [nn.Parameter(shard(torch.ones(3, 4), _cut(axis), mesh)) for axis in (0, None)]
     optimizer = Adafactor(params)
     for param, axis in zip(params, (0, None), strict=True):
-        param.grad = share(torch.ones(3, 4), _cut(axis), mesh)
+        param.grad = shard(torch.ones(3, 4), _cut(axis), mesh)
     texts = [optgen.explain(optimizer)]
     optimizer.step()
     optimizer.param_groups[0]["foreach"] = True

@@ -1,4 +1,4 @@
-"""Test parameters that two ranks share in every way, in one optimizer: equal to one process."""
+"""Test parameters sharded over two ranks in every way, in one optimizer: equal to one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import EVERY, SHARED, TOLERANCE, cases, difference, gradients, share
+from distributed.cases import EVERY, SHARDED, TOLERANCE, cases, difference, gradients, shard
 from parity.cases import LOWERINGS, Case
 from parity.classes import COMPLEX
 from torch import distributed, nn
@@ -23,36 +23,36 @@ class _Run:
 
     def __init__(self, case: Case, dtype: torch.dtype, *mesh: int) -> None:
         self.mesh = distributed.init_device_mesh("cpu", mesh or (2,))
-        drawn = [torch.randn(shape, dtype=dtype) for shape, _ in SHARED]
+        drawn = [torch.randn(shape, dtype=dtype) for shape, _ in SHARDED]
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
-        self.shared = [
-            nn.Parameter(share(value, placement, self.mesh))
-            for value, (_, placement) in zip(drawn, SHARED, strict=True)
+        self.sharded = [
+            nn.Parameter(shard(value, placement, self.mesh))
+            for value, (_, placement) in zip(drawn, SHARDED, strict=True)
         ]
         self.ours, self.reference = (
             case.ours([{"params": params[:5]}, {"params": params[5:7], "lr": 0.02}])
-            for params in (self.shared, self.alone)
+            for params in (self.sharded, self.alone)
         )
 
     def train(self) -> float:
         """Take steps, some parameters from the third on; return the difference."""
         for step in range(5):
             if step == 2:
-                self.ours.add_param_group({"params": self.shared[7:]})
+                self.ours.add_param_group({"params": self.sharded[7:]})
                 self.reference.add_param_group({"params": self.alone[7:]})
             grads = gradients(step, self.alone[0].dtype)
             for ours, alone, (_, how), grad in zip(
-                self.shared, self.alone, SHARED, grads, strict=True
+                self.sharded, self.alone, SHARDED, grads, strict=True
             ):
                 alone.grad = grad
-                ours.grad = None if grad is None else share(grad, how, self.mesh)
+                ours.grad = None if grad is None else shard(grad, how, self.mesh)
             self.ours.step()
             self.reference.step()
         return self._difference()
 
     def _difference(self) -> float:
         found = []
-        for ours, alone in zip(self.shared, self.alone, strict=True):
+        for ours, alone in zip(self.sharded, self.alone, strict=True):
             found.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARED, difference, gradients, share
+from distributed.cases import SHARDED, difference, gradients, shard
 from parity.cases import LOWERINGS
 from spec_files import spec_file
 from torch import distributed, nn
@@ -23,25 +23,25 @@ DTYPES = (torch.bfloat16, torch.float32)
 def _trained(rank: int, spec: str, dtype: torch.dtype, lowering: str) -> dict[str, Any]:
     """Return the differences of all tensors to those of one process, after five steps."""
     mesh = distributed.init_device_mesh("cpu", (2,))
-    drawn = [torch.randn(shape).to(dtype) for shape, _ in SHARED]
+    drawn = [torch.randn(shape).to(dtype) for shape, _ in SHARDED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
-    places = [how for _, how in SHARED]
-    ours = [nn.Parameter(share(v, how, mesh)) for v, how in zip(drawn, places, strict=True)]
+    places = [how for _, how in SHARDED]
+    ours = [nn.Parameter(shard(v, how, mesh)) for v, how in zip(drawn, places, strict=True)]
     made = optgen.load(spec_file(spec))
     optimizers = made(ours, lr=1e-2), made(alone, lr=1e-2)
     for step in range(5):
         grads = gradients(step, dtype)
-        for shard, whole, how, grad in zip(ours, alone, places, grads, strict=True):
+        for own, whole, how, grad in zip(ours, alone, places, grads, strict=True):
             whole.grad = grad
-            shard.grad = None if grad is None else share(grad, how, mesh)
+            own.grad = None if grad is None else shard(grad, how, mesh)
         with use_lowering(lowering):
             for optimizer in optimizers:
                 optimizer.step()
     found = {}
-    for index, (shard, whole) in enumerate(zip(ours, alone, strict=True)):
-        found[f"{index} param"] = difference(shard.detach(), whole.detach())
+    for index, (own, whole) in enumerate(zip(ours, alone, strict=True)):
+        found[f"{index} param"] = difference(own.detach(), whole.detach())
         for key, value in optimizers[1].state[whole].items():
-            found[f"{index} {key}"] = difference(optimizers[0].state[shard][key], value)
+            found[f"{index} {key}"] = difference(optimizers[0].state[own][key], value)
     return found | {"explained": explain(optimizers[0])}
 
 
@@ -63,8 +63,8 @@ def test_shards_draw_the_numbers_of_the_whole(name: str, dtype: torch.dtype) -> 
 
 def _explained(rank: int) -> list[str]:
     mesh = distributed.init_device_mesh("cpu", (2,))
-    shape, how = SHARED[0]
-    param = nn.Parameter(share(torch.ones(shape).bfloat16(), how, mesh))
+    shape, how = SHARDED[0]
+    param = nn.Parameter(shard(torch.ones(shape).bfloat16(), how, mesh))
     optimizer = optgen.load(spec_file("stochastic_adamw"))([param])
     param.grad = torch.ones_like(param)
     text = explain(optimizer)

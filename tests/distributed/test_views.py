@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from distributed import models, pair
-from distributed.cases import difference, share
+from distributed.cases import difference, shard
 from distributed.test_checkpoints import _Engine
 from distributed.test_reductions import counted
 from lowerings.test_phases import in_full_precision
@@ -65,7 +65,7 @@ class _Run:
         self.mesh, self.dtype = distributed.init_device_mesh("cpu", (2,)), dtype
         drawn = [torch.randn(self.shape, dtype=dtype) for _ in range(3)]
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
-        self.parts = [nn.Parameter(share(value, _cut(self.axis), self.mesh)) for value in drawn]
+        self.parts = [nn.Parameter(shard(value, _cut(self.axis), self.mesh)) for value in drawn]
         self.ours, self.reference = (
             kind(name)([{"params": params, "view": view}], lr=0.01)
             for params in (self.parts, self.alone)
@@ -74,7 +74,7 @@ class _Run:
     def step(self, lowering: str) -> None:
         for alone, part in zip(self.alone, self.parts, strict=True):
             alone.grad = torch.randn_like(alone)
-            part.grad = share(alone.grad, _cut(self.axis), self.mesh)
+            part.grad = shard(alone.grad, _cut(self.axis), self.mesh)
         with use_lowering(lowering):
             self.ours.step()
         with use_lowering("fused_cpu" if lowering == "fused_cpu" else "forloop"):
@@ -150,7 +150,7 @@ def _refused(rank: int) -> list[str]:
     mesh = distributed.init_device_mesh("cpu", (2,))
     found = []
     for shape, axis, view in REFUSED:
-        param = nn.Parameter(share(torch.ones(shape), _cut(axis), mesh))
+        param = nn.Parameter(shard(torch.ones(shape), _cut(axis), mesh))
         with pytest.raises(ValueError, match="group 0: ") as refused:
             Adafactor([{"params": [param], "view": view}])
         found.append(str(refused.value))

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from distributed import pair
-from distributed.shards import difference, share
+from distributed.shards import difference, shard
 from distributed.test_reductions import counted
 from distributed.whole_matrices import (
     CASES,
@@ -58,14 +58,14 @@ def test_training_goes_on_from_whole_states_of_one_rank(rule: str) -> None:
 
 
 def _pair_of(rule: str, shape: tuple[int, ...], **group: Any) -> tuple[Any, Any]:
-    """Return an optimizer of two parameters that two ranks share, and one in this process."""
+    """Return an optimizer of two parameters sharded over two ranks, and one in this process."""
     from torch.distributed.tensor import Shard
 
     mesh = distributed.init_device_mesh("cpu", (2,))
     drawn = [torch.randn(shape, dtype=torch.float64) for _ in range(2)]
-    shared = [nn.Parameter(share(value, Shard(0), mesh)) for value in drawn]
+    sharded = [nn.Parameter(shard(value, Shard(0), mesh)) for value in drawn]
     alone = [nn.Parameter(value) for value in drawn]
-    return tuple(rule_of(rule)([{"params": each, **group}]) for each in (shared, alone))  # type: ignore[return-value]
+    return tuple(rule_of(rule)([{"params": each, **group}]) for each in (sharded, alone))  # type: ignore[return-value]
 
 
 def _step(*optimizers: Any) -> None:
@@ -117,14 +117,14 @@ def _in_other_dtypes(rank: int) -> list[float]:
     mesh, found = distributed.init_device_mesh("cpu", (2,)), []
     for dtype, grad_dtype in [(torch.bfloat16, None), (torch.float32, torch.bfloat16)]:
         value = torch.randn(5, 4).to(dtype)
-        shared, alone = nn.Parameter(share(value, Shard(0), mesh)), nn.Parameter(value)
-        optimizers = [rule_of("one_sided_shampoo")([param]) for param in (shared, alone)]
-        for param, optimizer in zip((shared, alone), optimizers, strict=True):
+        sharded, alone = nn.Parameter(shard(value, Shard(0), mesh)), nn.Parameter(value)
+        optimizers = [rule_of("one_sided_shampoo")([param]) for param in (sharded, alone)]
+        for param, optimizer in zip((sharded, alone), optimizers, strict=True):
             param.grad_dtype = grad_dtype
             for step in range(3):
                 param.grad = torch.cos(param.detach() * step).to(grad_dtype or dtype)
                 optimizer.step()
-        found.append(difference(whole(shared.detach()), alone.detach()))
+        found.append(difference(whole(sharded.detach()), alone.detach()))
     return found
 
 

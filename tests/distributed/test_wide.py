@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import SHARED, difference, share
+from distributed.cases import SHARDED, difference, shard
 from spec_files import spec_file
 from torch import Tensor, distributed, nn
 
@@ -28,13 +28,13 @@ def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
     drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in shapes]
     alone = [nn.Parameter(value.clone()) for value in drawn]
     pairs = list(zip(drawn, shapes, strict=True))
-    shared = [nn.Parameter(share(value, how, mesh)) for value, (_, how) in pairs]
+    sharded = [nn.Parameter(shard(value, how, mesh)) for value, (_, how) in pairs]
     cls: Any = optgen.load(spec_file(name))
-    ours, reference = cls(_listed(shared)), cls(_listed(alone))
+    ours, reference = cls(_listed(sharded)), cls(_listed(alone))
     for step in range(5):
-        for own, whole, (_, how) in zip(shared, alone, shapes, strict=True):
+        for own, whole, (_, how) in zip(sharded, alone, shapes, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
-            own.grad = share(whole.grad, how, mesh)
+            own.grad = shard(whole.grad, how, mesh)
         with use_lowering(lowering):
             ours.step()
         with use_lowering("forloop"):
@@ -42,18 +42,18 @@ def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
     for group, whole_group in zip(ours.param_groups, reference.param_groups, strict=True):
         for state in cls.rule.group_states:
             torch.testing.assert_close(group[state.key], whole_group[state.key])
-    return max(difference(a.detach(), b.detach()) for a, b in zip(shared, alone, strict=True))
+    return max(difference(a.detach(), b.detach()) for a, b in zip(sharded, alone, strict=True))
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["odd_wide", "prodigy", "dadapt_adam", "clipped_lamb"])
 def test_shards_follow_one_process(name: str, lowering: str) -> None:
-    assert max(pair.run(_train, name, SHARED, lowering)) < 1e-12
+    assert max(pair.run(_train, name, SHARDED, lowering)) < 1e-12
 
 
 def _one_fails(rank: int) -> str:
     mesh = distributed.init_device_mesh("cpu", (2,))
-    params = [nn.Parameter(share(torch.ones(4, 3), how, mesh)) for _, how in SHARED[:1]]
+    params = [nn.Parameter(shard(torch.ones(4, 3), how, mesh)) for _, how in SHARDED[:1]]
     optimizer: Any = optgen.load(spec_file("clipped_lamb"))(params)
     for param in params:
         param.grad = None if rank else torch.ones_like(param)

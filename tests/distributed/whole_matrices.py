@@ -66,8 +66,8 @@ def _mesh(name: str) -> Any:
     return DeviceMesh("cpu", ranks, mesh_dim_names=names)
 
 
-def _shared(value: Tensor, axis: int | None, mesh: Any, name: str) -> nn.Parameter:
-    """Return a whole tensor as a parameter that the ranks of a mesh share."""
+def _sharded(value: Tensor, axis: int | None, mesh: Any, name: str) -> nn.Parameter:
+    """Return a whole tensor as a parameter that is sharded over a mesh."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -127,17 +127,19 @@ def _followed_on(name: str) -> dict[str, float]:
         drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in places]
         alone = [nn.Parameter(value.clone()) for value in drawn]
         pairs = zip(drawn, places, strict=True)
-        shared = [_shared(value, axis, mesh, name) for value, (_, axis) in pairs]
+        sharded = [_sharded(value, axis, mesh, name) for value, (_, axis) in pairs]
         # Owners compute as foreach does. Other roundings may choose another basis of a null space.
         cls, options = rule_of(rule), {**options, "foreach": True}
-        ours, reference = (cls(_groups(each), **options) for each in (shared, alone))
-        starts = [param.detach().clone() for param in (*shared, *alone)]
+        ours, reference = (cls(_groups(each), **options) for each in (sharded, alone))
+        starts = [param.detach().clone() for param in (*sharded, *alone)]
         with (
             mock.patch.object(owner_step, "HELD_BYTES", 1 if name == "three" else 2**28),
             mock.patch.object(tensor_lists, "BATCHED_ELEMENTS", 0),  # batches round in other ways
         ):
             for step in range(STEPS):
-                for index, (param, start) in enumerate(zip((*shared, *alone), starts, strict=True)):
+                for index, (param, start) in enumerate(
+                    zip((*sharded, *alone), starts, strict=True)
+                ):
                     missing = (index % len(alone) + step) % 5 == 4
                     param.grad = None if missing else torch.cos(start * (step + 1))
                 ours.step()

@@ -19,7 +19,7 @@ from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 
 if TYPE_CHECKING:
-    from fuzz.oracle import Right
+    from fuzz.oracle import Expected
 
 _PLAIN = re.compile(
     r"""(=state\(["']\w+["'], init=[-\d.e]+)((?:, when=["']\w[\w ]*["'])?\),$)""", re.M
@@ -52,21 +52,25 @@ def in_float32(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, states=states)
 
 
-def rounded(algorithm: Algorithm, values: Mapping[str, Right]) -> dict[str, Right]:
-    """Return the values of a step, of which states with codes are rounded to what codes say."""
+def rounded(algorithm: Algorithm, values: Mapping[str, Expected]) -> dict[str, Expected]:
+    """Return the values of a step; states of 8 bits are rounded to the numbers of their codes."""
     states = {s.key: s for s in algorithm.states if s.dtype == QUANTIZED}
     return {
-        key: _rounded(right, states[key])
-        if key in states and right.value.numel() >= states[key].min_elements
-        else right
-        for key, right in values.items()
+        key: _rounded(expected, states[key])
+        if key in states and expected.value.numel() >= states[key].min_elements
+        else expected
+        for key, expected in values.items()
     }
 
 
-def _rounded(right: Right, state: State) -> Right:
-    """Return a rounded state: a value that rounding moves across a middle may have either code."""
-    x, e = (_in_blocks(y, state.block) for y in (right.value.float().double(), right.bound))
-    ok = _in_blocks(right.comparable.double() - 1, state.block).amin(dim=1, keepdim=True) == 0
+def _rounded(expected: Expected, state: State) -> Expected:
+    """Return a state rounded to the numbers of codes.
+
+    Where the bound reaches across the middle between two codes, either code is right, and the new
+    bound covers both.
+    """
+    x, e = (_in_blocks(y, state.block) for y in (expected.value.float().double(), expected.bound))
+    ok = _in_blocks(expected.comparable.double() - 1, state.block).amin(dim=1, keepdim=True) == 0
     scale, doubt = x.abs().amax(dim=1, keepdim=True), e.amax(dim=1, keepdim=True)
     usual = (scale > _MODERATE[0]) & (scale < _MODERATE[1]) & (doubt < scale / 4)
     scale = torch.where(usual, scale, 1.0)
@@ -74,8 +78,8 @@ def _rounded(right: Right, state: State) -> Right:
 
     def held(values: Tensor) -> Tensor:
         shares = (values.abs() / scale).clamp(max=1)
-        never = torch.zeros_like(shares, dtype=torch.bool)
-        return torch.copysign(nearest_shares(shares, state.map, never) * scale, values)
+        nearest = nearest_shares(shares, state.map, not_zero=torch.zeros_like(shares).bool())
+        return torch.copysign(nearest * scale, values)
 
     reach = e + x.abs() * doubt / scale
     value, low, high = held(x), held(x - reach), held(x + reach)
@@ -85,8 +89,8 @@ def _rounded(right: Right, state: State) -> Right:
     bound = bound + torch.where(signed, 0.0, smallest)
     zero = (x == 0).all(dim=1, keepdim=True) & (doubt < _MODERATE[0])
     parts = (value * ~zero, torch.where(zero, e, bound), (ok & (usual | zero)).expand(x.shape))
-    kept = (part.flatten()[: right.value.numel()].view(right.value.shape) for part in parts)
-    return replace(right, **dict(zip(("value", "bound", "comparable"), kept, strict=True)))
+    kept = (part.flatten()[: expected.value.numel()].view(expected.value.shape) for part in parts)
+    return replace(expected, **dict(zip(("value", "bound", "comparable"), kept, strict=True)))
 
 
 def _in_blocks(x: Tensor, block: int) -> Tensor:

@@ -22,8 +22,11 @@ _SLACK = 4.0
 
 
 @dataclass
-class Right:
-    """The right values; `comparable` marks the elements of which anything is known."""
+class Expected:
+    """The right values, and bounds on their rounding errors.
+
+    `comparable` marks the elements of which anything is known.
+    """
 
     value: Tensor
     bound: Tensor
@@ -46,7 +49,7 @@ class Right:
 class Step:
     """The parameter and the states, by key, after a step."""
 
-    values: dict[str, Right]
+    values: dict[str, Expected]
     sure: bool  # whether no branch depends on rounding
 
     def moderate(self) -> bool:
@@ -151,12 +154,12 @@ def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
     return getattr(torch, state.dtype) if state.dtype else param.dtype
 
 
-def _stored(value: Any, dtype: torch.dtype, shape: torch.Size) -> Right:
+def _stored(value: Any, dtype: torch.dtype, shape: torch.Size) -> Expected:
     x = lift(value)
     eps = max(torch.finfo(dtype).eps, x.eps)
     bound = _SLACK * (x.e + eps * x.v.abs()) + torch.finfo(dtype).tiny
     fits = x.v.abs() < torch.finfo(dtype).max / 2
-    return Right(*(y.expand(shape) for y in (x.v, bound, x.ok & fits)))
+    return Expected(*(y.expand(shape) for y in (x.v, bound, x.ok & fits)))
 
 
 def fresh_states(

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.expressions import Expressions, Known
-from fuzz.oracle import PARAM, Right, Taker, step_by_rule
+from fuzz.oracle import PARAM, Expected, Taker, step_by_rule
 from optgen.ir.algorithm import Algorithm
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton")
@@ -74,13 +74,13 @@ def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
             return body
 
 
-def right_values(
+def expected_values(
     optimizer: Algorithm,
     program: Algorithm,
     hypers: Mapping[str, Any],
     param: Tensor,
     state: Mapping[str, Tensor],
-) -> tuple[dict[str, Right], bool]:
+) -> tuple[dict[str, Expected], bool]:
     """Return the values that a program writes, by key, and whether rounding decides no branch."""
     keys = {optimizer.param: PARAM, **{s.symbol: s.key for s in optimizer.states}}
     tensors = {name: param if key == PARAM else state.get(key) for name, key in keys.items()}

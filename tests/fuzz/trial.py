@@ -22,7 +22,7 @@ from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
 from fuzz.oracle import (
     PARAM,
-    Right,
+    Expected,
     Step,
     Taker,
     fresh_states,
@@ -90,23 +90,23 @@ class _Trial:
         for number in range(STEPS):
             grads = [self.drawn(shape) for shape in self.setting.shapes]
             inputs = extra_inputs.handed(algorithm, start, self.drawn, number)
-            right: list[Step] = []
+            expected: list[Step] = []
             with self.noting("oracle"):
-                right += self.right_steps(hypers, values, grads, inputs)
-            if not right:
+                expected += self.expected_steps(hypers, values, grads, inputs)
+            if not expected:
                 break
             for name in list(running):
-                if not self.step(name, running[name], grads, inputs, right, number):
+                if not self.step(name, running[name], grads, inputs, expected, number):
                     del running[name]
-            moderate = all(step.moderate() for step in right) or not self.rule.algorithm.is_wide
-            pairs = zip(values, right, strict=True)
+            moderate = all(step.moderate() for step in expected) or not self.rule.algorithm.is_wide
+            pairs = zip(values, expected, strict=True)
             values = [self.next(hypers, before, step, moderate) for before, step in pairs]
             for each in running.values():
                 each.become(values)
         self.change_modes(running, hypers, values)
         return self.findings
 
-    def right_steps(
+    def expected_steps(
         self,
         hypers: Mapping[str, Any],
         values: list[tuple[Tensor, dict[str, Any]]],
@@ -141,17 +141,17 @@ class _Trial:
         algorithm = self.rule.algorithm
         names = [name for name in running if name in programs.LOWERINGS]
         for program in reversed(algorithm.programs):  # eval first: a new optimizer trains
-            right: list[tuple[dict[str, Right], bool]] = []
+            expected: list[tuple[dict[str, Expected], bool]] = []
             with self.noting("oracle"):
-                right += [
-                    programs.right_values(algorithm, program.function, hypers, *each)
+                expected += [
+                    programs.expected_values(algorithm, program.function, hypers, *each)
                     for each in values
                 ]
-            for name in names if right else ():
+            for name in names if expected else ():
                 running[name].become(values)
                 with self.noting(name), use_lowering(name):
                     getattr(running[name].optimizer, program.mode)()
-                    for index, (written, sure) in enumerate(right):
+                    for index, (written, sure) in enumerate(expected):
                         found = running[name].values(index)
                         kept = {key: found[key] for key in written}
                         self.compare(name, kept, Step(written, sure), f"{program.mode}, {index}")
@@ -162,7 +162,7 @@ class _Trial:
         one: _Run,
         grads: list[Tensor],
         inputs: extra_inputs.Handed,
-        right: list[Step],
+        expected: list[Step],
         number: int,
     ) -> bool:
         """Take a step; tell whether the lowering can go on."""
@@ -173,7 +173,7 @@ class _Trial:
                 left = [param.grad for param in one.params if param.grad is not None]
                 if any(bool(grad.any()) for grad in left):
                     self.findings.append(self.finding(name, "wrong", "a gradient is not zero"))
-            for index, step in enumerate(right):
+            for index, step in enumerate(expected):
                 found = one.values(index)
                 if found.keys() != step.values.keys():
                     what = f"keys {sorted(found)} for {sorted(step.values)}"
@@ -191,8 +191,8 @@ class _Trial:
         known = all(bool(r.comparable.all()) for r in step.values.values())
         self.count.compared += known
         self.count.incomparable += not known
-        for key, right in step.values.items():
-            wrong = right.first_wrong(found[key])
+        for key, expected in step.values.items():
+            wrong = expected.first_wrong(found[key])
             own = self.rule.algorithm
             kept = self.dtype if key == PARAM else kept_in(own, key, torch.empty(0).to(self.dtype))
             if key != "step" and found[key].dtype != kept:
@@ -203,15 +203,15 @@ class _Trial:
                 return
 
     def next(
-        self, hypers: Mapping[str, Any], before: tuple[Tensor, Any], right: Step, moderate: bool
+        self, hypers: Mapping[str, Any], before: tuple[Tensor, Any], expected: Step, moderate: bool
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return values to go on from: those of the rule, or new ones if these became extreme.
 
         `moderate` tells whether no parameter that shares numbers with this one became extreme.
         """
         param = before[0]
-        taken = {key: each.value for key, each in right.values.items()}
-        if not (moderate and right.moderate()):
+        taken = {key: each.value for key, each in expected.values.items()}
+        if not (moderate and expected.moderate()):
             param = self.drawn(param.shape)
             fresh = fresh_states(self.rule.algorithm, hypers, param)
             return param, fresh | ({"step": float(taken["step"])} if "step" in taken else {})

@@ -91,8 +91,8 @@ def test_qr_of_a_thin_matrix_spans_its_columns(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4)], ids=str)
-def test_singular_vectors_span_the_nearest_matrix_of_the_rank(shape: tuple[int, ...]) -> None:
-    """The vectors span the space whose projection leaves the least of a matrix."""
+def test_singular_vectors_give_the_nearest_matrix_of_rank_two(shape: tuple[int, ...]) -> None:
+    """No projection onto two dimensions leaves a smaller remainder than that onto the vectors."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     u = op("singular_vectors", x, 2)
     assert u.shape == (*shape[:-1], 2)

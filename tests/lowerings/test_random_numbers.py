@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -99,6 +100,40 @@ def test_a_rule_that_draws_may_reduce(dtype: torch.dtype, form: str) -> None:
         assert same > (0.998 if dtype == torch.bfloat16 else 0.0)
         torch.testing.assert_close(
             step.param.double(), step.expected_param, rtol=2 * eps, atol=1e-6
+        )
+
+
+UNUSUAL = {
+    "a sum of random numbers alone": ("p = p - lr * g * mean(random(seed, 2))",),
+    "a sweep over random numbers before another": (
+        *("x = random(seed, t)", "low = a <= m", "a = 0.5 * a", "e = sum(x)", "m = 0.5 * m"),
+        "p = p - lr * where(low, e + x, g)",
+    ),
+    "numbers of 16 bits as operands of one function": (
+        *("r = random16(seed, 2)", "s = minimum(r, random16(3, 2)) * lerp(r, r, r)"),
+        "p = p - lr * g * s * clamp(r, r, r)",
+    ),
+    "a rounding at a fixed chance": ("p = rounded_at_random(p - lr * g, 0.5)",),
+}
+"""Statements that once failed, by what is unusual in them."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_unusual_draws(case: str, dtype: torch.dtype, form: str) -> None:
+    body = "\n    ".join(UNUSUAL[case])
+    used = [f'{name}=state("{name}")' for name in "am" if re.search(rf"\b{name}\b", body)]
+    inputs = ", ".join(["p, g, t, /", *used, "*, lr=hyper(0.1)", "seed=hyper(3)"])
+    if "seed" not in body:
+        inputs = inputs.replace("t, /", "/").removesuffix(", seed=hyper(3)")
+    text = (
+        f'from optgen.spec import *\n\n@optimizer()\ndef Odd({inputs}):\n    """."""\n    {body}\n'
+    )
+    for step in steps_beside_the_oracle(Spec("Odd", text, "odd.py", 1), form, dtype, count=2):
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(
+            step.param.double(), step.expected_param, rtol=2 * eps, atol=1e-5
         )
 
 

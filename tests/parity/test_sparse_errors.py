@@ -28,7 +28,7 @@ def takes_sparse_gradients(name: str) -> bool:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if not takes_sparse_gradients(name)])
 def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
-    """A flag that torch's class lacks is not passed to this class; its error is the same."""
+    """torch's class is made without the flags that it lacks; both classes raise the same error."""
     case = EVERY[name]
     theirs = {flag: value for flag, value in way.items() if has(name, flag)}
     messages = []

@@ -180,8 +180,10 @@ SIGNATURES = {
     "name of the generated code": spec(hypers=f"{LR}, torch=hyper(1)"),
     "list of the generated code": spec(hypers=f"{LR}, grads=hyper(1)"),
     "same in capitals": spec(hypers=f"{LR}, LR=hyper(1)"),
-    "called like what is fresh": spec(states=M, hypers=f"{LR}, fresh_exp_avg=hyper(1)"),
-    "renamed argument": spec(hypers=f"{LR}, step=hyper(1)"),
+    "name of the generated flag of a fresh state": spec(
+        states=M, hypers=f"{LR}, fresh_exp_avg=hyper(1)"
+    ),
+    "name that t gets in the generated code": spec(hypers=f"{LR}, step=hyper(1)"),
     "same as a constant": spec(before="EPS = 1", hypers=f"{LR}, EPS=hyper(1)"),
     "no slash": spec().replace("p, g, t, /,", "p, g, t,"),
     "one input": spec(inputs="p"),
@@ -287,7 +289,7 @@ FILES = {
     "rows of a rule that looks at all": spec(
         "p = p - lr * g / norm(g)", decorator='@optimizer(gradient="rows")'
     ),
-    "an exemption from nothing": spec(
+    "rows=False in a rule without sparse gradients": spec(
         "m = m + g; p = p - lr * m", states='m=state("exp_avg", rows=False)'
     ),
     "an int that counts nothing": spec(inputs="p, g", decorator='@optimizer(step="int")'),

@@ -1,8 +1,8 @@
 """Move rows and columns by index, where a rule multiplies with a permutation matrix.
 
 `S = descending(x)` is a matrix of zeros and ones. If a rule uses it in `S @ x` and
-`x @ transpose(S)` only, then the order of the rows or columns says the same, and there is no
-product to compute.
+`x @ transpose(S)` only, then a vector of indices, the *order* of the rows or columns, says the
+same, and there is no product to compute.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from optgen.ir.nodes import (
 
 
 def permute_by_index(program: Program, stored: Collection[str]) -> Program:
-    """Return the program with an order in place of each permutation that it only multiplies with.
+    """Return the program with orders in place of permutation matrices.
 
-    A permutation that is stored stays a matrix.
+    A permutation that is stored, or used outside of these two products, stays a matrix.
     """
     orders = frozenset(a.target.name for a in assigns(program) if _is_permutation(a.value))
     orders -= frozenset(stored)
@@ -43,7 +43,11 @@ def _is_permutation(value: Expr) -> bool:
 
 
 def _permuted(expr: Expr, orders: frozenset[str]) -> Call | None:
-    """Return a product with one of these permutations as a call; None if it is something else."""
+    """Return a product with a permutation as `permuted_rows` or `permuted_columns`.
+
+    The permutation is a name of `orders`, or a `descending(…)` in the product itself. Return None
+    for any other expression.
+    """
     match expr:
         case Call("@", (Ref(name) as order, x)) if name in orders:
             return Call("permuted_rows", (x, order))

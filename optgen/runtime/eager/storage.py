@@ -1,8 +1,10 @@
 """Round to the dtype that a parameter is stored in, and compute in a wider one.
 
-A rule that rounds its results itself sees how its dtype rounds, so it must compute more precisely.
-The generated code of such a rule takes its tensors through `in_wider_dtype`: 16-bit tensors are
-computed with in float32, and rounded once when they are written back.
+Some rules must compute more precisely than they store (`optgen/ir/compute_dtype.py`). A rule that
+rounds its results itself is one of them: its results must have more digits than the dtype, or
+nothing is left to round. The generated code of such a rule takes its tensors through
+`in_wider_dtype`: 16-bit tensors are computed with in float32, and rounded once when they are
+written back.
 """
 
 import math
@@ -57,14 +59,16 @@ def rounded_up(x: T, eps: float) -> T:
 
 
 def rounded_at_random(x: T, chance: T | Tensor | float, eps: float) -> T:
-    """Return x rounded away from zero where `chance` is below the part of the way that x lies at.
+    """Return x rounded, by chance, to one of its two neighbours in the dtype.
 
-    Elsewhere, x is rounded towards zero. So is a number beyond the largest: no finite number
-    becomes infinite. The derivative of the result by x is 1.
+    For the neighbours near <= |x| <= far, |x| becomes far where
+    `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
+    becomes the largest. The derivative of the result by x is 1.
     """
     if isinstance(x, TensorList):
         chances = chance.tensors if isinstance(chance, TensorList) else repeat(chance)
-        return TensorList([rounded_at_random(*pair, eps) for pair in zip(x.tensors, chances, strict=False)])
+        pairs = zip(x.tensors, chances, strict=False)
+        return TensorList([rounded_at_random(tensor, at, eps) for tensor, at in pairs])
     with torch.no_grad():
         size = x.abs()
         near, far = rounded_down(size, eps), rounded_up(size, eps)
@@ -80,8 +84,8 @@ def in_wider_dtype(
 
     Args:
         rows: Rows of tensors, or of lists of tensors; None and [] stand for absent states.
-        stored: Which columns the caller changes in place. Values that follow them, such as
-            results of reductions, stay as they are.
+        stored: For each of the first entries of a row, whether the caller changes it in place.
+            Further entries, such as results of reductions, are passed on as they are.
         params: The parameters of the bucket. The dtype is not narrower than theirs.
     """
     least = torch.promote_types(params[0].dtype, torch.float32)

@@ -126,7 +126,7 @@ class CachedSparseStep:
         return True
 
     def _read_gradient(self, param: Tensor) -> tuple[Tensor, Tensor, int] | None:
-        """Return the indices and values of a parameter's gradient, and the code of their dtype.
+        """Return the indices and values of a parameter's gradient, and the code of its dtype.
 
         Return None if the kernel cannot take the parameter or its gradient.
         """

@@ -1,9 +1,10 @@
 """Update batches through Triton kernels.
 
 A step of a bucket takes one launch for the scalars, then one launch for each sweep and each finish.
-Tensors are gathered into buckets once. After that a step compares addresses, uploads the addresses
-that changed, and launches. The device reads all other values in place, including learning rates and
-step counts. Nothing here waits for the device.
+Tensors are sorted into buckets once. After that a step uploads the addresses and the
+hyperparameters if any has changed, and launches. A hyperparameter that is a tensor on the device is
+copied there. The device reads step counts and scalar states in place. Nothing here waits for the
+device.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class FusedTritonBackend:
         self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
         self._captured: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
-        self._calls: WeakKeyDictionary[Any, list[tuple[Batch, LaunchPlan]]] = WeakKeyDictionary()
+        # The last plans of a function, each with the batch it was made for, without its tensors.
+        self._function_plans: WeakKeyDictionary[Any, list[tuple[Batch, LaunchPlan]]] = (
+            WeakKeyDictionary()
+        )
         self._calling = Lock()
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
@@ -59,7 +63,11 @@ class FusedTritonBackend:
     def prepare(
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], None]:
-        """Check batches and create missing tables; return a function that launches the kernels."""
+        """Find or make the launch plans; return a function that launches their kernels.
+
+        A new plan checks the shapes and devices of its tensors. Touched rows are gathered here, and
+        the states are saved for a rollback.
+        """
         touched_rows = [
             gather_rows(optimizer.rule, b)
             for b in batches
@@ -93,7 +101,7 @@ class FusedTritonBackend:
         """Return None: this backend gathers batches in a first step as in any other."""
 
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> None:
-        """Return None: every step gathers its tensors."""
+        """Return None: every step gathers its batches, and there is no cached step."""
 
     def call(self, function: Lowered, batch: Batch) -> None:
         """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
@@ -103,12 +111,12 @@ class FusedTritonBackend:
             plan.update(function, [batch])
             return
         with self._calling:
-            calls = self._calls.setdefault(function, [])
-            if not any(_taken_by(*each, function, batch) for each in calls):
+            kept = self._function_plans.setdefault(function, [])
+            if not any(_update_if_it_fits(*each, function, batch) for each in kept):
                 plan = LaunchPlan(function, [batch], None)
                 plan.update(function, [batch])
                 batch.drop_tensors()
-                self._calls[function] = [(batch, plan), *calls[: _KEPT - 1]]
+                self._function_plans[function] = [(batch, plan), *kept[: _KEPT - 1]]
 
     def _plan(self, optimizer: Stepping, batches: list[Batch], key: Any = None) -> LaunchPlan:
         """Return the plan under this key if it fits, else a new one; a capture gets its own."""
@@ -137,7 +145,7 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _taken_by(planned: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
+def _update_if_it_fits(planned: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
     """Update a batch through the plan of another one, if that plan fits; tell whether it did."""
     planned.take_tensors(batch)
     try:

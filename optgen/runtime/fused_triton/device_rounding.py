@@ -36,10 +36,11 @@ def rounded_up_to(x, eps):
 
 @triton.jit
 def rounded_at_random_to(x, chance, eps):
-    """Return x rounded away from zero where `chance` is below the part of the way that x lies at.
+    """Return x rounded, by chance, to one of its two neighbours in the dtype.
 
-    Elsewhere, x is rounded towards zero. So is a number beyond the largest: no finite number
-    becomes infinite.
+    For the neighbours near <= |x| <= far, |x| becomes far where
+    `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
+    becomes the largest.
     """
     size = tl.abs(x)
     near, far = rounded_down_to(size, eps), rounded_up_to(size, eps)

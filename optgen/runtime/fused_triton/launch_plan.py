@@ -1,4 +1,4 @@
-"""Plan the launches of a step: gather its tensors into buckets, and tell if these still fit."""
+"""Plan the launches of a step: sort its tensors into buckets, and tell if these still fit."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
 
 @pytest.fixture
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build kernels that treat a hundred rows or columns as many."""
+    """Build kernels whose limit on row and column values is 100, instead of 2**18."""
 
     original = kernel_loader.inline_includes
 
@@ -69,7 +69,7 @@ def test_every_reduction_of_thin_matrices_follows_the_rule(odd: tuple[Any, Algor
 def test_shards_of_thin_matrices_follow_the_whole(
     name: str, mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
 ) -> None:
-    """All ranks go the same way, also those without elements."""
+    """All ranks choose the same strategy, also those without elements."""
     cls, _ = odd if name == "odd" else rule(name)
     follow_the_whole(cls, [*TALL, *FLAT, (3, 3)], mesh, axes)
 

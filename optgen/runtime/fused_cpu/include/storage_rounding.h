@@ -77,8 +77,9 @@ inline float rounded_up_to(float x, float eps) { return -rounded_down_to(-x, eps
 inline double rounded_up_to(double x, double eps) { return -rounded_down_to(-x, eps); }
 INLINE VectorPair rounded_up_to(VectorPair x, VectorPair eps) { return -rounded_down_to(-x, eps); }
 
-// Rounds away from zero where `chance` is below the part of the way that x lies at, else towards
-// zero. A number beyond the largest is rounded towards zero: no finite number becomes infinite.
+// Rounds to one of the two neighbours of x in the dtype. For near <= |x| <= far, |x| becomes far
+// where `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
+// becomes the largest.
 template <class F>
 INLINE F rounded_at_random_to(F x, F chance, F eps) {
     const F size = abs(x), near = rounded_down_to(size, eps), far = rounded_up_to(size, eps);
@@ -87,7 +88,8 @@ INLINE F rounded_at_random_to(F x, F chance, F eps) {
     return x < 0 ? -nearest : x == 0 ? x : nearest;
 }
 // The same to bfloat16, where `below` is 65535 minus a chance of 16 bits. The lower half of a
-// float32's bits is the part of the way, so their sum carries where the chance is below it.
+// float32's bits is (|x| - near) / (far - near) in steps of 2**-16, so the sum of both carries where
+// the chance is below it.
 INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
     const VectorBits bits = bit_cast<VectorBits>(x);
     const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + below : bits;
