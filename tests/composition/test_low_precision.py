@@ -216,6 +216,17 @@ def test_stochastic_rounding_follows_its_seed(
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
+def test_sweeps_share_what_16_bits_do_not_hold(lowering: str) -> None:
+    """The squares of small gradients are 0 in float16; a later sweep reads them unrounded."""
+    cls: Any = compose(optim.AdamW, modifier("hyperball"), modifier("stochastic_rounding"))
+    param = torch.ones(4, dtype=torch.float16, requires_grad=True)
+    param.grad = torch.tensor([1e-3, 2e-3, 1.0, 2.0], dtype=torch.float16)
+    with use_lowering(lowering):
+        cls([param], lr=0.1).step()
+    assert ((param - 1).abs() < 0.2).all()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
 def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) -> None:
     rounding = modifier("stochastic_rounding")
     found = []

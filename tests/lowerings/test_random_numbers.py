@@ -106,7 +106,7 @@ def test_a_rule_that_draws_may_reduce(dtype: torch.dtype, form: str) -> None:
 UNUSUAL = {
     "a sum of random numbers alone": ("p = p - lr * g * mean(random(seed, 2))",),
     "a sweep over random numbers before another": (
-        *("x = random(seed, t)", "low = a <= m", "a = 0.5 * a", "e = sum(x)", "m = 0.5 * m"),
+        *("x = random(seed, t)", "low = a <= m", "a = 0.5 * a", "e = mean(x)", "m = 0.5 * m"),
         "p = p - lr * where(low, e + x, g)",
     ),
     "numbers of 16 bits as operands of one function": (

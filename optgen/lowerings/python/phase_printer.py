@@ -70,10 +70,28 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     if form.over_ranks:
         opening = [f"sublist = {lists}"] if printer.rereads_lists else []
         lines = [*opening, *printer.lines()]
-        return Body(lines, frozenset(printer.reads), undefined_before_draw(plan, drawn))
-    opening = [f"{lists} = sublist"] if form.in_lists else []
-    lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
+    else:
+        opening = [f"{lists} = sublist"] if form.in_lists else []
+        lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
+    if _widens_all(plan):
+        lines = indented(lines, _loop_over_wide_lists(plan))
     return Body(lines, frozenset(printer.reads), undefined_before_draw(plan, drawn))
+
+
+def _widens_all(plan: Plan) -> bool:
+    """Tell whether all sweeps share wide tensors: a later one reads what an earlier one stores."""
+    return widens(plan.algorithm) and len(plan.sweeps) > 1
+
+
+def _loop_over_wide_lists(plan: Plan) -> str:
+    """Return the header of a loop that runs once, over the lists of all sweeps in a wide dtype."""
+    streams = [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
+    stored = {
+        stream.name: False for stream in (Stream(plan.algorithm.param, "param", False), *streams)
+    }
+    stored |= {stream.name: True for stream in streams if stream.stored}
+    lists = ", ".join(map(plural, stored)) + "," * (len(stored) == 1)
+    return f"for {lists} in {widened(plan, f'[({lists})]', stored.values())}:"
 
 
 def _with_streams(plan: Plan, drawn: Drawn) -> Plan:
@@ -202,7 +220,8 @@ class _Printer:
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
         taken_blocks = f"{blocks}({', '.join(arguments)})"
-        rows = widened(self.plan, taken_blocks, (s.stored for s in taken_streams))
+        stored = (s.stored for s in taken_streams)
+        rows = taken_blocks if _widens_all(self.plan) else widened(self.plan, taken_blocks, stored)
         yield f"for {names} in {rows}:"
         yield from (f"    {line}" for line in lines)
         large = live_tensors(instructions, [f"{name}_block" for name in streams])
