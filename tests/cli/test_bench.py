@@ -36,7 +36,8 @@ def test_bench_makes_a_table_a_file_and_a_picture(
 
 def test_bench_says_what_there_is() -> None:
     assert run("bench", "Adamm").exit_code == 2
-    assert "no class SparseAdam to measure; there are " in run("bench", "SparseAdam").output
+    assert "dense gradients are measured" in run("bench", "SparseAdam").output
+    assert "no algorithm is called lio; did you mean lion?" in run("bench", "lio").output
     assert "no list 1e7; there are " in run("bench", "SGD", "--list", "1e7").output
     assert "no dtype int8; there are float32, " in run("bench", "SGD", "--dtype", "int8").output
 

@@ -83,4 +83,8 @@ def test_a_refusal_says_why(tmp_path: Path) -> None:
     assert "a step needs hessian" in " ".join(found.output.split())
     first, second = (written(tmp_path, f"my_{n}", spec(f"p = p - {n} * lr * g")) for n in (2, 3))
     assert "two of these files hold a class Made" in run("bench", first, second).output
-    assert "and spec files: my_rule.py" in run("bench", "nothing").output
+
+
+def test_an_optimizer_of_the_catalogue_is_measured_by_its_name() -> None:
+    _, _, lion, belief = benched("lion", "AdaBelief")
+    assert [row.split()[0] for row in (lion, belief)] == ["Lion", "AdaBelief"]

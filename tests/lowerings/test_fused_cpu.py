@@ -22,7 +22,7 @@ from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec, read_specs
 
 ALGORITHMS = [a for a in read_specs(TORCH) if a.base is None]
-ALGORITHMS += read_specs(map(spec_file, ("kahan_adamw", "stochastic_adamw")))
+ALGORITHMS += read_specs(map(spec_file, ("adopt", "kahan_adamw", "stochastic_adamw")))
 
 VECTORIZED = r"loop vectorized using (\d+) byte"
 REGISTER = {16: "xmm", 32: "ymm", 64: "zmm"}
