@@ -69,7 +69,7 @@ _KEYWORDS = (
 )
 _OWN = (
     "add_to ahead applies ASKS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES "
-    "cols COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore DRAWS end "
+    "cols COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw DRAWS end "
     "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES HAS_STEP "
     "has_step Hypers hypers i i64 INLINE inputs lane_sum LANES LAST_PART load load_as LOOP "
     "LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
