@@ -56,7 +56,8 @@ def why_uncut(algorithm: Algorithm) -> str:
             return f"the rule has `{op}` inside a branch"
     arms = dict(_arms(algorithm.rule))
     if len(arms) > 1 and any(arms):
-        return f"only some parameters need `{next(iter(arms.values()))}`"
+        op = next(op for arm, op in arms.items() if arm)
+        return f"parameters of different shapes need `{op}` at different places"
     if algorithm.is_wide:
         for op in _ops(expressions(algorithm.rule)):
             if op in MATRIX_OPS:

@@ -164,6 +164,8 @@ class Expressions:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Call("not", (self.condition(operand),), place)
             case ast.Compare(left=left, ops=ops, comparators=rights):
+                for op, right in zip(ops, rights, strict=True):
+                    self._check_comparison(node, op, right)
                 sides = [(side, self.value(side)) for side in (left, *rights)]
                 pairs = zip(ops, sides, sides[1:], strict=False)
                 return self._joined("and", [self._compare(node, *pair) for pair in pairs])
@@ -210,22 +212,25 @@ class Expressions:
             result = Call(logic, (result, condition), condition.place)
         return result
 
+    def _check_comparison(self, node: ast.Compare, op: ast.cmpop, right: ast.expr) -> None:
+        """Check the operator of a comparison before its sides are read."""
+        with_none = isinstance(right, ast.Constant) and right.value is None
+        if isinstance(op, ast.Is | ast.IsNot):
+            if not with_none:
+                self.source.error(right, "`is` compares with None only", "write == for values")
+        elif type(op) not in _COMPARE:
+            hint = "use < <= > >= == != or is None"
+            self.source.error(node, "this comparison is not in the language", hint)
+        elif with_none:
+            message = f"`{_COMPARE[type(op)]}` does not compare with None"
+            self.source.error(right, message, "write `is None`")
+
     def _compare(self, node: ast.Compare, op: ast.cmpop, left: _Side, right: _Side) -> Expr:
         """Return one comparison of a chain."""
         place = self.source.place(node)
-        with_none = isinstance(right[0], ast.Constant) and right[0].value is None
         if isinstance(op, ast.Is | ast.IsNot):
-            if not with_none:
-                self.source.error(right[0], "`is` compares with None only", "write == for values")
             return self._is_none(*left, place, negated=isinstance(op, ast.IsNot))
-        if type(op) not in _COMPARE:
-            self.source.error(
-                node, "this comparison is not in the language", "use < <= > >= == != or is None"
-            )
         comparison = _COMPARE[type(op)]
-        if with_none:
-            message = f"`{comparison}` does not compare with None"
-            self.source.error(right[0], message, "write `is None`")
         choice = self._choice(left[1])
         if choice is None:
             return Call(comparison, (self._as_number(*left), self._as_number(*right)), place)

@@ -100,9 +100,11 @@ def check_random(source: Source, algorithm: Algorithm) -> None:
     for expr in expressions(algorithm.rule):
         for node in walk(expr):
             if isinstance(node, Call) and node.op in whole:
-                source.error_at(node.place, f"`{node.op}` beside `random` is not possible", hint)
+                source.error_at(
+                    node.place, f"`{node.op}` beside random numbers is not possible", hint
+                )
     for state in algorithm.states:
         by_fact = (state.when or "").removeprefix("not ") in FACTS
         if by_fact or state.shape not in ("like", "scalar"):
-            message = f"the state `{state.symbol}` beside `random` is not possible"
+            message = f"the state `{state.symbol}` beside random numbers is not possible"
             source.error_at(state.place, message, hint)

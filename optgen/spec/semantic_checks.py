@@ -66,7 +66,7 @@ def _unknown_hyper(
     allowed = _CONDITION_TYPES if option == "when" else ("number",)
     fit = [known for known, type_ in types.items() if type_ in allowed]
     hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
-    if name == "identity":
+    if option == "init" and name == "identity":
         hint = f"start from a number, and assign it: if fresh({state.symbol}): "
         hint += f"{state.symbol} = identity({state.symbol})"
         if state.shape not in _SQUARES:

@@ -66,15 +66,17 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
     plan, drawn = name_random(plan)
     plan = _with_streams(plan, drawn)
+    if _widens_all(plan) and not form.in_lists:
+        form = replace(form, whole="{0}")
     printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole, dict(drawn))
+    lines = list(printer.lines())
+    if _widens_all(plan):
+        lines = indented(lines, _over_wide_tensors(plan, form))
     if form.over_ranks:
-        opening = [f"sublist = {lists}"] if printer.rereads_lists else []
-        lines = [*opening, *printer.lines()]
+        lines = [*([f"sublist = {lists}"] if printer.rereads_lists else []), *lines]
     else:
         opening = [f"{lists} = sublist"] if form.in_lists else []
-        lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
-    if _widens_all(plan):
-        lines = indented(lines, _loop_over_wide_lists(plan))
+        lines = indented([*opening, *lines], form.loop.format(lists=lists))
     return Body(lines, frozenset(printer.reads), undefined_before_draw(plan, drawn))
 
 
@@ -83,15 +85,26 @@ def _widens_all(plan: Plan) -> bool:
     return widens(plan.algorithm) and len(plan.sweeps) > 1
 
 
-def _loop_over_wide_lists(plan: Plan) -> str:
-    """Return the header of a loop that runs once, over the lists of all sweeps in a wide dtype."""
-    streams = [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
-    stored = {
-        stream.name: False for stream in (Stream(plan.algorithm.param, "param", False), *streams)
-    }
+def _over_wide_tensors(plan: Plan, form: PhaseSyntax) -> str:
+    """Return the header of a loop that runs once, over the tensors of all sweeps in a wide dtype.
+
+    The tensors are those of one parameter, or the lists of several.
+    """
+    streams = [Stream(plan.algorithm.param, "param", False)]
+    streams += [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
+    stored = {stream.name: False for stream in streams}
     stored |= {stream.name: True for stream in streams if stream.stored}
-    lists = ", ".join(map(plural, stored)) + "," * (len(stored) == 1)
-    return f"for {lists} in {widened(plan, f'[({lists})]', stored.values())}:"
+    names = ", ".join(map(plural, stored) if form.in_lists else stored)
+    whens = {stream.name: stream.when for stream in streams}
+    row = names if form.in_lists else ", ".join(_at_index(name, whens[name]) for name in stored)
+    tail = "," * (len(stored) == 1)
+    return f"for {names}{tail} in {widened(plan, f'[({row}{tail})]', stored.values())}:"
+
+
+def _at_index(name: str, when: str | None) -> str:
+    """Return the text of the tensor of the parameter at an index; None for an absent state."""
+    text = f"{plural(name)}[index]"
+    return f"{text} if {when} else None" if when else text
 
 
 def _with_streams(plan: Plan, drawn: Drawn) -> Plan:

@@ -1,4 +1,4 @@
-"""Test fused C++ steps that call a matrix op for some parameters only: under a shape predicate."""
+"""Test rules that call matrix ops under a shape predicate, so not for all parameters alike."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ def test_parameters_may_need_different_ops(before: str, last: str, tmp_path: Pat
             inputs="p, g",
         )
     )
+    assert bool(optgen.load(path).rule.why_uncut) == bool(before or last != "m")
     check_against_for_loop(path, MATRICES)
 
 

@@ -1,7 +1,7 @@
 // Random numbers from counters: Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and combines words of 32 bits, so loops
-// with it vectorize on every CPU. A block has two words: one for an even place, and one for the odd
-// place after it.
+// with it vectorize on every CPU. A block has two words. Numbers of 24 bits take one each: an even
+// place, and the odd place after it. Numbers of 16 bits take half a word: see RandomKey16.
 #include "optgen/runtime/fused_cpu/include/delayed_store.h"
 #include "optgen/runtime/fused_cpu/include/lane_shuffles.h"
 #include "optgen/runtime/fused_cpu/include/storage_rounding.h"

@@ -90,6 +90,7 @@ INLINE F rounded_at_random_to(F x, F chance, F eps) {
 // The same to bfloat16, where `below` is 65535 minus a chance of 16 bits. The lower half of a
 // float32's bits is (|x| - near) / (far - near) in steps of 2**-16, so the sum of both carries where
 // the chance is below it.
+// x is a result of arithmetic: a NaN has a bit in the upper half.
 INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
     const VectorBits bits = bit_cast<VectorBits>(x);
     const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + below : bits;
