@@ -143,7 +143,7 @@ def test_the_versions_of_written_tensors_rise(lowering: str, made: dict[str, Fun
 def test_a_table_is_kept_between_calls() -> None:
     from optgen.generated.averaging import ema as module
 
-    kept = backend("fused_triton")._calls
+    kept = backend("fused_triton")._function_plans
     kept.clear()
     for _ in range(3):
         lists = columns(("a", "b"), torch.float32).values()

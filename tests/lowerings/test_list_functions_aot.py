@@ -23,11 +23,11 @@ def test_kernels_are_exact_and_spill_nothing(
 ) -> None:
     """Nothing is spilled, arithmetic is exact, and whole blocks are accessed by 16 bytes."""
     functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
-    backend("fused_triton")._calls.clear()  # these were made for another target
+    backend("fused_triton")._function_plans.clear()  # these were made for another target
     with compiling_for(target, str(tmp_path)) as seen:
         for function in functions:
             function([torch.ones(4096, dtype=dtype)], [torch.ones(4096, dtype=dtype)])
-    backend("fused_triton")._calls.clear()
+    backend("fused_triton")._function_plans.clear()
 
     assert [one.name for one in seen] == ["ema_scalars", "ema_step", "swa_scalars", "swa_step"]
     for one in seen:

@@ -109,7 +109,7 @@ def test_a_result_has_the_same_bits_in_any_place() -> None:
 def test_a_parameter_of_float32_does_not_round(tmp_path: Path) -> None:
     path = tmp_path / "made.py"
     path.write_text(
-        spec("m = g", "p = rounded(p - lr * g)", states='m=state("m", dtype="bfloat16")')
+        spec("m = g + 0.5 * m", "p = rounded(p - lr * g)", states='m=state("m", dtype="bfloat16")')
     )
     rule = optgen.load(path)
     params = parameters(torch.float32, torch.float32)
