@@ -164,8 +164,8 @@ class Expressions:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Call("not", (self.condition(operand),), place)
             case ast.Compare(left=left, ops=ops, comparators=rights):
-                for op, right in zip(ops, rights, strict=True):
-                    self._check_comparison(node, op, right)
+                for comparison, right in zip(ops, rights, strict=True):
+                    self._check_comparison(node, comparison, right)
                 sides = [(side, self.value(side)) for side in (left, *rights)]
                 pairs = zip(ops, sides, sides[1:], strict=False)
                 return self._joined("and", [self._compare(node, *pair) for pair in pairs])
