@@ -147,7 +147,7 @@ _TABLE = (
     # The operands are the seed, the stream, the step count, and the number of the call in the rule.
     # The reader adds the last two. The meanings take the places of the elements before them.
     OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
-    OpInfo("random16", 4, "random", random16, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
+    OpInfo("random16", 4, "random", random16, r"\tilde{{U}}^{{({3})}}_{{{0}, {1}, {2}}}"),
     # A lookup computes no new number: it returns or tests a value that is known already.
     OpInfo("truth", 1, "lookup", lambda x: x != 0, "{0}"),
     OpInfo("item", 2, "lookup", lambda values, i: values[i], "{0}_{{{1}}}"),

@@ -26,7 +26,6 @@ from optgen.lowerings.python.phase_printer import phases
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
 from optgen.lowerings.python.random_calls import (
     draw_for_lists,
-    name_random,
     read_by,
     undefined_before_draw,
 )
@@ -40,6 +39,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.merge_square_roots import merge_square_roots
+from optgen.passes.name_random import name_random
 from optgen.passes.plan import plans
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool

@@ -35,7 +35,6 @@ from optgen.lowerings.python.phase_syntax import ONE_TENSOR
 from optgen.lowerings.python.random_calls import (
     draw_for_lists,
     draw_for_one,
-    name_random,
     read_by,
     undefined_before_draw,
 )
@@ -56,6 +55,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
+from optgen.passes.name_random import name_random
 from optgen.passes.plan import Order, plan
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.specialize_shape import Facts, fact_combinations

@@ -36,7 +36,7 @@ from optgen.passes.rewrite import map_values
 
 _COLUMN = 12
 _RANDOM = {
-    "random": ("random_numbers", "const RandomKey"),
+    "random": ("random_numbers", "RandomKey"),
     "random16": ("random_numbers16", "RandomKey16"),
 }
 """The function that draws the numbers of an op, and the type of its key."""
@@ -315,8 +315,7 @@ class LoopPrinter:
     def new_key(self, call: Call) -> str:
         """Return the text that makes the key of a call's random numbers."""
         _, key = _RANDOM[call.op]
-        numbers = ", ".join(map(self._scalars, call.args))
-        return f"{key.removeprefix('const ')}({numbers})"
+        return f"{key}({self._operands(call.args)})"
 
     def _key(self, key: str, numbers: tuple[Expr, ...]) -> str:
         """Return the name of the key of a random number, which is made before the loop.
@@ -325,11 +324,14 @@ class LoopPrinter:
             key: The key's type in C++.
             numbers: The operands of the call.
         """
-        text = ", ".join(self._scalars(number) for number in numbers)
+        text = self._operands(numbers)
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
         names = (f"random_key{n if n > 1 else ''}" for n in count(1))
         others = {*taken, *self._keys.values()}
         return self._keys.setdefault((key, text), next(n for n in names if is_free(n, others)))
+
+    def _operands(self, numbers: tuple[Expr, ...]) -> str:
+        return ", ".join(map(self._scalars, numbers))
 
 
 def _by_reciprocals(expr: Expr) -> Expr:

@@ -19,10 +19,9 @@ from optgen.ir.nodes import (
     Stmt,
     assigns,
     expressions,
-    map_expressions,
-    rebuild,
+    names_read,
 )
-from optgen.ir.ops import RANDOM_OPS, SHADOWABLE_FUNCTIONS
+from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 from optgen.ir.plan import (
     Finish,
     Plan,
@@ -33,6 +32,7 @@ from optgen.ir.plan import (
     reads,
 )
 from optgen.ir.whole_matrices import is_wide
+from optgen.passes.name_random import Drawn
 from optgen.passes.rewrite import filter_assigns
 
 _LOOPS = {
@@ -78,15 +78,18 @@ class Step:
 
 @dataclass
 class PhaseSteps:
-    """Steps of a plan, and the axes of their values. `streams` maps streams to their axes."""
+    """Steps of a plan, and the axes of their values. `streams` maps streams to their axes.
+
+    The plan has names in place of random numbers; `drawn` has the calls that draw them.
+    """
 
     plan: Plan
     streams: dict[str, Axes]
+    drawn: Drawn
     steps: list[Step] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)  # of the values that have axes
     numbers: list[str] = field(default_factory=list)  # values without axes
     sweep: int = -1  # index of the last sweep so far; a finish before the first sweep has -1
-    drawn: dict[Call, str] = field(default_factory=dict)  # names of random numbers
 
     def __post_init__(self) -> None:
         self.axes |= self.streams
@@ -124,23 +127,21 @@ class PhaseSteps:
                         yield replace(stmt, target=Ref(known[operand]), value=operand)
                     sources[stmt.target] = known[operand]
 
-        body = map_expressions(sweep.body, self._with_drawn)
-        body = filter_assigns(tuple(with_operands(body, {})), lambda _: True)
+        self._draw(sweep)
+        body = filter_assigns(tuple(with_operands(sweep.body, {})), lambda _: True)
         stored = [stream.name for stream in sweep.streams if stream.stored]
         self._loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
         for stmt in sweep.reductions:
             self._reduction(stmt, sources[stmt.target], swept=True)
 
-    def _with_drawn(self, expr: Expr) -> Expr:
-        """Return an expression with names in place of random numbers, which earlier steps draw."""
-        if not isinstance(expr, Call) or expr.op not in RANDOM_OPS:
-            return rebuild(expr, self._with_drawn)
-        if expr not in self.drawn:
-            name = self.drawn[expr] = self._reserve(free_name("uniform", self.taken))
-            self.axes[name] = Axes.TENSOR
-            step = Step(f"draw_{name}", Axes.TENSOR, self.sweep, writes=(name,), swept=True)
-            self.steps.append(replace(step, draws=expr))
-        return Ref(self.drawn[expr])
+    def _draw(self, sweep: Sweep) -> None:
+        """Add steps that draw the random numbers that a sweep is the first to read."""
+        read = names_read(sweep.body)
+        for name, call in self.drawn.items():
+            if name in read and name not in self.axes:
+                self.axes[name] = Axes.TENSOR
+                step = Step(f"draw_{name}", Axes.TENSOR, self.sweep, writes=(name,), swept=True)
+                self.steps.append(replace(step, draws=call))
 
     def _operand_name(self, reduced: str) -> str:
         base = reduced

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from optgen.ir.binding_times import TENSOR, Axes
-from optgen.ir.nodes import Ref, assigns
+from optgen.ir.binding_times import Axes
+from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_cpu.line_layout import declared, folded, indented, laid_out, listed
@@ -21,6 +21,7 @@ from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.sweep_printer import COMPUTE_TYPE, Sum, SweepPrinter
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call, switch_case
+from optgen.passes.name_random import Drawn, name_random
 
 _COLUMN = 8
 _ARGUMENT_TYPES = {
@@ -50,7 +51,13 @@ class PhasedRule:
     @cached_property
     def body(self) -> PhaseSteps:
         """Steps of the plan, and their values."""
-        return PhaseSteps(self.plan, dict(self.streams))
+        plan, drawn = self._named
+        return PhaseSteps(plan, dict(self.streams), drawn)
+
+    @cached_property
+    def _named(self) -> tuple[Plan, Drawn]:
+        """The plan with names in place of random numbers, and the calls by name."""
+        return name_random(self.plan)
 
     def context(self) -> dict[str, Any]:
         """Return the template's variables.
@@ -191,7 +198,7 @@ class PhasedRule:
     def _draw(self, step: Step) -> list[str]:
         """Return a function that fills an array with the random numbers of a place and the next."""
         assert step.draws
-        key = LoopPrinter(self._plan, Loop((), ()), self.program).new_key(step.draws)
+        key = LoopPrinter(self.plan, Loop((), ()), self.program).new_key(step.draws)
         parameters = ["const Scalars& scalars", "i64 place", "i64 n", "C* to"]
         return [
             "template <class C>",
@@ -209,23 +216,17 @@ class PhasedRule:
             )
         ]
 
-    @cached_property
-    def _plan(self) -> Plan:
-        """The plan with the kinds of the names of random numbers."""
-        drawn = {Ref(name): TENSOR for name in self.body.drawn.values()}
-        return replace(self.plan, kinds={**self.plan.kinds, **drawn})
-
     def _printer(self, step: Step) -> LoopPrinter:
         sums = self._sums(step)
         arrays = [self._array(n, step) for n in self._values_with_axes if n in _touched(step)]
         numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
         loop = Loop(arrays, step.body, numbers, [s.operand for s in sums])
         if step.axes is not Axes.TENSOR:
-            return LoopPrinter(self._plan, loop, self.program)
+            return LoopPrinter(self._named[0], loop, self.program)
         used = [*(s.axes for s in sums), *(array.axes for array in arrays)]
         by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in used)
         whole = "rows * n" if self.has_axes else "n"
-        return SweepPrinter(self._plan, loop, self.program, sums, by_rows, whole)
+        return SweepPrinter(self._named[0], loop, self.program, sums, by_rows, whole)
 
     def _sums(self, loop: Step) -> list[Sum]:
         """Return the sums that a loop over elements accumulates."""

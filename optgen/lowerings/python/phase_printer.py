@@ -30,7 +30,7 @@ from optgen.ir.nodes import (
     refs,
     rename_program,
 )
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
+from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
@@ -38,14 +38,14 @@ from optgen.lowerings.python.function import Body, indented, widened
 from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.lowerings.python.random_calls import (
-    Drawn,
-    name_random,
     read_by,
     undefined_before_draw,
 )
+from optgen.lowerings.python.wide_tensors import over_wide_tensors, widens_all
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.instructions import Instruction, live_tensors, numbers_read
+from optgen.passes.name_random import name_random, with_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.select_instructions import select_instructions
 
@@ -65,58 +65,19 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
     plan, drawn = name_random(plan)
-    plan = _with_streams(plan, drawn)
-    if _widens_all(plan) and not form.in_lists:
+    plan = with_streams(plan, drawn)
+    if widens_all(plan) and not form.in_lists:
         form = replace(form, whole="{0}")
     printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole, dict(drawn))
     lines = list(printer.lines())
-    if _widens_all(plan):
-        lines = indented(lines, _over_wide_tensors(plan, form))
+    if widens_all(plan):
+        lines = indented(lines, over_wide_tensors(plan, form.in_lists))
     if form.over_ranks:
         lines = [*([f"sublist = {lists}"] if printer.rereads_lists else []), *lines]
     else:
         opening = [f"{lists} = sublist"] if form.in_lists else []
         lines = indented([*opening, *lines], form.loop.format(lists=lists))
     return Body(lines, frozenset(printer.reads), undefined_before_draw(plan, drawn))
-
-
-def _widens_all(plan: Plan) -> bool:
-    """Tell whether all sweeps share wide tensors: a later one reads what an earlier one stores."""
-    return widens(plan.algorithm) and len(plan.sweeps) > 1
-
-
-def _over_wide_tensors(plan: Plan, form: PhaseSyntax) -> str:
-    """Return the header of a loop that runs once, over the tensors of all sweeps in a wide dtype.
-
-    The tensors are those of one parameter, or the lists of several.
-    """
-    streams = [Stream(plan.algorithm.param, "param", False)]
-    streams += [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
-    stored = {stream.name: False for stream in streams}
-    stored |= {stream.name: True for stream in streams if stream.stored}
-    names = ", ".join(map(plural, stored) if form.in_lists else stored)
-    whens = {stream.name: stream.when for stream in streams}
-    row = names if form.in_lists else ", ".join(_at_index(name, whens[name]) for name in stored)
-    tail = "," * (len(stored) == 1)
-    return f"for {names}{tail} in {widened(plan, f'[({row}{tail})]', stored.values())}:"
-
-
-def _at_index(name: str, when: str | None) -> str:
-    """Return the text of the tensor of the parameter at an index; None for an absent state."""
-    text = f"{plural(name)}[index]"
-    return f"{text} if {when} else None" if when else text
-
-
-def _with_streams(plan: Plan, drawn: Drawn) -> Plan:
-    """Return the plan with random numbers as streams of the sweeps that read them."""
-
-    def with_streams(phase: Phase) -> Phase:
-        if not isinstance(phase, Sweep):
-            return phase
-        own = (Stream(name, "local", False) for name in drawn if name in names_read(phase.body))
-        return replace(phase, streams=(*phase.streams, *own))
-
-    return replace(plan, phases=tuple(map(with_streams, plan.phases)))
 
 
 @dataclass
@@ -234,7 +195,7 @@ class _Printer:
         blocks = self.form.uncut if self.whole else self.form.blocks
         taken_blocks = f"{blocks}({', '.join(arguments)})"
         stored = (s.stored for s in taken_streams)
-        rows = taken_blocks if _widens_all(self.plan) else widened(self.plan, taken_blocks, stored)
+        rows = taken_blocks if widens_all(self.plan) else widened(self.plan, taken_blocks, stored)
         yield f"for {names} in {rows}:"
         yield from (f"    {line}" for line in lines)
         large = live_tensors(instructions, [f"{name}_block" for name in streams])

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from optgen.lowerings.python.random_calls import Drawn, draw_for_lists, draw_for_one
+from optgen.lowerings.python.random_calls import draw_for_lists, draw_for_one
 from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.instructions import Instruction
+from optgen.passes.name_random import Drawn
 
 
 @dataclass(frozen=True)

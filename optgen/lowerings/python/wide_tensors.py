@@ -1,0 +1,35 @@
+"""Print the loop in which all sweeps of a step share tensors in a wide dtype."""
+
+from __future__ import annotations
+
+from optgen.ir.compute_dtype import widens
+from optgen.ir.generated_names import plural
+from optgen.ir.plan import Plan, Stream
+from optgen.lowerings.python.function import widened
+
+
+def widens_all(plan: Plan) -> bool:
+    """Tell whether all sweeps share wide tensors: a later one reads what an earlier one stores."""
+    return widens(plan.algorithm) and len(plan.sweeps) > 1
+
+
+def over_wide_tensors(plan: Plan, in_lists: bool) -> str:
+    """Return the header of a loop that runs once, over the tensors of all sweeps in a wide dtype.
+
+    The tensors are those of one parameter, or with `in_lists` the lists of several.
+    """
+    streams = [Stream(plan.algorithm.param, "param", False)]
+    streams += [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
+    stored = {stream.name: False for stream in streams}
+    stored |= {stream.name: True for stream in streams if stream.stored}
+    names = ", ".join(map(plural, stored) if in_lists else stored)
+    whens = {stream.name: stream.when for stream in streams}
+    row = names if in_lists else ", ".join(_at_index(name, whens[name]) for name in stored)
+    tail = "," * (len(stored) == 1)
+    return f"for {names}{tail} in {widened(plan, f'[({row}{tail})]', stored.values())}:"
+
+
+def _at_index(name: str, when: str | None) -> str:
+    """Return the text of the tensor of the parameter at an index; None for an absent state."""
+    text = f"{plural(name)}[index]"
+    return f"{text} if {when} else None" if when else text

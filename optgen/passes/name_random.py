@@ -1,0 +1,45 @@
+"""Give names to the random numbers of a rule, so that they are drawn before they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from optgen.ir.binding_times import TENSOR, Kind
+from optgen.ir.generated_names import free_name
+from optgen.ir.nodes import Call, Expr, Ref, map_expressions, names_read, rebuild
+from optgen.ir.ops import RANDOM_OPS
+from optgen.ir.plan import Phase, Plan, Stream, Sweep
+
+Drawn = Mapping[str, Call]
+"""The name of each tensor of random numbers, with the call that draws it."""
+
+
+def name_random(plan: Plan) -> tuple[Plan, Drawn]:
+    """Return the plan with a name in place of every random number, and the calls by name."""
+    names: dict[Call, str] = {}
+    taken = {ref.name for ref in plan.kinds}
+
+    def named(expr: Expr) -> Expr:
+        if not isinstance(expr, Call) or expr.op not in RANDOM_OPS:
+            return rebuild(expr, named)
+        if expr not in names:
+            names[expr] = free_name("uniform", taken)
+            taken.add(names[expr])
+        return Ref(names[expr])
+
+    changed = plan.map_sweeps(lambda body: map_expressions(body, named))
+    kinds: dict[Ref, Kind] = {**plan.kinds, **{Ref(name): TENSOR for name in names.values()}}
+    return replace(changed, kinds=kinds), {name: call for call, name in names.items()}
+
+
+def with_streams(plan: Plan, drawn: Drawn) -> Plan:
+    """Return the plan with random numbers as streams of the sweeps that read them."""
+
+    def with_own(phase: Phase) -> Phase:
+        if not isinstance(phase, Sweep):
+            return phase
+        own = (Stream(name, "local", False) for name in drawn if name in names_read(phase.body))
+        return replace(phase, streams=(*phase.streams, *own))
+
+    return replace(plan, phases=tuple(map(with_own, plan.phases)))
