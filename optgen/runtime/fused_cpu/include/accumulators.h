@@ -51,7 +51,7 @@ struct Accumulators {
     // Zeroes the accumulators of a block: rows [first, last) of a matrix.
     void begin_sums(i64 matrix, i64 first, i64 last) const {
         for (int k = 0; k < rule.step_count; ++k) {
-            if (!(pass.steps >> k & 1) || rule.steps[k].kind == Step::LOOP) continue;
+            if (!(pass.steps >> k & 1) || !rule.steps[k].is_reduction()) continue;
             const int n = rule.steps[k].number;
             if (rule.steps[k].axes == MATRIX) tensor.partials[rule.numbers + n] = 0;
             if (plan.is_complete(rule.steps[k].axes)) continue;

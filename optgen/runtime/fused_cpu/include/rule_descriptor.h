@@ -91,7 +91,7 @@ constexpr Footprint footprint(const Pass& pass) {
         if (!(pass.steps >> k & 1)) continue;
         result.touched |= R::STEPS[k].reads | R::STEPS[k].writes;
         if (R::STEPS[k].kind == Step::MAX) result.loops_only = false;
-        if (R::STEPS[k].kind > Step::DRAW) continue;
+        if (R::STEPS[k].is_reduction()) continue;
         result.written |= R::STEPS[k].writes;
         result.loops += R::STEPS[k].kind == Step::LOOP;
     }

@@ -21,6 +21,7 @@ struct Step {
     u64 reads, writes; // values, a bit each
     int number;        // index of a reduction among the reductions to the same axes
 
+    constexpr bool is_reduction() const { return kind >= SUM; }
     constexpr bool is_wide() const { return kind >= GROUP_SUM; }
 };
 

@@ -43,7 +43,7 @@ struct SuspendingTensor : TensorPasses<R, C> {
     void combine() const {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
-            if (!(pass().steps >> k & 1) || step.kind == Step::LOOP) continue;
+            if (!(pass().steps >> k & 1) || !step.is_reduction()) continue;
             if (plan.is_complete(step.axes)) continue;
             TensorPasses<R, C>::combine(step);
             complete_or_wait(k);
@@ -60,7 +60,7 @@ struct SuspendingTensor : TensorPasses<R, C> {
         for (int& k = progress.step; k < R::STEP_COUNT; ++k) {
             if (!(pass().finish >> k & 1)) continue;
             const Step& step = R::STEPS[k];
-            if (step.kind != Step::LOOP && !step.is_wide()) reduce(k);
+            if (step.is_reduction() && !step.is_wide()) reduce(k);
             else if (progress.incomplete) break;
             else if (!step.is_wide()) this->run_step(k, step);
             else if (this->numbers[step.number + 1]) return wait_for_others(k);

@@ -93,7 +93,7 @@ struct TensorPasses {
     // have rows or columns, and each of them has a sum.
     void zero_sums() const {
         for (const Step& step : R::STEPS)
-            if (step.kind != Step::LOOP && !plan.is_complete(step.axes))
+            if (step.is_reduction() && !plan.is_complete(step.axes))
                 for (i64 i = 0; i < count_of(step); ++i) result_of(step)[i] = 0;
     }
 
@@ -171,7 +171,7 @@ struct TensorPasses {
 
     // Converts combined rows, columns or matrix values to the compute dtype, which loops read.
     void convert_result(const Step& step, const double* __restrict from) const {
-        if (step.kind == Step::LOOP || step.axes == NONE) return;
+        if (!step.is_reduction() || step.axes == NONE) return;
         C* __restrict const to = axis_values[__builtin_ctzll(step.writes)];
         for (i64 i = 0, n = plan.extent().count(step.axes); i < n; ++i) to[i] = C(from[i]);
     }
@@ -183,7 +183,7 @@ struct TensorPasses {
     }
 
     void run_axis_step(int k, const Step& step) const {
-        if (step.kind != Step::LOOP)
+        if (step.is_reduction())
             return reduce(step, step.writes ? axis_values[__builtin_ctzll(step.writes)] : nullptr);
         const i64 n = count_per_matrix(step.axes);
         for (i64 m = 0; m < (step.axes == MATRIX ? 1 : plan.batch); ++m) {
