@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +158,19 @@ def assigns(program: Program) -> Iterator[Assign]:
 
 
 def always_assigned(program: Program) -> set[str]:
-    """Return the names that a program assigns on every path."""
-    names: set[str] = set()
+    """Return the names that a program assigns on every path, in any version."""
+    return on_every_path(program, lambda target: target.name)
+
+
+def on_every_path(program: Program, of: Callable[[Ref], T]) -> set[T]:
+    """Return what `of` gives for the targets that a program assigns on every path."""
+    found: set[T] = set()
     for stmt in program:
         if isinstance(stmt, Assign):
-            names.add(stmt.target.name)
+            found.add(of(stmt.target))
         else:
-            names |= always_assigned(stmt.then) & always_assigned(stmt.orelse)
-    return names
+            found |= on_every_path(stmt.then, of) & on_every_path(stmt.orelse, of)
+    return found
 
 
 def expressions(program: Program) -> Iterator[Expr]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Assign, Expr, Program, Ref, assigns, rebuild
+from optgen.ir.nodes import Expr, Ref, assigns, on_every_path, rebuild
 from optgen.ir.plan import Plan
 
 
@@ -18,7 +18,7 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
         if found.get(stmt.target, stmt.value) != stmt.value:
             several.add(stmt.target)
         found[stmt.target] = stmt.value
-    always = on_every_path(plan.scalars)
+    always = on_every_path(plan.scalars, lambda target: target)
     states = {state.symbol for state in plan.algorithm.scalar_states()}
     names = [ref.name for ref in found]
     several |= {
@@ -27,17 +27,6 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
         if ref.name in states or names.count(ref.name) > 1  # the name had a value before
     }
     return {ref: value for ref, value in found.items() if ref not in several}
-
-
-def on_every_path(program: Program) -> set[Ref]:
-    """Return the names that are assigned on every path."""
-    found: set[Ref] = set()
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            found.add(stmt.target)
-        else:
-            found |= on_every_path(stmt.then) & on_every_path(stmt.orelse)
-    return found
 
 
 def expand_definitions(expr: Expr, known: dict[Ref, Expr]) -> Expr:

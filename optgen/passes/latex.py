@@ -14,12 +14,12 @@ from optgen.ir.nodes import (
     If,
     Program,
     Ref,
+    always_assigned,
     assigns,
     names_read,
     rebuild,
 )
 from optgen.ir.ops import FACTS, OPS, PROPERTIES, RANDOM_OPS
-from optgen.passes.definitions import on_every_path
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
 
@@ -129,7 +129,7 @@ class _Typesetter:
         return rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
-        always = {ref.name for ref in on_every_path((stmt,))}
+        always = always_assigned((stmt,))
         sometimes = {a.target.name for a in assigns((stmt,))} - always
         # A name that some arm does not write keeps its old value there.
         carried = sometimes & self.timed & later - self.written
