@@ -80,7 +80,7 @@ docs-serve: docs ## the same, in a browser: PORT=8000
 
 # Files, modes and times are the last commit's, whatever the tree holds. The archive of the source is
 # built first, and the wheel from it.
-EXPORT = git -c tar.umask=0022 archive HEAD | tar -xm -C
+EXPORT = git -c tar.umask=0022 archive -o build/source.tar HEAD && tar -xmf build/source.tar -C
 BUILD = umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	$(RELEASE)/bin/python -m build --quiet --no-isolation --outdir
 
@@ -100,7 +100,7 @@ test-dist: dist ## another build has the same bytes, and so has a wheel without 
 	cmp dist/*.whl build/dist-again/wheel/*.whl
 
 test-wheel: dist ## the wheel with torch 2.13.0, on each supported Python that is here
-	release/test_wheel.sh
+	bash release/test_wheel.sh
 
 # Credentials: TWINE_PASSWORD (a token), or TWINE_USERNAME and TWINE_PASSWORD. DRY_RUN=1 needs none.
 UPLOAD = TWINE_USERNAME=$${TWINE_USERNAME:-__token__} $(RELEASE)/bin/twine upload --non-interactive \
