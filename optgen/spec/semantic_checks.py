@@ -25,8 +25,6 @@ _SHAPES: dict[Shape, str] = {
     **{(m, n): f"a matrix of {_SIZE_NAMES[m]} by {_SIZE_NAMES[n]}" for m, n in MATRIX_SHAPES},
 }
 
-_SQUARES = (("rows", "rows"), ("cols", "cols"), (RANK, RANK))
-
 
 def check_references(source: Source, algorithm: Algorithm) -> None:
     """Check the names that states refer to.
@@ -69,7 +67,7 @@ def _unknown_hyper(
     if option == "init" and name == "identity":
         hint = f"start from a number, and assign it: if fresh({state.symbol}): "
         hint += f"{state.symbol} = identity({state.symbol})"
-        if state.shape not in _SQUARES:
+        if isinstance(state.shape, str) or state.shape[0] != state.shape[1]:
             hint = "only a square matrix has an identity: start from a number, init=0"
     message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed[:2])}'
     source.error_at(state.place, message, hint)

@@ -199,10 +199,10 @@ def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[a
     kept = []
     for stmt in body:
         if isinstance(stmt, ast.If):
-            body, orelse = (_without_variable(part, arm, name) for arm in (stmt.body, stmt.orelse))
-            if not body and not orelse:
+            then, orelse = (_without_variable(part, arm, name) for arm in (stmt.body, stmt.orelse))
+            if not then and not orelse:
                 continue
-            stmt = ast.If(stmt.test, body or [ast.Pass()], orelse)
+            stmt = ast.copy_location(ast.If(stmt.test, then or [ast.Pass()], orelse), stmt)
         if not _assigns(stmt, name):
             kept.append(stmt)
     return kept
