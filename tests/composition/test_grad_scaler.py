@@ -79,9 +79,9 @@ def give_scaled(optimizer: Any, scale: float, seed: int, places: Places) -> None
         grad.view(-1)[-1] = value
 
 
-def trained(kind: Scaler, optimizer: Any, places: Places, scale: float = SCALE) -> list[Any]:
+def trained(scaler: Any, optimizer: Any, places: Places) -> list[Any]:
     """Return parameters, states and the scaler's checkpoint after each of some steps."""
-    scaler, found = scaler_of(kind, scale), []
+    found = []
     for seed in range(6):
         give_scaled(optimizer, scaler.get_scale(), seed, places)
         scaler.step(optimizer)
@@ -111,9 +111,10 @@ def test_a_run_is_that_of_torchs_scaler(
     base, added, dtype = parts
     cls = skipping(base, *added)
     with use_lowering(lowering):
-        theirs = trained(torch.amp.GradScaler, made(cls, dtype, fused=True), places)
-        ours = trained(Counting, made(cls, dtype, fused=True), places)
+        theirs = trained(scaler_of(torch.amp.GradScaler), made(cls, dtype, fused=True), places)
+        ours = trained(scaler := scaler_of(Counting), made(cls, dtype, fused=True), places)
     assert_same(ours, theirs)
+    assert scaler.reads == 0
 
 
 @outside_interpreter
@@ -122,9 +123,9 @@ def test_a_run_without_fused_is_that_of_torchs_scaler(dtype: torch.dtype) -> Non
     """In a skipped first step, torch's scaler takes no step at all, so there is no state then."""
     cls = skipping("adamw", modifiers.clip_norm(0.5))
     places = OVERFLOWS["first steps, later ones"]
-    theirs = trained(torch.amp.GradScaler, made(cls, dtype), places)
-    optimizer, scaler = made(cls, dtype), Counting
-    ours = trained(scaler, optimizer, places)
+    theirs = trained(scaler_of(torch.amp.GradScaler), made(cls, dtype), places)
+    ours = trained(scaler := scaler_of(Counting), made(cls, dtype), places)
+    assert scaler.reads == 0
     assert_same(ours[2:], theirs[2:])
     for (params, packed, of_scaler), (others, _, of_theirs) in zip(ours[:2], theirs, strict=False):
         assert_same([params, of_scaler], [others, of_theirs])
@@ -164,7 +165,8 @@ NOT_SHARED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("make", NOT_SHARED.values(), ids=NOT_SHARED)
 def test_other_optimizers_go_torchs_way(make: Callable[[], Any]) -> None:
     scaler, optimizer = scaler_of(Counting), make()
-    runs = [trained(kind, make(), {1: (0, torch.inf)}) for kind in (torch.amp.GradScaler, Counting)]
+    kinds = (torch.amp.GradScaler, Counting)
+    runs = [trained(scaler_of(kind), make(), {1: (0, torch.inf)}) for kind in kinds]
     assert_same(*runs)
     give_scaled(optimizer, SCALE, 0, {})
     scaler.step(optimizer)

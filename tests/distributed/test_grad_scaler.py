@@ -18,6 +18,16 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 PLACED = [(shape, how) for shape, how in SHARDED if how]  # torch's scaler takes no plain ones too
 
 
+class Counting(amp.GradScaler):
+    """Our scaler, which counts its reads of all gradients."""
+
+    reads = 0
+
+    def _unscale_grads_(self, *args: Any) -> Any:
+        self.reads += 1
+        return super()._unscale_grads_(*args)
+
+
 def _trained(kind: Any, lowering: str, mesh: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """Return parameters, states and scaler; a gradient overflows on one rank in steps 0 and 3."""
     torch.manual_seed(3)
@@ -36,13 +46,14 @@ def _trained(kind: Any, lowering: str, mesh: Any) -> tuple[list[Any], list[Any],
         with use_lowering(lowering):
             scaler.step(optimizer)
         scaler.update()
+    assert getattr(scaler, "reads", 0) == 0
     states = [value for state in optimizer.state.values() for value in state.values()]
     return params, states, scaler.state_dict()
 
 
 def _compared(rank: int, lowering: str) -> tuple[float, bool, float, float]:
     mesh = distributed.init_device_mesh("cpu", (2,))
-    ours, theirs = (_trained(k, lowering, mesh) for k in (amp.GradScaler, torch.amp.GradScaler))
+    ours, theirs = (_trained(k, lowering, mesh) for k in (Counting, torch.amp.GradScaler))
     wrong = 0.0
     for mine, other in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
         a, b = (each.detach() for each in (mine, other))
