@@ -111,9 +111,8 @@ def test_the_record_has_every_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("name", "types"),
-    [(name, "float32") for name in ("LAMB", "LARS", "CAME", "Ragged", "Peaks")]
-    + [("CAME", "bfloat16"), ("CAME", "float64")]
-    + [("KahanAdamW", "bfloat16"), ("StochasticAdamW", "float16"), ("StochasticAdamW", "float64")],
+    [("LAMB", "float32"), ("CAME", "bfloat16"), ("Ragged", "float32")]
+    + [("KahanAdamW", "bfloat16"), ("StochasticAdamW", "float16")],
 )
 def test_sweeps_of_other_rules_are_lean(name: str, types: str, tmp_path: Path, cache: str) -> None:
     kind = class_of(name, tmp_path)

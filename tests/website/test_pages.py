@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from optgen.optim._published import PUBLISHED
+from optgen.runtime.fused_cpu import backend, outlined_sweeps
 from website import gallery
 from website.entries import entries
 from website.evidence import FILES
@@ -18,9 +19,12 @@ from website.write_source import own_pages
 
 
 @pytest.fixture(scope="module")
-def site() -> dict[str, str]:
-    """Return all pages by their paths."""
-    return dict((*own_pages(), *pages()))
+def site() -> Iterator[dict[str, str]]:
+    """Yield all pages by their paths. `explain` is told that every kernel is built already."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (backend, outlined_sweeps):
+            patch.setattr(module, "kernel_or_reason", lambda *_: None)
+        yield dict((*own_pages(), *pages()))
 
 
 def headings(text: str) -> list[str]:
@@ -100,9 +104,9 @@ def linked(nav: Any) -> Iterator[str]:
                 yield from linked(each)
 
 
-def test_tables_are_whole() -> None:
-    """Each row of a generated table has as many cells as its header."""
-    for path, text in pages():
+def test_tables_are_whole(site: dict[str, str]) -> None:
+    """Each row of a table has as many cells as its header."""
+    for path, text in site.items():
         widths: list[int] = []
         for line in text.splitlines():
             if not line.startswith("|"):

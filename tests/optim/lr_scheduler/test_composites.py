@@ -62,7 +62,7 @@ NESTS_WITHOUT_CYCLES = st.recursive(
 """Any nest without cycles, which move the initial rate for all schedulers made after them."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     make=NESTS_OF_TORCH, groups=st.sampled_from([1, 3]), lr=st.sampled_from([0.1, 0.0, "tensor"])
 )
@@ -76,7 +76,7 @@ def test_nests_that_torch_takes_have_its_rates(make: Make, groups: int, lr: Any)
     close(mine, trajectory(make, TORCH, 120, groups=groups, lr=rate()), atol=1e-14)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(make=NESTS)
 def test_a_sequence_of_one_is_that_one(make: Make) -> None:
     """The rates are equal; a cycle's first momentum is that after making the parts."""
@@ -84,7 +84,7 @@ def test_a_sequence_of_one_is_that_one(make: Make) -> None:
     close(wrapped[:, 0], alone[:, 0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(first=NESTS_WITHOUT_CYCLES, second=NESTS_WITHOUT_CYCLES, milestone=st.integers(1, 50))
 def test_a_sequence_runs_one_part_after_the_other(
     first: Make, second: Make, milestone: int
