@@ -49,6 +49,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     ),
     "eager.random_numbers": ("gaussian", "random", "random16"),
     "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
+    "eager.tensor_lists": ("TensorList",),
     "eager.storage": (
         *("in_wider_dtype", "rounded", "rounded_at_random", "rounded_down", "rounded_up", "wider"),
     ),

@@ -12,10 +12,10 @@ from typing import TypeGuard
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, Ref, expressions, walk
-from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
+from optgen.ir.ops import DRAWS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
-_OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", "gaussian", *WIDE_OPS}
-"""The ops whose result for one matrix depends on the other matrices of the parameter."""
+_OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", *DRAWS, *WIDE_OPS}
+"""The ops whose result for one matrix depends on the whole parameter, or on the matrix's place."""
 
 
 def why_not_in_triton(algorithm: Algorithm) -> str:

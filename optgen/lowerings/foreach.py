@@ -39,7 +39,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.merge_square_roots import merge_square_roots
-from optgen.passes.name_random import name_random
+from optgen.passes.name_random import draw_first, name_random
 from optgen.passes.plan import plans
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool
@@ -72,8 +72,8 @@ def lower(algorithm: Algorithm) -> Context:
 def _whole(algorithm: Algorithm) -> Iterator[Function]:
     """Yield the functions of a rule on whole matrices, which has no form for shards."""
     for plan in plans(algorithm):
-        ready = use_ieee_operators(inline_scalars(hoist_scalars(plan)))
-        yield bucket_function(truths_to_bool(ready), lambda p: whole_body(p, WHOLE_LISTS))
+        ready = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
+        yield bucket_function(draw_first(ready), lambda p: whole_body(p, WHOLE_LISTS))
 
 
 def _sharded(plan: Plan) -> Iterator[Function]:

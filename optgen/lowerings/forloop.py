@@ -8,7 +8,6 @@ out of place up to its last copies, so that autograd (`differentiable`) or a gra
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
@@ -55,7 +54,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
-from optgen.passes.name_random import name_random
+from optgen.passes.name_random import draw_first, name_random
 from optgen.passes.plan import Order, plan
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.specialize_shape import Facts, fact_combinations
@@ -72,13 +71,17 @@ def lower(algorithm: Algorithm) -> Context:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     whole = bool(why_uncut(algorithm))
-    loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
+    loop = _whole_loop if whole else _loop
     functions = []
     for facts in fact_combinations(algorithm):
         functions.append(bucket_function(truths_to_bool(planned(facts, "early")), loop))
         if not algorithm.is_function:  # an `@elementwise` function has no differentiable form
             functions.append(_functional(planned(facts, "whole"), whole))
     return python_file(algorithm, functions)
+
+
+def _whole_loop(plan: Plan) -> Body:
+    return whole_body(draw_first(plan), WHOLE_TENSOR)
 
 
 def _loop(plan: Plan) -> Body:

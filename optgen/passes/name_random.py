@@ -7,7 +7,17 @@ from dataclasses import replace
 
 from optgen.ir.binding_times import TENSOR, Kind
 from optgen.ir.generated_names import free_name
-from optgen.ir.nodes import Call, Expr, Ref, map_expressions, names_read, rebuild
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    map_expressions,
+    names_read,
+    rebuild,
+)
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import Phase, Plan, Stream, Sweep
 
@@ -31,6 +41,23 @@ def name_random(plan: Plan) -> tuple[Plan, Drawn]:
     changed = plan.map_sweeps(lambda body: map_expressions(body, named))
     kinds: dict[Ref, Kind] = {**plan.kinds, **{Ref(name): TENSOR for name in names.values()}}
     return replace(changed, kinds=kinds), {name: call for call, name in names.items()}
+
+
+def draw_first(plan: Plan) -> Plan:
+    """Return a rule's only sweep with statements before it that draw its random numbers."""
+    named, drawn = name_random(plan)
+    draws = tuple(Assign(Ref(name), call) for name, call in drawn.items())
+    return named.map_sweeps(lambda body: (*draws, *body))
+
+
+def draws_of(program: Program) -> Drawn:
+    """Return the calls that a program draws random numbers with, by the names of their results."""
+    values = {a.target.name: a.value for a in assigns(program)}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, Call) and value.op in RANDOM_OPS
+    }
 
 
 def with_streams(plan: Plan, drawn: Drawn) -> Plan:

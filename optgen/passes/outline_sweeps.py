@@ -36,6 +36,7 @@ from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
+from optgen.passes.name_random import draw_first
 from optgen.passes.plan import plans
 from optgen.passes.sweep_function import SweepBuilder, SweepFunction
 from optgen.passes.truths_to_bool import truths_to_bool
@@ -79,7 +80,7 @@ def _outlined(this: ByIdentity) -> Outlined:
     functions: list[Algorithm] = []
     made = []
     for plan in plans(this.algorithm):
-        ready = truths_to_bool(use_ieee_operators(hoist_scalars(plan)))
+        ready = draw_first(truths_to_bool(use_ieee_operators(hoist_scalars(plan))))
         made.append(_Outliner(ready, functions).plan())
     if not 0 < len(functions) <= MOST_FUNCTIONS:
         return Outlined()
@@ -261,7 +262,7 @@ def _is_boolean(value: Expr, known: set[str]) -> bool:
     return False
 
 
-_SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian")
+_SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian", "random", "random16")
 """Words whose results may be views, or one tensor for all tensors of a list."""
 
 

@@ -1,4 +1,4 @@
-"""Read calls of `random(seed, stream)`, and check that a rule can draw random numbers."""
+"""Read calls of `random(seed, stream)`, and number them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import (
     Call,
     Const,
@@ -19,9 +18,8 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import AXIS_REDUCTIONS, DRAWS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS
+from optgen.ir.ops import DRAWS
 from optgen.ir.random_numbers import SEEDS
-from optgen.spec.source import Source
 
 if TYPE_CHECKING:
     from optgen.spec.expressions import Expressions
@@ -89,22 +87,3 @@ def number_calls(rule: Program) -> Program:
         return inner
 
     return map_expressions(rule, numbered) if numbers else rule
-
-
-def check_random(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule that draws random numbers has no values of rows, columns and matrices."""
-    if not algorithm.draws:
-        return
-    hint = "draw random numbers in a rule without rows, columns and matrices"
-    whole = (*AXIS_REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *FACTS)
-    for expr in expressions(algorithm.rule):
-        for node in walk(expr):
-            if isinstance(node, Call) and node.op in whole:
-                source.error_at(
-                    node.place, f"`{node.op}` beside random numbers is not possible", hint
-                )
-    for state in algorithm.states:
-        by_fact = (state.when or "").removeprefix("not ") in FACTS
-        if by_fact or state.shape not in ("like", "scalar"):
-            message = f"the state `{state.symbol}` beside random numbers is not possible"
-            source.error_at(state.place, message, hint)

@@ -20,7 +20,7 @@ from optgen.spec.elementwise_functions import (
 from optgen.spec.extra_inputs import check_inputs
 from optgen.spec.literals import BOOLEAN, STRINGS, TEXT, Option, one_of, options
 from optgen.spec.quantized_states import check_quantized
-from optgen.spec.random_calls import check_random, number_calls
+from optgen.spec.random_calls import number_calls
 from optgen.spec.rank import check_rank
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
@@ -30,7 +30,6 @@ from optgen.spec.semantic_checks import (
     check_gradient,
     check_orders,
     check_references,
-    check_roundings,
     check_rule,
     check_shapes,
 )
@@ -84,10 +83,8 @@ def read_algorithm(
         check_function(source, with_rule, scope, node)
         check_elementwise(source, with_rule)
     check_gradient(source, with_rule, node)
-    check_random(source, with_rule)
     check_device_scalars(source, with_rule)
     check_shared(source, with_rule)
-    check_roundings(source, with_rule)
     check_quantized(source, with_rule)
     return with_rule if with_rule.is_function else _mark_written_states(with_rule, scope)
 

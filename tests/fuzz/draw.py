@@ -113,6 +113,8 @@ def draw(
     )
     draft.required = draft.family == "axes" and lot.random() < 0.5
     draft.draws = draft.family != "axes" and draft.counts and lot.random() < 0.25
+    if draft.family == "axes" and draft.counts:
+        draft.draws = Random(f"{seed} draws").random() < 0.25
     apart = Random(f"{seed} squares")  # so that all other rules stay as they are
     draft.squares = draft.family == "axes" and apart.random() < 0.4
     apart = Random(f"{seed} thin")
@@ -120,7 +122,7 @@ def draw(
     draft.states = _states(draft)
     body = _body(draft)
     text = _whole(draft, body)
-    if not draft.draws and Random(f"{seed} tall").random() < 0.5:
+    if Random(f"{seed} tall").random() < 0.5:
         text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
     settings = _settings(draft, text)
     whole = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
@@ -207,7 +209,7 @@ def _body(draft: Draft) -> list[str]:
         'mode == "b"', 'mode != "a"', "mode is None", "numel(p) > 5", "ndim(p) > 1",
         "ndim(p) == 1", "fix", "lr > 0.05", "opt", "c > 0",
     ]  # fmt: skip
-    conditions += ["factored(p)"] * (not draft.required and not draft.draws)
+    conditions += ["factored(p)"] * (not draft.required)
     conditions += ["t > 1", "t <= 2", "t == 2", "t % 2 == 0", "t - 1 > 0.5"] * draft.counts
     conditions += [
         asked
@@ -229,7 +231,6 @@ def _body(draft: Draft) -> list[str]:
             conditions=conditions,
             most=1 if draft.dense else 9,
             draws=draft.draws,
-            rounds=not (draft.squares or poly),
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
         poly,

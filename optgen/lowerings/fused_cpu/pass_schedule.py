@@ -33,12 +33,17 @@ class Pass:
 
 
 def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
-    """Return the passes over a large matrix: the plan's sweeps, each with its finish steps."""
+    """Return the passes over a large matrix: the plan's sweeps, each with its finish steps.
+
+    Each pass draws the random numbers that it reads.
+    """
     streams = tuple(streams)
     found = []
     for sweep in dict.fromkeys(step.sweep for step in steps):
-        inside = [step for step in steps if step.sweep == sweep]
-        swept = tuple(step for step in inside if step.swept)
+        inside = [step for step in steps if step.sweep == sweep and step.draws is None]
+        read = {name for step in inside for name in step.reads}
+        draws = (step for step in steps if step.draws and not read.isdisjoint(step.writes))
+        swept = (*draws, *(step for step in inside if step.swept))
         finish = tuple(step for step in inside if not step.swept)
         written = {n for step in inside for n in step.writes}
         found.append(Pass(swept, finish, tuple(n for n in streams if n in written)))

@@ -23,15 +23,17 @@ from optgen.ir.nodes import (
     rebuild,
     refs,
 )
-from optgen.ir.ops import PROPERTIES
+from optgen.ir.ops import PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.aliasing import read_after_write
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.permutations import permute_by_index
+from optgen.lowerings.python.random_calls import undefined_before_draw
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.name_random import draws_of
 from optgen.passes.rewrite import map_values
 
 _TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
@@ -44,8 +46,9 @@ class WholeSyntax:
     `loop` is its first line, and `opening` the lines after it; `{0}` stands for the names of all
     lists. `tensor` reads a tensor or list of the bucket, and `write` stores a value in it; `{0}`
     stands for its name, and `{1}` for the name of its list. `param` is the parameter whose
-    properties are read. For a list, `count` is the number of parameters: a reduction over several
-    parameters takes a number of each of them, even if the numbers are equal.
+    properties are read. `draw` draws random numbers: `{0}` stands for their name, `{1}` for the
+    function, and `{2}` for its other arguments. For a list, `count` is the number of parameters: a
+    reduction over several parameters takes a number of each of them, even if the numbers are equal.
     """
 
     loop: str
@@ -53,6 +56,7 @@ class WholeSyntax:
     tensor: str
     write: str
     param: str
+    draw: str
     count: str = ""
 
 
@@ -62,6 +66,7 @@ ONE_TENSOR = WholeSyntax(
     tensor="{1}[index]",
     write="{1}[index].copy_({0})",
     param="params[index]",
+    draw="({0},) = {1}([params[index]], {2})",
 )
 TENSOR_LISTS = WholeSyntax(
     loop="for sublist in equal_lists({0}):",
@@ -69,6 +74,7 @@ TENSOR_LISTS = WholeSyntax(
     tensor="{1}",
     write="write_back({1}, {0})",
     param="params[0]",
+    draw="{0} = TensorList({1}(params, {2}))",
     count="len(params)",
 )
 
@@ -85,7 +91,9 @@ def whole_body(plan: Plan, form: WholeSyntax) -> Body:
         *whole_statements(plan, program, form),
         *write_lines(plan, form),
     ]
-    return Body(indented(lines, form.loop.format(lists)), frozenset(names_read(program)))
+    body = indented(lines, form.loop.format(lists))
+    opening = undefined_before_draw(plan, draws_of(program))
+    return Body(body, frozenset(names_read(program)), opening)
 
 
 def streams(plan: Plan) -> tuple[Stream, ...]:
@@ -172,11 +180,13 @@ def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[st
 
     stored = [stream.name for stream in streams(plan)]
     indexed = permute_by_index(map_expressions(program, of_param), stored)
-    return statements(indexed, _TEXT, lambda stmt: _line(plan, stmt))
+    return statements(indexed, _TEXT, lambda stmt: _line(plan, stmt, form))
 
 
-def _line(plan: Plan, stmt: Assign) -> str:
+def _line(plan: Plan, stmt: Assign, form: WholeSyntax) -> str:
     match stmt.value:
+        case Call(op, args) if op in RANDOM_OPS:
+            return form.draw.format(stmt.target.name, op, ", ".join(map(_TEXT.text, args)))
         case Call(name, args) if name == stmt.target.name:  # of a function, see `outline_sweeps`
             read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
             return f"{name}({', '.join(f'{n}={n}' if number else n for n, number in read)})"
