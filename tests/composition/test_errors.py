@@ -197,9 +197,6 @@ IN_RULES = {
     "a hyperparameter that is not used": text(takes="g, /, *, by=hyper(2.0)"),
     "an option of a hyperparameter": text("g = by * g", takes="g, /, *, by=hyper(2.0, min=1)"),
     "a constant": text("g = BY * g", before="BY = 1 / 0"),
-    "random numbers in a branch on the shape": text(
-        "if factored(p):", "    g = g * random(0, 1)", takes="p, g, t, /"
-    ),
 }
 
 

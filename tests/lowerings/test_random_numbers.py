@@ -13,6 +13,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.kept_dtypes import SHAPE, drawn, steps_beside_the_oracle
+from lowerings.test_phases import in_full_precision
 from parity.cases import LOWERINGS
 from spec_files import spec_file
 from torch import Tensor
@@ -101,6 +102,102 @@ def test_a_rule_that_draws_may_reduce(dtype: torch.dtype, form: str) -> None:
         torch.testing.assert_close(
             step.param.double(), step.expected_param, rtol=2 * eps, atol=1e-6
         )
+
+
+AXES = '''from optgen.spec import *
+
+@optimizer()
+def Axes(
+    p, g, t, /, r=state("r", shape="row", when="factored"), a=state("a"),
+    k=state("stream", shape="scalar", init="index"), *, lr=hyper(0.1), seed=hyper(3),
+):
+    """Numbers beside rows and columns: before their sums, after them, and in a branch."""
+    a = random(seed, k)
+    if factored(p):
+        r = lerp(r, row_mean((g * a) ** 2), 0.5)
+        g = g * random16(seed, 5) / (sqrt(r) + col_norm(g) + 1)
+    p = rounded_at_random(p - lr * g / rms(g), random16(seed, k))
+'''
+WORD = '''from optgen.spec import *
+
+@optimizer()
+def Word(
+    p, g, t, /, a=state("a"), b=state("momentum_buffer"),
+    k=state("stream", shape="scalar", init="index"),
+    *, lr=hyper(0.1), seed=hyper(3), ns=hyper((1.5, -0.5, 0.0)),
+):
+    """Numbers before a matrix op, and after it."""
+    require(ndim(p) == 2, "matrices only: {shape}")
+    a = random(seed, k)
+    b = 0.5 * b + g * (a + 0.5)
+    o = orthogonalize(b, ns, 2, 1e-3)
+    p = rounded_at_random(p - lr * o * random(seed, 5), random16(seed, k))
+'''
+WHOLE = '''from optgen.spec import *
+
+@optimizer()
+def Whole(
+    p, g, t, /, L=state("left", shape=("rows", "rows")), a=state("a"), c=state("lost"),
+    k=state("stream", shape="scalar", init="index"), *, lr=hyper(0.1), seed=hyper(3),
+):
+    """Numbers and roundings beside products of matrices."""
+    require(ndim(p) == 2, "matrices only: {shape}")
+    a = random(seed, k)
+    L = 0.5 * L + (g * a) @ transpose(g)
+    if t > 1:
+        g = g * (random(seed + 1, k) + 0.5)
+    u = c - lr * (L @ g) / (1 + norm(L))
+    q = rounded(p + u)
+    c = u - (q - p)
+    p = rounded_at_random(q + lr * a, random16(seed, 5))
+'''
+BESIDE_MATRICES = {"Axes": AXES, "Word": WORD, "Whole": WHOLE}
+KINDS = [
+    (name, dtype)
+    for name in BESIDE_MATRICES
+    # fused kernels hand a matrix op a tensor in the parameter's dtype
+    for dtype in (torch.float64, torch.float32 if name == "Word" else torch.bfloat16)
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("name", "dtype"), KINDS, ids=str)
+def test_a_rule_that_draws_may_have_rows_and_matrices(
+    name: str, dtype: torch.dtype, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (name, form) in (("Whole", "fused_triton"), ("Word", "capturable")):
+        pytest.skip("no Triton kernel has whole matrices; the exact op reads a number of a tensor")
+    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", in_full_precision)
+    spec, eps = Spec(name, BESIDE_MATRICES[name], f"{name}.py", 1), torch.finfo(dtype).eps
+    for step in steps_beside_the_oracle(spec, form, dtype, count=3, shape=(21, 34)):
+        assert torch.equal(step.state["a"].float(), step.expected_state["a"].float())
+        for key in step.state.keys() - {"a", "step", "stream"}:
+            found, expected = step.state[key].double(), step.expected_state[key]
+            torch.testing.assert_close(found, expected, rtol=4 * eps, atol=4 * eps)
+        same = (step.param.double() == step.expected_param).double().mean()
+        assert same > (0.99 if dtype == torch.bfloat16 else 0.0)
+        torch.testing.assert_close(
+            step.param.double(), step.expected_param, rtol=2 * eps, atol=1e-6
+        )
+
+
+@outside_interpreter
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "size", [(5000, 3), (3, 5000), (300, 2100), (70, 9000), (2, 70, 60), (40, 9, 7)], ids=str
+)
+def test_places_are_those_of_rows_and_columns(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    made = []
+    for lowering in ("forloop", "fused_cpu"):
+        param = torch.zeros(size, dtype=dtype, requires_grad=True)
+        optimizer: Any = optgen.load(Spec("Axes", AXES, "axes.py", 1))([param])
+        for _ in range(2):
+            param.grad = torch.ones_like(param)
+            with use_lowering(lowering):  # type: ignore[arg-type]
+                optimizer.step()
+        made.append([optimizer.state[param][key] for key in "ar"])
+    assert torch.equal(made[0][0], made[1][0])
+    torch.testing.assert_close(made[0][1], made[1][1])
 
 
 UNUSUAL = {
