@@ -78,7 +78,7 @@ class SweepPrinter(LoopPrinter):
     def read(self, array: LoopArray) -> str:
         """Return the text that loads an array's element at the loop's position."""
         name = variable(plural(array.name))
-        if not array.fewer_axes:
+        if not array.has_fewer_axes:
             return f"load_as<S, C>({name} + i)"
         return f"broadcast<S, C, EXPANDED>({name}, i, {'row' if array.axes is Axes.ROW else '0'})"
 

@@ -16,7 +16,7 @@ from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
 from optgen.ir.whole_matrices import is_wide
-from optgen.passes.hoist_between_sweeps import Arms, under
+from optgen.passes.hoist_between_sweeps import Arms, inside_arms
 from optgen.passes.rewrite import filter_assigns
 
 
@@ -62,7 +62,7 @@ def _split_at_wide(finish: Finish, taken: set[str]) -> Iterator[Phase]:
         name = Ref(free_name(f"{first.target.name}_of_one", taken))
         taken.add(name.name)
         own = replace(first, target=name, value=operand)
-        early, operand = (*early, under(arms, own)), name
+        early, operand = (*early, inside_arms(arms, own)), name
     if early:
         yield Finish(early)
     condition = _all_hold(arms)

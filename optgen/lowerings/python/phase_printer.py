@@ -45,7 +45,7 @@ from optgen.lowerings.python.wide_tensors import over_wide_tensors, widens_all
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.instructions import Instruction, live_tensors, numbers_read
-from optgen.passes.name_random import name_random, with_streams
+from optgen.passes.name_random import name_random, with_random_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.select_instructions import select_instructions
 
@@ -65,7 +65,7 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
     plan, drawn = name_random(plan)
-    plan = with_streams(plan, drawn)
+    plan = with_random_streams(plan, drawn)
     if widens_all(plan) and not form.in_lists:
         form = replace(form, whole="{0}")
     printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole, dict(drawn))
