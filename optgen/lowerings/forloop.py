@@ -45,7 +45,7 @@ from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
 from optgen.lowerings.python.whole_printer import (
     read_lines,
     streams,
-    when,
+    under_existence,
     whole_body,
     whole_statements,
     with_typed_numbers,
@@ -138,7 +138,7 @@ def _read_lines(plan: Plan) -> Iterator[str]:
             value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:
             value += ".clone()"
-        yield from when(stream, f"{stream.name} = {value}")
+        yield from under_existence(stream, f"{stream.name} = {value}")
 
 
 FORLOOP = Lowering("forloop", "forloop.py", "forloop.py.jinja", lower)
