@@ -82,6 +82,7 @@ def lower(algorithm: Algorithm) -> Context:
 
 
 def _loop(plan: Plan) -> Body:
+    """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phases(plan, ONE_TENSOR)
     plan, drawn = name_random(plan)

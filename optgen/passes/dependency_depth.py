@@ -45,6 +45,7 @@ def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
 
 
 def _add_kinds(program: Program, kinds: dict[Ref, Kind], stored: Mapping[str, Kind]) -> None:
+    """Join the kind of each assigned value into the kind of its name."""
     for stmt in program:
         if not isinstance(stmt, Assign):
             _add_kinds(stmt.then, kinds, stored)
@@ -110,6 +111,7 @@ class _DepthFinder:
             self.find(stmt.orelse, inside)
 
     def _assign(self, stmt: Assign, condition_depth: int) -> None:
+        """Find the depth of the target of an assignment."""
         operand_depth, name = greatest_depth(reads(stmt.value), self.depths), stmt.target.name
         known = self.depths.get(stmt.target, 0) if stmt.target.version else 0
         depth = operand_depth + 1 if needs_sweep(stmt.value, self.kinds) else operand_depth

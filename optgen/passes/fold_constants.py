@@ -32,6 +32,7 @@ class _Folder:
         self.decided: dict[Expr, bool] = {}  # truth of conditions on hyperparameters, in this arm
 
     def program(self, program: Program) -> Program:
+        """Return a program with its expressions folded and its unreachable arms dropped."""
         out: list[Stmt] = []
         for stmt in program:
             if isinstance(stmt, Assign):

@@ -83,6 +83,7 @@ class _Hoister:
         return tuple(out)
 
     def _value(self, stmt: Assign, arms: Arms) -> Expr:
+        """Return the value of a statement with a name for each small value in it."""
         target = stmt.target.name
 
         def named(expr: Expr, name: str) -> Expr:

@@ -174,10 +174,12 @@ class _Hoister:
     def _name(self, expr: Expr, hints: tuple[str, ...], scope: _Scope) -> Ref:
         """Name a scalar and its nameable parts, and add their statements in the right place."""
         value = rebuild(expr, lambda e: self._with_named_parts(e, scope))
-        own = scalar_name(value)
+        described = scalar_name(value)
         always_defined = self._is_always_defined(expr)
         ref = Ref(
-            self._free((own,) if own else hints, value, _Scope() if always_defined else scope)
+            self._free(
+                (described,) if described else hints, value, _Scope() if always_defined else scope
+            )
         )
         self.kinds[ref] = self._kind(expr)
         if always_defined:

@@ -311,6 +311,7 @@ class InstructionBuilder:
         scalar: Expr = ONE,
         inplace: bool = False,
     ) -> None:
+        """Append an operation, in place if the target may be overwritten and holds the result."""
         if source == target and (target in self.stored or target in self.owned):
             inplace = word not in ALWAYS_NEW and self._has_room(target, args)
         self.variable_of = {e: name for e, name in self.variable_of.items() if name != target}

@@ -129,6 +129,7 @@ class _Typesetter:
         return rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
+        """Yield the lines of a branch, below lines for names that keep their old value."""
         always = always_assigned((stmt,))
         sometimes = {a.target.name for a in assigns((stmt,))} - always
         # A name that some arm does not write keeps its old value there.
@@ -143,6 +144,7 @@ class _Typesetter:
         self.written |= carried
 
     def _arms(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
+        """Yield the lines of both arms; an `if` alone in the second arm becomes an "else if"."""
         before = set(self.written)
         yield from self._program(stmt.then, depth + 1, later)
         after_then, self.written = self.written, before

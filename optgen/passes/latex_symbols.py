@@ -104,15 +104,16 @@ class Symbols:
             for values, index in _items(stmt)
         }
         self._letters: dict[str, Letter] = {}
-        own = [algorithm.grad, *self._states()]
-        own += [algorithm.step] if algorithm.step else []
-        for name in [*own, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
+        inputs = [algorithm.grad, *self._states()]
+        inputs += [algorithm.step] if algorithm.step else []
+        for name in [*inputs, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
             self._add(name)
 
     def _hypers(self) -> Iterator[str]:
         return (h.name for h in self.algorithm.hypers if h.type == "number")
 
     def _add(self, name: str) -> None:
+        """Choose the letter of a name."""
         if name in self._letters:
             return
         candidates = list(self._candidates(name))
@@ -188,6 +189,7 @@ def is_unpacking(stmt: Assign) -> bool:
 
 
 def _items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
+    """Yield the tuple and the index of the item that a statement names, if it names one."""
     match stmt.value:
         case Call("item", (Ref() as values, Const(int() as index))):
             yield values, index

@@ -35,6 +35,7 @@ def use_lerp_form(plan: Plan) -> Plan:
 
 
 def _in_lerp_form(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
+    """Return a value in lerp form if it is an average of the old value of the name."""
     match value:
         case Linear((Term(_, (Ref(),), ()) as first, Term(_, (Ref(),), ()) as second)):
             pass

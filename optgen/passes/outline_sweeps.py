@@ -75,7 +75,7 @@ def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
     return (*algorithm.with_functions, *outline_sweeps(algorithm).functions)
 
 
-@lru_cache(maxsize=4)  # several lowerings ask for one rule
+@lru_cache(maxsize=4)  # several lowerings use the result of one rule
 def _outlined(this: ByIdentity) -> Outlined:
     functions: list[Algorithm] = []
     outlined = []
@@ -258,6 +258,7 @@ def _booleans(program: Program) -> frozenset[str]:
 
 
 def _is_boolean(value: Expr, known: set[str]) -> bool:
+    """Tell whether a value is true or false; `known` has the variables that are."""
     match only_factor(value):
         case Ref(name):
             return name in known

@@ -72,6 +72,7 @@ def _flag(condition: Expr) -> str:
 
 
 def _form(expr: Expr, forms: Forms) -> Form:
+    """Return the form of a value."""
     match expr:
         case Ref(name):
             return forms.get(name, Form.NUMBER)

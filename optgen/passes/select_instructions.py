@@ -74,6 +74,7 @@ class _Selector(InstructionBuilder):
         return Branch(stmt.condition, then, orelse)
 
     def _assign(self, stmt: Assign) -> None:
+        """Append the operations of one statement, and record whether its target is an alias."""
         name = stmt.target.name
         aliased = frozenset[str]()
         match stmt.value:

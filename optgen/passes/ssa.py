@@ -107,6 +107,7 @@ def _at(ref: Ref, current: dict[str, int]) -> Ref:
 
 
 def _versioned_if(stmt: If, current: dict[str, int], versions: _Versions) -> If:
+    """Return a branch in SSA form, whose arms end in the same version of each name."""
     condition = _with_versions(stmt.condition, current)
     ends = [dict(current), dict(current)]
     outer = versions.path

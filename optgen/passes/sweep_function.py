@@ -116,6 +116,7 @@ class SweepBuilder:
         numbers: Sequence[str],
         body: Program,
     ) -> Algorithm:
+        """Return an algorithm over lists: the first written one is its parameter."""
         param, grad = written[0], next(n for n in lists if n not in written)
         others = [n for n in lists if n not in (param, grad)]
         return Algorithm(

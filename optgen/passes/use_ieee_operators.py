@@ -61,6 +61,7 @@ class _Proof:
         return shrinks or (base.low >= 1 and power.high <= 0)
 
     def _is_above_zero(self, expr: Expr) -> bool:
+        """Tell whether a scalar is provably above zero."""
         # `*` and `/` have no case, because a product or a quotient may underflow to zero.
         match expr:
             case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
@@ -82,6 +83,7 @@ class _Proof:
         return range_of(expr, self.ranges).low > 0
 
     def _is_below_one(self, expr: Expr) -> bool:
+        """Tell whether a scalar is provably below one."""
         match expr:
             case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
                 bounds = self.hypers[name]

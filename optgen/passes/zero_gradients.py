@@ -15,7 +15,7 @@ _ZERO = Linear((Term(Const(0), (), ()),))
 
 
 def zero_gradients(plan: Plan) -> Plan:
-    """Return the plan with a store of zeros, if its algorithm asks for that."""
+    """Return the plan with a store of zeros if its algorithm has `zero_grad`."""
     algorithm = plan.algorithm
     if not algorithm.zero_grad:
         return plan

@@ -152,6 +152,7 @@ def _cells(plan: Plan) -> list[str]:
 
 
 def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
+    """Return the template's variables for a rule of one sweep."""
     (sweep,) = plan.sweeps
     program = ScalarProgram(plan, fresh)
     printer = LoopPrinter(plan, sweep_loop(sweep), program)

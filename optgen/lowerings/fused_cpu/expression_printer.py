@@ -142,12 +142,7 @@ class ExpressionPrinter:
             case Call("not", (a,)):
                 return f"!{self._truth(a, _PREFIX)}", _PREFIX
             case Call("where", (condition, a, b)):
-                if self.tensors:
-                    return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
-                other = (
-                    self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
-                )
-                return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+                return self._where(condition, a, b)
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("and" | "or" as word, (a, b)):
@@ -167,6 +162,20 @@ class ExpressionPrinter:
                 return CALLS[word].format(*map(self._argument, args)), _ATOM
         raise TypeError(f"cannot print as C++: {expr!r}")
 
+    def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a `where`, and its precedence."""
+        if self.tensors:
+            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
+        other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
+        return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+
+    def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a `where`, and its precedence."""
+        if self.tensors:
+            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
+        other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
+        return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+
     def _argument(self, expr: Expr) -> str:
         """Return an argument's text. Functions need arguments of one type, so integers are cast."""
         if _is_int_literal(expr):
@@ -185,6 +194,7 @@ class ExpressionPrinter:
         raise TypeError(f"not a number or a bool: {value!r}")
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a power, and its precedence."""
         match b:
             case Const(int() as n) if 2 <= n <= 4:
                 return " * ".join([self(a, 7)] * n), 6
@@ -195,6 +205,7 @@ class ExpressionPrinter:
         return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        """Return the text of a sum of terms, and its precedence."""
         match terms:
             case (Term(Const(1), (factor,), ()),):
                 return self._bare(factor)

@@ -193,6 +193,7 @@ class LoopPrinter:
         ]
 
     def _body(self) -> list[str]:
+        """Return the lines of the computations, between loads and stores."""
         flatten = BranchFlattener(self._is_settled)
         body = flatten(map_values(self.loop.body, _by_reciprocals))
         self._masks = masks(body)
@@ -304,6 +305,7 @@ class LoopPrinter:
         return None
 
     def _read_element(self, expr: Expr) -> str | None:
+        """Return the text of a value that the loop reads or draws by itself, else None."""
         match expr:
             case Ref():
                 return self._fields.get(expr)

@@ -217,6 +217,7 @@ class PhaseSteps:
         return name
 
     def _loop(self, axes: Axes, body: Program, stored: Sequence[str]) -> None:
+        """Add a loop over values of these axes, which stores some of them for later steps."""
         if not body:
             return
         self.counts[axes] += 1
@@ -241,6 +242,7 @@ class PhaseSteps:
         self.steps.append(step)
 
     def _reduction(self, stmt: Assign, source: str, *, swept: bool) -> None:
+        """Add a reduction of the value `source`."""
         assert isinstance(stmt.value, Call)
         axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
         word = "max_abs" if is_maximum(stmt.value) else "sum"

@@ -131,6 +131,7 @@ class PhasedRule:
         return [s for s in self.body.steps if s.reduction and s.swept >= swept and s.axes is axes]
 
     def _steps(self) -> list[str]:
+        """Declare the steps: their indices, and the table of what they read and write."""
         named = [_step_name(step) for step in self.body.steps]
         lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
@@ -151,6 +152,7 @@ class PhasedRule:
         return counted.index(step) if step in counted else 0
 
     def _passes(self) -> list[str]:
+        """Declare the passes of all tiling strategies, and the sizes of buffers."""
         used = {n: axes for n, axes in self.streams.items() if n in self._used()}
         strategies = tiling_strategies(self.body.steps, used, self.has_axes)
         lines = [line for name, passes in strategies.items() for line in _pass_table(name, passes)]
@@ -220,6 +222,7 @@ class PhasedRule:
         ]
 
     def _printer(self, step: Step) -> LoopPrinter:
+        """Return the printer of a loop with the arrays and sums that it needs."""
         sums = self._sums(step)
         arrays = [self._array(n, step) for n in self._values_with_axes if n in _touched(step)]
         numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
@@ -273,6 +276,7 @@ class PhasedRule:
         return ["EXPANDED"] * expanded + [*printer.flags.values()]
 
     def _loop(self, step: Step) -> list[str]:
+        """Return the function template of a loop."""
         printer = self._printer(step)
         template_parameters = [
             *(f"class {name}" for name in _types(step)),
@@ -293,6 +297,7 @@ class PhasedRule:
         return [*head, *indented(self._arithmetic(step)), "}"]
 
     def _arithmetic(self, step: Step) -> list[str]:
+        """Return the body of a function that computes numbers of the whole tensor."""
         loop = Loop((), (), {n: variable(n) for n in step.takes})
         scalars = ExpressionPrinter(
             tensors=False, read=LoopPrinter(self.plan, loop, self.program).read_scalar
@@ -365,6 +370,7 @@ def _set(names: Iterable[str]) -> str:
 
 
 def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
+    """Declare the passes of one tiling strategy."""
     if not passes:
         return []
     lines = [f"static constexpr Pass {name}[] = {{"]

@@ -79,6 +79,7 @@ class ScalarProgram:
         return [name for name in known if name in read or name in self._last]
 
     def _loads(self) -> list[str]:
+        """Return the lines that load the inputs and copy those that are overwritten later."""
         inputs = self._inputs()
         numbers = [n for n in inputs if n in self._hypers and self._hypers[n].type == "number"]
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]

@@ -171,6 +171,7 @@ class ExpressionPrinter:
         return f"tl.full((), {self(expr)}, {'dtype' if self.tensors else 'tl.float64'})"
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a power, and its precedence."""
         match b:
             case Const(int() as n) if 1 <= abs(n) <= 8:
                 factor = self.argument(a) if n < 0 and not _reads_name(a) else self(a, 7)
@@ -188,6 +189,7 @@ class ExpressionPrinter:
         return f"power({self(a)}, {self.argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        """Return the text of a sum of terms, and its precedence."""
         minus, text = self._term(terms[0])
         if minus:
             text = f"neg({text})"

@@ -145,6 +145,7 @@ class FinishPrinter:
         ]
 
     def _loop(self, axis: Axes, stage: int) -> list[str]:
+        """Return a stage's loop over rows or over columns, tile by tile."""
         body = self._statements_on(axis, stage)
         if not body:
             return []
@@ -196,6 +197,7 @@ class FinishPrinter:
         return f"mask & {present}" if ref.name in self._optional_states else "mask"
 
     def _stores(self, body: Program, axis: Axes) -> list[str]:
+        """Store the rows or columns that a loop computes, into states and into slots."""
         lines = []
         for ref in dict.fromkeys(a.target for a in assigns(body)):
             name = variable(ref.name)

@@ -141,6 +141,7 @@ def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
 
 
 def _state(state: State) -> str:
+    """Return a `State` as Python text, with its options that are not the default."""
     default = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"

@@ -66,6 +66,7 @@ def _averages(algorithm: Algorithm) -> Iterator[_Average]:
 
 
 def _average(stmt: Assign) -> Iterator[_Average]:
+    """Yield the running average that a statement computes, if it computes one."""
     state = stmt.target
     match stmt.value:
         case Call("lerp", (start, end, Call("-", (Const(1), weight)))) if start == state:

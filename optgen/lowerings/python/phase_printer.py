@@ -255,7 +255,7 @@ class _Printer:
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
 
     def _wide(self, reduction: Expr, printer: PythonPrinter) -> str:
-        """Return the text that asks for a reduction over several parameters."""
+        """Return the text that requests a reduction over several parameters."""
         assert isinstance(reduction, Call)
         (operand,) = reduction.args
         text = printer.text(operand)

@@ -45,6 +45,7 @@ def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
 def _lines(
     program: tuple[Instruction, ...], steps: Callable[[Ops], list[str]], indent: str = ""
 ) -> list[str]:
+    """Return the lines of a program; `steps` prints the operations of one statement."""
     out: list[str] = []
     quoted: tuple[str, ...] = ()
     for instruction in program:
@@ -75,6 +76,7 @@ def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> l
 
 
 def _forloop_steps(ops: Ops) -> list[str]:
+    """Return the lines of one statement on one tensor."""
     lines: list[str] = []
     last_target = ""
     for step in ops.steps:
@@ -120,6 +122,7 @@ def _can_be_chained(op: Op) -> bool:
 
 
 def _call(op: Op) -> str:
+    """Return an operation on one tensor as a call of torch."""
     name = _METHODS.get(op.function, op.function)
     if op.function == "where":
         return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
@@ -156,6 +159,7 @@ def _condition(operand: Operand) -> str:
 
 
 def _foreach(step: Step) -> str:
+    """Return an operation on lists of tensors."""
     if isinstance(step, Reduce):
         of_blocks = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
         word = "maximum" if step.function in MAXIMA else "add"
