@@ -174,13 +174,10 @@ class _Hoister:
     def _name(self, expr: Expr, hints: tuple[str, ...], scope: _Scope) -> Ref:
         """Name a scalar and its nameable parts, and add their statements in the right place."""
         value = rebuild(expr, lambda e: self._with_named_parts(e, scope))
-        described = scalar_name(value)
+        derived_name = scalar_name(value)
+        candidates = (derived_name,) if derived_name else hints
         always_defined = self._is_always_defined(expr)
-        ref = Ref(
-            self._free(
-                (described,) if described else hints, value, _Scope() if always_defined else scope
-            )
-        )
+        ref = Ref(self._free(candidates, value, _Scope() if always_defined else scope))
         self.kinds[ref] = self._kind(expr)
         if always_defined:
             self.outside_branches.append(Assign(ref, value))
@@ -232,7 +229,7 @@ def _is_atomic_condition(expr: Expr) -> bool:
 
 
 def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
-    """Return the scalar program's branch on the same condition of the spec, after its index.
+    """Return the index of the scalar program's branch on the same condition, and the branch.
 
     If there is none, return None and an empty branch.
     """

@@ -182,7 +182,7 @@ class _IfConverter:
     def _suffixed(self, arm: Program, names: set[str], suffix: str) -> Program:
         """Return an arm that always runs, with a suffix at the `names` that it assigns.
 
-        A name that the arm may not assign, because of a flag, starts with its old value.
+        A name that a flag may leave unassigned starts with its old value.
         """
         targets = {a.target for a in assigns(arm) if a.target.name in names}
         first = {n: next(s for s in arm if n in _assigned((s,))) for n in sorted(names)}
@@ -202,9 +202,9 @@ class _IfConverter:
         return len({ref for ref in self.plan.kinds if ref.name == name}) > 1
 
     def _saved_condition(self, condition: Expr, assigned: dict[str, Ref]) -> tuple[Expr, Program]:
-        """Return a condition that can be read after both arms, and the statements that save it.
+        """Return a condition that all selects can read, and the statements that save it.
 
-        A condition is saved under a new name if the arms or selects assign what it reads.
+        A condition is saved under a new name if a select assigns what it reads.
         """
         if assigned.keys().isdisjoint(r.name for r in refs(condition)):
             return condition, ()

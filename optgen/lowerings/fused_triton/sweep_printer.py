@@ -131,7 +131,7 @@ def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
 
 
 def print_zeros(body: Program) -> list[str]:
-    """Return the lines that initialize sums assigned in a branch, which may not be taken."""
+    """Return the lines that initialize the sums that a branch may leave unassigned."""
     branches = [stmt for stmt in body if isinstance(stmt, If)]
     sums = {a.target.name: a.value for a in assigns(tuple(branches)) if is_reduction(a.value)}
     return [

@@ -346,9 +346,9 @@ class _Printer:
         )
 
     def _may_be_unassigned(self) -> list[str]:
-        """Return the small values that start as None: some path may not assign them.
+        """Return the small values that start as None, because some path leaves them unassigned.
 
-        States that may not exist are included.
+        These include the states that exist only under a condition.
         """
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}

@@ -17,7 +17,7 @@ class PhaseSyntax:
     """Syntax that differs between the Python lowerings.
 
     `loop` is the header of the loop over tensors or sublists. `blocks` loops over a sweep's blocks,
-    and `uncut` over its whole tensors; `blocked` is the line that finds out whether there are blocks.
+    and `uncut` over its whole tensors; `blocked` is the line that checks if there are blocks.
     `whole` and `small` are the texts of a tensor and of a small value inside that loop. `read` and
     `write` read and write a row or column state; `read_wider` reads one in a rule that computes in
     a wider dtype. `read_number` and `write_number` are for a scalar state on the device. In all
