@@ -45,8 +45,8 @@ from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
-ALIVE = 4
-"""The number of lists of temporaries that optgen.runtime.eager.slices expects by default."""
+_DEFAULT_ALIVE = 4
+"""Default of `alive` in optgen.runtime.eager.slices: how many lists of temporaries may exist."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,
@@ -80,7 +80,8 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     """Yield the `update` for sharded parameters, if it differs from the one for whole parameters.
 
     A rule with phases gets a generator: it yields the reductions that the ranks complete together.
-    An elementwise rule gets a function if it reads sizes, which must be those of the whole.
+    An elementwise rule gets a function if it reads sizes or draws random numbers, because both
+    depend on the whole parameter.
     """
     arguments, plan = keywords(plan), name_fresh(plan)
     body = phases(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
@@ -105,8 +106,11 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     )
 
 
-def _loop(plan: Plan, drawn_for: str = "") -> Body:
-    """Return the sweep over lists. `drawn_for` are further arguments of calls that draw."""
+def _loop(plan: Plan, draw_arguments: str = "") -> Body:
+    """Return the sweep over lists. `draw_arguments` is added to the arguments of calls that draw.
+
+    It begins with a comma.
+    """
     if plan.is_cut:
         return phases(plan, TENSOR_LISTS)
     plan, drawn = name_random(plan)
@@ -114,13 +118,14 @@ def _loop(plan: Plan, drawn_for: str = "") -> Body:
     names = [plural(name) for name in (*(s.name for s in sweep.streams), *drawn)]
     lists = ", ".join(names)
     program = select_instructions(plan, sweep)
-    alive = len(set(new_tensors(program))) + 1  # a new value exists beside the old
-    room = f", alive={alive}" if alive > ALIVE else ""
+    # A temporary that is overwritten exists twice for a moment, hence + 1.
+    alive = len(set(new_tensors(program))) + 1
+    alive_argument = f", alive={alive}" if alive > _DEFAULT_ALIVE else ""
     lines = [f"{unpacked(names)} = chunk", *foreach_lines(program)]
-    rows = widened(plan, f"chunks({lists}{room})", (s.stored for s in sweep.streams))
+    rows = widened(plan, f"chunks({lists}{alive_argument})", (s.stored for s in sweep.streams))
     header = f"for chunk in {rows}:"
     reads = read_by(drawn).union(numbers_read(program))
-    body = [*draw_for_lists(drawn, drawn_for), *indented(lines, header)]
+    body = [*draw_for_lists(drawn, draw_arguments), *indented(lines, header)]
     return Body(body, reads, undefined_before_draw(plan, drawn))
 
 

@@ -26,16 +26,16 @@ Drawn = Mapping[str, Call]
 
 
 def name_random(plan: Plan) -> tuple[Plan, Drawn]:
-    """Return the plan with a name in place of every random number, and the calls by name."""
+    """Return the plan with a name in place of every call that draws, and the calls by name."""
     names: dict[Call, str] = {}
-    taken = {ref.name for ref in plan.kinds}
+    used_names = {ref.name for ref in plan.kinds}
 
     def named(expr: Expr) -> Expr:
         if not isinstance(expr, Call) or expr.op not in RANDOM_OPS:
             return rebuild(expr, named)
         if expr not in names:
-            names[expr] = free_name("uniform", taken)
-            taken.add(names[expr])
+            names[expr] = free_name("uniform", used_names)
+            used_names.add(names[expr])
         return Ref(names[expr])
 
     changed = plan.map_sweeps(lambda body: map_expressions(body, named))
@@ -60,13 +60,14 @@ def draws_of(program: Program) -> Drawn:
     }
 
 
-def with_streams(plan: Plan, drawn: Drawn) -> Plan:
+def with_random_streams(plan: Plan, drawn: Drawn) -> Plan:
     """Return the plan with random numbers as streams of the sweeps that read them."""
 
-    def with_own(phase: Phase) -> Phase:
+    def changed(phase: Phase) -> Phase:
         if not isinstance(phase, Sweep):
             return phase
-        own = (Stream(name, "local", False) for name in drawn if name in names_read(phase.body))
-        return replace(phase, streams=(*phase.streams, *own))
+        names = (name for name in drawn if name in names_read(phase.body))
+        random_streams = (Stream(name, "local", False) for name in names)
+        return replace(phase, streams=(*phase.streams, *random_streams))
 
-    return replace(plan, phases=tuple(map(with_own, plan.phases)))
+    return replace(plan, phases=tuple(map(changed, plan.phases)))

@@ -27,11 +27,11 @@ def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep the copies of a name to its next version, by which the verifier tells versions apart."""
     monkeypatch.setattr(planner, "_without_self_copies", lambda program: program)
     yield
-    planner._plan.cache_clear()
+    planner._cached_plan.cache_clear()
 
 
 def check(algorithm: Algorithm) -> None:
-    planner._plan.cache_clear()
+    planner._cached_plan.cache_clear()
     for facts in fact_combinations(algorithm):
         verify_reads(planner.plan(algorithm, facts, "whole"))
 
