@@ -16,7 +16,7 @@ from optgen.ir.evaluate import facts_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.ops import OPS, RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
-from optgen.ir.random_numbers import places
+from optgen.ir.random_numbers import positions
 from optgen.ir.state_values import dtype_of
 
 Values = dict[str, Any]
@@ -134,7 +134,7 @@ class _Run:
             case Call(word, _) if word in self.facts:
                 return number(self.facts[word])
             case Call(op, args) if op in RANDOM_OPS:
-                elements = places(self.values[self.algorithm.param])
+                elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]

@@ -192,7 +192,7 @@ def is_reduction(value: Expr) -> bool:
 
 
 def is_maximum(value: Expr) -> bool:
-    """Tell whether a value is a reduction that takes the largest magnitude, and not a sum."""
+    """Tell whether a value is a reduction to the largest magnitude, and not to a sum."""
     return isinstance(value, Call) and value.op in MAXIMA
 
 
@@ -273,9 +273,9 @@ def streams_of_sweep(
     """
     written = {a.target.name for a in assigns(body)}
     read = {r.name for e in expressions(body) for r in reads(e)} | written
-    every = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
+    streams = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
     touched = (
-        *(s for s in every if s.name in read or s.stored),
+        *(s for s in streams if s.name in read or s.stored),
         *(Stream(name, "local", True) for name in call_inputs),
         *(Stream(name, "local", False) for name in call_results if name in read),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
-from optgen.ir.ops import CONDITIONS, RANDOM_OPS
+from optgen.ir.ops import CONDITION_OPERANDS, RANDOM_OPS
 from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 
@@ -139,7 +139,7 @@ class ExpressionPrinter:
                 if word in RANDOM_OPS:  # the last operand is a constexpr
                     key = map(self.argument, args[:-1])
                     return CALLS[word].format(*key, self(args[-1])), _ATOM
-                conditions = CONDITIONS.get(word, 0)
+                conditions = CONDITION_OPERANDS.get(word, 0)
                 texts = (self.condition(a) for a in args[:conditions])
                 text = CALLS[word].format(*texts, *(self.argument(a) for a in args[conditions:]))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
