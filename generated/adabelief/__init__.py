@@ -21,16 +21,15 @@ class AdaBelief(GeneratedOptimizer):
             &\hat{m}_t \leftarrow \frac{m_t}{1 - \beta_1^t} \\
             &\text{root}_t \leftarrow \sqrt{1 - \beta_2^t} \\
             &\textbf{if } \textit{rectify}: \\
-            &\quad \text{longest} \leftarrow \frac{2}{1 - \beta_2} - 1 \\
-            &\quad \text{length}_t \leftarrow \text{longest} - \frac{2 t \beta_2^t}{1 - \beta_2^t}
+            &\quad \rho_\infty \leftarrow \frac{2}{1 - \beta_2} - 1 \\
+            &\quad \rho_t \leftarrow \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t} \\
+            &\quad \textbf{if } \rho_t \ge 5: \\
+            &\quad \quad \text{numerator}_t \leftarrow (\rho_t - 4) (\rho_t - 2) \rho_\infty \\
+            &\quad \quad \text{denominator}_t \leftarrow (\rho_\infty - 4) (\rho_\infty - 2) \rho_t
                 \\
-            &\quad \textbf{if } \text{length}_t \ge 5: \\
-            &\quad \quad \text{above}_t \leftarrow (\text{length}_t - 4) (\text{length}_t - 2)
-                \text{longest} \\
-            &\quad \quad \text{below}_t \leftarrow (\text{longest} - 4) (\text{longest} - 2)
-                \text{length}_t \\
             &\quad \quad \theta_t \leftarrow \theta_t - \frac{\gamma \text{root}_t
-                \sqrt{\frac{\text{above}_t}{\text{below}_t}} \hat{m}_t}{\sqrt{s_t} + \epsilon} \\
+                \sqrt{\frac{\text{numerator}_t}{\text{denominator}_t}} \hat{m}_t}{\sqrt{s_t} +
+                \epsilon} \\
             &\quad \textbf{else if } \textit{degenerated\_to\_sgd}: \\
             &\quad \quad \theta_t \leftarrow \theta_t - \gamma \hat{m}_t \\
             &\textbf{else}: \\

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Adadelta(GeneratedOptimizer):
-    r"""Steps as large as the recent ones, whatever the gradient's unit (Zeiler, 2012).
+    r"""Gradients scaled by running root mean squares of steps and gradients (Zeiler, 2012).
 
     .. math::
         \begin{aligned}

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Adafactor(GeneratedOptimizer):
-    r"""Steps relative to the parameter, with a second moment in factors (Shazeer & Stern, 2018).
+    r"""Adam with a factored second moment and steps relative to weights (Shazeer & Stern, 2018).
 
     .. math::
         \begin{aligned}
@@ -44,7 +44,7 @@ class Adafactor(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that define groups; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
-        beta2_decay (float): Power of the step count that is the newest squared gradient's weight,
+        beta2_decay (float): Exponent: the newest squared gradient has the weight step**beta2_decay,
             at most 0; :math:`\tau` in the rule. Default: -0.8.
         eps (tuple[float or None, float]): The least divisor (by default the machine epsilon of the
             parameter's dtype), and the least root mean square of a parameter, to which steps are

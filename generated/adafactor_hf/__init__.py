@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdafactorHF(GeneratedOptimizer):
-    r"""Adam with a row and a column for a matrix's second moment (Shazeer & Stern, 2018).
+    r"""Adam with a second moment per row and column of a matrix (Shazeer & Stern, 2018).
 
     .. math::
         \begin{aligned}

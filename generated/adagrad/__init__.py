@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Adagrad(GeneratedOptimizer):
-    r"""Steps that shrink with all gradients a coordinate has seen (Duchi et al., 2011).
+    r"""Gradients divided by the root of the sum of all squares so far (Duchi et al., 2011).
 
     .. math::
         \begin{aligned}

@@ -9,7 +9,7 @@ from optgen.runtime.extra_inputs import InputOptimizer
 
 
 class AdaHessian(InputOptimizer):
-    r"""Adam with the Hessian's diagonal in the place of the second gradient (Yao et al., 2020).
+    r"""Adam whose second moment averages squares of the Hessian's diagonal (Yao et al., 2020).
 
     .. math::
         \begin{aligned}

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdamC(GeneratedOptimizer):
-    r"""AdamW with a decay that a schedule of lr does not unbalance (Defazio, 2025).
+    r"""AdamW with weight decay scaled by lr / max_lr (Defazio, 2025).
 
     .. math::
         \begin{aligned}

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdaMuon(GeneratedOptimizer):
-    r"""Muon of the momentum's signs, with a second moment for each element (Si et al., 2025).
+    r"""Muon on the signs of the momentum, with a second moment per element (Si et al., 2025).
 
     .. math::
         \begin{aligned}

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdEMAMix(GeneratedOptimizer):
-    r"""AdamW with a second, much slower mean of gradients (Pagliardini et al., 2024).
+    r"""AdamW with a second, slower running mean of gradients (Pagliardini et al., 2024).
 
     .. math::
         \begin{aligned}
@@ -21,11 +21,11 @@ class AdEMAMix(GeneratedOptimizer):
             &\quad \text{share}_t \leftarrow \frac{\alpha t}{\alpha^{\text{warmup}}} \\
             &\textbf{if } \beta^{\text{warmup}}_3 \ne \varnothing \wedge t <
                 \beta^{\text{warmup}}_3: \\
-            &\quad \text{part}_t \leftarrow \frac{t}{\beta^{\text{warmup}}_3} \\
-            &\quad \text{length}_t \leftarrow (1 - \text{part}_t) \left(\frac{\log 0.5}{\log
-                (\beta_1 + 10^{-8})} - 1\right) + \text{part}_t \left(\frac{\log 0.5}{\log
-                (\beta_{3,t} + 10^{-8})} - 1\right) \\
-            &\quad \beta_{3,t} \leftarrow 0.5^{\frac{1}{\text{length}_t + 1}} \\
+            &\quad \text{progress}_t \leftarrow \frac{t}{\beta^{\text{warmup}}_3} \\
+            &\quad \text{interpolated}_t \leftarrow (1 - \text{progress}_t) \left(\frac{\log
+                0.5}{\log (\beta_1 + 10^{-8})} - 1\right) + \text{progress}_t \left(\frac{\log
+                0.5}{\log (\beta_{3,t} + 10^{-8})} - 1\right) \\
+            &\quad \beta_{3,t} \leftarrow 0.5^{\frac{1}{\text{interpolated}_t + 1}} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &\text{slow}_t \leftarrow \beta_{3,t} \text{slow}_{t-1} + (1 - \beta_{3,t}) g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class ADOPT(GeneratedOptimizer):
-    r"""Adam that divides by the root of the last v: any beta2 converges (Taniguchi et al., 2024).
+    r"""Adam that divides by the previous v, to converge for any beta2 (Taniguchi et al., 2024).
 
     .. math::
         \begin{aligned}

@@ -16,14 +16,14 @@ class APOLLO(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\text{fewest} \leftarrow \min(\text{rank}, \min(\operatorname{rows}(\theta),
+            &\text{used rank} \leftarrow \min(\text{rank}, \min(\operatorname{rows}(\theta),
                 \operatorname{cols}(\theta))) \\
             &\textbf{if } \theta \text{ is tall}: \\
             &\quad W_t \leftarrow W_{t-1} \\
             &\quad \textbf{if } (t - 1) \bmod \text{update proj gap} = 0: \\
             &\quad \quad W_t \leftarrow \frac{N^{(0)}_{\left\lfloor \text{seed} \bmod 16777216
                 \right\rfloor, \left\lfloor k \bmod 16777216 \right\rfloor,
-                t}(W_{t-1})}{\sqrt{\text{fewest}}} \\
+                t}(W_{t-1})}{\sqrt{\text{used rank}}} \\
             &\quad x_t \leftarrow g_t \, W_t \\
             &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) x_t \\
             &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) x_t^2 \\
@@ -39,7 +39,7 @@ class APOLLO(GeneratedOptimizer):
             &\quad \textbf{if } (t - 1) \bmod \text{update proj gap} = 0: \\
             &\quad \quad U_t \leftarrow \frac{N^{(1)}_{\left\lfloor \text{seed} \bmod 16777216
                 \right\rfloor, \left\lfloor k \bmod 16777216 \right\rfloor,
-                t}(U_{t-1})}{\sqrt{\text{fewest}}} \\
+                t}(U_{t-1})}{\sqrt{\text{used rank}}} \\
             &\quad z_t \leftarrow U_t \, g_t \\
             &\quad n_t \leftarrow \beta_1 n_{t-1} + (1 - \beta_1) z_t \\
             &\quad w_t \leftarrow \beta_2 w_{t-1} + (1 - \beta_2) z_t^2 \\

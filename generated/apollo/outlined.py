@@ -38,20 +38,20 @@ def update_tall(
     maximize: bool,
     fresh_last_norm: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     decay = 1 - lr * weight_decay
-    # fewest = minimum(rank, minimum(rows(p), cols(p)))
-    fewest = minimum(rank, minimum(rows(params[0]), cols(params[0])))
+    # used_rank = minimum(rank, minimum(rows(p), cols(p)))
+    used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
         seed_key = floor(seed % 16777216)
         stream_key = floor(stream % 16777216)
-        fewest_sqrt = sqrt(fewest)
-        inverse_fewest_sqrt = divide(1, fewest_sqrt)
+        used_rank_sqrt = sqrt(used_rank)
+        inverse_used_rank_sqrt = divide(1, used_rank_sqrt)
     if not fresh_last_norm:
         limit_offset = 1 / 1.01
     scale_sqrt = sqrt(scale)
@@ -72,9 +72,9 @@ def update_tall(
             # g = -g
             grad = -grad
         if remainder(step - 1, update_proj_gap) == 0:
-            # W = gaussian(W, seed, k) / sqrt(fewest)
+            # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection_gaussian = gaussian(right_projection, seed_key, stream_key, step, 0)
-            right_projection = inverse_fewest_sqrt * right_projection_gaussian
+            right_projection = inverse_used_rank_sqrt * right_projection_gaussian
         # x = g @ W
         x = grad @ right_projection
         # m = beta1 * m + (1 - beta1) * x
@@ -154,20 +154,20 @@ def update_not_tall(
     maximize: bool,
     fresh_last_norm: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
     decay = 1 - lr * weight_decay
-    # fewest = minimum(rank, minimum(rows(p), cols(p)))
-    fewest = minimum(rank, minimum(rows(params[0]), cols(params[0])))
+    # used_rank = minimum(rank, minimum(rows(p), cols(p)))
+    used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
         seed_key = floor(seed % 16777216)
         stream_key = floor(stream % 16777216)
-        fewest_sqrt = sqrt(fewest)
-        inverse_fewest_sqrt = divide(1, fewest_sqrt)
+        used_rank_sqrt = sqrt(used_rank)
+        inverse_used_rank_sqrt = divide(1, used_rank_sqrt)
     if not fresh_last_norm:
         limit_offset = 1 / 1.01
     scale_sqrt = sqrt(scale)
@@ -190,9 +190,9 @@ def update_not_tall(
             # g = -g
             grad = -grad
         if remainder(step - 1, update_proj_gap) == 0:
-            # U = gaussian(U, seed, k) / sqrt(fewest)
+            # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection_gaussian = gaussian(left_projection, seed_key, stream_key, step, 1)
-            left_projection = inverse_fewest_sqrt * left_projection_gaussian
+            left_projection = inverse_used_rank_sqrt * left_projection_gaussian
         # z = U @ g
         z = left_projection @ grad
         # n = beta1 * n + (1 - beta1) * z

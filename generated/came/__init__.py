@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class CAME(GeneratedOptimizer):
-    r"""Adafactor that trusts an update as far as it agrees with its mean (Luo et al., 2023).
+    r"""Adafactor that shrinks updates that differ from their running mean (Luo et al., 2023).
 
     .. math::
         \begin{aligned}

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class DAdaptAdam(GeneratedOptimizer):
-    r"""Adam with an estimate d of the distance to go as its rate (Defazio & Mishchenko, 2023).
+    r"""Adam with the estimated distance to a minimum as its rate (Defazio & Mishchenko, 2023).
 
     .. math::
         \begin{aligned}
@@ -31,9 +31,9 @@ class DAdaptAdam(GeneratedOptimizer):
             &s_t \leftarrow \beta_3 s_{t-1} + (1 - \beta_3) \text{rate}_t g_t \\
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
                 \operatorname{sum}(\left|s_t\right|) \\
-            &\text{length}_t \leftarrow \text{sum over all2}_t \\
-            &\hat{d}_t \leftarrow (\text{length}_t > 0 \;?\; \frac{r_t}{(1 - \beta_3)
-                \text{length}_t} : d_{t-1}) \\
+            &l^{\text{norm}}_{1,t} \leftarrow \text{sum over all2}_t \\
+            &\hat{d}_t \leftarrow (l^{\text{norm}}_{1,t} > 0 \;?\; \frac{r_t}{(1 - \beta_3)
+                l^{\text{norm}}_{1,t}} : d_{t-1}) \\
             &\textbf{if } \text{growth rate} \ne \varnothing: \\
             &\quad \hat{d}_t \leftarrow \min(\hat{d}_t, d_{t-1} \text{growth rate}) \\
             &d_t \leftarrow \max(d_{t-1}, \hat{d}_t) \\

@@ -32,7 +32,7 @@ def update(
     maximize: bool,
     fresh_Q: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     one_minus_mu = 1 - mu

@@ -33,7 +33,7 @@ def update_tall(
     scale: float,
     maximize: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1
@@ -109,7 +109,7 @@ def update_not_tall(
     scale: float,
     maximize: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
     one_minus_beta1 = 1 - beta1

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Grams(GeneratedOptimizer):
-    r"""AdamW's size of a step, in the direction of the gradient (Cao et al., 2024).
+    r"""Steps of AdamW's size, with the signs of the negative gradient (Cao et al., 2024).
 
     .. math::
         \begin{aligned}

@@ -50,7 +50,7 @@ def update(
     maximize: bool,
     fresh_Q_left: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
     stream = streams[0].item()
     max_average, largest = grad_clip_max_amps

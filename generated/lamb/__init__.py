@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class LAMB(GeneratedOptimizer):
-    r"""Adam with steps as large as the layer, for large batches (You et al., 2019).
+    r"""Adam with steps relative to the norm of weights, for large batches (You et al., 2019).
 
     .. math::
         \begin{aligned}
@@ -38,7 +38,8 @@ class LAMB(GeneratedOptimizer):
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
-        trust_clip (bool): Let the weights' norm over the step's be 1 at most. Default: False.
+        trust_clip (bool): Limit the ratio of the weights' norm to the step's norm to 1. Default:
+            False.
         always_adapt (bool): Scale steps of parameters without weight decay, too. Default: False.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class LARS(GeneratedOptimizer):
-    r"""SGD with steps as large as the layer (You et al., 2017).
+    r"""SGD with steps relative to the norm of weights (You et al., 2017).
 
     .. math::
         \begin{aligned}

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class MARS(GeneratedOptimizer):
-    r"""AdamW on gradients of less variance: they go on as they changed (Yuan et al., 2024).
+    r"""AdamW on gradients corrected by their last change, for less variance (Yuan et al., 2024).
 
     .. math::
         \begin{aligned}

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class MuonH(GeneratedOptimizer):
-    r"""Muon whose step is a share of the weights' norm, which stays as it is (Wen, 2026).
+    r"""Muon that keeps the norm of weights and steps by lr times this norm (Wen, 2026).
 
     .. math::
         \begin{aligned}

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class NorMuon(GeneratedOptimizer):
-    r"""Muon whose rows have one size, and whose matrices keep theirs (Li et al., 2025).
+    r"""Muon with rows scaled to one size, and the norm of the matrix kept (Li et al., 2025).
 
     .. math::
         \begin{aligned}

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class PolarMuon(GeneratedOptimizer):
-    r"""Momentum made orthogonal by the fastest polynomials for it (Amsel et al., 2025).
+    r"""Momentum made orthogonal by polynomials that converge fastest (Amsel et al., 2025).
 
     .. math::
         \begin{aligned}

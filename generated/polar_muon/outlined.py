@@ -33,7 +33,7 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     one_minus_momentum = 1 - momentum
     decay = 1 - lr * weight_decay
     step_size = lr * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Prodigy(GeneratedOptimizer):
-    r"""Adam with an estimate d of the distance to go as its rate (Mishchenko & Defazio, 2023).
+    r"""Adam with the estimated distance to a minimum as its rate (Mishchenko & Defazio, 2023).
 
     .. math::
         \begin{aligned}
@@ -37,9 +37,9 @@ class Prodigy(GeneratedOptimizer):
                 all}_t \\
             &\text{sum over all2}_t \leftarrow \sum_{\text{all}}
                 \operatorname{sum}(\left|s_t\right|) \\
-            &\text{length}_t \leftarrow \text{sum over all2}_t \\
-            &\hat{d}_t \leftarrow (\text{length}_t > 0 \;?\; \frac{d^{\text{coef}}
-                r_t}{\text{length}_t} : d_{t-1}) \\
+            &l^{\text{norm}}_{1,t} \leftarrow \text{sum over all2}_t \\
+            &\hat{d}_t \leftarrow (l^{\text{norm}}_{1,t} > 0 \;?\; \frac{d^{\text{coef}}
+                r_t}{l^{\text{norm}}_{1,t}} : d_{t-1}) \\
             &d^{\text{new}}_t \leftarrow (d_{t-1} = d_0 \;?\; \max(d_{t-1}, \hat{d}_t) : d_{t-1}) \\
             &d^{\max}_t \leftarrow \max(d^{\max}_{t-1}, \hat{d}_t) \\
             &\textbf{if } \text{growth rate} \ne \varnothing: \\

@@ -9,21 +9,20 @@ from optgen.runtime.programs import ModeOptimizer, Program
 
 
 class ScheduleFreeRAdam(ModeOptimizer):
-    r"""RAdam without schedule or warmup: an average is evaluated (Defazio et al., 2024).
+    r"""RAdam without a schedule: gradients lie between z and the average (Defazio et al., 2024).
 
     .. math::
         \begin{aligned}
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &\text{longest} \leftarrow \frac{2}{1 - \beta_2} - 1 \\
-            &\text{length}_t \leftarrow \text{longest} - \frac{2 t \beta_2^t}{1 - \beta_2^t} \\
-            &\textbf{if } \text{length}_t > 4: \\
-            &\quad \text{above}_t \leftarrow (\text{length}_t - 4) (\text{length}_t - 2)
-                \text{longest} \\
-            &\quad \text{below}_t \leftarrow (\text{longest} - 4) (\text{longest} - 2)
-                \text{length}_t \\
-            &\quad \text{rate}_t \leftarrow \gamma \sqrt{\frac{\text{above}_t}{\text{below}_t}} \\
+            &\rho_\infty \leftarrow \frac{2}{1 - \beta_2} - 1 \\
+            &\rho_t \leftarrow \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t} \\
+            &\textbf{if } \rho_t > 4: \\
+            &\quad \text{numerator}_t \leftarrow (\rho_t - 4) (\rho_t - 2) \rho_\infty \\
+            &\quad \text{denominator}_t \leftarrow (\rho_\infty - 4) (\rho_\infty - 2) \rho_t \\
+            &\quad \text{rate}_t \leftarrow \gamma
+                \sqrt{\frac{\text{numerator}_t}{\text{denominator}_t}} \\
             &\textbf{else if } \textit{silent\_sgd\_phase}: \\
             &\quad \text{rate}_t \leftarrow 0 \\
             &\textbf{else}: \\
@@ -36,7 +35,7 @@ class ScheduleFreeRAdam(ModeOptimizer):
             &\textbf{else}: \\
             &\quad c_t \leftarrow 0 \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
-            &\textbf{if } \text{length}_t > 4: \\
+            &\textbf{if } \rho_t > 4: \\
             &\quad u_t \leftarrow \frac{g_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\
             &\textbf{else}: \\
             &\quad u_t \leftarrow g_t \\

@@ -31,7 +31,7 @@ def update_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     one_minus_lr = 1 - lr
     step_size = lr * scale
     if norm == "Sign":
@@ -82,7 +82,7 @@ def update_not_factored(
     ns_steps: float,
     maximize: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     one_minus_lr = 1 - lr
     step_size = lr * scale
 

@@ -30,7 +30,7 @@ def update_factored(
     maximize: bool,
     fresh_gram_left: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     step = advance(state_steps)
 
     for sublist in equal_lists(params, grads, gram_lefts, gram_rights, root_lefts, root_rights):
@@ -95,7 +95,7 @@ def update_not_factored(
     maximize: bool,
     fresh_gram_left: bool,
 ) -> None:
-    """Update one bucket in place: tensors that share every number of the scalar program."""
+    """Update the tensors of one bucket in place. They share all results of the scalar program."""
     advance(state_steps)
 
     for sublist in equal_lists(params, grads, state_sums):

@@ -17,11 +17,11 @@ class SimplifiedAdEMAMix(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &\textbf{if } \beta^{\text{warmup}}_1 \ne \varnothing \wedge t <
                 \beta^{\text{warmup}}_1: \\
-            &\quad \text{part}_t \leftarrow \frac{t}{\beta^{\text{warmup}}_1} \\
-            &\quad \text{length}_t \leftarrow (1 - \text{part}_t) \left(\frac{\log 0.5}{\log
-                (\text{min beta1} + 10^{-8})} - 1\right) + \text{part}_t \left(\frac{\log 0.5}{\log
-                (\beta_{1,t} + 10^{-8})} - 1\right) \\
-            &\quad \beta_{1,t} \leftarrow 0.5^{\frac{1}{\text{length}_t + 1}} \\
+            &\quad \text{progress}_t \leftarrow \frac{t}{\beta^{\text{warmup}}_1} \\
+            &\quad \text{interpolated}_t \leftarrow (1 - \text{progress}_t) \left(\frac{\log
+                0.5}{\log (\text{min beta1} + 10^{-8})} - 1\right) + \text{progress}_t
+                \left(\frac{\log 0.5}{\log (\beta_{1,t} + 10^{-8})} - 1\right) \\
+            &\quad \beta_{1,t} \leftarrow 0.5^{\frac{1}{\text{interpolated}_t + 1}} \\
             &m_t \leftarrow \beta_{1,t} m_{t-1} + g_t \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &u_t \leftarrow \frac{\alpha g_t + m_t}{\sqrt{\frac{v_t}{1 - \beta_2^t}} + \epsilon} \\

@@ -9,7 +9,7 @@ from optgen.runtime.extra_inputs import InputOptimizer
 
 
 class Sophia(InputOptimizer):
-    r"""Momentum over an estimate of the Hessian's diagonal, and clipped (Liu et al., 2023).
+    r"""Momentum divided by an estimate of the Hessian's diagonal, clipped (Liu et al., 2023).
 
     .. math::
         \begin{aligned}

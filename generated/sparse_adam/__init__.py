@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class SparseAdam(GeneratedOptimizer):
-    r"""Adam for sparse gradients: only the rows that a gradient names change, their moments too.
+    r"""Adam for sparse gradients: a step changes only the rows that the gradient holds.
 
     .. math::
         \begin{aligned}

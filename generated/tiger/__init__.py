@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Tiger(GeneratedOptimizer):
-    r"""Lion with one momentum for both of its uses (Su, 2023).
+    r"""Lion with one beta: the step is the sign of the new momentum (Su, 2023).
 
     .. math::
         \begin{aligned}

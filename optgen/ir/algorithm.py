@@ -295,6 +295,11 @@ class Algorithm:
         return f"{self.module}/{self.name}" if self.is_function else self.module
 
     @property
+    def title(self) -> str:
+        """The name in the docstrings of generated files: `AdamW`, or `ema.to_average`."""
+        return self.folder.replace("/", ".") if self.is_function else self.name
+
+    @property
     def tensors(self) -> tuple[str, ...]:
         """Names of all tensors of the parameter's shape, in the order that every lowering uses."""
         return (self.param, self.grad, *(s.symbol for s in self.tensor_states()))

@@ -82,7 +82,7 @@ def test_what_runs_together(path: str, golden: Golden) -> None:
     shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
     states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
     streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
-    steps = PhaseSteps(plan, streams).steps
+    steps = PhaseSteps(plan, streams, {}).steps
     blocks = {"large matrices": shared_passes(steps, streams)}
     kinds = {"small": WHOLE_MATRICES, "tall": WHOLE_ROWS, "flat": WHOLE_COLUMNS}
     for kind, axes in kinds.items():

@@ -70,11 +70,11 @@ _ARGUMENTS = (
     "scalars shapes tensors values"
 )
 _VARIABLES = (
-    "across all_columns all_rows below beside block blocks bucket column_count column_lanes "
-    "column_values count depth down dtype even first first_column first_row full group groups "
-    "height hyper in_batch in_columns in_rows k lanes left machine_eps matrices matrix "
-    "matrix_values ndim numel program programs row row_count row_lanes row_values shape start "
-    "tensor tile_column tile_index tile_row update width work"
+    "across all_columns all_rows block blocks bucket column_count column_lanes column_values "
+    "columns_left count depth down dtype even first first_column first_row full group groups "
+    "height hyper in_batch in_columns in_rows k lanes machine_eps matrices matrices_left matrix "
+    "matrix_values ndim numel program programs row row_count row_lanes row_values rows_left shape "
+    "start tensor tile_column tile_index tile_row update width work"
 )
 _CONSTANTS = (
     "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FIRST_BLOCK GROUP GROUPS GROUP_PARTIALS HEIGHT LINES "

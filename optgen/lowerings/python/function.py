@@ -69,7 +69,7 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     body = loop(plan)
     return Function(
         function_name("update", plan.facts),
-        "Update one bucket in place: tensors that share every number of the scalar program.",
+        "Update the tensors of one bucket in place. They share all results of the scalar program.",
         list_names(plan.algorithm),
         arguments,
         parted([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),
