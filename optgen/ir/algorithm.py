@@ -329,7 +329,7 @@ class Algorithm:
         """Yield the states that a checkpoint has: all but the extra inputs."""
         return (s for s in self.states if not s.given)
 
-    def inputs(self) -> Iterator[State]:
+    def extra_inputs(self) -> Iterator[State]:
         """Yield the extra inputs, which each step is handed."""
         return (s for s in self.states if s.given)
 

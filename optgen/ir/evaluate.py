@@ -131,13 +131,13 @@ def _step_of(
     """
     hypers, param, grad, state = member.hypers, member.param, member.grad, member.state
     scalar_dtype, storage = member.scalar_dtype, member.storage
-    facts = facts_of(param, storage)
+    properties = properties_of(param, storage)
     values: Values = {
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
     }
     values |= {name: number(value) for name, value in hypers.items()}
-    existing = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
+    existing = [s for s in algorithm.states if exists(s, {**hypers, **properties})]
     for s in existing:
         old = state.get(s.key)
         value = (
@@ -148,7 +148,7 @@ def _step_of(
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = number(step)
-    yield from _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
+    yield from _Step(algorithm, values, fresh, properties, scalar_dtype).run(algorithm.rule)
     new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing}
     new_param = values[algorithm.param]
     new_param = new_param if storage is None else new_param.to(storage).double()
@@ -173,7 +173,7 @@ def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
     return result
 
 
-def facts_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, bool | float]:
+def properties_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, bool | float]:
     """Return the properties of a parameter, by op. A size that the parameter lacks is 1."""
     sizes = (1, 1, *param.shape)
     return {
@@ -194,7 +194,7 @@ class _Step:
     algorithm: Algorithm
     values: Values
     fresh: set[str]
-    facts: Mapping[str, bool | float]
+    properties: Mapping[str, bool | float]
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
@@ -231,8 +231,8 @@ class _Step:
                 return _as_dtype(torch.float64, self.values[name])
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
-            case Call(op, _) if op in self.facts:
-                return number(self.facts[op])
+            case Call(op, _) if op in self.properties:
+                return number(self.properties[op])
             case Call(op, args) if op in RANDOM_OPS:
                 elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))

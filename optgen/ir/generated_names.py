@@ -13,7 +13,7 @@ _BUILT_IN = (
     *("ValueError", "all", "float", "isinstance", "len", "list", "max", "min", "range"),
     *("self", "sum", "super", "tuple", "zip"),
 )
-RUNTIME: dict[str, tuple[str, ...]] = {
+RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "eager.blocks": (
         "one_block",
         "blocks",
@@ -58,9 +58,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
 }
 """Modules of optgen.runtime, and the names that generated Python imports from them."""
 
-PYTHON = frozenset(
+RESERVED_IN_PYTHON = frozenset(
     (
-        *(name for names in RUNTIME.values() for name in names),
+        *(name for names in RUNTIME_NAMES.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
         *("_update", "blocked", "capturable", "chunk", "index", "collectives", "sublist", "whole"),
     )
@@ -113,7 +113,9 @@ def derived_names(name: str) -> frozenset[str]:
 def is_free(name: str, others: Iterable[str]) -> bool:
     """Tell whether a new variable may have this name beside the others."""
     names = set(others)
-    if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(names | PYTHON):
+    if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(
+        names | RESERVED_IN_PYTHON
+    ):
         return False
     return not any(name in derived_names(other) or _derive_same(name, other) for other in names)
 

@@ -177,10 +177,10 @@ class Plan:
             seen.update((r, None) for r in reads(expr) if self.kinds[r].is_scalar)
         return iter(seen)
 
-    def fresh(self) -> tuple[State, ...]:
+    def fresh_states(self) -> tuple[State, ...]:
         """Return the states that the rule calls `fresh` on.
 
-        A dummy stands for a state that does not exist under these facts.
+        A placeholder stands for a state that does not exist under the facts of this plan.
         """
         known = {state.key: state for state in self.algorithm.states}
         return tuple(known.get(key, State(key, key)) for key in self.fresh_keys)

@@ -37,7 +37,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     prologue = Prologue(plan, packed, len(addresses))
     tiles = is_by_matrix(plan, *plan.phases)
     names = list(dict.fromkeys(s.name for w in plan.sweeps for s in w.streams if s.role == "local"))
-    fresh = [state.key for state in plan.fresh()]
+    fresh = [state.key for state in plan.fresh_states()]
     types = prologue.scalar_types()
     table = [*addresses, *types, *fresh, *names]
     kernels = list(_kernels(plan, Kernels(plan, table, types, names, packed, slots, tiles)))

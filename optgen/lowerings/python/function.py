@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
-from optgen.ir.generated_names import RUNTIME, plural
+from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
@@ -41,7 +41,8 @@ def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
     called = _called(line for function in functions for line in function.body)
     called |= _annotations(functions)
     imports = {
-        module: [name for name in names if name in called] for module, names in RUNTIME.items()
+        module: [name for name in names if name in called]
+        for module, names in RUNTIME_NAMES.items()
     }
     return {
         "algorithm": algorithm,
