@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from optgen.ir.evaluate import facts_of
+from optgen.ir.evaluate import properties_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.ops import OPS, RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
-from optgen.ir.random_numbers import places
+from optgen.ir.random_numbers import positions
 from optgen.ir.state_values import dtype_of
 
 Values = dict[str, Any]
@@ -50,7 +50,7 @@ class _Run:
             old = state[s.key].clone() if s.key in state else self.initial(s)
             self.values[s.symbol] = old if s.shape == "scalar" else old.double()
         self.stored: set[str] = set()
-        self.facts = facts_of(p)
+        self.facts = properties_of(p)
         self.scalar_states = {s.symbol for s in algorithm.scalar_states()}
 
     def exists(self, when: str | None) -> bool:
@@ -134,7 +134,7 @@ class _Run:
             case Call(word, _) if word in self.facts:
                 return number(self.facts[word])
             case Call(op, args) if op in RANDOM_OPS:
-                elements = places(self.values[self.algorithm.param])
+                elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]

@@ -13,10 +13,10 @@ from optgen.ir.matrix_axes import (
     SQUARES,
     Axes,
     AxesError,
-    above,
     axes_of_linear_algebra,
-    beside,
+    height,
     union,
+    width,
 )
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS
 
@@ -25,7 +25,7 @@ SIZES = {"rows": 3, "cols": 5, "rank": 2, "1": 1}
 
 def tensor(axes: Axes) -> Tensor:
     """Return a tensor of two matrices with these axes."""
-    return torch.ones(2, SIZES[above(axes)], SIZES[beside(axes)], dtype=torch.float64)
+    return torch.ones(2, SIZES[height(axes)], SIZES[width(axes)], dtype=torch.float64)
 
 
 def axes_of(x: Tensor) -> Axes:

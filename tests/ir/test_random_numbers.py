@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.random_numbers import gaussian, places, random, random16, threefry
+from optgen.ir.random_numbers import gaussian, positions, random, random16, threefry
 from optgen.runtime.eager import random_numbers
 from optgen.runtime.eager.tensor_lists import TensorList
 
@@ -36,7 +36,7 @@ def test_both_forms_draw_the_same_bits(
     meaning: Callable[..., Tensor], numbers: tuple[int, int, int, int]
 ) -> None:
     param = torch.zeros(13, 77)
-    expected = meaning(places(param), *map(torch.tensor, numbers))
+    expected = meaning(positions(param), *map(torch.tensor, numbers))
     draw = getattr(random_numbers, meaning.__name__)
 
     for given in (numbers, (*(torch.tensor(float(n)).double() for n in numbers[:3]), numbers[3])):
@@ -82,7 +82,7 @@ def test_shards_draw_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(found, expected.narrow(dim, start, end - start))
 
 
-def test_places_beyond_32_bits_draw_different_numbers() -> None:
+def test_positions_beyond_32_bits_draw_different_numbers() -> None:
     near = torch.tensor(
         [place for power in (31, 32, 33) for place in range(2**power - 2, 2**power + 2)]
     )
@@ -91,7 +91,7 @@ def test_places_beyond_32_bits_draw_different_numbers() -> None:
         assert len(numbers.unique()) == len(numbers)
 
 
-def test_a_block_has_the_numbers_of_four_places() -> None:
+def test_a_block_has_the_numbers_of_four_positions() -> None:
     """A place has the lower half of a word, the next one the upper half, one 128 on the other."""
     key = 9 | 2 << 24, 8
     x, y = threefry(key, torch.tensor([64 + 5]), torch.tensor([7 << 8]))

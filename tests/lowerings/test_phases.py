@@ -16,7 +16,7 @@ from torch import Tensor
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import evaluate, facts_of
+from optgen.ir.evaluate import evaluate, properties_of
 from optgen.ir.ops import OPS
 from optgen.ir.state_values import exists
 from optgen.lowerings.foreach import FOREACH
@@ -73,7 +73,7 @@ def test_a_bucket_takes_the_steps_of_its_rule(
 
 def is_cut(algorithm: Algorithm, shape: tuple[int, ...]) -> bool:
     """Tell whether the rule has several phases for parameters of this shape."""
-    known = facts_of(torch.zeros(shape))
+    known = properties_of(torch.zeros(shape))
     return any(p.is_cut for p in plans(algorithm) if p.facts.items() <= known.items())
 
 
@@ -112,7 +112,7 @@ def assert_steps_of_the_rule(
 
     hypers = {h.name: change.get(h.name, h.default) for h in algorithm.hypers}
     params = random()
-    kept = [s for s in algorithm.states if exists(s, {**hypers, **facts_of(params[0])})]
+    kept = [s for s in algorithm.states if exists(s, {**hypers, **properties_of(params[0])})]
     starts = {s.key: hypers.get(s.init, s.init) for s in kept}
     states = {s.key: [initial(s.shape, p) + starts[s.key] for p in params] for s in kept}
     steps = [torch.zeros(()) for _ in params] if algorithm.step else []
@@ -146,7 +146,7 @@ def assert_steps_of_the_rule(
 
 def update_for(algorithm: Algorithm, module: dict[str, Any], name: str, param: Tensor) -> Any:
     """Return the function of a generated file for parameters of this shape."""
-    known = facts_of(param)
+    known = properties_of(param)
     facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
     return module["_".join((name, *facts))]
 

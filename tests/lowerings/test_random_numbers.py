@@ -20,7 +20,7 @@ from torch import Tensor
 import optgen
 from optgen import keyed, use_lowering
 from optgen.ir.ops import RANDOM_OPS
-from optgen.ir.random_numbers import places, random16
+from optgen.ir.random_numbers import positions, random16
 from optgen.spec import Spec
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
@@ -188,7 +188,7 @@ def plain_stochastic_adamw(param: Tensor, grads: list[Tensor], lr: float, seed: 
         square = v.float() * 0.999 + g * g * 0.001
         root = (square / (1 - 0.999**count)).sqrt() + 1e-8
         exact = w - lr * 0.01 * w - lr * (mean / (1 - 0.9**count) / root)
-        lot = random16(places(w), *map(torch.tensor, (seed, 0, count, 0)))
+        lot = random16(positions(w), *map(torch.tensor, (seed, 0, count, 0)))
         added = 0xFFFF - (lot * 2**16).int()  # small: away from zero
         bits = (exact.view(torch.int32) + added) & -0x10000
         param, m, v = bits.view(torch.float32).bfloat16(), mean.bfloat16(), square.bfloat16()

@@ -88,7 +88,7 @@ def test_input_error(name: str, golden: Golden) -> None:
 
 def test_an_input_that_the_rule_does_not_ask_for_has_no_condition() -> None:
     made = read(spec(USE, inputs=H))
-    (state,) = made.inputs()
+    (state,) = made.extra_inputs()
 
     assert (state.symbol, state.key, state.given, state.when) == (
         "h",
