@@ -19,12 +19,13 @@ RANKS = 2
 def step_in_parts(
     update: Any, axis: int, shapes: Sequence[str], columns: Sequence[list[Tensor]], **given: Any
 ) -> None:
-    """Call a generated `update_sharded` on two ranks that hold shards of these lists of tensors.
+    """Call a generated `update_sharded` on two ranks, each with its shards of these tensors.
 
     Args:
-        axis: Axis along which the parameters are cut.
+        axis: Axis along which the parameters are sharded.
         shapes: Shape of each list: "like" the parameters, a "row" or "col" of them, or a "scalar".
         columns: The lists, parameters first. They receive the results.
+        given: Further keyword arguments of `update`.
     """
     whole = columns[0][0]
     shardings = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
@@ -59,14 +60,15 @@ def _part(tensor: Tensor, own: ShardedAxis | None) -> Tensor:
 def _run_together(updates: list[Any]) -> None:
     answers: list[Any] = [None] * len(updates)
     while updates:
-        asked = [_resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
+        asked = [resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
         if asked[0] is None:
             assert asked == [None] * len(asked)
             return
         answers = _answers(asked)
 
 
-def _resumed(update: Any, answer: Any) -> Any:
+def resumed(update: Any, answer: Any) -> Any:
+    """Return the next request of an update; None if the update has ended."""
     try:
         return update.send(answer)
     except StopIteration:

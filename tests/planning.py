@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from spec_files import REPRESENTATIVES, TORCH, spec_file
+from spec_files import OF_TESTS, REPRESENTATIVES, TORCH, spec_file
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
@@ -21,8 +20,7 @@ CATALOGUE = {a.name: a for a in read_specs(TORCH)}
 RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elementwise}
 """Elementwise specs that have a rule of their own; each has one sweep."""
 
-_MORE = Path(__file__).parent / "specs"
-_SPECS = read_specs([*sorted(_MORE.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
+_SPECS = read_specs([*sorted(OF_TESTS.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
 STORAGE = {a.name: a for a in _SPECS if widens(a)}
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 
@@ -30,7 +28,7 @@ WITH_PHASES = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
 WITH_PHASES |= {
     a.name: a for a in _SPECS if not (a.elementwise or widens(a) or a.is_wide or why_uncut(a))
 }
-"""Rules with reductions or matrix ops, which have phases: the catalogue's and tests/specs."""
+"""Rules with reductions or matrix ops, from the catalogue and from tests/specs."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
     "plan": plan,

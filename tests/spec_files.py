@@ -1,4 +1,4 @@
-"""Find spec files by name: those of the catalogue, and those of tests/specs."""
+"""Find spec files of the catalogue and of tests/specs by name."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def spec_file(name: str) -> Path:
 
 
 def loaded(spec: str) -> Any:
-    """Return the class of the catalogue, as it is checked in, or that of a test's spec.
+    """Return the checked-in class of a published optimizer, or the class of a loaded spec file.
 
-    Other tests load the representatives; so this one does, too, and their kernels are built once.
+    Representatives are loaded from their files here, too, so that all tests share their kernels.
     """
     checked_in = spec in PUBLISHED and spec not in REPRESENTATIVES
     return published(spec) if checked_in else optgen.load(spec_file(spec))

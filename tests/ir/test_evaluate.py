@@ -79,7 +79,7 @@ def gradients(steps: int = STEPS) -> Iterator[torch.Tensor]:
         yield torch.randn(SHAPE, generator=generator, dtype=torch.float64)
 
 
-def error(a: torch.Tensor, b: torch.Tensor) -> float:
+def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
@@ -99,7 +99,7 @@ def test_the_oracle_steps_as_torch(
             reference.step()
             ours, state = evaluate(algorithm, hypers, ours, grad, state, scalar_dtype)
 
-    assert error(ours, theirs) <= 1e-12
+    assert relative_error(ours, theirs) <= 1e-12
     assert_same_state(algorithm, state, reference.state[theirs])
 
 
@@ -117,7 +117,7 @@ def assert_same_state(algorithm: Algorithm, ours: dict[str, Any], theirs: dict[s
             bound = 1e-14 if theirs[key].dtype == torch.float64 else 0
             assert float(ours[key]) == pytest.approx(float(theirs[key]), rel=bound, abs=0)
         else:
-            assert error(ours[key], theirs[key]) <= 1e-12
+            assert relative_error(ours[key], theirs[key]) <= 1e-12
 
 
 def test_nothing_is_changed_in_place() -> None:

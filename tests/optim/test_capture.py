@@ -37,7 +37,7 @@ def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> N
         with use_lowering("forloop"):
             reference.step()
         # The first step makes the states, before the capture.
-        with use_lowering(lowering) if lowering else nullcontext(), captured(blind=step > 0):
+        with use_lowering(lowering) if lowering else nullcontext(), captured(forbid_reads=step > 0):
             optimizer.step()
 
     scalar = any(state.shape == "scalar" for state in optimizer.rule.states)

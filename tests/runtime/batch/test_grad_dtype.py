@@ -112,7 +112,7 @@ def test_gradients_that_torch_takes_give_torchs_step(name: str, own: torch.dtype
 @outside_interpreter
 def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> None:
     options = {"capturable": True}
-    with captured(blind=False):
+    with captured(forbid_reads=False):
         narrow = trained(name, lowering, (torch.float32, torch.bfloat16), **options)
         wide = trained(name, lowering, (torch.float32, torch.float32), **options)
     assert error(narrow, wide) < 1e-6
