@@ -247,7 +247,7 @@ def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder that cannot be instance does not stop training."""
+    """A cache folder that cannot be created does not stop training."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(heavy / "below-a-file"))
 
     assert trained(optgen.load(heavy)).shape == (4,)

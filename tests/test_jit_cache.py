@@ -64,7 +64,7 @@ def check_reload(folder: Path) -> None:
 
 
 def check_steps(cls: type[GeneratedOptimizer]) -> None:
-    """Check that the class check_steps as it should, and that its C++ can be read."""
+    """Check that the class steps as it should, and that its C++ can be read."""
     for lowering in ("forloop", "foreach"):
         parameter = torch.nn.Parameter(torch.zeros(4))
         parameter.grad = torch.ones(4)

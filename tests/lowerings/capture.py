@@ -24,7 +24,7 @@ class HostReadsForbidden(TorchDispatchMode):
 
 @contextmanager
 def captured(forbid_reads: bool = True) -> Iterator[None]:
-    """Let capturable steps take CPU tensors. `forbid_reads` makes every read on the host an error."""
+    """Let capturable steps take CPU tensors. With `forbid_reads`, a host read is an error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "optgen.runtime.eager.differentiable_capturable_checks.capturable_devices",

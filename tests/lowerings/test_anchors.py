@@ -94,7 +94,7 @@ def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.flo
     params = [torch.nn.Parameter(value) for value in drawn(0, dtype)]
     optimizer = loaded(text)(params, differentiable=form == "functional")
     for param in params if form == "functional" else ():
-        param.requires_grad_(False)  # a leaf that requires grad cannot be changed in index
+        param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
     take_steps(optimizer, params, form, range(1, steps + 1))
     return params, optimizer
 

@@ -49,7 +49,7 @@ SHAPES = ((5,), (4, 3), (3, 4), (), (2, 3, 3), (2, 2, 5), (1, 1), (70, 3))
 
 def rule(case: str) -> Spec:
     states, *body = RULES[case]
-    return Spec("Made", spec(*body, states=states, hypers=LR), "tall_spec.py", 1)
+    return Spec("Made", spec(*body, states=states, hypers=LR), "made.py", 1)
 
 
 def assert_steps_of_the_oracle(case: str, lowering: Any) -> None:

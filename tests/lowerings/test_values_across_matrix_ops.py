@@ -33,7 +33,7 @@ RULES = {
 
 
 def spec_with(*lines: str) -> Spec:
-    return Spec("Made", HEADER + "".join(f"    {line}\n" for line in lines), "spec_with.py", 1)
+    return Spec("Made", HEADER + "".join(f"    {line}\n" for line in lines), "made.py", 1)
 
 
 def assert_agreement(rule: str, lowering: str) -> None:

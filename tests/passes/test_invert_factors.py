@@ -27,7 +27,7 @@ def read(body: str) -> Algorithm:
 
 
 def count_divisions(planned: Plan) -> int:
-    """Return the number of roots and count_divisions in the sweeps."""
+    """Return the number of roots and divisions in the sweeps."""
     nodes = [n for s in planned.sweeps for e in expressions(s.body) for n in walk(e)]
     roots = sum(isinstance(n, Call) and n.op == "sqrt" for n in nodes)
     terms = [term for n in nodes if isinstance(n, Linear) for term in n.terms]
