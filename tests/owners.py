@@ -1,4 +1,4 @@
-"""Step a rule on whole matrices on two ranks in one process: owners gather and scatter matrices."""
+"""Step a rule on whole matrices on two ranks in one process: owners get and return matrices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from parts import RANKS, resumed
+from sharded_step import RANKS, resumed
 from torch import Tensor
 
 from optgen.runtime.eager.owner_layouts import Axes, Layout, layouts, travelling_axes
@@ -81,42 +81,44 @@ def _layouts(rule: Rule, group: Mapping[str, Any], whole: Tensor, own: ShardedAx
 def _run_together(updates: list[Any]) -> Iterator[Any]:
     answers: list[Any] = [None] * len(updates)
     while updates:
-        asked = [resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
-        if asked[0] is None:
-            assert asked == [None] * len(asked)
+        requests = [
+            resumed(update, answer) for update, answer in zip(updates, answers, strict=True)
+        ]
+        if requests[0] is None:
+            assert requests == [None] * len(requests)
             return
-        if isinstance(asked[0], WideReduction):
-            for each in asked:
-                torch.testing.assert_close(each.numbers, asked[0].numbers, equal_nan=True)
-            answers = [(yield asked[0])] * len(asked)
+        if isinstance(requests[0], WideReduction):
+            for each in requests:
+                torch.testing.assert_close(each.numbers, requests[0].numbers, equal_nan=True)
+            answers = [(yield requests[0])] * len(requests)
         else:
-            answers = _answers(asked)
+            answers = _answers(requests)
 
 
-def _answers(asked: list[list[Any]]) -> list[Any]:
+def _answers(requests_by_rank: list[list[Any]]) -> list[Any]:
     """Return the results of every rank's list of requests."""
-    for listed in asked:
-        choose_owners(each for each in listed if isinstance(each, Gather))
-    columns = [_answer(list(together)) for together in zip(*asked, strict=True)]
+    for requests in requests_by_rank:
+        choose_owners(each for each in requests if isinstance(each, Gather))
+    columns = [_answer(list(same)) for same in zip(*requests_by_rank, strict=True)]
     return [list(answers) for answers in zip(*columns, strict=True)]
 
 
-def _answer(together: list[Any]) -> list[list[Tensor]]:
+def _answer(requests: list[Any]) -> list[list[Tensor]]:
     """Return the result of one request for every rank."""
-    first = together[0]
+    first = requests[0]
     if isinstance(first, Gather):
         (axis,) = first.sharded_axes
-        pieces = zip(*(each.shards for each in together), strict=True)
+        pieces = zip(*(each.shards for each in requests), strict=True)
         whole = [torch.cat(each, axis.dim) for each in pieces]
-        return [[whole[index] for index in each.owned] for each in together]
+        return [[whole[index] for index in each.owned] for each in requests]
     if isinstance(first, Scatter):
         results: dict[int, Tensor] = {}
-        for each in together:
+        for each in requests:
             results |= dict(zip(each.gathered.owned, each.results, strict=True))
-        axes = [each.gathered.sharded_axes for each in together]
+        axes = [each.gathered.sharded_axes for each in requests]
         return [[own_shard(results[i], own) for i in sorted(results)] for own in axes]
     if first.groups:
-        total = sum(each.tensor for each in together)
-        for each in together:
+        total = sum(each.tensor for each in requests)
+        for each in requests:
             each.tensor.copy_(total)
-    return [[] for _ in together]
+    return [[] for _ in requests]

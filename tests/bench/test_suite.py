@@ -118,16 +118,16 @@ def test_the_peak_of_every_form_is_measured() -> None:
 def test_memory_that_a_step_keeps_counts_and_state_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept = []
+    extra_memory = []
     monkeypatch.setitem(LISTS, "small", TensorList("small", "", [(1_000_000,)]))
     step = optgen.optim.SGD.step
 
-    def hoarding(self: Any) -> None:
+    def step_that_keeps_memory(self: Any) -> None:
         step(self)
-        if not kept and self.param_groups[0]["params"][0].numel() > 1000:
-            kept.append(torch.ones(2_000_000))
+        if not extra_memory and self.param_groups[0]["params"][0].numel() > 1000:
+            extra_memory.append(torch.ones(2_000_000))
 
-    monkeypatch.setattr(optgen.optim.SGD, "step", hoarding)
+    monkeypatch.setattr(optgen.optim.SGD, "step", step_that_keeps_memory)
 
     found = peak_memory.measured("SGD", "small", "float32", torch.get_num_threads())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from parts import step_in_parts
+from sharded_step import step_on_shards
 from spec_texts import spec
 from torch import Tensor
 
@@ -235,7 +235,7 @@ def test_shards_take_the_step_of_the_whole(axis: int) -> None:
     hypers = {"lr": 0.1, "decay": 0.3, "maximize": False}
     module["update"](*columns[0], **hypers)
     shapes = ("like", "like", "like", "like", "scalar")
-    step_in_parts(module["update_sharded"], axis, shapes, columns[1], **hypers)
+    step_on_shards(module["update_sharded"], axis, shapes, columns[1], **hypers)
     for expected, found in zip(*columns, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     assert torch.equal(columns[1][3][0], drawn(2)[0])

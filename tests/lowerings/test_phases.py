@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
-from parts import step_in_parts
 from planning import WITH_PHASES
+from sharded_step import step_on_shards
 from torch import Tensor
 
 from optgen import emit
@@ -131,7 +131,7 @@ def assert_steps_of_the_rule(
         if name == "update_sharded":
             shapes = ["like", "like", *(s.shape for s in existing), *["scalar"] * bool(steps)]
             axis = (step + len(hypers)) % len(shape)
-            step_in_parts(update, axis, shapes, [params, grads, *lists], **options)
+            step_on_shards(update, axis, shapes, [params, grads, *lists], **options)
         else:
             update(params, grads, *lists, **options)
         expected = [

@@ -199,8 +199,8 @@ def test_a_gradient_scaler_is_obeyed(flags: dict[str, Any]) -> None:
     adam(*plain, **ADAM, **flags)
 
     assert [error(a, b) for a, b in zip(scaled[0], plain[0], strict=True)] == [0, 0]
-    for given, untouched in zip(skipped, adam_lists(), strict=True):
-        assert all(map(torch.equal, given, untouched))
+    for found, untouched in zip(skipped, adam_lists(), strict=True):
+        assert all(map(torch.equal, found, untouched))
 
 
 def test_sgd_follows_autograd_where_it_records() -> None:
@@ -213,15 +213,15 @@ def test_sgd_follows_autograd_where_it_records() -> None:
 
     grad, lr = two_tensors(1)[0].requires_grad_(), torch.tensor(0.1, dtype=torch.float64)
     lr.requires_grad_()
-    assert torch.autograd.gradcheck(lambda *given: step(sgd, *given), (lr, grad))
+    assert torch.autograd.gradcheck(lambda *tensors: step(sgd, *tensors), (lr, grad))
     assert torch.equal(step(sgd, lr, grad), step(torchs_sgd, lr, grad))
     with torch.no_grad():
         assert not step(sgd, lr, grad).requires_grad
 
 
 def test_adam_is_differentiable_where_asked_for() -> None:
-    def step(*given: Tensor) -> tuple[Tensor, ...]:
-        param, grad, m, v = (value.clone() for value in given)
+    def step(*values: Tensor) -> tuple[Tensor, ...]:
+        param, grad, m, v = (value.clone() for value in values)
         adam([param], [grad], [m], [v], [], [torch.tensor(3.0)], differentiable=True, **ADAM)
         return param, m, v
 
@@ -238,7 +238,7 @@ def test_a_leaf_that_requires_grad_is_torchs_error() -> None:
 
 def test_complex_parameters_are_recognized() -> None:
     lists = adam_lists()
-    ours = [[v.to(torch.complex128) * (1 + 2j) for v in given] for given in lists[:4]]
+    ours = [[v.to(torch.complex128) * (1 + 2j) for v in tensors] for tensors in lists[:4]]
     theirs = copy.deepcopy(ours)
     adam(*ours, [], lists[5], **ADAM)
     counts = [torch.tensor(0.0) for _ in range(2)]
@@ -280,11 +280,11 @@ def test_a_compiled_caller_runs_the_form_uncompiled() -> None:
 
 
 def test_a_captured_graph_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Any] = []
-    monkeypatch.setattr("optgen.runtime.functional._captured", kept)
+    captured: list[Any] = []
+    monkeypatch.setattr("optgen.runtime.functional._captured", captured)
     adam(*adam_lists(), **ADAM)
-    assert not kept
+    assert not captured
 
     monkeypatch.setattr("optgen.runtime.functional.capturing", lambda: True)
     adam(*adam_lists(), **ADAM)
-    assert [type(optimizer) for optimizer in kept] == [optgen.optim.Adam]
+    assert [type(optimizer) for optimizer in captured] == [optgen.optim.Adam]

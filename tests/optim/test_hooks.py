@@ -64,7 +64,7 @@ def test_hooks_may_replace_a_checkpoint(name: str) -> None:
     optimizer = ours_and_torchs(name)[0](params)
     train(name, optimizer, params, 2)
     optimizer.register_state_dict_post_hook(lambda self, found: {"wrapped": found})
-    optimizer.register_load_state_dict_pre_hook(lambda self, given: given["wrapped"])
+    optimizer.register_load_state_dict_pre_hook(lambda self, state: state["wrapped"])
 
     packed = optimizer.state_dict()
     optimizer.param_groups[0]["lr"] = 7.0

@@ -127,7 +127,6 @@ def test_no_gradient_counts_as_zeros() -> None:
 
 
 def test_sparse_gradients_are_made_dense() -> None:
-
     def stepped(cls: Any, sparse: bool) -> Tensor:
         param = Parameter(torch.ones(4, 3, dtype=torch.float64))
         optimizer = cls([param], lr=0.2)

@@ -109,12 +109,11 @@ def test_averages_are_torchs(average: str, use_buffers: bool, dtype: torch.dtype
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_whole_numbers_in_lists_are_averaged(decay: float | None) -> None:
     """torch's own mean with equal weights divides integers in a way that torch refuses."""
-    average_tensor = (
-        swa_utils.get_swa_avg_fn() if decay is None else swa_utils.get_ema_avg_fn(decay)
-    )
-    average_lists = (
-        swa_utils.get_swa_multi_avg_fn() if decay is None else swa_utils.get_ema_multi_avg_fn(decay)
-    )
+    if decay is None:
+        average_tensor, average_lists = swa_utils.get_swa_avg_fn(), swa_utils.get_swa_multi_avg_fn()
+    else:
+        average_tensor = swa_utils.get_ema_avg_fn(decay)
+        average_lists = swa_utils.get_ema_multi_avg_fn(decay)
     means = [torch.arange(5), torch.ones(3), torch.arange(2)]
     tensors = [torch.arange(5) * 7, torch.zeros(3), torch.tensor([2, 3])]
     expected = [

@@ -13,7 +13,7 @@ from hypothesis import Phase, assume, given, note, reject, settings
 from hypothesis import strategies as st
 from lowerings.test_phases import in_full_precision
 from matrix_strategies import matrix_specs, with_word, word_specs
-from parts import step_in_parts
+from sharded_step import step_on_shards
 from strategies import FLAGS
 from torch import Tensor
 
@@ -108,7 +108,7 @@ def test_shards_on_two_ranks_compute_the_rule(
             first = columns[0][0]
             states = [state.shape for state in rule.states if state.suits(first)]
             shapes = ["like", "like", *states, *["scalar"] * (rule.step is not None)]
-            step_in_parts(update, axis % first.dim(), shapes, columns, **options)
+            step_on_shards(update, axis % first.dim(), shapes, columns, **options)
 
         return step if update else getattr(lists, function)
 
