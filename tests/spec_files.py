@@ -9,7 +9,7 @@ import optgen
 from optgen.optim._published import PUBLISHED, published
 
 CATALOGUE = Path(__file__).parents[1] / "specs"
-OF_TESTS = Path(__file__).parent / "specs"
+TEST_SPECS = Path(__file__).parent / "specs"
 TORCH = [p for p in sorted(CATALOGUE.glob("[!_]*.py")) if p.stem not in PUBLISHED]
 """Specs of torch's classes, of torchrec's, and of functions. Tests of passes go through them."""
 
@@ -22,7 +22,7 @@ REPRESENTATIVES = (
 
 def spec_file(name: str) -> Path:
     """Return the file of a spec of tests/specs, or of the catalogue."""
-    found = OF_TESTS / f"{name}.py"
+    found = TEST_SPECS / f"{name}.py"
     return found if found.exists() else CATALOGUE / f"{name}.py"
 
 

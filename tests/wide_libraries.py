@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from spec_files import OF_TESTS, REPRESENTATIVES, TORCH
+from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH
 
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants
 
 # A test compares CAME's sums over streams of two dtypes, which have one order with these flags.
 _OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH)}
-_PUBLISHED = {*(path.stem for path in OF_TESTS.glob("*.py")), *REPRESENTATIVES}
+_PUBLISHED = {*(path.stem for path in TEST_SPECS.glob("*.py")), *REPRESENTATIVES}
 _SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64])
 _QUICK = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for optimizations, too

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from planning import CATALOGUE, RULES
+from planning import RULES, TORCH_ALGORITHMS
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
@@ -54,12 +54,8 @@ CASES = [
 ]
 
 
-def catalogue() -> dict[str, Algorithm]:
-    """Return the catalogue, with derived specs completed."""
-    return {n: derive(a, RULES[a.base]) if a.base else a for n, a in CATALOGUE.items()}
-
-
-ALGORITHMS = catalogue()
+ALGORITHMS = {n: derive(a, RULES[a.base]) if a.base else a for n, a in TORCH_ALGORITHMS.items()}
+"""The algorithms of torch's classes; derived ones have the rule of their base."""
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planning import CATALOGUE
+from planning import TORCH_ALGORITHMS
 
 from optgen.ir.nodes import Const, Linear, Term, assigns
 from optgen.ir.plan import Plan, Sweep
@@ -25,7 +25,7 @@ def stores(plan: Plan) -> list[bool]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_last_sweep_that_reads_the_gradient_stores_zeros(name: str) -> None:
-    algorithm = replace(CATALOGUE[name], zero_grad=True)
+    algorithm = replace(TORCH_ALGORITHMS[name], zero_grad=True)
     for each in map(hoist_scalars, plans(algorithm)):
         zeroing = zero_gradients(each)
         verify_plan(zeroing)
@@ -41,12 +41,12 @@ def test_the_last_sweep_that_reads_the_gradient_stores_zeros(name: str) -> None:
 
 def test_a_sweep_that_does_not_read_the_gradient_stores_zeros() -> None:
     """A rule may ignore its gradient; the step still leaves it at zero."""
-    (planned,) = plans(replace(CATALOGUE["Adam"], zero_grad=True))
+    (planned,) = plans(replace(TORCH_ALGORITHMS["Adam"], zero_grad=True))
     (sweep,) = planned.sweeps
     without = Sweep(tuple(s for s in sweep.streams if s.role != "grad"), sweep.body)
     assert stores(zero_gradients(replace(planned, phases=(without,)))) == [True]
 
 
 def test_other_plans_stay_as_they_are() -> None:
-    (planned,) = plans(CATALOGUE["Adam"])
+    (planned,) = plans(TORCH_ALGORITHMS["Adam"])
     assert zero_gradients(planned) is planned

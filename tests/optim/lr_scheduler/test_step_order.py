@@ -43,9 +43,8 @@ def test_a_scheduler_that_steps_second_gives_no_warning(library: str, optim: str
     optimizer.step()
 
     assert warnings_and_error(scheduler.step) == []
-    assert (
-        warnings_and_error(LIBRARIES[library].StepLR(optimizer, 3).step) == []
-    )  # a second one, made later
+    later = LIBRARIES[library].StepLR(optimizer, 3)
+    assert warnings_and_error(later.step) == []
 
 
 def test_a_step_of_ours_is_left_alone() -> None:
