@@ -1,4 +1,4 @@
-"""Test the for-loop's text, and that its two forms compute the same."""
+"""Test the for-loop's text, and that its in-place and functional forms compute the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_both_forms_agree(name: str) -> None:
+def test_in_place_and_functional_forms_agree(name: str) -> None:
     inplace, functional = trained(name, {}), trained(name, {"differentiable": True})
 
     for a, b in zip(inplace, functional, strict=True):

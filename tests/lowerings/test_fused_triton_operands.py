@@ -49,8 +49,8 @@ def {name}(xs, ys, zs, outs, SIZE: tl.constexpr, dtype: tl.constexpr):
 """
 
 
-def nothing(expr: Expr) -> None:
-    return None
+def not_provided(expr: Expr) -> None:
+    """Return None, because no code around the expression provides its value."""
 
 
 def replaced(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -87,9 +87,9 @@ CASES = {word.name: cases(word.name) for word in WRITTEN}
 
 
 def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
-    places = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
-    text = ExpressionPrinter(nothing, tensors=True)(expr)
-    return KERNEL.format(name=name, text=text, **places)
+    offsets = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
+    text = ExpressionPrinter(not_provided, tensors=True)(expr)
+    return KERNEL.format(name=name, text=text, **offsets)
 
 
 @pytest.fixture(scope="module")
@@ -128,18 +128,18 @@ def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
+@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
 def test_an_op_on_any_operands_means_what_ops_py_says(
-    number: int, dtype: torch.dtype, kernels: ModuleType
+    position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
     import triton.language as tl
 
-    word = WRITTEN[number].name
+    word = WRITTEN[position].name
     computed = torch.promote_types(dtype, torch.float32)
     operands = operand_values(word, dtype)
     for i, (expr, kinds) in enumerate(CASES[word]):
         found = torch.empty(PROGRAMS, 64, dtype=dtype)
-        launch = getattr(kernels, f"word{number}_{i}")[(PROGRAMS,)]
+        launch = getattr(kernels, f"word{position}_{i}")[(PROGRAMS,)]
         with patched_interpreter():
             launch(*operands, found, SIZE=64, dtype=getattr(tl, str(computed).split(".")[1]))
         expected = torch.stack(
@@ -190,7 +190,7 @@ def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Pa
 
     lines = [kernel("everything", *CASES[word][0]).rpartition("    result")[0]]
     for expr, _ in CASES[word]:
-        text = ExpressionPrinter(nothing, tensors=True)(expr)
+        text = ExpressionPrinter(not_provided, tensors=True)(expr)
         lines.append(f"    result = tl.zeros((SIZE,), dtype) + ({text})")
         lines.append("    tl.store(outs + lanes, result.to(outs.dtype.element_ty))")
     path = tmp_path / "compiled_operands.py"

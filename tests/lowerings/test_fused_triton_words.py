@@ -60,13 +60,13 @@ def everything(xs, ys, zs, outs, SIZE: tl.constexpr):
 """
 
 
-def nothing(expr: Expr) -> None:
-    return None
+def not_provided(expr: Expr) -> None:
+    """Return None, because no code around the expression provides its value."""
 
 
 TENSORS, SCALARS = (
-    ExpressionPrinter(nothing, tensors=True),
-    ExpressionPrinter(nothing, tensors=False),
+    ExpressionPrinter(not_provided, tensors=True),
+    ExpressionPrinter(not_provided, tensors=False),
 )
 
 
@@ -134,20 +134,20 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
 def test_an_op_on_tensors_means_what_ops_py_says(
-    number: int, dtype: torch.dtype, kernels: ModuleType
+    position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
-    kernel = getattr(kernels, f"tensor{number}")
-    check_op(WRITTEN[number].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
+    kernel = getattr(kernels, f"tensor{position}")
+    check_op(WRITTEN[position].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
 
 
 @inside_interpreter
-@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
-def test_an_op_on_scalars_means_what_ops_py_says(number: int, kernels: ModuleType) -> None:
-    kernel = getattr(kernels, f"scalar{number}")
+@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+def test_an_op_on_scalars_means_what_ops_py_says(position: int, kernels: ModuleType) -> None:
+    kernel = getattr(kernels, f"scalar{position}")
     check_op(
-        WRITTEN[number].name,
+        WRITTEN[position].name,
         torch.float64,
         lambda *a: kernel[(len(SPECIAL) ** 3,)](*a, SIZE=1),
     )
@@ -167,14 +167,14 @@ def test_results_are_within_3_units_in_the_last_place(
 
     The interpreter's `exp` is NumPy's, so the error of a GPU's approximate `exp` is not tested.
     """
-    number = [each.name for each in WRITTEN].index(word)
+    position = [each.name for each in WRITTEN].index(word)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(3, 2**15, generator=generator, dtype=torch.float64)
     scale = torch.exp(6 * torch.rand(3, 2**15, generator=generator, dtype=torch.float64) - 4)
     arguments = [*(drawn * scale).to(dtype)]
     found = torch.empty_like(arguments[0])
     with patched_interpreter():
-        getattr(kernels, f"tensor{number}")[(1,)](*arguments, found, SIZE=2**15)
+        getattr(kernels, f"tensor{position}")[(1,)](*arguments, found, SIZE=2**15)
 
     wide = [x.numpy().astype(np.longdouble) for x in arguments[: OPS[word].arity]]
     expected = PRECISE[word](*wide)
