@@ -78,7 +78,7 @@ PARTS = {
 
 def heavy_modules_after(parts: dict[str, str]) -> list[str]:
     """Run parts of a script in one new process; return a line for each, with the heavy modules."""
-    body = "\n".join(f"{text}\ntell({part!r})" for part, text in parts.items())
+    body = "\n".join(f"{text}\nreport({part!r})" for part, text in parts.items())
     script = SCRIPT.format(body=body, heavy=HEAVY)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return run.stdout.splitlines()
