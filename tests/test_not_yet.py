@@ -1,4 +1,4 @@
-"""Test docs/not-yet.md: optgen gives the errors it shows, and each workaround trains."""
+"""Test docs/not-yet.md: optgen raises the errors that the page shows, and workarounds train."""
 
 from __future__ import annotations
 

@@ -37,11 +37,14 @@ def candidate_names(*conditions: Expr) -> Iterator[str]:
 
 
 def _in_words(expr: Expr) -> str:
+    """Return a condition in words, joined by underscores: `has_growth_rate`."""
     match expr:
         case Const(value):
             return str(value).replace("-", "minus_").replace(".", "_")
         case Ref(name):
             return name
+        case Call("not", (Call("is_none", (a,)),)):
+            return f"has_{_in_words(a)}"
         case Call(word, (a,)):
             return f"{_WORDS.get(word, word)}_{_in_words(a)}"
         case Call(word, args):

@@ -87,18 +87,18 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     body = phases(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
-        about, returns = "yields the reductions that all ranks must complete.", "Update"
+        about, returns = "Yield the reductions that all ranks complete together.", "Update"
         if plan.algorithm.is_wide:
-            about = "yields the reductions over ranks and parameters."
+            about = "Yield the reductions over ranks and parameters."
     elif plan.algorithm.draws:
-        about, returns = "draws the random numbers of the whole parameters.", "None"
+        about, returns = "Draw the random numbers of whole parameters.", "None"
     elif any(SHARDED.param in line for line in scalars):
-        about, returns = "reads the sizes of the whole parameters.", "None"
+        about, returns = "The sizes are those of whole parameters.", "None"
     else:
         return
     yield Function(
         function_name("update_sharded", plan.facts),
-        f"Update one bucket of shards in place; {about}",
+        f"Update the shards of one bucket. {about}",
         list_names(plan.algorithm),
         (*arguments, "collectives: Collectives"),
         parted([*body.opening, *scalars], body.lines),

@@ -118,7 +118,7 @@ def _functional(plan: Plan, whole: bool) -> Function:
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),
-        "Update out of place, except for the last copies; autograd or a graph capture can follow.",
+        "Compute out of place, for autograd and graph captures. Copy the results at the end.",
         lists,
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Kind, declared_kinds, kind_of
-from optgen.ir.matrix_axes import Axes, above, beside
+from optgen.ir.matrix_axes import Axes, height, width
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
 from optgen.ir.rank import RANK, effective_rank
 
@@ -53,12 +53,12 @@ class _Sizes:
 
     def of_row(self) -> Expr:
         """Return the number of elements in a row."""
-        size = beside(self.axes)
+        size = width(self.axes)
         return self._of("cols" if size == "1" else size)
 
     def of_column(self) -> Expr:
         """Return the number of elements in a column."""
-        size = above(self.axes)
+        size = height(self.axes)
         return self._of("rows" if size == "1" else size)
 
     def count(self) -> Expr:
@@ -68,7 +68,7 @@ class _Sizes:
         both are left out.
         """
         numel = self._of("numel")
-        sizes = sorted(size for size in (above(self.axes), beside(self.axes)) if size != "1")
+        sizes = sorted(size for size in (height(self.axes), width(self.axes)) if size != "1")
         if self.axes is Axes.NONE or sizes == ["cols", "rows"]:
             return numel
         first, *others = sizes or ("1",)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs
-from optgen.ir.ops import CONDITIONS
+from optgen.ir.ops import CONDITION_OPERANDS
 
 ROUNDED = "in_state_dtype"
 """Op that rounds to the state's dtype. Only printers of compiled languages get it."""
@@ -33,7 +33,7 @@ def _derives_from(expr: Expr, state: str) -> bool:
 
 def _operands(call: Call, state: str) -> tuple[Expr, ...]:
     """Return the rounded operands of an op, one of which derives from the state."""
-    count = CONDITIONS.get(call.op, 0)
+    count = CONDITION_OPERANDS.get(call.op, 0)
     conditions = (_condition(arg, state) for arg in call.args[:count])
     return (*conditions, *(round_state(arg, state) for arg in call.args[count:]))
 

@@ -13,7 +13,7 @@ from fuzz import eight_bits
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_ops import STORE, bounded_meanings
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
-from optgen.ir.evaluate import Member, evaluate_together, facts_of
+from optgen.ir.evaluate import Member, evaluate_together, properties_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 from optgen.ir.state_values import dtype_of, exists
 
@@ -168,7 +168,7 @@ def fresh_states(
     """Return every state of a parameter before its first step."""
     found = {}
     for state in algorithm.states:
-        if state.given or not exists(state, {**hypers, **facts_of(param)}):
+        if state.given or not exists(state, {**hypers, **properties_of(param)}):
             continue
         start = {"p": param, "index": torch.zeros(())}.get(str(state.init))
         if start is None:

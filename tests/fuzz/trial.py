@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 from owners import step_by_owners
-from parts import step_in_parts
+from sharded_step import step_on_shards
 from torch import Tensor
 
 from fuzz import extra_inputs, programs, wide
@@ -338,7 +338,7 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
             first = columns[0][0]
             states = [state.shape for state in known.states if state.suits(first)]
             shapes = ["like", "like", *states, *["scalar"] * (known.step is not None)]
-            step_in_parts(asking, axis % first.dim(), shapes, columns, **given)
+            step_on_shards(asking, axis % first.dim(), shapes, columns, **given)
 
         def asking(*columns: list[Tensor], **given: Any) -> Iterator[Any]:
             yield from update(*columns, **given) or ()  # without phases there is no request

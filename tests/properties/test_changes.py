@@ -1,4 +1,4 @@
-"""Test against torch that a step sees earlier changes, whichever lowering took the last step."""
+"""Test against torch that a step takes earlier changes into account, in any order of lowerings."""
 
 from contextlib import nullcontext
 from random import Random
@@ -26,7 +26,7 @@ def forget_the_states(optimizer: Any, params: list[Tensor]) -> None:
     optimizer.state.clear()
 
 
-def exchange_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def replace_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     old, new = params[3], torch.nn.Parameter(params[3].detach().clone())
     new.grad = old.grad
     optimizer.state[new] = optimizer.state.pop(old)
@@ -55,7 +55,7 @@ def write_to_a_tensor(optimizer: Any, params: list[Tensor]) -> None:
 
 OTHERS: list[Prepare] = [
     forget_the_states,
-    exchange_a_parameter,
+    replace_a_parameter,
     give_a_parameter_a_group,
     join_the_groups,
     write_to_a_tensor,
@@ -64,9 +64,9 @@ LOWERINGS = (None, None, None, "forloop", "foreach", "fused_cpu")
 
 
 def events(draw: Random) -> list[tuple[Prepare, str | None]]:
-    """Draw changes of only two kinds, so that some come twice, and one after another."""
-    kinds = draw.choices([*CHANGES, *OTHERS], k=2)
-    return [(draw.choice(kinds), draw.choice(LOWERINGS)) for _ in range(10)]
+    """Draw ten changes of two kinds only, so that both are repeated and follow each other."""
+    two = draw.choices([*CHANGES, *OTHERS], k=2)
+    return [(draw.choice(two), draw.choice(LOWERINGS)) for _ in range(10)]
 
 
 @pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
@@ -75,19 +75,19 @@ def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any])
     for _ in range(20):
         changes = events(draw)
         ours, theirs = (trained(getattr(m, name), options, changes) for m in MODULES)
-        for one, other in zip(ours, theirs, strict=True):
-            assert set(one) == set(other)
-            assert deviation([one[key] for key in other], list(other.values())) < 1e-10
+        for found, expected in zip(ours, theirs, strict=True):
+            assert set(found) == set(expected)
+            assert deviation([found[key] for key in expected], list(expected.values())) < 1e-10
 
 
 def trained(
-    kind: Any, options: dict[str, Any], changes: list[tuple[Prepare, str | None]]
+    cls: Any, options: dict[str, Any], changes: list[tuple[Prepare, str | None]]
 ) -> list[dict[str, Tensor]]:
-    """Return the parameters, each with its state, after steps with changes before them."""
+    """Return each parameter with its state after the steps, with a change before each step."""
     params = parameters()
     # torch's Adafactor takes no empty parameter
     params[3] = torch.nn.Parameter(params[4].data[0].clone())
-    optimizer = kind(params, **options)
+    optimizer = cls(params, **options)
     for step, (change, lowering) in enumerate([(nothing, None), *changes, (nothing, None)]):
         give_gradients(params, step)
         change(optimizer, params)

@@ -220,7 +220,7 @@ def test_a_captured_step_is_the_usual_one(text: str) -> None:
             for param in params:
                 param.grad = gradient(param, step)
             handed = [estimate(param, step) if step != 1 else None for param in params]
-            with captured(blind="capturable" in options), optgen.use_lowering("foreach"):
+            with captured(forbid_reads="capturable" in options), optgen.use_lowering("foreach"):
                 optimizer.step(first=handed)
         found.append(params)
     close(found[1], [param.detach() for param in found[0]])

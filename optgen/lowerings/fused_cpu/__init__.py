@@ -59,7 +59,7 @@ def lower(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
     algorithm = load_device_scalars(algorithm)
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
-    symbols = {state.key: state.symbol for plan in planned for state in plan.fresh()}
+    symbols = {state.key: state.symbol for plan in planned for state in plan.fresh_states()}
     fresh = [symbols[state.key] for state in algorithm.states if state.key in symbols]
     streams = _streams(algorithm, planned)
     names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)

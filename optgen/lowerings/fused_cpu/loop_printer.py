@@ -17,7 +17,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import CONDITIONS, PROPERTIES, RANDOM_OPS
+from optgen.ir.ops import CONDITION_OPERANDS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.condition_names import candidate_names, is_rare
 from optgen.lowerings.fused_cpu import prefetch
@@ -282,7 +282,7 @@ class LoopPrinter:
             yield value
         if isinstance(value, Call) and value.op in RANDOM_OPS:
             return  # its key is computed before the loop
-        conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
+        conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
             if position >= conditions or not self._plan.kind(child).is_scalar:
                 yield from self._numbers_in(child)

@@ -93,10 +93,10 @@ def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
 
 
 def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
-    """Describe a part in a comment: its parameters, and the matrix ops around it."""
+    """Return the comment about a part of a plan: its parameters, and the matrix ops around it."""
     facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
     text = " and ".join(facts).replace("_", " ")
-    which = f"Parameters that are {text}" if plan.facts else "All parameters"
+    which = f"Plan of parameters that are {text}" if plan.facts else "Plan of all parameters"
     before = [f"after {call.op}" for call in calls[part - 1 : part]] if part else []
     after = [f"until {call.op}" for call in calls[part : part + 1]]
     return ", ".join([which, *before, *after])

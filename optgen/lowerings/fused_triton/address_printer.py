@@ -49,11 +49,11 @@ def uses(pattern: str, text: str) -> bool:
 def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
     """Return the address and mask lines that a tile may need for its small values."""
     return [
-        _let("in_rows", "lines_inside(left, below, DEPTH, HEIGHT)"),
+        _let("in_rows", "lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)"),
         _let("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
-        _let("in_columns", "lines_inside(left, beside, DEPTH, WIDTH)"),
+        _let("in_columns", "lines_inside(matrices_left, columns_left, DEPTH, WIDTH)"),
         _let("column_lanes", "first_column + lines(width.to(tl.int32), DEPTH, WIDTH)"),
-        _let("in_batch", "tl.arange(0, DEPTH) < left"),
+        _let("in_batch", "tl.arange(0, DEPTH) < matrices_left"),
         _let("across", "tl.cdiv(width, WIDTH)"),
         _let("down", "tl.cdiv(height, HEIGHT)"),
         _let("all_rows", "depth * height"),
@@ -76,11 +76,11 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         *_COUNTS,
         _let("matrix", "group * DEPTH"),
-        _let("left", "depth - matrix"),
+        _let("matrices_left", "depth - matrix"),
         _let("all_rows", "depth * height"),
         _let("all_columns", "depth * width"),
         _let("matrices", "tl.arange(0, DEPTH)[:, None]"),
-        _let("in_batch", "matrices < left"),
+        _let("in_batch", "matrices < matrices_left"),
         ("values", "values += tl.load(shape + VALUES * tensors)"),
         _let("row_values", "values + matrix * height"),
         _let("column_values", f"{_columns_start(counts)} + matrix * width"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
-from optgen.ir.ops import CONDITIONS, RANDOM_OPS
+from optgen.ir.ops import CONDITION_OPERANDS, RANDOM_OPS
 from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 
@@ -70,11 +70,11 @@ _ARGUMENTS = (
     "scalars shapes tensors values"
 )
 _VARIABLES = (
-    "across all_columns all_rows below beside block blocks bucket column_count column_lanes "
-    "column_values count depth down dtype even first first_column first_row full group groups "
-    "height hyper in_batch in_columns in_rows k lanes left machine_eps matrices matrix "
-    "matrix_values ndim numel program programs row row_count row_lanes row_values shape start "
-    "tensor tile_column tile_index tile_row update width work"
+    "across all_columns all_rows block blocks bucket column_count column_lanes column_values "
+    "columns_left count depth down dtype even first first_column first_row full group groups "
+    "height hyper in_batch in_columns in_rows k lanes machine_eps matrices matrices_left matrix "
+    "matrix_values ndim numel program programs row row_count row_lanes row_values rows_left shape "
+    "start tensor tile_column tile_index tile_row update width work"
 )
 _CONSTANTS = (
     "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FIRST_BLOCK GROUP GROUPS GROUP_PARTIALS HEIGHT LINES "
@@ -140,7 +140,7 @@ class ExpressionPrinter:
                 if word in RANDOM_OPS:  # the last operand is a constexpr
                     key = map(self.argument, args[:-1])
                     return CALLS[word].format(*key, self(args[-1])), _ATOM
-                conditions = CONDITIONS.get(word, 0)
+                conditions = CONDITION_OPERANDS.get(word, 0)
                 texts = (self.condition(a) for a in args[:conditions])
                 text = CALLS[word].format(*texts, *(self.argument(a) for a in args[conditions:]))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3

@@ -154,7 +154,7 @@ class FinishPrinter:
         plain = filter_assigns(body, lambda a: not is_reduction(a.value))
         inner = [
             f"lanes = first + lines({size}, DEPTH, {tile})",
-            f"mask = lines_inside(left, {size} - first, DEPTH, {tile})",
+            f"mask = lines_inside(matrices_left, {size} - first, DEPTH, {tile})",
             *(self._load(ref, axis) for ref in self._read(body) if self._is_loaded(ref, stage)),
             *self._zeros(plain, stage),
             *self._statements(plain),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
-from optgen.ir.ops import CONDITIONS
+from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.condition_names import candidate_names
 from optgen.lowerings.fused_triton.expression_printer import constant, variable
@@ -75,7 +75,7 @@ class PackedScalars:
         """Yield the numbers that a value reads: its names, and its uniform conditions."""
         if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
             yield variable(value.name), value, self._plan.kinds[value].is_scalar
-        conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
+        conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
             if position < conditions and self._is_packed_condition(child):
                 yield *self._entry(child), True

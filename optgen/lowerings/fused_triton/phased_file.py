@@ -38,7 +38,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     tiles = is_by_matrix(plan, *plan.phases)
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
     local_names = list(dict.fromkeys(s.name for s in streams if s.role == "local"))
-    fresh = [state.key for state in plan.fresh()]
+    fresh = [state.key for state in plan.fresh_states()]
     types = prologue.scalar_types()
     table = [*addresses, *types, *fresh, *local_names]
     kernels = list(_kernels(plan, Kernels(plan, table, types, local_names, packed, slots, tiles)))

@@ -74,7 +74,7 @@ class Prologue:
                 f"{pointers} = {address}.to({kind})",
                 f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
-        for number, state in enumerate(self._plan.fresh()):
+        for number, state in enumerate(self._plan.fresh_states()):
             flag = self._table(self._streams + len(self._step_and_states()) + number)
             lines += [f"fresh_{state.symbol} = tl.load({flag})", f"tl.store({flag}, 0)"]
         return lines

@@ -51,7 +51,7 @@ def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
     if base is not None:
         return base.name
     modes = ["ModeOptimizer"] if algorithm.programs else []
-    inputs = ["InputOptimizer"] if any(algorithm.inputs()) else []
+    inputs = ["InputOptimizer"] if any(algorithm.extra_inputs()) else []
     return ", ".join(modes + inputs) or "GeneratedOptimizer"
 
 
@@ -82,7 +82,7 @@ OPTIMIZER = Lowering(
 def rule_of(algorithm: Algorithm) -> dict[str, str]:
     """Return the non-default arguments of `Rule` as Python text."""
     planned = plans(algorithm)
-    fresh_keys = {s.key for plan in planned for s in plan.fresh()}
+    fresh_keys = {s.key for plan in planned for s in plan.fresh_states()}
     fresh = tuple(s.key for s in algorithm.states if s.key in fresh_keys)
     facts = facts_asked(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))

@@ -194,7 +194,7 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
 
 def _inputs(algorithm: Algorithm) -> Iterator[str]:
     symbols = Symbols(algorithm)
-    for state in algorithm.inputs():
+    for state in algorithm.extra_inputs():
         per = "a tensor or None" if state.when else "a tensor"
         yield from _item(
             f"{state.given} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, {per} for "

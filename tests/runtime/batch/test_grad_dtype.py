@@ -8,7 +8,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
-from optim.classes import CLASSES, give_gradients, kinds, parameters
+from optim.classes import CLASSES, give_gradients, ours_and_torchs, parameters
 from parity.classes import SPARSE
 from runtime.training import error
 from torch import Tensor
@@ -48,7 +48,7 @@ def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -
     """Return parameters and states after some steps."""
     own, of_gradients = dtypes
     params = parameters(name, own)
-    optimizer = kinds(name)[0](params, **options)
+    optimizer = ours_and_torchs(name)[0](params, **options)
     for step in range(4):
         mixed = of_gradients if step != 2 else own  # the dtypes may change from step to step
         give(name, params, mixed, step)
@@ -81,7 +81,7 @@ def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None
     params = parameters(name, torch.bfloat16)
     twins = [torch.nn.Parameter(param.detach().float()) for param in params]
     for each, through in ((params, lowering), (twins, "forloop")):
-        optimizer = kinds(name)[0](each, lr=0.1)
+        optimizer = ours_and_torchs(name)[0](each, lr=0.1)
         give(name, each, torch.float32, 0)
         with use_lowering("fused_triton" if INTERPRETED else through):
             optimizer.step()
@@ -96,9 +96,9 @@ def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None
 def test_gradients_that_torch_takes_give_torchs_step(name: str, own: torch.dtype) -> None:
     other = torch.bfloat16 if own is torch.float32 else torch.float32
     found = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params = parameters(name, own)
-        optimizer = kind(params, lr=0.1, foreach=False)
+        optimizer = cls(params, lr=0.1, foreach=False)
         for step in range(3):
             give(name, params, other, step)
             optimizer.step()
@@ -112,7 +112,7 @@ def test_gradients_that_torch_takes_give_torchs_step(name: str, own: torch.dtype
 @outside_interpreter
 def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> None:
     options = {"capturable": True}
-    with captured(blind=False):
+    with captured(forbid_reads=False):
         narrow = trained(name, lowering, (torch.float32, torch.bfloat16), **options)
         wide = trained(name, lowering, (torch.float32, torch.float32), **options)
     assert error(narrow, wide) < 1e-6
