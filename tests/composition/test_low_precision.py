@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from composition.training import (
     parameters,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
+from lowerings.test_phases import in_full_precision
 from torch import Tensor
+from track3.follow import ORTHOGONALIZE
 
 from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier, state_dtype
@@ -142,6 +145,30 @@ def test_the_path_of_wide_parameters(name: str, base: str, lowering: str) -> Non
     optimizer: Any = compose(base.lower(), modifier(name))(in_groups(parameters()), **BASES[base])
     by_hand = ByHand(plain(base, parameters(), **BASES[base]))
     check_same_path(optimizer, by_hand, lowering)
+
+
+@outside_interpreter
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", ["Adafactor", "CAME", "Muon", "SOAP"])
+@pytest.mark.parametrize("name", ["kahan", "stochastic_rounding"])
+def test_rules_with_rows_and_matrices_round(name: str, base: str, lowering: str) -> None:
+    """In float64 nothing is rounded; in bfloat16 a step is at most one number away from it."""
+    for dtype, bound in ((torch.float64, 1e-12), (torch.bfloat16, 2**-6)):
+        ends = []
+        for kind in (getattr(optim, base), compose(getattr(optim, base), modifier(name))):
+            start = parameters([(6, 4), (4, 6)], torch.bfloat16)
+            wide = kind is getattr(optim, base)
+            params = [p.detach().to(torch.float64 if wide else dtype) for p in start]
+            optimizer = kind([p.requires_grad_() for p in params], lr=0.01)
+            for seed in range(2):
+                give_gradients(params, seed)
+                for param in params:
+                    assert param.grad is not None
+                    param.grad = param.grad.bfloat16().to(param.dtype)
+                with use_lowering(lowering), mock.patch(ORTHOGONALIZE, in_full_precision):
+                    optimizer.step()
+            ends.append(params)
+        assert difference(ends[1], ends[0]) < bound
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
