@@ -117,8 +117,8 @@ class Step:
     @torch.no_grad()
     def step(self) -> None:
         """Take a step, or skip it, or keep its gradients for a later one."""
-        found = [param.grad for param in self.params]
-        grads = [grad.clone() for grad in found if grad is not None]
+        results = [param.grad for param in self.params]
+        grads = [grad.clone() for grad in results if grad is not None]
         drawn = self.noise.drawn() if self.noise else []
         if "skip_nonfinite" in self.names and not all(g.isfinite().all() for g in grads):
             return

@@ -59,8 +59,8 @@ def skipping(base: str = "adamw", *parts: Any) -> Any:
     return compose(base, *parts, modifiers.skip_nonfinite)
 
 
-def scaler_of(kind: Scaler, scale: float = SCALE) -> Any:
-    scaler = kind("cpu", init_scale=scale, growth_interval=2)
+def scaler_of(cls: Scaler, scale: float = SCALE) -> Any:
+    scaler = cls("cpu", init_scale=scale, growth_interval=2)
     scaler.scale(torch.zeros(()))
     return scaler
 
@@ -81,14 +81,14 @@ def give_scaled(optimizer: Any, scale: float, seed: int, places: Places) -> None
 
 def trained(scaler: Any, optimizer: Any, places: Places) -> list[Any]:
     """Return parameters, states and the scaler's checkpoint after each of some steps."""
-    found = []
+    results = []
     for seed in range(6):
         give_scaled(optimizer, scaler.get_scale(), seed, places)
         scaler.step(optimizer)
         scaler.update()
         params = [param.detach().clone() for param, _ in members(optimizer)]
-        found.append((params, copy.deepcopy(optimizer.state_dict()), scaler.state_dict()))
-    return found
+        results.append((params, copy.deepcopy(optimizer.state_dict()), scaler.state_dict()))
+    return results
 
 
 def assert_same(ours: object, theirs: object) -> None:
@@ -176,7 +176,7 @@ def test_other_optimizers_go_torchs_way(make: Callable[[], Any]) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("fused", [True, None])
 def test_after_unscale_the_check_is_made_already(fused: bool | None) -> None:
-    found = []
+    results = []
     for kind in (torch.amp.GradScaler, Counting):
         optimizer, scaler = made(skipping(), fused=fused), scaler_of(kind)
         for seed in range(4):
@@ -185,8 +185,8 @@ def test_after_unscale_the_check_is_made_already(fused: bool | None) -> None:
             torch.nn.utils.clip_grad_norm_([param for param, _ in members(optimizer)], 0.1)
             scaler.step(optimizer)
             scaler.update()
-        found.append((optimizer.state_dict(), scaler.state_dict()))
-    assert_same(*found)
+        results.append((optimizer.state_dict(), scaler.state_dict()))
+    assert_same(*results)
     assert scaler.reads == 4
 
 
@@ -194,7 +194,7 @@ def test_after_unscale_the_check_is_made_already(fused: bool | None) -> None:
 @pytest.mark.parametrize("overflowing", [(), (0,), (1,), (2,), (0, 2)])
 def test_several_optimizers_with_one_scaler(overflowing: Sequence[int]) -> None:
     """Each skips for its own gradients, and the scale falls for those of any."""
-    found = []
+    results = []
     for kind in (torch.amp.GradScaler, amp.GradScaler):
         listed = [made(skipping()), made(torch.optim.SGD, lr=0.1), made(skipping("lion"))]
         scaler = scaler_of(kind)
@@ -204,8 +204,8 @@ def test_several_optimizers_with_one_scaler(overflowing: Sequence[int]) -> None:
                 give_scaled(optimizer, scaler.get_scale(), seed, places)
                 scaler.step(optimizer)
             scaler.update()
-        found.append(([each.state_dict() for each in listed], scaler.state_dict()))
-    assert_same(*found)
+        results.append(([each.state_dict() for each in listed], scaler.state_dict()))
+    assert_same(*results)
 
 
 @outside_interpreter
@@ -255,7 +255,7 @@ def test_parameters_that_take_no_part_keep_their_counts() -> None:
 def test_checkpoints_and_copies_go_on_as_torchs() -> None:
     """Also in a scaler of the other kind."""
     kinds = (torch.amp.GradScaler, amp.GradScaler)
-    found = []
+    results = []
     for first in kinds:
         for second in kinds:
             optimizer, scaler = made(skipping()), scaler_of(first)
@@ -267,22 +267,22 @@ def test_checkpoints_and_copies_go_on_as_torchs() -> None:
                 give_scaled(optimizer, scaler.get_scale(), seed, {1: (0, torch.inf)})
                 scaler.step(optimizer)
                 scaler.update()
-            found.append((optimizer.state_dict(), scaler.state_dict()))
-    for each in found[1:]:
-        assert_same(each, found[0])
+            results.append((optimizer.state_dict(), scaler.state_dict()))
+    for each in results[1:]:
+        assert_same(each, results[0])
 
 
 @outside_interpreter
 def test_a_factor_of_the_user_multiplies_the_scale() -> None:
-    found = []
+    results = []
     for kind in (torch.amp.GradScaler, Counting):
         optimizer, scaler = made(skipping(), fused=True), scaler_of(kind)
         give_scaled(optimizer, 2 * SCALE, 0, {})
         optimizer.grad_scale = torch.tensor(2.0)
         scaler.step(optimizer)
         assert not hasattr(optimizer, "grad_scale")
-        found.append(optimizer.state_dict())
-    assert_same(*found)
+        results.append(optimizer.state_dict())
+    assert_same(*results)
     assert scaler.reads == 0
 
 

@@ -17,15 +17,15 @@ def noises(steps, lowering="fused_cpu", shapes=((200, 200),), dtype=torch.float6
     """The noise of each step and parameter: SGD with lr=1 subtracts it from zeros."""
     params = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
     optimizer = NOISY(params, lr=1.0, **options)
-    found = []
+    results = []
     with optgen.use_lowering(lowering):
         for _ in range(steps):
             for param in params:
                 param.detach().zero_()
                 param.grad = torch.zeros_like(param)
             optimizer.step()
-            found.append([-param.detach().clone() for param in params])
-    return found
+            results.append([-param.detach().clone() for param in params])
+    return results
 
 
 def test_the_variance_is_that_of_the_paper():

@@ -229,7 +229,7 @@ def test_sweeps_share_what_16_bits_do_not_hold(lowering: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) -> None:
     rounding = modifier("stochastic_rounding")
-    found = []
+    results = []
     for chosen in ([rounding], [modifier("clip_norm")(1e9), rounding]):
         params = parameters(dtype=torch.bfloat16)
         cls: Any = compose(optim.SGD, *chosen)
@@ -238,12 +238,12 @@ def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) ->
             give_gradients(params, seed)
             with use_lowering(lowering):
                 optimizer.step()
-        found.append(torch.cat([param.detach().flatten() for param in params]))
-    assert (found[0] == found[1]).double().mean() > 0.99
+        results.append(torch.cat([param.detach().flatten() for param in params]))
+    assert (results[0] == results[1]).double().mean() > 0.99
 
 
 @outside_interpreter
 def test_stochastic_rounding_has_the_same_bits_everywhere(start: Tensor, gradients: Tensor) -> None:
-    found = [draw(3, lowering, start, gradients) for lowering in LOWERINGS]
-    for each in found[1:]:
-        assert all(map(torch.equal, each, found[0]))
+    results = [draw(3, lowering, start, gradients) for lowering in LOWERINGS]
+    for each in results[1:]:
+        assert all(map(torch.equal, each, results[0]))

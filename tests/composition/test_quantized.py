@@ -102,17 +102,17 @@ def test_by_hand(base: str, code_map: str, lowering: str) -> None:
 @pytest.mark.parametrize("name", ["adamw", "lion"])
 def test_classes_of_the_catalogue(name: str) -> None:
     """They are compositions of the plain classes: all parameters and states have the same bits."""
-    found = []
-    for kind in (optim.optimizer_class(f"{name}_8bit"), compose(name, modifiers.quantized())):
+    results = []
+    for cls in (optim.optimizer_class(f"{name}_8bit"), compose(name, modifiers.quantized())):
         params = parameters(((70, 70), (7,)), torch.float32)
-        optimizer: Any = kind(params, weight_decay=0.1)
+        optimizer: Any = cls(params, weight_decay=0.1)
         for seed in range(STEPS):
             step(optimizer, params, seed)
         states = [*optimizer.state[params[0]].values()]
         assert any(isinstance(state, QuantizedTensor) for state in states)
         saved = optimizer.state_dict()["state"]
-        found.append([*params, *(x for each in saved.values() for x in each.values())])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+        results.append([*params, *(x for each in saved.values() for x in each.values())])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -173,7 +173,7 @@ def test_lowerings_agree(dtype: torch.dtype, lowering: str) -> None:
 
 @outside_interpreter
 def test_threads_and_kernels_do_not_change_bits() -> None:
-    found = []
+    results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
@@ -186,8 +186,8 @@ def test_threads_and_kernels_do_not_change_bits() -> None:
                     optimizer.step()
         finally:
             torch.set_num_threads(1)
-        found.append((param, optimizer.state[param]["exp_avg_sq"].codes))
-    assert all(map(torch.equal, *found))
+        results.append((param, optimizer.state[param]["exp_avg_sq"].codes))
+    assert all(map(torch.equal, *results))
 
 
 def trained(cls: Any, **options: Any) -> tuple[Any, list[Tensor]]:

@@ -131,13 +131,13 @@ UNLIKE: dict[str, tuple[type[Any], Spoil, str, str]] = {
 }
 
 
-def _redistributed(rank: int, kind: type[Any], spoil: Spoil, fused: bool) -> list[str]:
+def _redistributed(rank: int, cls: type[Any], spoil: Spoil, fused: bool) -> list[str]:
     """Return the errors of a first and a second step that redistribute, and that rank 1 spoils."""
     messages = []
     for earlier_steps in (0, 1):
         first, last = _sharded(), _sharded((4, 2))
         groups = [{"params": [first]}, {"params": [last]}]
-        optimizer = kind(groups, foreach=not fused, fused=fused)
+        optimizer = cls(groups, foreach=not fused, fused=fused)
         for _ in range(earlier_steps):
             optimizer.step()
         first.grad, last.grad = _partial_sums(first), _partial_sums(last)
@@ -149,7 +149,7 @@ def _redistributed(rank: int, kind: type[Any], spoil: Spoil, fused: bool) -> lis
         except (RuntimeError, TypeError, ValueError) as error:
             message = str(error)
         messages.append(message)
-        if kind is Adafactor or rank == 1:
+        if cls is Adafactor or rank == 1:
             assert len(optimizer.state) == 2 * earlier_steps
     return messages
 

@@ -87,7 +87,7 @@ def _resumed(
     rank: int, name: str, folder: str, kinds: tuple[str, str], reverse: bool = False
 ) -> dict[str, float]:
     """Train, save, load, and go on: on 2 and 1, 1 and 2, 2 and 2 ranks, if torch's class can."""
-    found = {}
+    results = {}
     makes = [getattr(EVERY[name], kind) for kind in kinds]
     alone = _Engine(rank, 1, makes[0])
     models.train(alone.network, alone.optimizer)
@@ -107,8 +107,8 @@ def _resumed(
         if second.acts:
             ours = second.network, second.optimizer
             wrong = models.differences(ours, (alone.network, reference))
-            found |= {f"{before} {after}: {what}": v for what, v in wrong.items()}
-    return found
+            results |= {f"{before} {after}: {what}": v for what, v in wrong.items()}
+    return results
 
 
 def _asked_for(rank: int, folder: str) -> bool:
@@ -195,12 +195,12 @@ def _in_another_form(rank: int, name: str, form: str, folder: str) -> dict[str, 
 
 def _declared(rank: int, text: str, folder: str) -> list[Any]:
     """Save and load a float32 state of bfloat16 parameters, also before the first step."""
-    kind: Any = optgen.load(text)
+    cls: Any = optgen.load(text)
     engines = []
     for _ in range(2):
-        engine = _Engine(rank, 2, kind)
+        engine = _Engine(rank, 2, cls)
         engine.network.to(torch.bfloat16)
-        engine.optimizer = kind(engine.network.parameters())
+        engine.optimizer = cls(engine.network.parameters())
         engines.append(engine)
     first, second = engines
     for param in first.network.parameters():

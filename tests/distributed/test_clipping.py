@@ -119,13 +119,13 @@ def _grouped(rank: int) -> Any:
     odd = nn.Parameter(DTensor.from_local(torch.zeros(1), mesh, [Replicate()]))
     odd.grad = DTensor.from_local(torch.ones(1) * (rank + 1), mesh, [Replicate()])
     groups = {table: [distributed.group.WORLD], odd: [distributed.group.WORLD]}
-    found = []
+    results = []
     for on in (True, False):
         given = {"enable_global_grad_clip": on, "param_to_pgs": groups}
         total, grads = _still([table, odd], clipping=NORM, **given).compute_total_grad_norm()
-        found.append(total.item() ** 2)
+        results.append(total.item() ** 2)
         assert [grad.numel() for grad in grads] == [2, 1]
-    return found
+    return results
 
 
 def test_groups_of_ranks_are_heeded_if_asked_for() -> None:
@@ -154,15 +154,15 @@ def test_summands_are_added_up_first() -> None:
 
 
 def _not_a_number(rank: int) -> list[bool]:
-    found = []
+    results = []
     for norm_type in (2.0, torch.inf):
         ours, _ = _filled(distributed.init_device_mesh("cpu", (2,)), 0)
         if rank:
             ours[0].grad.to_local()[0, 0] = torch.nan
         optimizer = _still(ours, clipping=NORM, norm_type=norm_type)
         optimizer.step()
-        found.append(bool(optimizer.last_total_grad_norm.isnan()))
-    return found
+        results.append(bool(optimizer.last_total_grad_norm.isnan()))
+    return results
 
 
 def test_all_ranks_see_what_is_not_a_number() -> None:

@@ -25,7 +25,7 @@ def _parallel(views: bool) -> Any:
 
 
 def _trained(rank: int, name: str) -> dict[str, float]:
-    found = {}
+    results = {}
     for way in WAYS:
         for views in (True, False):
             network, alone = _parallel(views), models.model()
@@ -34,14 +34,14 @@ def _trained(rank: int, name: str) -> dict[str, float]:
             models.train(network, ours, rank)
             models.train(alone, reference)
             wrong = models.differences((network.module, ours), (alone, reference))
-            found |= {f"{way} {views}: {what}": value for what, value in wrong.items()}
-    return found
+            results |= {f"{way} {views}: {what}": value for what, value in wrong.items()}
+    return results
 
 
 def _zero(rank: int, case: Case) -> dict[str, float]:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    found = {}
+    results = {}
     kind = getattr(optgen.optim, case.name)
     for views in (True, False):
         network, alone = _parallel(views), models.model()
@@ -60,8 +60,8 @@ def _zero(rank: int, case: Case) -> dict[str, float]:
         resumed.load_state_dict(ours.state_dict() if rank == 0 else states)
         expected.load_state_dict(states)
         wrong = models.differences((network.module, resumed), (alone, expected))
-        found |= {f"{views}: {what}": value for what, value in wrong.items()}
-    return found
+        results |= {f"{views}: {what}": value for what, value in wrong.items()}
+    return results
 
 
 def _muon(rank: int) -> dict[str, float]:
@@ -73,16 +73,18 @@ def _muon(rank: int) -> dict[str, float]:
 
     alone = models.model()
     models.train(alone, optgen.optim.Muon(matrices(alone)))
-    found = {}
+    results = {}
     for is_sharded in (False, True):
-        network, kind = _parallel(False), optgen.optim.Muon
+        network, cls = _parallel(False), optgen.optim.Muon
         params = matrices(network)
-        ours = ZeroRedundancyOptimizer(params, kind) if is_sharded else kind(params)
+        ours = ZeroRedundancyOptimizer(params, cls) if is_sharded else cls(params)
         models.train(network, ours, rank)
         pairs = zip(matrices(network), matrices(alone), matrices(models.model()), strict=True)
         for place, (param, expected, before) in enumerate(pairs):
-            found[f"{is_sharded} {place}"] = difference(param.detach() - before, expected - before)
-    return found
+            results[f"{is_sharded} {place}"] = difference(
+                param.detach() - before, expected - before
+            )
+    return results
 
 
 def _sparse(rank: int) -> bool:

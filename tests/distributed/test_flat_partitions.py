@@ -44,9 +44,9 @@ def wrapped(rank: int, name: str, use_orig_params: bool, strategy: str) -> float
             sharding_strategy=ShardingStrategy[strategy],
             device_id=torch.device("cpu"),
         )
-        kind = {"AdamW": AdamW, "Adafactor": Adafactor}[name]
+        cls = {"AdamW": AdamW, "Adafactor": Adafactor}[name]
         try:
-            return trained(net, kind(net.parameters(), lr=1e-2))
+            return trained(net, cls(net.parameters(), lr=1e-2))
         except RuntimeError as error:
             return str(error)
 

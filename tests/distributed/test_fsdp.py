@@ -41,7 +41,7 @@ def _sharded(*mesh: int) -> Any:
 
 
 def _trained(rank: int, name: str, ways: tuple[Any, ...], *mesh: int) -> dict[str, float]:
-    found = {}
+    results = {}
     for way in ways:
         network, alone = _sharded(*mesh), models.model()
         ours = EVERY[name].ours(network.parameters(), **way)
@@ -49,13 +49,13 @@ def _trained(rank: int, name: str, ways: tuple[Any, ...], *mesh: int) -> dict[st
         models.train(network, ours, rank)
         models.train(alone, reference)
         wrong = models.differences((network, ours), (alone, reference))
-        found |= {f"{way}: {what}": value for what, value in wrong.items()}
-    return found
+        results |= {f"{way}: {what}": value for what, value in wrong.items()}
+    return results
 
 
 def _of_matrices(rank: int, ways: tuple[Any, ...]) -> dict[str, float]:
     """Train a network's matrices with Muon and its vectors with AdamW; errors are relative."""
-    found = {}
+    results = {}
     for way in ways:
         changes = []
         for network, own in ((_sharded(2), rank), (models.model(), None)):
@@ -69,8 +69,8 @@ def _of_matrices(rank: int, ways: tuple[Any, ...]) -> dict[str, float]:
             pairs = zip(params, before, strict=True)
             changes.append([_whole(param) - value for param, value in pairs])
         for index, (ours, alone) in enumerate(zip(*changes, strict=True)):
-            found[f"{way} {index}"] = difference(ours, alone)
-    return found
+            results[f"{way} {index}"] = difference(ours, alone)
+    return results
 
 
 def _train(network: Any, optimizers: list[Any], rank: int | None) -> None:
@@ -113,7 +113,7 @@ def _scaled(rank: int, name: str, fused: bool) -> Any:
 
 
 def _torch_fails(rank: int) -> list[str]:
-    found = []
+    results = []
     for name, way in FAILS:
         network = _sharded(2)
         params = [p for p in network.parameters() if p.ndim == 2]
@@ -123,8 +123,8 @@ def _torch_fails(rank: int) -> list[str]:
         try:
             optimizer.step()
         except (RuntimeError, NotImplementedError) as error:
-            found.append(f"{name} {way}: {error}".partition("\n")[0])
-    return found
+            results.append(f"{name} {way}: {error}".partition("\n")[0])
+    return results
 
 
 @pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])

@@ -26,7 +26,7 @@ def _placed(rank: int, lowering: str) -> dict[str, Any]:
     reference = Adam([alone])
     alone.grad = grads[0] + grads[1]
     reference.step()
-    found = {}
+    results = {}
     for ours in (Shard(0), Shard(1), Replicate()):
         for theirs in (Shard(0), Shard(1), Replicate(), Partial()):
             param = nn.Parameter(distribute_tensor(values[0].clone(), mesh, [ours]))
@@ -40,8 +40,8 @@ def _placed(rank: int, lowering: str) -> dict[str, Any]:
             assert text.startswith("group 0: fused C++")
             assert param._version > before
             assert param.placements == optimizer.state[param]["exp_avg"].placements == (ours,)
-            found[f"{ours} {theirs}"] = torch.equal(param.full_tensor(), alone)
-    return found
+            results[f"{ours} {theirs}"] = torch.equal(param.full_tensor(), alone)
+    return results
 
 
 def _refused(rank: int) -> list[str]:

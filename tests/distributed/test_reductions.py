@@ -116,7 +116,7 @@ def rule(name: str) -> Any:
 class _Run:
     """Two optimizers of equal parameters: of two ranks, and of this process alone."""
 
-    def __init__(self, kind: Any, options: Any, places: Any, dtype: Any, *mesh: int) -> None:
+    def __init__(self, cls: Any, options: Any, places: Any, dtype: Any, *mesh: int) -> None:
         self.mesh = distributed.init_device_mesh("cpu", mesh or (2,))
         self.places = places
         drawn = [torch.randn(shape, dtype=dtype) for shape, _ in places]
@@ -127,7 +127,7 @@ class _Run:
         ]
         half = len(drawn) // 2
         self.ours, self.reference = (
-            kind([{"params": params[:half]}, {"params": params[half:], "lr": 0.005}], **options)
+            cls([{"params": params[:half]}, {"params": params[half:], "lr": 0.005}], **options)
             for params in (self.parts, self.alone)
         )
 
@@ -147,13 +147,13 @@ class _Run:
 
     def error(self) -> float:
         """Return the largest difference of a parameter or a state to one process."""
-        found = [0.0]
+        results = [0.0]
         for ours, alone in zip(self.parts, self.alone, strict=True):
-            found.append(difference(ours.detach(), alone.detach()))
+            results.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)
-            found += [difference(states[key], value) for key, value in expected.items()]
-        return max(found)
+            results += [difference(states[key], value) for key, value in expected.items()]
+        return max(results)
 
 
 def _cut(axis: int | None) -> Any:
@@ -172,7 +172,7 @@ def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> 
 
     One kernel serves both dtypes. Only Adafactor's is first built for one, and then for both.
     """
-    found = {}
+    results = {}
     ways: list[Any] = [(torch.float64, ()), (torch.float32, ())]
     for dtype, mesh in [*ways, (torch.float64, (1, 2))] if kind is Adafactor else ways:
         run = _Run(kind, options, places, dtype, *mesh)
@@ -181,8 +181,8 @@ def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> 
                 load_kernel(run.ours, bits_of_dtypes(TOLERANCE), is_sharded)
         for _ in range(4):
             run.step(lowering, missing=int(torch.randint(len(places), ())))
-        found[f"{dtype} {mesh}"] = run.error() / TOLERANCE[dtype]
-    return found
+        results[f"{dtype} {mesh}"] = run.error() / TOLERANCE[dtype]
+    return results
 
 
 # The for-loop runs foreach's sharded function: one rule is enough to test this.
@@ -206,15 +206,15 @@ def _spoilt(rank: int, kind: Any, places: Any, lowering: str, last: float) -> li
     run = _Run(kind, {}, places, torch.float64)
     run.step(lowering, last=last)
     run.step(lowering)
-    found = []
+    results = []
     for ours, alone in zip(run.parts, run.alone, strict=True):
         for key, value in run.reference.state[alone].items():
             state = run.ours.state[ours][key]
             whole = state.full_tensor() if hasattr(state, "full_tensor") else state
             assert key == "momentum_buffer" or not value.isfinite().all()
             if not torch.allclose(whole, value, rtol=1e-12, atol=0, equal_nan=True):
-                found.append(f"{key} of {tuple(alone.shape)}")
-    return found
+                results.append(f"{key} of {tuple(alone.shape)}")
+    return results
 
 
 @pytest.mark.parametrize("last", [math.nan, -math.inf], ids=str)
@@ -258,7 +258,7 @@ def _same_placements(rank: int) -> list[tuple[Any, ...]]:
     """Return placements of row and column states, and check their values before the first step."""
     from torch.distributed.tensor import DTensor
 
-    found = []
+    results = []
     for shape, axis in [((5, 3), 0), ((5, 3), 1), ((3, 4, 5), 0)]:
         run = _Run(Adafactor, {}, [(shape, axis)], torch.bfloat16)
         run.ours.init_state()
@@ -271,9 +271,9 @@ def _same_placements(rank: int) -> list[tuple[Any, ...]]:
             assert state.to_local().shape == torch.Size(
                 _local(state.shape, _axis(state.placements[0]), rank)
             )
-            found.append((tuple(state.shape), _axis(state.placements[0])))
+            results.append((tuple(state.shape), _axis(state.placements[0])))
         assert type(states["step"]) is torch.Tensor
-    return found
+    return results
 
 
 def _axis(placement: Any) -> int | None:

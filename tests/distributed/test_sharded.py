@@ -51,28 +51,28 @@ class _Run:
         return self._difference()
 
     def _difference(self) -> float:
-        found = []
+        results = []
         for ours, alone in zip(self.sharded, self.alone, strict=True):
-            found.append(difference(ours.detach(), alone.detach()))
+            results.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)
             for key, value in expected.items():
-                found.append(difference(states[key], value))
+                results.append(difference(states[key], value))
                 if value.shape == alone.shape and alone.dim():
                     assert getattr(states[key], "placements", 0) == getattr(ours, "placements", 0)
-        return max(found)
+        return max(results)
 
 
 def _differences(
     rank: int, chosen: list[Case], dtype: torch.dtype, *lowerings: str
 ) -> dict[str, float]:
     """Return the difference to one process of every case through every lowering."""
-    found = {}
+    results = {}
     for case in chosen:
         for lowering in lowerings:
             with use_lowering(lowering):
-                found[f"{case} {lowering}"] = _Run(case, dtype).train()
-    return found
+                results[f"{case} {lowering}"] = _Run(case, dtype).train()
+    return results
 
 
 def _on_meshes(rank: int, name: str) -> dict[str, float]:

@@ -37,12 +37,12 @@ def _trained(rank: int, spec: str, dtype: torch.dtype, lowering: str) -> dict[st
         with use_lowering(lowering):
             for optimizer in optimizers:
                 optimizer.step()
-    found = {}
+    results = {}
     for index, (own, whole) in enumerate(zip(ours, alone, strict=True)):
-        found[f"{index} param"] = difference(own.detach(), whole.detach())
+        results[f"{index} param"] = difference(own.detach(), whole.detach())
         for key, value in optimizers[1].state[whole].items():
-            found[f"{index} {key}"] = difference(optimizers[0].state[own][key], value)
-    return found | {"explained": explain(optimizers[0])}
+            results[f"{index} {key}"] = difference(optimizers[0].state[own][key], value)
+    return results | {"explained": explain(optimizers[0])}
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 EVERYTHING = 2**30
 
 
-def _reference(kind: Any = AdamW) -> tuple[nn.Module, Any]:
+def _reference(cls: Any = AdamW) -> tuple[nn.Module, Any]:
     alone = models.model()
-    optimizer = kind(alone.parameters(), lr=0.1)
+    optimizer = cls(alone.parameters(), lr=0.1)
     models.train(alone, optimizer)
     return alone, optimizer
 

@@ -94,27 +94,27 @@ def whole(tensor: Any) -> Any:
 
 def differences(ours: Any, alone: Any) -> dict[str, float]:
     """Return the differences of parameters, states and group states that exceed the bound."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for group, expected in zip(ours.param_groups, alone.param_groups, strict=True):
         for state in ours.rule.group_states:
-            found[state.key] = difference(group[state.key], expected[state.key])
+            results[state.key] = difference(group[state.key], expected[state.key])
         pairs = zip(group["params"], expected["params"], strict=True)
         for index, (param, one) in enumerate(pairs):
-            found[f"{index} {tuple(one.shape)}"] = difference(whole(param.detach()), one.detach())
+            results[f"{index} {tuple(one.shape)}"] = difference(whole(param.detach()), one.detach())
             assert list(ours.state.get(param, {})) == list(alone.state.get(one, {}))
             for key, value in alone.state.get(one, {}).items():
                 what = f"{key} of {index} {tuple(one.shape)}"
-                found[what] = difference(whole(ours.state[param][key]), value)
-    return {name: each for name, each in found.items() if not each <= BOUND}
+                results[what] = difference(whole(ours.state[param][key]), value)
+    return {name: each for name, each in results.items() if not each <= BOUND}
 
 
 def followed(rank: int) -> dict[str, float]:
     """Step shards on meshes and the same parameters in one process; return the differences."""
-    found = {}
+    results = {}
     for name in MESHES:
-        found |= {f"{name}: {key}": each for key, each in _followed_on(name).items()}
+        results |= {f"{name}: {key}": each for key, each in _followed_on(name).items()}
         distributed.barrier()  # the ranks outside a mesh wait here
-    return found
+    return results
 
 
 def _followed_on(name: str) -> dict[str, float]:

@@ -89,12 +89,12 @@ def fitted(
 
 
 def both(
-    kind: type[Automatic], name: str, folder: Path, options: dict[str, Any], **others: Any
+    cls: type[Automatic], name: str, folder: Path, options: dict[str, Any], **others: Any
 ) -> None:
     """Train with ours and with torch's, and compare."""
     options = {"dtype": torch.float32 if "half" in others else torch.float64, **options}
-    module = kind(name, optim, lr_scheduler, **options)
-    reference = kind(name, torch.optim, torch_schedulers, **options)
+    module = cls(name, optim, lr_scheduler, **options)
+    reference = cls(name, torch.optim, torch_schedulers, **options)
     params = fitted(module, folder, **others)
     expected = fitted(reference, folder, **others)
 
@@ -154,16 +154,16 @@ def test_lightning_refuses_to_clip_what_is_asked_to_be_fused(
         fitted(module, tmp_path, half="float16", gradient_clip_val=0.5)
 
 
-@pytest.mark.parametrize("kind", [Automatic, Manual])
+@pytest.mark.parametrize("cls", [Automatic, Manual])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "ASGD"])
 def test_resumed_training_is_uninterrupted_training(
-    name: str, kind: type[Automatic], tmp_path: Path
+    name: str, cls: type[Automatic], tmp_path: Path
 ) -> None:
     """One batch holds all data, so Lightning's order of batches after a resume does not matter."""
     every = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
     whole = {"batch": len(Data()), "callbacks": [every]}
-    expected = fitted(kind(name, optim, lr_scheduler), tmp_path, **whole)
-    again = kind(name, optim, lr_scheduler)
+    expected = fitted(cls(name, optim, lr_scheduler), tmp_path, **whole)
+    again = cls(name, optim, lr_scheduler)
     found = fitted(again, tmp_path, str(tmp_path / "epoch=3.ckpt"), **whole)
 
     assert len(again.losses) == STEPS - 4

@@ -44,10 +44,10 @@ class Parts(nn.Module):
 class Loop:
     """Uses the containers as torchtitan's trainer does."""
 
-    def __init__(self, kind: Any, name: str, kinds: Any, options: dict[str, Any]) -> None:
+    def __init__(self, cls: Any, name: str, kinds: Any, options: dict[str, Any]) -> None:
         self.model = Parts()
         self.parts = [self.model.first, self.model.second]
-        self.optimizers = kind(self.parts, getattr(kinds, name), {"lr": LR, **options})
+        self.optimizers = cls(self.parts, getattr(kinds, name), {"lr": LR, **options})
         config = LRScheduler(warmup_steps=2, decay_ratio=0.5)
         self.schedulers = build_lr_schedulers(self.optimizers, config, STEPS)
 

@@ -93,7 +93,7 @@ def difference(case: str) -> float:
     params = training.parameters(training.MATRICES)
     torchs = getattr(torch.optim, rule)(training.in_groups(params), **options, **own)
     by_hand, mine = Step(torchs, names), [param for param, _ in training.members(ours)]
-    found = []
+    results = []
     for seed in range(STEPS):
         for each in (mine, by_hand.params):
             training.give_gradients(each, seed)
@@ -102,10 +102,10 @@ def difference(case: str) -> float:
         with use_lowering("forloop"):
             ours.step()
         by_hand.step()
-        found.append(training.difference(mine, by_hand.params))
+        results.append(training.difference(mine, by_hand.params))
     if "ema" in names:
         averages = [ours.state[param]["ema"] for param in mine]
-        found.append(training.difference(averages, by_hand.averages))
+        results.append(training.difference(averages, by_hand.averages))
     if "zero_grad" in names:
-        found.append(sum(p.grad.abs().sum().item() for p in mine if p.grad is not None))
-    return max(found)
+        results.append(sum(p.grad.abs().sum().item() for p in mine if p.grad is not None))
+    return max(results)

@@ -307,15 +307,15 @@ def _settings(draft: Draft, text: str) -> list[Setting]:
     }
     offered["maximize"] = (False, True)
     shapes = [s for s in SHAPES if len(s) > 1 or not draft.required]
-    found = []
+    results = []
     low = lot.choice(("float32", "bfloat16", "", ""))
     for dtype in filter(None, ("float64", "float64", "float64", low)):
-        first = not found
+        first = not results
         hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
         if not first and "mode" in offered and hypers["mode"] == "a":
             hypers.pop("mode")
         large = draft.family != "elements" and lot.random() < 0.08 and not draft.squares
         chosen = (lot.choice(LARGE),) if large else tuple(lot.sample(shapes, 2))
         seed = lot.randrange(1000)
-        found.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 4 == 0))
-    return found
+        results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 4 == 0))
+    return results

@@ -56,12 +56,12 @@ def handed(
     algorithm: Algorithm, params: Sequence[Tensor], draw: Callable[[Any], Tensor], number: int
 ) -> Handed:
     """Return the inputs of a step: of all parameters, or of some if the rule asks."""
-    found: Handed = {}
+    results: Handed = {}
     for state in algorithm.extra_inputs():
         column = [draw(param.shape) for param in params]
         kept = [state.when is None or (number + i) % 3 > 0 for i in range(len(params))]
-        found[state.given] = [x if keep else None for x, keep in zip(column, kept, strict=True)]
-    return found
+        results[state.given] = [x if keep else None for x, keep in zip(column, kept, strict=True)]
+    return results
 
 
 def seen_by_the_rule(

@@ -123,17 +123,17 @@ def tried(
 
     With `sparing`, some settings are not run in fused_triton.
     """
-    found: list[Finding] = []
+    results: list[Finding] = []
     count = trial.Count()
     if rule.refused_by_cpp:
         said = rule.refused_by_cpp
-        found.append(Finding("does not compile", "fused_cpu", said, rule.text, settings[0]))
+        results.append(Finding("does not compile", "fused_cpu", said, rule.text, settings[0]))
     for number, setting in enumerate(settings):
         left = [name for name in lowerings if suits(rule, name, setting)]
         if sparing and number in (0, 2):  # the interpreter takes longer than all others together
             left = [name for name in left if name != "fused_triton"]
-        left = [name for name in left if name not in {f.lowering for f in found}]
-        found += trial.run(rule, setting, left, count)
+        left = [name for name in left if name not in {f.lowering for f in results}]
+        results += trial.run(rule, setting, left, count)
     tally.spent.update(count.spent)
     tally.compared += count.compared > 0
     if count.compared:
@@ -141,9 +141,9 @@ def tried(
     tally.incomparable += count.compared == 0
     tally.steps.compared += count.compared
     tally.steps.incomparable += count.incomparable
-    for kind in {f.kind for f in found}:
+    for kind in {f.kind for f in results}:
         tally.failures[kind] += 1
-    return found
+    return results
 
 
 def kinds_of(rule: built.Built) -> Iterator[str]:

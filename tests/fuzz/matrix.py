@@ -162,14 +162,14 @@ def _class_name(rule: str) -> str:
 def _settings(lot: Random, rule: str) -> list[Setting]:
     """Return two settings. The first one has float64: see `trial._exact_matrices`."""
     shapes = [s for s in _SHAPES if len(s) == 2 or rule not in _OF_MATRICES]
-    found = []
+    results = []
     for dtype in ("float64", lot.choice(("float64", "float32", "bfloat16"))):
         options = lot.choice(_OPTIONS.get(rule, ({},)))
         hypers = {**options, "lr": lot.choice((0.1, 0.01)), "maximize": lot.random() < 0.3}
         seed = lot.randrange(1000)
         chosen = tuple(lot.sample(shapes, 2))
-        found.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 6 == 0))
-    return found
+        results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 6 == 0))
+    return results
 
 
 def _with_few_axes(setting: Setting) -> Setting:

@@ -166,7 +166,7 @@ def fresh_states(
     algorithm: Algorithm, hypers: Mapping[str, Any], param: Tensor
 ) -> dict[str, Tensor]:
     """Return every state of a parameter before its first step."""
-    found = {}
+    results = {}
     for state in algorithm.states:
         if state.given or not exists(state, {**hypers, **properties_of(param)}):
             continue
@@ -175,8 +175,8 @@ def fresh_states(
             start = hypers[state.init] if isinstance(state.init, str) else state.init
         shape = _shape(param, state.shape, hypers)
         dtype = kept_in(algorithm, state.key, param)
-        found[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
-    return found
+        results[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
+    return results
 
 
 def _shape(param: Tensor, shape: Shape, hypers: Mapping[str, Any]) -> list[int]:

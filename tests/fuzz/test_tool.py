@@ -183,8 +183,8 @@ def test_a_fault_is_noticed(lowering: str) -> None:
     rule = planted(text, FILES[lowering], "0.25", "0.25000001")
     built.compile_together([rule])
     with built.batch_kernels([rule]):
-        found = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
-    assert [f.kind for f in found][:1] == ["wrong"]
+        results = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
+    assert [f.kind for f in results][:1] == ["wrong"]
 
 
 PROGRAMS = """

@@ -186,10 +186,10 @@ def test_meta_parameters_are_not_clipped() -> None:
 def test_a_training_is_torchs() -> None:
     """Clipping works around our optimizers and torch's, in a combined optimizer."""
 
-    def train(kind: Any, clip: bool) -> list[Tensor]:
+    def train(cls: Any, clip: bool) -> list[Tensor]:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
-        plain = kind(net.parameters(), lr=0.1)
+        plain = cls(net.parameters(), lr=0.1)
         keyed = KeyedOptimizerWrapper(dict(net.named_parameters()), lambda _: plain)
         optimizer: Any = GradientClippingOptimizer(
             CombinedOptimizer([("net", keyed)]), clipping=NORM, max_gradient=0.5
@@ -203,8 +203,8 @@ def test_a_training_is_torchs() -> None:
         return [param.detach() for param in net.parameters()]
 
     expected = train(torch.optim.AdamW, clip=False)
-    for kind in (torch.optim.AdamW, optgen.optim.AdamW):
-        torch.testing.assert_close(train(kind, clip=True), expected)
+    for cls in (torch.optim.AdamW, optgen.optim.AdamW):
+        torch.testing.assert_close(train(cls, clip=True), expected)
 
 
 def test_copies_and_pickles() -> None:

@@ -30,21 +30,21 @@ def lookups(step: int) -> list[Tensor]:
 
 
 def backward(table: nn.Module, step: int) -> None:
-    found = [table(indices) for indices in lookups(step)]
-    sum(each.square().sum() for each in found).backward()  # type: ignore[union-attr]
+    results = [table(indices) for indices in lookups(step)]
+    sum(each.square().sum() for each in results).backward()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("bag", [False, True], ids=["embedding", "bag"])
-@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=IDS)
+@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS, ids=IDS)
 def test_the_bits_are_those_of_a_step_after_the_backward_pass(
-    kind: Any, options: dict[str, Any], bag: bool
+    cls: Any, options: dict[str, Any], bag: bool
 ) -> None:
     fused, plain = (FusedEmbeddingBag, nn.EmbeddingBag) if bag else (FusedEmbedding, nn.Embedding)
     torch.manual_seed(0)
-    ours = fused(ROWS, WIDTH, optimizer_class=kind, optimizer_kwargs=options)
+    ours = fused(ROWS, WIDTH, optimizer_class=cls, optimizer_kwargs=options)
     theirs = plain(ROWS, WIDTH, sparse=True)
     theirs.load_state_dict(ours.state_dict())
-    reference = kind(theirs.parameters(), **options)
+    reference = cls(theirs.parameters(), **options)
     for step in range(4):
         backward(ours, step)
         assert ours.weight.grad is None

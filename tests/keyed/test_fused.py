@@ -49,9 +49,9 @@ class Layer(nn.Linear, FusedOptimizerModule):
 
 
 def test_the_interface_is_abstract() -> None:
-    for kind in (FusedOptimizer, FusedOptimizerModule):
+    for cls in (FusedOptimizer, FusedOptimizerModule):
         with pytest.raises(TypeError, match="abstract"):
-            kind()
+            cls()
     assert "lr: 0.1" in repr(Layer().fused_optimizer)
 
 

@@ -75,10 +75,10 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
 @pytest.mark.parametrize("bucket_bytes", [0, 3000, EVERYTHING], ids=["each", "some", "all"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_bits_are_those_of_a_step_after_the_pass(name: str, bucket_bytes: int) -> None:
-    kind, bias = getattr(optgen.optim, name), name != "Muon"
+    cls, bias = getattr(optgen.optim, name), name != "Muon"
     ours, theirs = Blocks(bias), Blocks(bias)
-    model = UpdateInBackward(ours, kind, bucket_bytes=bucket_bytes, lr=0.01)
-    reference = kind(theirs.parameters(), lr=0.01)
+    model = UpdateInBackward(ours, cls, bucket_bytes=bucket_bytes, lr=0.01)
+    reference = cls(theirs.parameters(), lr=0.01)
     for step in range(3):
         backward(model, step)
         assert all(param.grad is None for param in ours.parameters())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Prepare = Callable[[Any, list[Tensor]], None]
+Change = Callable[[Any, list[Tensor]], None]
 
 
 def parameters(seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -24,13 +24,13 @@ def give_gradients(params: list[Tensor], step: int) -> None:
         param.grad = grad.to(param.dtype)
 
 
-def deviation(found: list[Tensor], expected: list[Tensor]) -> float:
+def deviation(actual: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest deviation of a tensor, in units of its largest element."""
-    pairs = [(a.detach(), b.detach()) for a, b in zip(found, expected, strict=True) if b.numel()]
+    pairs = [(a.detach(), b.detach()) for a, b in zip(actual, expected, strict=True) if b.numel()]
     return max((float((a - b).abs().max() / b.abs().max()) for a, b in pairs), default=0.0)
 
 
-def nothing(optimizer: Any, params: list[Tensor]) -> None:
+def change_nothing(optimizer: Any, params: list[Tensor]) -> None:
     pass
 
 
@@ -101,7 +101,7 @@ def reload(optimizer: Any, params: list[Tensor]) -> None:
 
 
 CHANGES = [
-    nothing,
+    change_nothing,
     drop_some_gradients,
     transpose_a_gradient,
     expand_a_gradient,

@@ -56,34 +56,34 @@ def widened(param: Tensor) -> None:
 def test_a_parameters_new_storage_is_used(
     lowering: str, dtype: torch.dtype, change: Callable[[Tensor], None]
 ) -> None:
-    found = []
-    for kind in (SGD, torch.optim.SGD):
+    results = []
+    for cls in (SGD, torch.optim.SGD):
         params = parameters(dtype)
-        optimizer = kind(params, lr=0.1)
+        optimizer = cls(params, lr=0.1)
         with use_lowering(lowering):
             train(optimizer, params, 4)
             for param in params:
                 change(param)
             train(optimizer, params, 4, seed=2)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-5
+    assert error(*results) < 1e-5
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_states_new_storage_is_used(lowering: str) -> None:
-    found = []
-    for kind in (SGD, torch.optim.SGD):
+    results = []
+    for cls in (SGD, torch.optim.SGD):
         params = parameters(torch.complex128)
-        optimizer = kind(params, lr=0.1, momentum=0.9)
+        optimizer = cls(params, lr=0.1, momentum=0.9)
         with use_lowering(lowering):
             train(optimizer, params, 6)
             for entry in optimizer.state.values():
                 entry["momentum_buffer"].data = entry["momentum_buffer"].data * 0.5
             train(optimizer, params, 4, seed=2)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.fixture
@@ -102,19 +102,19 @@ def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_shard_that_fsdp_swaps_is_used(lowering: str, shard: Callable[[Tensor], Any]) -> None:
-    found = []
-    for kind in (AdamW, torch.optim.AdamW):
+    results = []
+    for cls in (AdamW, torch.optim.AdamW):
         param = torch.nn.Parameter(shard(torch.ones(8, 4)))
-        optimizer = kind([param], lr=0.1)
+        optimizer = cls([param], lr=0.1)
         with use_lowering(lowering):
             for step in range(6):
                 if step == 3:
                     param._local_tensor = param._local_tensor.clone()
                 param.grad = shard(torch.ones(8, 4))
                 optimizer.step()
-        found.append(param.to_local().detach())
+        results.append(param.to_local().detach())
 
-    assert error(found[:1], found[1:]) < 1e-6
+    assert error(results[:1], results[1:]) < 1e-6
 
 
 @outside_interpreter
@@ -137,9 +137,9 @@ def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
 @outside_interpreter
 def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         train(optimizer, params, 2)
         optimizer.state[params[1]]["step"] = 5
         with pytest.raises(RuntimeError) as caught:
@@ -206,18 +206,18 @@ def test_a_state_made_ahead_is_fresh_in_a_copy_too(
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> None:
-    found = []
-    for kind in (SGD, torch.optim.SGD):
+    results = []
+    for cls in (SGD, torch.optim.SGD):
         params = parameters()
-        optimizer = kind(params, **MOMENTUM)
+        optimizer = cls(params, **MOMENTUM)
         if isinstance(optimizer, SGD):
             optimizer.init_state()
         with use_lowering(lowering):
             train(optimizer, params[:2], 4)
             train(optimizer, params, 4)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "forloop"])
@@ -244,9 +244,9 @@ def test_states_may_be_switched_on_and_off(lowering: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -> None:
     found, counts = [], []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         with use_lowering(lowering):
             train(optimizer, params, 2)
             optimizer.state[params[0]]["step"] = optimizer.state[params[2]]["step"]
@@ -261,27 +261,27 @@ def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_step_count_that_is_a_whole_number_goes_on(lowering: str) -> None:
     """Programs that convert checkpoints write integer step counts."""
-    found = []
-    for kind in (Adam, torch.optim.Adam):
+    results = []
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         train(optimizer, params, 2)
         for state in optimizer.state.values():
             state["step"] = torch.tensor(7)
         with use_lowering(lowering):
             train(optimizer, params, 2)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("elements", [0, 2])
 def test_a_step_count_that_is_not_one_number_is_torchs_error(lowering: str, elements: int) -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         with use_lowering(lowering):
             train(optimizer, params, 2)
             optimizer.state[params[1]]["step"] = torch.ones(elements)

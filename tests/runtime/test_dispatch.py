@@ -188,11 +188,11 @@ def test_a_forced_lowering_that_cannot_run_is_an_error(
 
 def test_fused_on_complex_tensors_raises_torchs_error() -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
         param.grad = torch.ones(3, dtype=torch.complex64)
         with pytest.raises(RuntimeError) as caught:
-            kind([param], fused=True).step()
+            cls([param], fused=True).step()
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]

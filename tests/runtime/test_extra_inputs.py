@@ -212,7 +212,7 @@ def test_autograd_follows_an_input() -> None:
 @pytest.mark.parametrize("text", [TWO, ELEMENTS], ids=["sums", "elements"])
 def test_a_captured_step_is_the_usual_one(text: str) -> None:
     """No number of an input is looked at, which a graph could not do."""
-    found = []
+    results = []
     for options in ({}, {"capturable": True}):
         params = parameters()
         optimizer = made(text)(params, **options)
@@ -222,8 +222,8 @@ def test_a_captured_step_is_the_usual_one(text: str) -> None:
             handed = [estimate(param, step) if step != 1 else None for param in params]
             with captured(forbid_reads="capturable" in options), optgen.use_lowering("foreach"):
                 optimizer.step(first=handed)
-        found.append(params)
-    close(found[1], [param.detach() for param in found[0]])
+        results.append(params)
+    close(results[1], [param.detach() for param in results[0]])
 
 
 @outside_interpreter
@@ -368,7 +368,7 @@ def test_hooks_and_the_closure_run_once() -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_an_input_may_have_any_layout(lowering: str) -> None:
     """An input in another memory order, or whose elements share memory, is read as it is."""
-    found = []
+    results = []
     for handed in (torch.rand(4, 6).t(), torch.tensor(0.5).expand(6, 4)):
         for each in (handed, handed.contiguous()):
             param = torch.nn.Parameter(torch.ones(6, 4))
@@ -376,22 +376,22 @@ def test_an_input_may_have_any_layout(lowering: str) -> None:
             optimizer = made(ELEMENTS)([param])
             with optgen.use_lowering(lowering):
                 optimizer.step(first=[each])
-            found.append(param.detach())
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[2], found[3])
+            results.append(param.detach())
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[2], results[3])
 
 
 @outside_interpreter
 def test_a_conjugate_view_is_read() -> None:
-    found = []
+    results = []
     handed = torch.randn(3, dtype=torch.complex64).conj()
     for each in (handed, handed.resolve_conj()):
         param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
         param.grad = torch.ones(3, dtype=torch.complex64)
         made(ELEMENTS)([param]).step(first=[each])
-        found.append(param.detach())
+        results.append(param.detach())
 
-    assert torch.equal(*found)
+    assert torch.equal(*results)
 
 
 @outside_interpreter

@@ -30,11 +30,11 @@ def through(lowering: str) -> AbstractContextManager[Any]:
     return nullcontext() if lowering == "default" else optgen.use_lowering(lowering)
 
 
-def made(kind: type[Adam] = Adam, **options: Any) -> Adam:
+def made(cls: type[Adam] = Adam, **options: Any) -> Adam:
     """Return an optimizer of three groups with two parameters; tests spoil the last parameter."""
     torch.manual_seed(0)
     groups = [{"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in "abc"]
-    return kind(groups, lr=0.1, **options)
+    return cls(groups, lr=0.1, **options)
 
 
 def give_gradients(optimizer: Adam) -> None:

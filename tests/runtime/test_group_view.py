@@ -86,7 +86,7 @@ class Beside:
 
     def __init__(
         self,
-        kind: Any,
+        cls: Any,
         options: dict[str, Any],
         shapes: Sequence[tuple[int, ...]],
         view: tuple[int, ...],
@@ -99,8 +99,8 @@ class Beside:
         self._view, self._layouts = view, layouts
         self.ours = [Parameter(layouts[0](value.clone())) for value in drawn]
         self.plain = [Parameter(value.reshape(view).clone()) for value in drawn]
-        self.optimizer = kind([{"params": self.ours, "view": view}], **options)
-        self.reference = kind(self.plain, **options)
+        self.optimizer = cls([{"params": self.ours, "view": view}], **options)
+        self.reference = cls(self.plain, **options)
 
     def step(self, lowering: str, missing: int | None = None) -> None:
         """Take one step of both; the gradient at one place is missing."""
@@ -190,14 +190,14 @@ def test_parameters_of_several_shapes_share_a_view(lowering: str) -> None:
         assert torch.equal(a.detach().reshape(b.shape), b.detach())
 
 
-def heads(kind: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
+def heads(cls: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
     """Train a QKV weight by a view, and each head as a parameter; return all their tensors."""
     generator = torch.Generator().manual_seed(3)
     weight = torch.randn(48, 16, generator=generator, dtype=dtype)
     qkv = Parameter(weight.clone())
     parts = [Parameter(part.clone()) for part in weight.view(12, 4, 16)]
-    whole = kind([{"params": [qkv], "view": (3, 4, -1, 16)}], lr=0.1)
-    apart = kind(parts, lr=0.1)
+    whole = cls([{"params": [qkv], "view": (3, 4, -1, 16)}], lr=0.1)
+    apart = cls(parts, lr=0.1)
     for _ in range(10):
         grad = torch.randn(48, 16, generator=generator, dtype=dtype)
         qkv.grad = grad.clone()
@@ -270,15 +270,15 @@ def test_an_elementwise_rule_ignores_the_view(lowering: str) -> None:
 
 
 def test_complex_parameters_of_an_elementwise_rule_ignore_the_view() -> None:
-    found = []
+    results = []
     for group in ({"view": (3, -1)}, {}):
         param = Parameter(torch.full((4, 6), 1 + 2j))
         optimizer = AdamW([{"params": [param], **group}], lr=0.1)
         for _ in range(3):
             param.grad = torch.full_like(param, 2 - 1j)
             optimizer.step()
-        found.append(param.detach())
-    assert torch.equal(*found)
+        results.append(param.detach())
+    assert torch.equal(*results)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not matter")
@@ -295,7 +295,7 @@ def test_complex_parameters_of_another_rule_are_refused() -> None:
 def test_a_parameter_listed_twice_is_stepped_twice() -> None:
     """The second step begins where the first one ended, of a copy too."""
     for layout in (as_it_is, channels_last):
-        found = []
+        results = []
         for view in ((2, -1), None):
             param = Parameter(layout(torch.linspace(-1, 1, 24).reshape(2, 3, 2, 2)))
             if view is None:
@@ -305,8 +305,8 @@ def test_a_parameter_listed_twice_is_stepped_twice() -> None:
             for _ in range(3):
                 param.grad = torch.ones_like(param)
                 optimizer.step()
-            found.append(param.detach().reshape(2, -1))
-        close(*found, 1e-6)
+            results.append(param.detach().reshape(2, -1))
+        close(*results, 1e-6)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -322,7 +322,7 @@ def test_view_none_is_no_view(lowering: str) -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
 def test_updates_in_the_backward_pass_see_the_view() -> None:
     """Each bucket has its group's view: a rule for matrices takes a convolution."""
-    found = []
+    results = []
     for in_backward in (True, False):
         torch.manual_seed(0)
         network = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3, bias=False), torch.nn.Flatten())
@@ -339,8 +339,8 @@ def test_updates_in_the_backward_pass_see_the_view() -> None:
             else:
                 optimizer.step()
                 optimizer.zero_grad()
-        found.append(network[0].weight.detach().clone())
-    assert torch.equal(*found)
+        results.append(network[0].weight.detach().clone())
+    assert torch.equal(*results)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
@@ -377,7 +377,7 @@ def test_a_tensor_class_with_operations_of_its_own_may_have_a_view() -> None:
 @pytest.mark.parametrize("layout", [as_it_is, channels_last])
 def test_autograd_follows_a_viewed_step(layout: Layout) -> None:
     """The derivative by the learning rate is that of a parameter of the view's shape."""
-    found = []
+    results = []
     start = torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(2, 3, 2, 2)
     for shape, view in [((2, 3, 2, 2), (2, -1)), ((2, 12), None)]:
         lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
@@ -389,8 +389,8 @@ def test_autograd_follows_a_viewed_step(layout: Layout) -> None:
         optimizer = Adafactor([{"params": [param], "view": view}], lr=lr, differentiable=True)
         optimizer.step()
         param.sin().sum().backward()
-        found.append([lr.grad, base.grad.reshape(2, -1), param.detach().reshape(2, -1)])
-    for ours, plain in zip(*found, strict=True):
+        results.append([lr.grad, base.grad.reshape(2, -1), param.detach().reshape(2, -1)])
+    for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
 
 

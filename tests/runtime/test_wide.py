@@ -404,7 +404,7 @@ def test_narrow_parameters_follow_the_rule(lowering: str, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_the_same_bits_in_every_order(lowering: str) -> None:
-    found = []
+    results = []
     for order in ((0, 1, 2, 3, 4, 5), (4, 2, 5, 0, 3, 1)):
         params = parameters(dtype=torch.float32)
         optimizer = RULE([params[i] for i in order])
@@ -414,12 +414,12 @@ def test_the_same_bits_in_every_order(lowering: str) -> None:
                 param.grad = torch.randn(param.shape, generator=generator)
             with use_lowering(lowering):
                 optimizer.step()
-        found.append([param.detach().clone() for param in params])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        results.append([param.detach().clone() for param in params])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_the_same_bits_for_any_number_of_threads() -> None:
-    found = []
+    results = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
@@ -429,10 +429,10 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
             with use_lowering("fused_cpu"):
                 step(optimizer, 1)
                 step(optimizer, 2)
-            found.append([param.detach().clone() for param in params])
+            results.append([param.detach().clone() for param in params])
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_the_group_keeps_its_states() -> None:
@@ -462,9 +462,9 @@ def copies(optimizer: Any) -> Iterator[Any]:
     yield loaded
 
 
-@pytest.mark.parametrize("kind", [ODD, PRODIGY])
-def test_a_copy_goes_on(kind: Any) -> None:
-    optimizer = kind(in_groups(parameters()))
+@pytest.mark.parametrize("cls", [ODD, PRODIGY])
+def test_a_copy_goes_on(cls: Any) -> None:
+    optimizer = cls(in_groups(parameters()))
     step(optimizer, 1)
     every = [*copies(optimizer), optimizer]
     for seed in (2, 3):
@@ -474,7 +474,7 @@ def test_a_copy_goes_on(kind: Any) -> None:
         for ours, theirs in zip(optimizer.param_groups, each.param_groups, strict=True):
             for a, b in zip(ours["params"], theirs["params"], strict=True):
                 assert torch.equal(a, b)
-            for state in kind.rule.group_states:
+            for state in cls.rule.group_states:
                 assert torch.equal(ours[state.key], theirs[state.key])
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from runtime.changes import (
     CHANGES,
-    Prepare,
+    Change,
+    change_nothing,
     deviation,
     drop_some_gradients,
     give_gradients,
-    nothing,
     parameters,
 )
 from torch import Tensor
@@ -23,13 +23,13 @@ TOLERANCE = 1e-12
 
 
 def pair(cls: Any = Adam, **options: Any) -> tuple[Any, list[Tensor], Any, list[Tensor]]:
-    """Return our optimizer and torch's for equal parameters."""
+    """Return our optimizer and its parameters, torch's optimizer and its equal parameters."""
     ours, theirs = parameters(), parameters()
     reference = getattr(torch.optim, cls.__name__)
     return cls(ours, **options), ours, reference(theirs, **options, foreach=False), theirs
 
 
-def check_against_torch(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
+def check_against_torch(cls: Any, change: Change, steps: int = 6, **options: Any) -> None:
     """Check that both optimizers agree, with a change before the fourth step."""
     ours, our_params, torchs, torchs_params = pair(cls, **options)
     for step in range(steps):
@@ -54,7 +54,7 @@ def check_against_torch(cls: Any, change: Prepare, steps: int = 6, **options: An
     [(Adam, {"amsgrad": True}), (SGD, {"momentum": 0.9}), (NAdam, {})],
     ids=["Adam", "SGD", "NAdam"],
 )
-def test_changes_between_steps_are_seen(cls: Any, options: dict[str, Any], change: Prepare) -> None:
+def test_changes_between_steps_are_seen(cls: Any, options: dict[str, Any], change: Change) -> None:
     check_against_torch(cls, change, **options)
 
 
@@ -71,7 +71,7 @@ def test_a_rule_that_branches_on_the_step_count_sees_changes() -> None:
 @pytest.mark.usefixtures("with_and_without_reader")
 def test_a_rule_with_two_optional_states_follows_torch() -> None:
     for momentum, centered in itertools.product((0, 0.9), (False, True)):
-        check_against_torch(RMSprop, nothing, momentum=momentum, centered=centered)
+        check_against_torch(RMSprop, change_nothing, momentum=momentum, centered=centered)
 
 
 def test_new_groups_and_parameters_are_seen() -> None:

@@ -44,9 +44,9 @@ def test_states_of_another_dtype_are_those_of_a_plain_loop(
     dtype: torch.dtype, state_dtype: torch.dtype
 ) -> None:
     name = str(state_dtype).removeprefix("torch.")
-    kind = compose(optim.SGD, modifiers.state_dtype(name))
+    cls = compose(optim.SGD, modifiers.state_dtype(name))
     sides = [parameters(dtype, dtype) for _ in range(2)]
-    optimizers = [kind(side, lr=0.1, momentum=0.5) for side in sides]
+    optimizers = [cls(side, lr=0.1, momentum=0.5) for side in sides]
     for optimizer, lowering in zip(optimizers, ("fused_cpu", "forloop"), strict=True):
         with use_lowering(lowering):
             for _ in range(3):
@@ -65,8 +65,8 @@ def test_float32_masters_are_those_of_a_float32_step(dtype: torch.dtype) -> None
     """Gradients of 16 bits are numbers of float32, so masters differ by rounding only."""
     params = parameters(dtype, dtype)
     expected = in_double(params)
-    kind = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
-    ours, theirs = kind(params), torch.optim.AdamW(expected)
+    cls = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
+    ours, theirs = cls(params), torch.optim.AdamW(expected)
     with use_lowering("fused_cpu"):
         for _ in range(4):
             ours.step()
@@ -96,8 +96,8 @@ def test_a_result_has_the_same_bits_in_any_place() -> None:
     parts = [Parameter(part.clone()) for part in whole.detach().split([5, 40, 32])]
     for part, grad in zip(parts, whole.grad.split([5, 40, 32]), strict=True):
         part.grad = grad.clone()
-    kind = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
-    one, other = kind([whole]), kind(parts)
+    cls = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
+    one, other = cls([whole]), cls(parts)
     with use_lowering("fused_cpu"):
         for _ in range(3):
             one.step()
@@ -125,7 +125,7 @@ def test_roundings_and_random_numbers_are_those_of_a_plain_loop(
     dtype: torch.dtype, state_dtype: torch.dtype
 ) -> None:
     """Weights round to their own dtype, and equal places draw equal numbers."""
-    kind = compose(
+    cls = compose(
         optim.SGD,
         modifiers.state_dtype(str(state_dtype).removeprefix("torch.")),
         modifiers.stochastic_rounding,
@@ -133,7 +133,7 @@ def test_roundings_and_random_numbers_are_those_of_a_plain_loop(
     made = []
     for lowering in ("fused_cpu", "forloop"):
         params = parameters(dtype, dtype)
-        optimizer = kind(params, lr=0.1, momentum=0.5, seed=3)
+        optimizer = cls(params, lr=0.1, momentum=0.5, seed=3)
         with use_lowering(lowering):
             for _ in range(3):
                 optimizer.step()

@@ -36,11 +36,11 @@ def text(fact: str) -> str:
 
 def check_against_for_loop(path: Path, shapes: Sequence[tuple[int, ...]]) -> None:
     """Check three fused steps of parameters of several shapes."""
-    kind = optgen.load(path)
+    cls = optgen.load(path)
     generator = torch.Generator().manual_seed(0)
     starts = [torch.randn(shape, generator=generator) for shape in shapes]
     sides = [[Parameter(start.clone()) for start in starts] for _ in range(2)]
-    optimizers = [kind(side) for side in sides]
+    optimizers = [cls(side) for side in sides]
     for _ in range(3):
         grads = [torch.randn(shape, generator=generator) for shape in shapes]
         for side, optimizer, lowering in zip(

@@ -66,10 +66,10 @@ def test_sparse_gradients_give_torchs_step(
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_rules_scalars_advance_once_a_step(lowering: str) -> None:
     """The rule's scalars advance once a step for any number of values; dense and sparse agree."""
-    kind = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
+    cls = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
     sparse, dense = tables(torch.float64), tables(torch.float64)
-    assert kind.rule.scatter_adds
-    optimizer, reference = kind(sparse), kind(dense)
+    assert cls.rule.scatter_adds
+    optimizer, reference = cls(sparse), cls(dense)
     with use_lowering(lowering):
         for step in range(3):
             for a, b in zip(sparse, dense, strict=True):
@@ -84,7 +84,7 @@ def test_a_rules_scalars_advance_once_a_step(lowering: str) -> None:
 
 def test_any_number_of_threads_has_the_same_bits() -> None:
     """There are enough values for several threads to take part."""
-    found = []
+    results = []
     threads = torch.get_num_threads()
     for count in (1, 2, 3):
         torch.set_num_threads(count)
@@ -96,10 +96,10 @@ def test_any_number_of_threads_has_the_same_bits() -> None:
                 optimizer.step()
         finally:
             torch.set_num_threads(threads)
-        found.append(param.detach())
+        results.append(param.detach())
 
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_sixteen_bits_are_rounded_once_a_row() -> None:

@@ -92,13 +92,13 @@ class Rank:
 
     def _batches(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
         """Yield batches; parameters with other shardings or facts are in other batches."""
-        found: dict[DispatchKey, list[int]] = {}
+        results: dict[DispatchKey, list[int]] = {}
         for place, member in enumerate(self.members):
             facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
-            found.setdefault(
+            results.setdefault(
                 DispatchKey(facts=facts, sharding=self.sharding_of(member)), []
             ).append(place)
-        for dispatch_key, places in found.items():
+        for dispatch_key, places in results.items():
             members = [self.members[place] for place in places]
             parts = [self.part(grads[place]) for place in places]
             states = [self.states[place] for place in places]

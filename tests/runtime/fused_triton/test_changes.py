@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from runtime.changes import CHANGES, Prepare, deviation, give_gradients
+from runtime.changes import CHANGES, Change, deviation, give_gradients
 from torch import Tensor
 
 import optgen.optim
@@ -96,7 +96,7 @@ LAYOUTS = [
 ]
 
 
-def trained(make: Any, change: Prepare, steps: int = 4) -> tuple[list[Tensor], Any]:
+def trained(make: Any, change: Change, steps: int = 4) -> tuple[list[Tensor], Any]:
     torch.manual_seed(0)
     params: list[Tensor] = [
         torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES
@@ -121,7 +121,7 @@ RULES = [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
         for change, rule in zip([*CHANGES, *LAYOUTS], cycle(RULES), strict=False)
     ],
 )
-def test_changes_between_steps_are_seen(change: Prepare, rule: tuple[str, Any]) -> None:
+def test_changes_between_steps_are_seen(change: Change, rule: tuple[str, Any]) -> None:
     """The rules take turns, because a change does the same to the table of each rule."""
     name, options = rule
     with use_lowering("fused_triton"):

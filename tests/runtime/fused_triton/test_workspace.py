@@ -50,11 +50,11 @@ def test_a_vector_is_one_row() -> None:
 def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
     params = [torch.empty(size) for size in sizes]
     shapes = [Shape.of(param) for param in params] if spec.by_matrix else []
-    found = [Tile.of(shape) for shape in shapes]
-    blocks = [prod(tile.counts(s)) for tile, s in zip(found, shapes, strict=True)] or [1] * len(
+    results = [Tile.of(shape) for shape in shapes]
+    blocks = [prod(tile.counts(s)) for tile, s in zip(results, shapes, strict=True)] or [1] * len(
         sizes
     )
-    return Workspace(spec, params, sorted(set(found)), blocks, {}, None)
+    return Workspace(spec, params, sorted(set(results)), blocks, {}, None)
 
 
 def test_every_tensor_has_its_part_of_the_memory() -> None:

@@ -135,8 +135,8 @@ def test_hooks_see_what_is_saved_and_loaded() -> None:
 @pytest.mark.parametrize("change", ["groups", "params"])
 def test_a_checkpoint_of_another_model_raises_torchs_error(change: str) -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
-        optimizer = kind(parameters())
+    for cls in (Adam, torch.optim.Adam):
+        optimizer = cls(parameters())
         checkpoint = optimizer.state_dict()
         if change == "groups":
             checkpoint["param_groups"].append(checkpoint["param_groups"][0])

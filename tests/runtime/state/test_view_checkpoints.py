@@ -21,11 +21,11 @@ LOWERINGS = ("forloop", "foreach", "fused_cpu")
 START = torch.linspace(-1, 2, 48, dtype=torch.float64).reshape(6, 8)
 
 
-def made(kind: Any = Adafactor, **group: Any) -> tuple[Tensor, Any]:
+def made(cls: Any = Adafactor, **group: Any) -> tuple[Tensor, Any]:
     """Return a parameter and its optimizer, with a second group that has no view."""
     param, other = Parameter(START.clone()), Parameter(torch.ones(3, dtype=torch.float64))
-    rest = [] if kind is Muon else [{"params": [other]}]
-    return param, kind([{"params": [param], **group}, *rest], lr=0.1)
+    rest = [] if cls is Muon else [{"params": [other]}]
+    return param, cls([{"params": [param], **group}, *rest], lr=0.1)
 
 
 def train(param: Tensor, optimizer: Any, steps: int, start: int = 0) -> None:
