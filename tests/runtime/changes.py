@@ -63,7 +63,7 @@ def permute_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     params[4].data = params[4].data.permute(2, 0, 1).contiguous().permute(1, 2, 0)
 
 
-def make_holes_in_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def put_gaps_into_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     params[1].data = params[1].data.repeat_interleave(2)[::2]
 
 
@@ -108,7 +108,7 @@ CHANGES = [
     negate_the_gradients,
     move_the_parameters,
     permute_a_parameter,
-    make_holes_in_a_parameter,
+    put_gaps_into_a_parameter,
     replace_a_state,
     replace_the_states,
     move_a_state,

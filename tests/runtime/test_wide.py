@@ -100,7 +100,7 @@ class Oracle:
         )
 
 
-def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
+def check_against_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
     """Check that parameters go where the rule takes them."""
     optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
     oracle = Oracle(spec, optimizer)
@@ -116,7 +116,7 @@ def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", NAMES)
 def test_specs_in_files_follow_the_rule(name: str, shapes: Any, lowering: str) -> None:
-    follow_the_rule(spec_file(name), lowering, shapes)
+    check_against_rule(spec_file(name), lowering, shapes)
 
 
 TOGETHER = """from optgen.spec import *
@@ -245,7 +245,7 @@ RULE: Any = optgen.load(SPEC)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", INLINE)
 def test_other_rules_are_followed(name: str, shapes: Any, lowering: str) -> None:
-    follow_the_rule(INLINE[name], lowering, shapes)
+    check_against_rule(INLINE[name], lowering, shapes)
 
 
 @outside_interpreter

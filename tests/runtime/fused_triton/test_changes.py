@@ -23,40 +23,40 @@ def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-def holed(tensor: Tensor) -> Tensor:
+def with_gaps(tensor: Tensor) -> Tensor:
     """Return an equal tensor with gaps: as much unused memory as used."""
     memory = torch.full((*tensor.shape, 2), torch.nan, dtype=tensor.dtype)
     memory[..., 0] = tensor
     return memory[..., 0]
 
 
-def turn_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def make_a_parameter_channels_last(optimizer: Any, params: list[Tensor]) -> None:
     params[5].data = params[5].data.contiguous(memory_format=torch.channels_last)
 
 
-def turn_all_parameters_but_not_their_gradients(optimizer: Any, params: list[Tensor]) -> None:
+def transpose_all_parameters_but_not_their_gradients(optimizer: Any, params: list[Tensor]) -> None:
     for param in params:
         order = tuple(reversed(range(param.ndim)))
         param.data = param.data.permute(order).contiguous().permute(order)
 
 
-def turn_a_parameter_where_it_lies(optimizer: Any, params: list[Tensor]) -> None:
+def swap_the_strides_of_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     params[0].data = params[0].data.view(4, 3).t()
 
 
-def make_holes_in_every_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def put_gaps_into_every_parameter(optimizer: Any, params: list[Tensor]) -> None:
     for param in params:
-        param.data = holed(param.data)
+        param.data = with_gaps(param.data)
 
 
-def make_holes_in_every_state(optimizer: Any, params: list[Tensor]) -> None:
+def put_gaps_into_every_state(optimizer: Any, params: list[Tensor]) -> None:
     for param in params:
         for value in optimizer.state[param].values():
             if value.shape == param.shape:
-                value.data = holed(value.data)
+                value.data = with_gaps(value.data)
 
 
-def turn_the_states(optimizer: Any, params: list[Tensor]) -> None:
+def make_the_states_channels_last(optimizer: Any, params: list[Tensor]) -> None:
     for value in optimizer.state[params[5]].values():
         if value.ndim:
             value.data = value.data.contiguous(memory_format=torch.channels_last)
@@ -84,12 +84,12 @@ def narrow_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
 
 
 LAYOUTS = [
-    turn_a_parameter,
-    turn_all_parameters_but_not_their_gradients,
-    turn_a_parameter_where_it_lies,
-    make_holes_in_every_parameter,
-    make_holes_in_every_state,
-    turn_the_states,
+    make_a_parameter_channels_last,
+    transpose_all_parameters_but_not_their_gradients,
+    swap_the_strides_of_a_parameter,
+    put_gaps_into_every_parameter,
+    put_gaps_into_every_state,
+    make_the_states_channels_last,
     shrink_a_parameter,
     grow_a_parameter,
     narrow_a_parameter,
@@ -122,7 +122,7 @@ RULES = [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
     ],
 )
 def test_changes_between_steps_are_seen(change: Change, rule: tuple[str, Any]) -> None:
-    """The rules take turns, because a change does the same to the table of each rule."""
+    """One rule for each change is enough, because a change affects every rule's table alike."""
     name, options = rule
     with use_lowering("fused_triton"):
         params, ours = trained(lambda p: getattr(optgen.optim, name)(p, **options), change)
@@ -143,7 +143,7 @@ def test_changes_between_steps_are_seen(change: Change, rule: tuple[str, Any]) -
 def test_the_same_step_again_keeps_its_buckets() -> None:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
-    params[0].data = holed(params[0].data)
+    params[0].data = with_gaps(params[0].data)
     optimizer = optgen.optim.Adam(params)
     with use_lowering("fused_triton"):
         give_gradients(params, 0)
