@@ -1,4 +1,4 @@
-"""Test changes between two steps: the next step must use what is there then."""
+"""Test changes between two steps: the next step must see them."""
 
 import copy
 import re
@@ -41,19 +41,19 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def moved(param: Tensor) -> None:
+def move_to_new_memory(param: Tensor) -> None:
     param.data = param.data.clone()
 
 
-def widened(param: Tensor) -> None:
+def widen(param: Tensor) -> None:
     param.grad = None
     param.data = param.data.to(torch.complex128 if param.is_complex() else torch.float64)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-@pytest.mark.parametrize("change", [moved, widened])
-def test_a_parameters_new_storage_is_used(
+@pytest.mark.parametrize("change", [move_to_new_memory, widen])
+def test_the_new_storage_of_a_parameter_is_used(
     lowering: str, dtype: torch.dtype, change: Callable[[Tensor], None]
 ) -> None:
     results = []
@@ -71,7 +71,7 @@ def test_a_parameters_new_storage_is_used(
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_states_new_storage_is_used(lowering: str) -> None:
+def test_the_new_storage_of_a_state_is_used(lowering: str) -> None:
     results = []
     for cls in (SGD, torch.optim.SGD):
         params = parameters(torch.complex128)
@@ -135,7 +135,7 @@ def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
 
 
 @outside_interpreter
-def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
+def test_a_step_count_that_is_no_tensor_raises_torchs_error() -> None:
     messages = []
     for cls in (Adam, torch.optim.Adam):
         params = parameters()
@@ -150,10 +150,10 @@ def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("has_cached_step", [True, False])
 @pytest.mark.parametrize("shape", [(7,), (1 << 20,), (3, 3)])
 def test_a_parameter_of_another_shape_than_its_state_is_an_error(
-    lowering: str, warm: bool, shape: tuple[int, ...]
+    lowering: str, has_cached_step: bool, shape: tuple[int, ...]
 ) -> None:
     param = torch.nn.Parameter(torch.ones(9))
     optimizer = Adam([param])
@@ -161,7 +161,7 @@ def test_a_parameter_of_another_shape_than_its_state_is_an_error(
         for _ in range(3):
             param.grad = torch.ones(9)
             optimizer.step()
-        if not warm:
+        if not has_cached_step:
             optimizer.load_state_dict(optimizer.state_dict())
         param.grad = None
         param.data = torch.ones(shape)
@@ -177,17 +177,17 @@ def test_a_parameter_of_another_shape_than_its_state_is_an_error(
 MOMENTUM = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
 
 
-def copied(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
+def copy_optimizer(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
     return copy.deepcopy((optimizer, params))
 
 
-def loaded(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
+def load_into_new_optimizer(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
     other = SGD(params, **MOMENTUM)
     other.load_state_dict(optimizer.state_dict())
     return other, params
 
 
-@pytest.mark.parametrize("change", [copied, loaded])
+@pytest.mark.parametrize("change", [copy_optimizer, load_into_new_optimizer])
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_state_made_ahead_is_fresh_in_a_copy_too(
     change: Callable[[SGD, list[Tensor]], tuple[SGD, list[Tensor]]], lowering: str
@@ -222,7 +222,7 @@ def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> 
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "forloop"])
 def test_states_may_be_switched_on_and_off(lowering: str) -> None:
-    """The number and dtypes of the states stay equal, but they are other states."""
+    """One state replaces another, so that the number and the dtypes of states stay equal."""
 
     def trained(lowering: str) -> list[Tensor]:
         params = parameters()
@@ -243,7 +243,7 @@ def test_states_may_be_switched_on_and_off(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -> None:
-    found, counts = [], []
+    results, counts = [], []
     for cls in (Adam, torch.optim.Adam):
         params = parameters()
         optimizer = cls(params)
@@ -251,11 +251,11 @@ def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -
             train(optimizer, params, 2)
             optimizer.state[params[0]]["step"] = optimizer.state[params[2]]["step"]
             train(optimizer, params, 2)
-        found.append(params)
+        results.append(params)
         counts.append([optimizer.state[param]["step"].item() for param in params])
 
     assert counts[0] == counts[1]
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -277,7 +277,9 @@ def test_a_step_count_that_is_a_whole_number_goes_on(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("elements", [0, 2])
-def test_a_step_count_that_is_not_one_number_is_torchs_error(lowering: str, elements: int) -> None:
+def test_a_step_count_that_is_not_one_number_raises_torchs_error(
+    lowering: str, elements: int
+) -> None:
     messages = []
     for cls in (Adam, torch.optim.Adam):
         params = parameters()

@@ -64,7 +64,7 @@ def test_rows_of_any_width_and_number_agree_with_the_for_loop(size: Size) -> Non
 
 
 def test_rows_whose_numbers_share_leading_or_trailing_bits_are_distinguished() -> None:
-    """Rows repeat and are unsorted; a pass of the radix sort looks at eleven bits of a row number."""
+    """Rows repeat, unsorted; each pass of the radix sort looks at eleven bits of a row number."""
     numbers = torch.tensor([0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1])
     drawn = torch.randint(0, len(numbers), (200,), generator=torch.Generator().manual_seed(0))
     values = torch.randn(200, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
