@@ -45,11 +45,11 @@ def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of gradients that each call after a kernel zeroes."""
     counts: list[int] = []
 
-    def counted(grads: list[Tensor]) -> None:
+    def count_and_zero(grads: list[Tensor]) -> None:
         counts.append(len(grads))
         zero_gradients(grads)
 
-    monkeypatch.setattr(dispatch, "zero_gradients", counted)
+    monkeypatch.setattr(dispatch, "zero_gradients", count_and_zero)
     return counts
 
 
@@ -61,16 +61,16 @@ def test_the_kernel_writes_the_zeros(
     """First, cached and gathered steps; a gradient of another layout goes through a copy."""
     dtype, grad_dtype = dtypes
     zeroing, plain = pair(parts)
-    params, wanted = parameters(dtype), parameters(dtype)
-    ours, theirs = zeroing(params), plain(wanted)
+    params, expected = parameters(dtype), parameters(dtype)
+    ours, theirs = zeroing(params), plain(expected)
     for step in range(4):
-        for param, other, grad in zip(params, wanted, parameters(dtype, step + 1), strict=True):
+        for param, other, grad in zip(params, expected, parameters(dtype, step + 1), strict=True):
             param.grad_dtype = other.grad_dtype = grad_dtype
             other.grad = grad.to(grad_dtype)
             param.grad = strided(other.grad.clone()) if step == 2 else other.grad.clone()
         ours.step()
         theirs.step()
-        assert all(map(torch.equal, params, wanted))
+        assert all(map(torch.equal, params, expected))
         assert not any(param.grad.any() for param in params if param.grad is not None)
     assert not any(zeroed_later)
 
@@ -120,11 +120,11 @@ def test_a_shared_gradient_is_refused(before: int) -> None:
         for param in params:
             param.grad = torch.ones(3)
         ours.step()
-    kept = [param.detach().clone() for param in params]
+    start = [param.detach().clone() for param in params]
     params[0].grad = params[1].grad = torch.ones(3)
     with pytest.raises(RuntimeError, match="give each a gradient of its own"):
         ours.step()
-    assert all(map(torch.equal, params, kept))
+    assert all(map(torch.equal, params, start))
     assert torch.equal(params[0].grad, torch.ones(3))
 
 

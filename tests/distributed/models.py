@@ -59,4 +59,4 @@ def differences(
         assert list(states) == list(alone[1].state[expected])
         for key, value in alone[1].state[expected].items():
             results[f"{key} of {name}"] = difference(states[key], value)
-    return {name: each for name, each in results.items() if each > BOUND}
+    return {name: value for name, value in results.items() if value > BOUND}

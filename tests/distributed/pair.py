@@ -112,7 +112,7 @@ def _start(context: ForkServerContext, **options: Any) -> ForkServerProcess:
 
 
 class _Pair:
-    """Two running processes, or several, and a pipe to each."""
+    """Running processes, two by default, and a pipe to each."""
 
     def __init__(self, ranks: int = RANKS) -> None:
         self._ranks = ranks
