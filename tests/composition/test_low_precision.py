@@ -74,7 +74,7 @@ def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) ->
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_kahan_by_hand(lowering: str) -> None:
-    """The step is added to the compensation, which then gets the rounding error of the parameter."""
+    """The step is added to the compensation, which gets the rounding error of the parameter."""
     params = parameters(dtype=torch.bfloat16)
     theirs = [param.detach().clone() for param in params]
     optimizer: Any = compose(optim.SGD, modifier("kahan"))(in_groups(params))

@@ -1,4 +1,4 @@
-"""Test parameters sharded over two ranks in every way, in one optimizer: equal to one process."""
+"""Test that parameters sharded over two ranks in every way step as in one process."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _Run:
                 self.ours.add_param_group({"params": self.sharded[7:]})
                 self.reference.add_param_group({"params": self.alone[7:]})
             grads = gradients(step, self.alone[0].dtype)
-            for ours, alone, (_, how), grad in zip(
+            for ours, alone, (_, placement), grad in zip(
                 self.sharded, self.alone, SHARDED, grads, strict=True
             ):
                 alone.grad = grad
-                ours.grad = None if grad is None else shard(grad, how, self.mesh)
+                ours.grad = None if grad is None else shard(grad, placement, self.mesh)
             self.ours.step()
             self.reference.step()
         return self._difference()

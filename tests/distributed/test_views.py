@@ -99,10 +99,10 @@ def _trained(rank: int, case: str, lowering: str) -> float:
     return run.error()
 
 
-WAYS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for case in FUSED]
+COMBINATIONS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for case in FUSED]
 
 
-@pytest.mark.parametrize(("case", "lowering"), WAYS)
+@pytest.mark.parametrize(("case", "lowering"), COMBINATIONS)
 def test_two_ranks_are_one_process(case: str, lowering: str) -> None:
     assert max(pair.run(_trained, case, lowering)) <= 1e-12
 
@@ -128,8 +128,8 @@ def _states(rank: int) -> list[tuple[Any, ...]]:
         run.ours.init_state()
         states = run.ours.state[run.parts[0]]
         for key in ("row_var", "col_var"):
-            placed = states[key].placements[0]
-            axis = None if placed.is_replicate() else placed.dim
+            placement = states[key].placements[0]
+            axis = None if placement.is_replicate() else placement.dim
             results.append((tuple(states[key].shape), tuple(states[key].to_local().shape), axis))
     return results
 
@@ -205,17 +205,17 @@ def _resumed(rank: int, folder: str) -> dict[str, float]:
     for start in (0, models.STEPS):
         models.train(alone.network, alone.optimizer, start=start)
     for before, after in [(2, 1), (1, 2), (2, 2)]:
-        place = f"{folder}/{before}-{after}"
+        path = f"{folder}/{before}-{after}"
         first = _Engine(rank, before, _viewed)
         first.train()
-        first.save(place)
+        first.save(path)
         second = _Engine(rank, after, _viewed)
-        second.load(place)
+        second.load(path)
         second.train(models.STEPS)
-        if second.acts:
+        if second.takes_part:
             ours = second.network, second.optimizer
-            wrong = models.differences(ours, (alone.network, alone.optimizer))
-            results |= {f"{before} {after}: {what}": v for what, v in wrong.items()}
+            differing = models.differences(ours, (alone.network, alone.optimizer))
+            results |= {f"{before} {after}: {what}": v for what, v in differing.items()}
     return results
 
 

@@ -34,12 +34,12 @@ CATALOGUE = (
     *("radam", "rmsprop", "row_wise_adagrad", "rprop", "sgd", "sparse_adam"),
 )
 OTHERS = ("came", "lamb", "madgrad", "normuon", "novograd", "prodigy", "shampoo", "sophia")
-"""Published rules that torch has not."""
+"""Published rules that torch does not have."""
 PAIRED = ("adamw", "sgd", "muon")
 """The rules that pairs of modifiers are composed with."""
 
 _OF_MATRICES = ("came", "muon", "normuon", "row_wise_adagrad")
-"""Rules that refuse other parameters than matrices."""
+"""Rules that take matrices only."""
 _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "adadelta": ({}, {"weight_decay": 0.1}),
     "adam": ({}, {"amsgrad": True}, {"weight_decay": 0.1}),
