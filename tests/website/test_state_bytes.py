@@ -72,10 +72,10 @@ def test_stated_bytes_in_other_precisions_are_those_of_created_states(
     (entry,) = (each for each in entries() if each.name == name)
     algorithm = in_precision(entry, precision)
     assert isinstance(algorithm, Algorithm)
-    kind = optgen.compose(SPECS / f"{entry.name}.py", *MODIFIERS[precision.modifiers])
+    cls = optgen.compose(SPECS / f"{entry.name}.py", *MODIFIERS[precision.modifiers])
 
     for shape in SHAPES if takes_vectors(entry) else (TALL, WIDE):
-        found = bytes_after_a_step(kind, SHAPES[shape], precision.dtype, entry.algorithm)
+        found = bytes_after_a_step(cls, SHAPES[shape], precision.dtype, entry.algorithm)
 
         assert found == stated_bytes(algorithm, shape, precision.dtype)
 

@@ -61,10 +61,10 @@ def give_gradients(optimizer: Any) -> None:
             param.grad = torch.full_like(param, 0.5)
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize(("view", "reason"), HOSTILE.values(), ids=HOSTILE)
-def test_an_added_group_is_refused(kind: Any, view: Any, reason: str) -> None:
-    optimizer = stepped(kind)
+def test_an_added_group_is_refused(cls: Any, view: Any, reason: str) -> None:
+    optimizer = stepped(cls)
     before = snapshot_of(optimizer)
     with pytest.raises(ValueError, match="group 2: ") as refused:
         optimizer.add_param_group({"params": [torch.ones(8, 3, 3, 3)], "view": view})
