@@ -210,7 +210,7 @@ def iterates(x: Tensor) -> list[Tensor]:
 
 
 def soap_of(u: Tensor, memory: Values, value: bool) -> Tensor:
-    """Return a momentum divided in SOAP's basis, with its old norm; value weights mix in some of it."""
+    """Return a momentum divided in SOAP's basis, with its old norm; mixed with it if `value`."""
     if "bases" not in memory:
         return u
     x = into(u, memory["bases"])
