@@ -172,7 +172,7 @@ class Step:
             self.averages[index].lerp_(self.params[index].detach(), 1.0 if is_first else 0.1)
 
     def store(self, index: int, weight: Tensor, lr: float) -> None:
-        """Update the parameter, if it is not the weight itself."""
+        """Compute the stored parameter from the weight, for modifiers that keep both."""
         if "master" in self.names:
             weight.copy_(weight.float())
             self.params[index].copy_(weight)

@@ -347,7 +347,7 @@ def test_a_step_in_eval_mode_is_refused(name: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", chosen("AdamW", "SGD", "NAdam"))
 def test_modifiers_see_accumulated_steps_only(base: str, lowering: str) -> None:
-    """Modifiers after the accumulation see its steps, and not the calls between them."""
+    """Modifiers after the accumulation count its steps, and not the calls between them."""
     names = ("lookahead", "ema", "cautious", "accumulate")
     listed = [modifier(name)(**CASES[name].arguments) for name in names]
     options = OPTIONS.get(base, {})
@@ -377,7 +377,7 @@ def test_modifiers_of_one_stage_keep_their_order(order: tuple[int, int], lowerin
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_parameters_without_a_gradient_stay(lowering: str) -> None:
-    """They count neither for norms nor for steps."""
+    """Such parameters count neither for norms nor for steps."""
     listed = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
     optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters()), weight_decay=0)
     params = [param for param, _ in members(optimizer)]

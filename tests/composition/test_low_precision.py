@@ -191,8 +191,8 @@ def test_stochastic_rounding_has_an_exact_mean(
     """Each result is a neighbour of the exact value, and their mean is close to it."""
     exact = (start.float() - 0.01 * gradients.float())[:NUMBERS]
     nearest = exact.bfloat16()
-    far = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
-    other = torch.nextafter(nearest, far)
+    away = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
+    other = torch.nextafter(nearest, away)
     draws = torch.stack(
         [each for seed in range(6) for each in draw(seed, lowering, start, gradients)]
     )

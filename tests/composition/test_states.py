@@ -130,7 +130,7 @@ def test_a_run_gets_a_modifier(name: str) -> None:
 
 
 def test_a_run_gets_an_average() -> None:
-    """The average begins with the weights after the first step that it sees."""
+    """The average starts as the weights after the first step with the modifier."""
     plain = new_optimizer()
     train(plain, 0, 1, 2)
     joined = loaded_into(plain, new_optimizer("ema"))

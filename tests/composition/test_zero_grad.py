@@ -131,7 +131,7 @@ def test_a_shared_gradient_is_refused(before: int) -> None:
 @pytest.mark.parametrize("steps", [1, 3], ids=["first step", "cached step"])
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_the_versions_of_gradients_advance(parts: tuple[Any, ...], steps: int) -> None:
-    """A tensor saved for backward must not be read after it has become zero."""
+    """A gradient saved for backward must not be read after the step has zeroed it."""
     param = torch.ones(3, requires_grad=True)
     ours = pair(parts)[0]([param])
     for _ in range(steps):
@@ -157,7 +157,7 @@ def test_gradients_with_a_bit_for_conjugation_or_a_sign(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "fused_cpu"])
 def test_a_gradient_of_inference_mode_is_refused(lowering: str) -> None:
-    """torch lets nothing write to it."""
+    """torch forbids writes to tensors of inference mode."""
     param = torch.ones(3, requires_grad=True)
     ours = pair(())[0]([param])
     with torch.inference_mode():
@@ -169,7 +169,7 @@ def test_a_gradient_of_inference_mode_is_refused(lowering: str) -> None:
 
 
 def test_an_expanded_gradient_is_refused() -> None:
-    """Its elements share memory, so torch refuses to write to it too."""
+    """The elements share memory, so torch refuses to write to them."""
     param = torch.ones(3, 4, requires_grad=True)
     ours = pair(())[0]([param])
     param.grad = torch.ones(1).expand(3, 4)

@@ -181,7 +181,7 @@ def _unsharded_on_one_rank(rank: int) -> list[str]:
 
 
 def _not_a_number(rank: int) -> list[bool]:
-    """Complete the largest magnitude of all ranks, with NaN on one of them: it is NaN on both."""
+    """Tell whether maxima over both ranks are right: NaN from rank 0, NaN from rank 1, and 2."""
     from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])

@@ -138,7 +138,7 @@ def _missing_option(rank: int, folder: str) -> bool:
 
 
 def _asked_before_a_step(rank: int, name: str, ranks: int) -> dict[str, float]:
-    """Ask for the state before the first step; training must not change by this."""
+    """Ask for the state before the first step; return how training differs from one without."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
     asked, alone = _Engine(rank, ranks, FULL[name].ours), _Engine(rank, 1, FULL[name].ours)

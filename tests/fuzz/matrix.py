@@ -98,7 +98,7 @@ def run_matrix(options: argparse.Namespace) -> int:
 
 
 def _draw(case: str) -> tuple[str, list[Setting]]:
-    """Return a combination, or a refusal without names, so that like refusals are counted."""
+    """Return a combination; errors have no names, so that equal refusals are counted together."""
     try:
         return compose_case(case)
     except (CompositionError, SpecError) as error:
@@ -184,7 +184,7 @@ def _part(name: str) -> Part:
 
 
 def _compatible(lot: Random, count: int) -> list[str]:
-    """Draw modifiers that no other of them excludes.
+    """Draw modifiers that can all be composed with one another.
 
     One can store the parameter, one can have programs, and no two have a hyperparameter of one
     name. Drawn rules have no second moment.

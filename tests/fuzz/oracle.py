@@ -37,12 +37,12 @@ class Expected:
         actual = actual.detach().double()
         if actual.shape != self.value.shape:
             return f"shape {tuple(actual.shape)} for {tuple(self.value.shape)}"
-        far = self.comparable & ~((actual - self.value).abs() <= self.bound)
-        if not bool(far.any()):
+        is_wrong = self.comparable & ~((actual - self.value).abs() <= self.bound)
+        if not bool(is_wrong.any()):
             return ""
-        index = far.flatten().nonzero()[0].item()
+        index = is_wrong.flatten().nonzero()[0].item()
         a, b, e = (x.flatten()[index].item() for x in (actual, self.value, self.bound))
-        return f"{a!r} for {b!r}, which rounding moves by {e:.1e}, at {index} of {far.numel()}"
+        return f"{a!r} for {b!r}, which rounding moves by {e:.1e}, at {index} of {is_wrong.numel()}"
 
 
 @dataclass
@@ -63,7 +63,7 @@ PARAM = ""
 
 @dataclass(frozen=True)
 class Taker:
-    """A parameter that takes a step, from values as a checkpoint has them."""
+    """The arguments of a parameter's step; its states have the form of a checkpoint."""
 
     hypers: Mapping[str, Any]
     param: Tensor

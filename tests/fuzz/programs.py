@@ -59,13 +59,13 @@ def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
         conditions=conditions or ["0.5 > 0"],
     )
     while True:
-        kept, *written = lot.sample(lists, lot.randint(2, len(lists)))
+        left_out, *written = lot.sample(lists, lot.randint(2, len(lists)))
         if len(written) + 1 == len(lists) and lot.random() < 0.4:
-            written.append(kept)  # the program writes every list
+            written.append(left_out)  # the program writes every list
         lines = [f"x = {draw.tensor(2)}"] if lot.random() < 0.4 else []
         lines += [f"{name} = {draw.tensor(2)}" for name in written]
         unread = [n for n in lists if not re.search(rf"[=(].*\b{n}\b", "\n".join(lines))]
-        rest = "".join(f" + 0.125 * {n}" for n in {kept: 0, **dict.fromkeys(unread)})
+        rest = "".join(f" + 0.125 * {n}" for n in {left_out: 0, **dict.fromkeys(unread)})
         lines[-1] += f"{rest}{' - x' * (lines[0][0] == 'x')}"
         if conditions and lot.random() < 0.4:
             lines[-1:] = [f"if {lot.choice(conditions)}:", f"    {lines[-1]}"]

@@ -153,8 +153,10 @@ class _Trial:
                     getattr(running[name].optimizer, program.mode)()
                     for index, (written, sure) in enumerate(expected):
                         found = running[name].values(index)
-                        kept = {key: found[key] for key in written}
-                        self.compare(name, kept, Step(written, sure), f"{program.mode}, {index}")
+                        written_values = {key: found[key] for key in written}
+                        self.compare(
+                            name, written_values, Step(written, sure), f"{program.mode}, {index}"
+                        )
 
     def step(
         self,
@@ -263,7 +265,7 @@ class _Run:
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
     def groups(self) -> list[Any]:
-        """Return the parameters; each has a group of its own if it has a view, and now and then."""
+        """Return the parameters, or a group for each: if they have views, and for some seeds."""
         if self.viewed:
             pairs = zip(self.params, self.shapes, strict=True)
             return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]

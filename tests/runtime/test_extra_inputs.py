@@ -165,8 +165,8 @@ def test_every_combination_of_inputs_follows_the_rule(
             point, state = evaluate(
                 algorithm, values | answers, point, grad, state | inputs, torch.float64
             )
-            kept = {key: value for key, value in state.items() if not key.endswith("_input")}
-            expected[i] = point, kept
+            states_only = {key: value for key, value in state.items() if not key.endswith("_input")}
+            expected[i] = point, states_only
         with optgen.use_lowering(lowering):
             optimizer.step(**handed)
         close(params, [point for point, _ in expected])

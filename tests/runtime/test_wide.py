@@ -530,7 +530,7 @@ def test_a_state_given_with_a_group_is_copied() -> None:
 
 
 def test_a_checkpoint_may_have_a_number_for_a_state() -> None:
-    """The packages of the authors of such rules keep numbers in their groups."""
+    """The authors' packages keep plain numbers in their groups."""
     optimizer = ODD(parameters())
     checkpoint = optimizer.state_dict()
     checkpoint["param_groups"][0]["k"] = 7

@@ -59,7 +59,7 @@ def exchange(group: dict[str, Any], ranks: int = 1) -> None:
 def test_one_vector_in_place_of_a_model_is_refused(
     cls: type[GeneratedOptimizer], ranks: int
 ) -> None:
-    """ZeRO stages 1 and 2 do this after construction or after a step."""
+    """ZeRO stages 1 and 2 put a vector there after construction or after a step."""
     for steps in (0, 3):
         net = model()
         opt = cls(with_gradients(list(net.parameters())))

@@ -125,7 +125,7 @@ def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> Non
 
 @outside_interpreter
 def test_a_differentiable_step_keeps_the_gradients_dtype() -> None:
-    """A bfloat16 gradient gets a bfloat16 gradient; the parameters are those of a float32 one."""
+    """The derivative by a bfloat16 gradient is bfloat16; all else equals a float32 step."""
     results = []
     for dtype in (torch.bfloat16, torch.float32):
         start = torch.linspace(-1, 1, 5, requires_grad=True)

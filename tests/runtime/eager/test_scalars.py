@@ -87,7 +87,7 @@ def test_a_choice_between_two_numbers_is_as_wide_as_the_elements(dtype):
 
 
 def test_autograd_takes_a_bound_as_torchs_clamp_does():
-    """At a bound the gradient is that between the bounds; since torch 2.14 it is that beyond."""
+    """At a bound the gradient is 1, as between the bounds; since torch 2.14 it is 0."""
     x = torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0], requires_grad=True)
     scalars.clamp(x, 1.0, 2.0).sum().backward()
 

@@ -198,9 +198,9 @@ def test_a_gradient_scaler_unscales_or_skips_a_step() -> None:
 
 def test_a_step_is_noticed_by_autograd() -> None:
     param = torch.nn.Parameter(torch.ones(6, 3))
-    kept = param * param
+    square = param * param
     param.grad = gradient((6, 3), 2, 0, torch.float32)
     SparseAdam([param]).step()
 
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        kept.sum().backward()
+        square.sum().backward()

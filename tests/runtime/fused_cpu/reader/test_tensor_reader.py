@@ -187,10 +187,10 @@ def test_the_default_type_does_not_matter(dtype: torch.dtype) -> None:
 
 def test_old_bytes_in_memory_do_not_change_the_layout() -> None:
     """Padding keeps old bytes, and counters may be equal by chance."""
-    kept, layouts = [], set()
+    tensors, layouts = [], set()
     for size in range(300):
-        kept += [torch.zeros(size % 37, dtype=torch.float64).requires_grad_() for _ in range(3)]
-        del kept[:: 2 + size % 5]
+        tensors += [torch.zeros(size % 37, dtype=torch.float64).requires_grad_() for _ in range(3)]
+        del tensors[:: 2 + size % 5]
         layouts.add(bytes(measure_layout()))
     assert len(layouts) == 1
 
