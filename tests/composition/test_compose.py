@@ -293,9 +293,9 @@ def doubled(p, g, /):
 """
     base = HIDING.replace("param", "g0").replace("grad", "x").replace("Hiding", "Other")
     spec = Spec("doubled", text, "doubled.py", 1)
-    made = compose(Spec("Other", base, "other.py", 1), Modifier(spec), name="Doubled")
+    cls = compose(Spec("Other", base, "other.py", 1), Modifier(spec), name="Doubled")
     by_hand = base.replace("    max_norm, kept", "    x = x + 2 * g0\n    max_norm, kept")
-    _, params = trained(made)
+    _, params = trained(cls)
     _, expected = trained(optgen.load(Spec("Other", by_hand, "other.py", 1)))
     assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.changes import CHANGES, Change, change_nothing, deviation, give_gradients, parameters
+from runtime.changes import CHANGES, Change, change_nothing, give_gradients, parameters
+from runtime.training import error
 from torch import Tensor
 
 import optgen.optim
@@ -75,9 +76,9 @@ def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any])
     for _ in range(20):
         changes = events(draw)
         ours, theirs = (trained(getattr(m, name), options, changes) for m in MODULES)
-        for found, expected in zip(ours, theirs, strict=True):
-            assert set(found) == set(expected)
-            assert deviation([found[key] for key in expected], list(expected.values())) < 1e-10
+        for one, other in zip(ours, theirs, strict=True):
+            assert set(one) == set(other)
+            assert error([one[key] for key in other], list(other.values())) < 1e-10
 
 
 def trained(

@@ -24,12 +24,6 @@ def give_gradients(params: list[Tensor], step: int) -> None:
         param.grad = grad.to(param.dtype)
 
 
-def deviation(actual: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest deviation of a tensor, in units of its largest element."""
-    pairs = [(a.detach(), b.detach()) for a, b in zip(actual, expected, strict=True) if b.numel()]
-    return max((float((a - b).abs().max() / b.abs().max()) for a, b in pairs), default=0.0)
-
-
 def change_nothing(optimizer: Any, params: list[Tensor]) -> None:
     pass
 

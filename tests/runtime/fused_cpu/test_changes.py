@@ -9,11 +9,11 @@ from runtime.changes import (
     CHANGES,
     Change,
     change_nothing,
-    deviation,
     drop_some_gradients,
     give_gradients,
     parameters,
 )
+from runtime.training import error
 from torch import Tensor
 
 import optgen
@@ -41,10 +41,10 @@ def check_against_torch(cls: Any, change: Change, steps: int = 6, **options: Any
         ours.step()
         torchs.step()
         assert "fused C++" in optgen.explain(ours)
-    assert deviation(our_params, torchs_params) < TOLERANCE
+    assert error(our_params, torchs_params) < TOLERANCE
     for a, b in zip(ours.state.values(), torchs.state.values(), strict=True):
         assert list(a) == list(b)
-        assert deviation(list(a.values()), list(b.values())) < TOLERANCE
+        assert error(list(a.values()), list(b.values())) < TOLERANCE
 
 
 @pytest.mark.usefixtures("with_and_without_reader")
@@ -95,7 +95,7 @@ def test_the_first_gradients_of_a_group_are_seen() -> None:
             optimizer.step()
         both.append(params)
 
-    assert deviation(*both) < TOLERANCE
+    assert error(*both) < TOLERANCE
 
 
 def test_a_changed_choice_of_lowering_is_seen() -> None:

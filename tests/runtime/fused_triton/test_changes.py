@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from runtime.changes import CHANGES, Change, deviation, give_gradients
+from runtime.changes import CHANGES, Change, give_gradients
+from runtime.training import error
 from torch import Tensor
 
 import optgen.optim
@@ -131,12 +132,12 @@ def test_changes_between_steps_are_seen(change: Change, rule: tuple[str, Any]) -
     )
 
     tolerance = 1e-6 if change is narrow_a_parameter else 1e-12
-    assert deviation(params, expected) < tolerance
+    assert error(params, expected) < tolerance
     for a, b in zip(ours.state.values(), theirs.state.values(), strict=True):
         assert [(k, v.dtype, v.shape) for k, v in a.items()] == [
             (k, v.dtype, v.shape) for k, v in b.items()
         ]
-        assert deviation(list(a.values()), list(b.values())) < tolerance
+        assert error(list(a.values()), list(b.values())) < tolerance
 
 
 @inside_interpreter
