@@ -310,7 +310,7 @@ def test_arguments_are_checked_by_the_class() -> None:
 
 
 @pytest.mark.parametrize("name", ["My AdamW", "class"])
-def test_wrong_name(name: str) -> None:
+def test_an_invalid_class_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         compose("adamw", modifier("clip_norm"), name=name)
 
@@ -321,7 +321,7 @@ def test_a_name_with_another_meaning(golden: Golden) -> None:
     golden.check(str(raised.value))
 
 
-def test_unknown_modifiers() -> None:
+def test_unknown_modifiers_raise() -> None:
     with pytest.raises(AttributeError, match="no attribute 'clip'"):
         optgen.modifiers.clip  # noqa: B018
     with pytest.raises(FileNotFoundError, match="clip"):

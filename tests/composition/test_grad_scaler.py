@@ -201,7 +201,7 @@ def test_after_unscale_the_scaler_has_read_the_gradients(fused: bool | None) -> 
 
 @outside_interpreter
 @pytest.mark.parametrize("overflowing", [(), (0,), (1,), (2,), (0, 2)])
-def test_several_optimizers_with_one_scaler(overflowing: Sequence[int]) -> None:
+def test_several_optimizers_may_share_a_scaler(overflowing: Sequence[int]) -> None:
     """Each optimizer skips for its own gradients; the scale falls if any optimizer overflows."""
     results = []
     for scaler_class in (torch.amp.GradScaler, amp.GradScaler):
@@ -300,7 +300,7 @@ def test_a_factor_of_the_user_multiplies_the_scale() -> None:
 
 
 @outside_interpreter
-def test_errors_are_torchs() -> None:
+def test_misuse_raises_torchs_errors() -> None:
     optimizer = new_optimizer(skipping())
     unused_scaler = amp.GradScaler("cpu")
     with pytest.raises(AssertionError, match="_scale is None"):

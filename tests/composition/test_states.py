@@ -177,7 +177,7 @@ def test_a_composition_can_be_composed() -> None:
     assert all(map(torch.equal, *map(values, optimizers)))
 
 
-def test_the_norm_is_shown() -> None:
+def test_groups_have_the_norm_before_clipping() -> None:
     """Every group has the norm of all gradients before they were clipped."""
     optimizer = new_optimizer("clip_norm")
     train(optimizer, 1)

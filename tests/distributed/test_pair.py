@@ -53,7 +53,7 @@ def test_both_ranks_answer_and_are_kept() -> None:
     assert len({each["random"].item() for each in first + second}) == 1
 
 
-def test_an_error_is_raised_with_its_traceback_and_ends_there() -> None:
+def test_an_error_has_its_traceback_and_the_next_call_works() -> None:
     with pytest.raises(
         pair.RankError, match=r"(?s)rank 1: .*in _fail_on_one_rank.*ValueError: only here"
     ):

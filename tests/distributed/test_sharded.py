@@ -87,7 +87,7 @@ def _check(name: str, function: Callable[..., Any], *args: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
-def test_two_ranks_are_one_process(name: str) -> None:
+def test_two_ranks_step_as_one_process(name: str) -> None:
     _check(name, _differences, cases(name), torch.float32, *LOWERINGS)
 
 
@@ -104,5 +104,5 @@ def test_sixteen_bit_shards_equal_one_process(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
-def test_replicated_on_one_dimension_of_the_mesh_and_sharded_on_the_other(name: str) -> None:
+def test_meshes_that_replicate_and_shard_equal_one_process(name: str) -> None:
     _check(name, _on_meshes, name)

@@ -94,7 +94,7 @@ def _one_each(rank: int) -> float:
     return max(models.difference(a.detach(), b.detach()) for a, b in pairs)
 
 
-def test_one_optimizer_a_parameter_trains_as_one_process() -> None:
+def test_one_optimizer_per_parameter_trains_as_one_process() -> None:
     assert max(pair.run(_one_each)) < models.BOUND
 
 

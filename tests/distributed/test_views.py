@@ -103,7 +103,7 @@ COMBINATIONS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for 
 
 
 @pytest.mark.parametrize(("case", "lowering"), COMBINATIONS)
-def test_two_ranks_are_one_process(case: str, lowering: str) -> None:
+def test_two_ranks_step_as_one_process(case: str, lowering: str) -> None:
     assert max(pair.run(_trained, case, lowering)) <= 1e-12
 
 

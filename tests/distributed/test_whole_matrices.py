@@ -86,7 +86,7 @@ def _collectives(rank: int, shape: tuple[int, ...], group: dict[str, Any]) -> An
     return calls, sizes, differences(ours, reference), explain(ours)
 
 
-def test_matrices_travel_twice() -> None:
+def test_matrices_are_sent_and_their_shards_come_back() -> None:
     for calls, sizes, differing, text in pair.run(_collectives, (8, 4), {}):
         assert calls == Counter(all_reduce=1, all_to_all_single=2)  # and the ranks agree
         assert sizes == {"gram_left": (4, 8), "gram_right": (2, 4)}

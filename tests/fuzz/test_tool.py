@@ -58,7 +58,7 @@ def test_every_op_occurs(drawn: list[str]) -> None:
     assert not set(CALLABLE) - called
 
 
-SHAPES = {
+FORMS = {
     "elif": r"^ +elif ",
     "a branch in a branch": r"^        if .*\n            ",
     "a branch three deep": r"^            if ",
@@ -110,12 +110,12 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_occurs(shape: str, drawn: list[str]) -> None:
-    assert any(re.search(SHAPES[shape], text, re.M) for text in drawn)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_occurs(form: str, drawn: list[str]) -> None:
+    assert any(re.search(FORMS[form], text, re.M) for text in drawn)
 
 
-def test_most_rules_are_read(drawn: list[str]) -> None:
+def test_most_rules_are_valid(drawn: list[str]) -> None:
     refused = []
     for text in drawn[:200]:
         try:

@@ -35,7 +35,7 @@ def test_names_are_joined(name: str, key: str, full: str) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-def test_a_step_is_one_of_every_member(library: Any) -> None:
+def test_a_step_steps_every_member(library: Any) -> None:
     combined = adam_and_sgd(library)
     train(combined, 3)
     params = [parameters(), parameters(1)]

@@ -33,7 +33,7 @@ def test_both_states_read_as_one_dict() -> None:
         both[MISSING]
 
 
-def test_it_writes_to_the_dict_that_has_the_entry() -> None:
+def test_writes_go_to_the_dict_that_has_the_entry() -> None:
     state, extra, both = states()
     both[EXTRA] = {"c": 4}
     both[MISSING] = {"d": 5}
@@ -47,7 +47,7 @@ def test_it_writes_to_the_dict_that_has_the_entry() -> None:
     assert not extra
 
 
-def test_asking_makes_no_entry() -> None:
+def test_lookups_create_no_entry() -> None:
     state, _, both = states(defaultdict(dict))
     assert MISSING not in both
     assert both.get(MISSING) is None
@@ -58,7 +58,7 @@ def test_asking_makes_no_entry() -> None:
     assert state == {FIRST: {"a": 1}, MISSING: {"d": 5}}
 
 
-def test_what_is_written_through_wrappers_is_there() -> None:
+def test_writes_through_wrappers_reach_the_state() -> None:
     optimizer = OptimizerWrapper(WarmupOptimizer(adam(parameters()), [WarmupStage(max_iters=2)]))
     train(optimizer, 1)
     weight, bias = optimizer.params["weight"], optimizer.params["bias"]

@@ -17,7 +17,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (16, 16), (1, 4)], ids=str)
-def test_one_matrix_is_torchs_to_the_last_digit(shape: tuple[int, int]) -> None:
+def test_one_matrix_has_the_bits_of_torchs(shape: tuple[int, int]) -> None:
     x = random(*shape)
     (ours,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
     assert ours.dtype == torch.bfloat16

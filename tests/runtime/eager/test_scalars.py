@@ -52,7 +52,7 @@ def test_a_bool_picks_without_evaluating_and_a_tensor_selects():
     assert scalars.where(torch.tensor(False), one, two).item() == 2.0
 
 
-def test_clamp_and_lerp():
+def test_clamp_and_lerp_take_floats():
     assert scalars.clamp(5.0, 0.0, 1.0) == 1.0
     assert scalars.clamp(-5.0, 0.0, 1.0) == 0.0
     assert scalars.lerp(1.0, 3.0, 0.25) == 1.5

@@ -38,7 +38,7 @@ def gradients() -> Iterator[torch.Tensor]:
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-def test_touched_rows_are_torchs(name: str, options: dict[str, Any]) -> None:
+def test_touched_rows_equal_torchs(name: str, options: dict[str, Any]) -> None:
     start = torch.randn(9, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     finals = []
     with CHECKED(enable=True):

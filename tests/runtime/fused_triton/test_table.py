@@ -102,7 +102,7 @@ def test_flattens_a_group_in_the_order_of_the_rule() -> None:
     assert values[4] == 0.1
 
 
-def test_an_upload_copies_what_it_is_given() -> None:
+def test_an_upload_copies_its_numbers() -> None:
     numbers = array("q", [1, 2, 3])
     target = torch.empty(3, dtype=torch.int64)
     table.upload(target, numbers, None)
@@ -149,7 +149,7 @@ def test_tensors_with_holes_or_expanded_axes_are_not_dense(name: str) -> None:
     assert is_dense(layouts()[name]) == (name not in ("holes", "expanded"))
 
 
-def test_sizes_of_one_do_not_matter() -> None:
+def test_axes_of_size_one_do_not_change_a_layout() -> None:
     kernel = torch.ones(8, 3, 1, 1)
     assert same_layout(kernel.to(memory_format=torch.channels_last), kernel)
 
@@ -165,7 +165,7 @@ def test_only_tensors_of_another_layout_are_copied() -> None:
 
 
 @pytest.mark.parametrize("name", layouts())
-def test_a_copy_is_walked_like_its_parameter(name: str) -> None:
+def test_a_copy_has_the_layout_of_its_parameter(name: str) -> None:
     param = layouts()[name]
     grad = torch.randn(param.shape)
     copy = copy_like(grad, param)

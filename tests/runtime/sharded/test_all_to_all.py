@@ -161,7 +161,7 @@ def test_a_request_takes_the_owners_of_its_leader(calls: list[_Member], follower
     assert sorted(index for ours, _ in owned for index in ours) == list(range(5))
 
 
-def test_work_is_shared_out_by_its_size(calls: list[_Member]) -> None:
+def test_matrices_are_assigned_to_ranks_by_size(calls: list[_Member]) -> None:
     def on_rank(coordinates: tuple[int, ...], lanes: list[Any]) -> list[list[int]]:
         cuts = _cuts(((1, 0),), coordinates, lanes)
         requests = [

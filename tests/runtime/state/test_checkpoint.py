@@ -23,7 +23,7 @@ def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "options", [{}, {"amsgrad": True}, {"fused": True}, {"lr": torch.tensor(0.1)}]
 )
-def test_a_checkpoint_is_torchs(options: dict[str, Any], default: torch.dtype) -> None:
+def test_a_checkpoint_equals_torchs(options: dict[str, Any], default: torch.dtype) -> None:
     ours, theirs = parameters(), parameters()
     torch.set_default_dtype(default)
     try:
