@@ -27,7 +27,7 @@ from optgen.compositions import compose, modifier, state_dtype
 WIDE = 2e-6
 """Bound on the differences of numbers that are computed in float32."""
 NUMBERS, COPIES = 40, 25
-"""How many numbers are rounded stochastically, and how many copies of each a parameter has."""
+"""Number of values that are rounded stochastically, and copies of each value in a parameter."""
 
 
 @outside_interpreter
