@@ -76,9 +76,9 @@ def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any])
     for _ in range(20):
         changes = events(draw)
         ours, theirs = (trained(getattr(m, name), options, changes) for m in MODULES)
-        for one, other in zip(ours, theirs, strict=True):
-            assert set(one) == set(other)
-            assert error([one[key] for key in other], list(other.values())) < 1e-10
+        for found, expected in zip(ours, theirs, strict=True):
+            assert set(found) == set(expected)
+            assert error([found[key] for key in expected], list(expected.values())) < 1e-10
 
 
 def trained(
