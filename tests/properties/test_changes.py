@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.changes import CHANGES, Prepare, deviation, give_gradients, nothing, parameters
+from runtime.changes import CHANGES, Change, change_nothing, give_gradients, parameters
+from runtime.training import error
 from torch import Tensor
 
 import optgen.optim
@@ -53,7 +54,7 @@ def write_to_a_tensor(optimizer: Any, params: list[Tensor]) -> None:
         group["lr"] = torch.tensor(0.02, dtype=torch.float64)
 
 
-OTHERS: list[Prepare] = [
+OTHERS: list[Change] = [
     forget_the_states,
     replace_a_parameter,
     give_a_parameter_a_group,
@@ -63,10 +64,10 @@ OTHERS: list[Prepare] = [
 LOWERINGS = (None, None, None, "forloop", "foreach", "fused_cpu")
 
 
-def events(draw: Random) -> list[tuple[Prepare, str | None]]:
-    """Draw ten changes of two kinds only, so that both are repeated and follow each other."""
-    two = draw.choices([*CHANGES, *OTHERS], k=2)
-    return [(draw.choice(two), draw.choice(LOWERINGS)) for _ in range(10)]
+def events(draw: Random) -> list[tuple[Change, str | None]]:
+    """Draw changes of only two kinds, so that some come twice, and one after another."""
+    kinds = draw.choices([*CHANGES, *OTHERS], k=2)
+    return [(draw.choice(kinds), draw.choice(LOWERINGS)) for _ in range(10)]
 
 
 @pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
@@ -77,18 +78,20 @@ def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any])
         ours, theirs = (trained(getattr(m, name), options, changes) for m in MODULES)
         for found, expected in zip(ours, theirs, strict=True):
             assert set(found) == set(expected)
-            assert deviation([found[key] for key in expected], list(expected.values())) < 1e-10
+            assert error([found[key] for key in expected], list(expected.values())) < 1e-10
 
 
 def trained(
-    cls: Any, options: dict[str, Any], changes: list[tuple[Prepare, str | None]]
+    cls: Any, options: dict[str, Any], changes: list[tuple[Change, str | None]]
 ) -> list[dict[str, Tensor]]:
     """Return each parameter with its state after the steps, with a change before each step."""
     params = parameters()
     # torch's Adafactor takes no empty parameter
     params[3] = torch.nn.Parameter(params[4].data[0].clone())
     optimizer = cls(params, **options)
-    for step, (change, lowering) in enumerate([(nothing, None), *changes, (nothing, None)]):
+    for step, (change, lowering) in enumerate(
+        [(change_nothing, None), *changes, (change_nothing, None)]
+    ):
         give_gradients(params, step)
         change(optimizer, params)
         with use_lowering(lowering) if lowering else nullcontext():
