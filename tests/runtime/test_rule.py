@@ -1,4 +1,4 @@
-"""Test rules and states as the runtime has them: conditions, shapes, numbers and mistakes."""
+"""Test the runtime's rules and states: conditions, shapes, numbers and contradictions."""
 
 import numpy as np
 import pytest

@@ -58,14 +58,14 @@ def test_stacked_tensors_are_reduced_one_by_one(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(r.max_abses(stacked), torch.stack([r.max_abs(x) for x in tensors]))
 
 
-def test_sixteen_bits_are_summed_in_thirty_two() -> None:
+def test_sixteen_bit_floats_are_summed_in_float32_or_wider() -> None:
     x = torch.full((4096,), 1.0, dtype=torch.bfloat16)
     assert r.sum_of_squares(x).item() == 4096
     assert r.no_row_sum(x.view(64, 64)).dtype == torch.float32
     assert r.no_sum(x).dtype == torch.float64
 
 
-def test_writing_rounds_as_the_state_is_stored() -> None:
+def test_write_rounds_to_the_dtype_of_the_state() -> None:
     states = [torch.zeros(2, dtype=torch.bfloat16) for _ in range(2)]
     r.write(states, torch.tensor([[1.0, 2.0], [3.0, 1 / 3]]))
     assert states[1].tolist() == [3.0, torch.tensor(1 / 3).bfloat16().item()]

@@ -121,7 +121,8 @@ inline void plan_bands_and_chunks(TensorPlan& plan, bool suspends, bool in_place
     plan.blocks = plan.size() ? plan.batch * plan.bands * plan.chunks : 0;
 }
 
-// Tells whether each pass reads an element at most once, and stores all elements that it writes.
+// Tells whether each pass reads an element at most once, and stores all elements that it writes. The
+// random numbers of a tile go through a buffer, for which a tile that exceeds the caches is too large.
 template <class R>
 constexpr bool reads_elements_once(TensorPlan::Strategy strategy) {
     for (int p = 0; p < R::PASS_COUNTS[strategy]; ++p) {
@@ -133,7 +134,7 @@ constexpr bool reads_elements_once(TensorPlan::Strategy strategy) {
             if (step.writes & element_streams<R>() & ~pass.stores || loops++) return false;
         }
     }
-    return !has_max<R>();
+    return !has_max<R>() && !(R::HAS_AXES && has_draw<R>());
 }
 
 template <class R>

@@ -92,8 +92,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
                 if (prefetches && loops > 1) prefetch_next(tile, loop_count++);
                 run_loop(k, step, tile, at);
             } else if (step.kind == Step::DRAW) {
-                rule.draw(tensor.inputs, k, tile.element, tile.elements,
-                          at[__builtin_ctzll(step.writes)]);
+                draw(k, tile, static_cast<C*>(at[__builtin_ctzll(step.writes)].at));
             } else if (is_summed_in_loop(step)) {
                 if constexpr (HAS_AXES)
                     if (step.axes == ROW && !plan.is_complete(ROW)) Base::add_rows(step, tile, at);
@@ -136,6 +135,13 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             write<COMPILED_DTYPES>(
                 tensor.dtype(v), buffer(v) + r * n, tensor.address(v),
                 tile.first(axes) + r * plan.columns, n);
+    }
+
+    // Draws the random numbers of a tile's elements. The pieces of a tile are adjacent in the buffer.
+    void draw(int k, const Tile& tile, C* to) const {
+        const i64 n = tile.elements / row_pieces(TENSOR);
+        for (i64 r = 0; r < row_pieces(TENSOR); ++r)
+            rule.draw(tensor.inputs, k, tile.element + r * plan.columns, n, to + r * n);
     }
 
     // Returns the number of pieces in memory of a tile's values of these axes. A tile of whole
