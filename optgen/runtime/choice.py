@@ -51,7 +51,7 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
         return "foreach", "capturable"
     if group.get("fused") is not None:
         return _best_unfused(rule, batch, "fused=False")
-    if "lr" in rule.tensor_hypers and _rounds_lr(batch):
+    if "lr" in rule.tensor_hypers and _lr_is_less_precise(batch):
         return _best_unfused(rule, batch, "lr is a tensor of lower precision than the parameters")
     device = batch.dispatch_key.device
     if device not in FUSED:
@@ -88,12 +88,13 @@ def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
     if isinstance(batch.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
         return "forloop", reason  # the for-loop computes in the dtype of lr, as torch does
-    small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
-    in_lists = batch.dispatch_key.device in foreach_devices() or (small and len(batch.params) > 1)
-    return "foreach" if in_lists else "forloop", reason
+    are_small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
+    are_small_and_many = are_small and len(batch.params) > 1
+    prefers_foreach = batch.dispatch_key.device in foreach_devices() or are_small_and_many
+    return "foreach" if prefers_foreach else "forloop", reason
 
 
-def _rounds_lr(batch: Batch) -> bool:
+def _lr_is_less_precise(batch: Batch) -> bool:
     """Tell whether torch's for-loop computes the step size less precisely than the parameters.
 
     torch computes the step size in the dtype of the learning rate if that is a tensor.

@@ -14,7 +14,7 @@ def orthogonalize(
     Args:
         tensors: matrices in the last two axes, of any dtype; not changed.
         coefficients: a, b, c of the odd polynomial a x + b x^3 + c x^5; or three numbers for each
-            iteration in turn, of which the last three hold for all later ones.
+            iteration in turn. Later iterations use the last three numbers.
         steps: the number of iterations.
         eps: the least norm that a matrix is divided by.
 

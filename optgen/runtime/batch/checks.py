@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import is_scaled
-from optgen.runtime.batch.hyperparameters import numbers_of
+from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
@@ -31,10 +31,10 @@ _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
-    """Raise an error for what can be wrong in any step, even after a correct one."""
+    """Raise an error for properties that may change between steps though all types stay equal."""
     if not batch.params:
         return
-    numbers_of(optimizer).check(optimizer.rule.values(batch.group))
+    converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
     _check_gradients(batch)
     writes_gradients = is_scaled(optimizer) or optimizer.rule.zero_grad
     _check_memory(batch, writes_gradients)
@@ -141,21 +141,21 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
     for state, column in zip(rule.states, batch.states, strict=True):
         if state.given:
             continue  # `step` has checked it
-        for_all = state.shape == "like" and not rule.facts  # every parameter has such a state
-        if for_all and list(map(_shape, column)) == list(map(_shape, batch.params)):
+        every_param_has_it = state.shape == "like" and not rule.facts
+        if every_param_has_it and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
         for index, values in enumerate(column):
             if state.shape == "scalar" or values is None:
                 continue
-            like, rank = batch.params[index], rule.rank(batch.group)
+            param, rank = batch.params[index], rule.rank(batch.group)
             if isinstance(state.shape, str):
-                wanted = state.shape_for(like)
+                wanted = state.shape_for(param)
             else:
-                like = batch.seen[index]  # the whole parameter decides the size of a matrix state
-                whole = state.shape_for(like, rank)
+                param = batch.seen[index]  # the whole parameter decides the size of a matrix state
+                whole = state.shape_for(param, rank)
                 wanted = local_matrix_shape(batch.members[index], state, whole)
             if list(values.shape) != wanted:
-                raise _shape_error(state, values, like, wanted, rank, bool(batch.viewed))
+                raise _shape_error(state, values, param, wanted, rank, bool(batch.viewed))
 
 
 def _shape_error(
@@ -175,15 +175,15 @@ def _shape_error(
 
 
 def _check_states(rule: Rule, batch: Batch) -> None:
-    """Raise an error for a state that got another shape with as many elements since `check_types`.
+    """Raise an error for a state that was reshaped after `check_types`.
 
-    The types of a batch hold the number of elements, so they show any other change of shape.
+    The types of a batch include numbers of elements, so they show a change of these.
     """
     if rule.facts or not batch.real:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
-        usual = state.shape == "like" and column and not state.given
-        if usual and not _have_shapes(batch.shapes, column):
+        is_elementwise = state.shape == "like" and column and not state.given
+        if is_elementwise and not _have_shapes(batch.shapes, column):
             _check_shapes(rule, batch)
 
 

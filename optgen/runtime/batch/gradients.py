@@ -27,13 +27,13 @@ class Gradients(NamedTuple):
     ordinary: bool  # all are dense, and of classes that override nothing
 
 
-def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) -> WithGradient:
+def with_gradient(group: Group, step_grads: Sequence[Tensor | None] | None = None) -> WithGradient:
     """Return the parameters of a group that have a gradient, and the gradients.
 
-    The gradients are the parameters' own, unless they are `given` for all parameters.
+    `step_grads` are gradients for all parameters of the group. Default: the parameters' own.
     """
     params = group["params"]
-    all_grads = [param.grad for param in params] if given is None else given
+    all_grads = [param.grad for param in params] if step_grads is None else step_grads
     grads = [grad for grad in all_grads if grad is not None]
     if len(grads) == len(params):
         return list(params), grads
@@ -42,7 +42,7 @@ def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) ->
 
 def zero_gradients(grads: Sequence[Tensor]) -> None:
     """Write zeros into gradients."""
-    plain = [grad for grad in grads if type(grad) is Tensor and _is_ordinary(grad)]
+    plain = [grad for grad in grads if type(grad) is Tensor and _takes_foreach_zero(grad)]
     with torch.no_grad():
         if plain:
             torch._foreach_zero_(plain)
@@ -51,7 +51,7 @@ def zero_gradients(grads: Sequence[Tensor]) -> None:
                 grad.zero_()
 
 
-def _is_ordinary(grad: Tensor) -> bool:
+def _takes_foreach_zero(grad: Tensor) -> bool:
     """Tell whether `_foreach_zero_` takes a gradient."""
     return not (grad.is_sparse or grad.is_conj() or grad.is_neg())
 
@@ -73,6 +73,6 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     for grad in grads:
         if grad.layout is not torch.strided or rule.gradient == "sparse_only":
             gradient_checks.check(optimizer, group, grad)
-        scalar = grad.is_sparse and grad.sparse_dim() == 0
-        checked.append(grad.to_dense() if grad.is_sparse and (needs_dense or scalar) else grad)
+        becomes_dense = grad.is_sparse and (needs_dense or grad.sparse_dim() == 0)
+        checked.append(grad.to_dense() if becomes_dense else grad)
     return Gradients(reals(checked), False)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
-from optgen.runtime.batch.extra_inputs import Inputs, given_flags, input_columns
-from optgen.runtime.batch.gradient_checks import check_whole
+from optgen.runtime.batch.extra_inputs import Inputs, flags_of_inputs, input_columns
+from optgen.runtime.batch.gradient_checks import check_for_whole_params
 from optgen.runtime.batch.gradients import Gradients
 from optgen.runtime.batch.group_states import group_state_columns
 from optgen.runtime.batch.view_tensors import view_tensors
@@ -41,7 +41,7 @@ class States:
         self._next = 0
 
     def of(self, members: list[Tensor]) -> tuple[list[dict[str, Any]], bool]:
-        """Return the states of the members; tell whether all members are known to be distinct."""
+        """Return the states of the members, and whether all members are known to be distinct."""
         first, end = self._next, self._next + len(members)
         params = self._params[first:end]
         if len(params) == len(members) and all(map(is_, params, members)):
@@ -63,7 +63,7 @@ def make_batch(
     """Make the batch of parameters and gradients, with the states that exist.
 
     Args:
-        known: the group's batch of the last step; what it found is reused if all types are equal.
+        known: the group's batch of the last step; it is reused in part if all types are equal.
         inputs: the extra inputs of this step.
     """
     rule, view = optimizer.rule, seen_view(optimizer.rule, group)
@@ -73,14 +73,14 @@ def make_batch(
     dicts, unique = states.of(members) if keys or step_key else ([], False)
     shapes = list(map(_shape, members))
     raw, types = _fetch_states(rule, keys, step_key, members, seen, dicts)
-    handed = input_columns(rule, inputs, members) if rule.inputs else {}
+    extra = input_columns(rule, inputs, members) if rule.inputs else {}
     types += [shapes, [] if view is None else [view], [rule.rank(group)]]
-    types += [list(map(type, _present(column))) for column in handed.values()]
+    types += [list(map(type, _present(column))) for column in extra.values()]
     same_types = known is not None and known.types == types
     real = known.real if known and same_types else _are_real(types)
     if rule.group_states:
         raw = raw | group_state_columns(rule, group, members)
-    columns = [(handed if state.given else raw).get(state.key, []) for state in rule.states]
+    columns = [(extra if state.given else raw).get(state.key, []) for state in rule.states]
     batch = Batch(
         group=group,
         group_id=id(group),
@@ -98,28 +98,28 @@ def make_batch(
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
     if view is not None:
-        check_whole(optimizer, members)
+        check_for_whole_params(optimizer, members)
         batch.viewed = seen
         view_tensors(rule, batch)
-    _set_dispatch_keys(rule, batch, known if same_types else None, handed)
+    _set_dispatch_keys(rule, batch, known if same_types else None, extra)
     return batch
 
 
 def _set_dispatch_keys(
-    rule: Rule, batch: Batch, known: Batch | None, handed: dict[str, list[Any]]
+    rule: Rule, batch: Batch, known: Batch | None, extra: dict[str, list[Any]]
 ) -> None:
     """Set the dispatch keys of a batch, and its parts; `known` is a batch of the same types."""
-    if known and batch.ordinary and known.ordinary and not (rule.facts or handed):
+    if known and batch.ordinary and known.ordinary and not (rule.facts or extra):
         batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
             rule, members, params, grads, batch.ordinary, batch.seen
         )
-        if handed:
-            answers = given_flags(rule, handed, len(members))
-            pairs = zip(batch.dispatch_keys, answers, strict=True)
-            batch.dispatch_keys = [key._replace(given=given) for key, given in pairs]
+        if extra:
+            all_flags = flags_of_inputs(rule, extra, len(members))
+            pairs = zip(batch.dispatch_keys, all_flags, strict=True)
+            batch.dispatch_keys = [key._replace(input_flags=flags) for key, flags in pairs]
         batch.split_into_parts()
 
 

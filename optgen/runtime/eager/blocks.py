@@ -95,9 +95,9 @@ def list_chunks(
             keep their dtype.
     """
     for sublist in sublists(params, *lists, *sums):
-        split = sublist[: 1 + len(lists)]
-        for row in list_blocks(*split):
-            yield (*row, *sublist[len(split) :])
+        count = 1 + len(lists)
+        for row in list_blocks(*sublist[:count]):
+            yield (*row, *sublist[count:])
 
 
 def _limit(tensor: Tensor) -> int:

@@ -20,7 +20,7 @@ Split: TypeAlias = Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]
 
 
 class Call(NamedTuple):
-    """A batch, the generated function that updates it, and how to call that."""
+    """A batch, the generated function that updates it, and arguments for the function."""
 
     batch: Batch
     function: Function

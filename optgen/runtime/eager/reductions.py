@@ -108,7 +108,7 @@ def write(states: list[Tensor], stacked: Tensor) -> None:
 
 
 def _sum_of_squares(x: Tensor, axis: int | None) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=_computed_in(x))
+    norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=_compute_dtype(x))
     return norm.square_()
 
 
@@ -119,8 +119,8 @@ def _max_abs(x: Value, axis: int) -> Value:
 
 
 def _zeros(shape: list[int], like: Tensor) -> Tensor:
-    return torch.zeros(shape, dtype=_computed_in(like), device=like.device)
+    return torch.zeros(shape, dtype=_compute_dtype(like), device=like.device)
 
 
-def _computed_in(x: Tensor) -> torch.dtype:
+def _compute_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32

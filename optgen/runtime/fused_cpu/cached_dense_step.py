@@ -61,7 +61,9 @@ class CachedDenseStep:
         self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
-        self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
+        self._table.hypers = [
+            kernel.pack_hypers(kernel.rule.hyper_values(group)) for group in groups
+        ]
         self._table.set_hypers()
         self._cells = GroupCells(kernel, self._table, groups) if kernel.rule.group_states else None
         self._unsharded = ShardsStruct()
@@ -176,7 +178,9 @@ class CachedDenseStep:
         if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, last)):
             return False
         try:
-            self._table.hypers[index] = self._kernel.pack_hypers(self._kernel.rule.values(group))
+            self._table.hypers[index] = self._kernel.pack_hypers(
+                self._kernel.rule.hyper_values(group)
+            )
         except (TypeError, ValueError):
             return False  # the gathered step raises the error, after the collectives of its tensors
         if any(self._needed[2 * index : 2 * index + 2]):

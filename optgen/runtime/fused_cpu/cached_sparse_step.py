@@ -46,7 +46,9 @@ class CachedSparseStep:
         self._sizes = [len(group["params"]) for group in groups]
         count = sum(self._sizes)
         self._table = Table(kernel, count, len(groups))
-        self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
+        self._table.hypers = [
+            kernel.pack_hypers(kernel.rule.hyper_values(group)) for group in groups
+        ]
         self._table.set_hypers()
         group_numbers = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
         self._table.group[:] = array("i", group_numbers)
@@ -94,7 +96,7 @@ class CachedSparseStep:
                 if not self._can_step(group) or not all(map(is_constant, values.hypers)):
                     return False
                 self._table.hypers[index] = self._kernel.pack_hypers(
-                    self._kernel.rule.values(group)
+                    self._kernel.rule.hyper_values(group)
                 )
                 self._values[index] = values._replace(params=[])
                 changed = True

@@ -43,9 +43,9 @@ class BucketKey(NamedTuple):
 
 
 class GroupSubset(NamedTuple):
-    """Tensors of a batch that belong to a bucket: the index of the batch, and theirs in it."""
+    """The tensors of one batch in a bucket: the batch's index, and the tensors' in the batch."""
 
-    group: int
+    group: int  # the index of the batch, and so of its group's hyperparameters
     indices: tuple[int, ...]
 
     def pick(self, tensors: list[Tensor]) -> Sequence[Tensor]:
@@ -202,8 +202,8 @@ class Bucket:
         operands, results = iter(self._locals[source]), []
         for subset, group in zip(self.subsets, self._groups, strict=True):
             results += op(list(islice(operands, len(subset.indices))), *arguments(group))
-        widest = self._params[0].dtype
-        kept = (t if t.dtype.itemsize <= widest.itemsize else t.to(widest) for t in results)
+        dtype = self._params[0].dtype
+        kept = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
         self._keep(target, [tensor.contiguous() for tensor in kept])
 
     def local_type(self, name: str) -> Any:

@@ -143,7 +143,7 @@ class Hypers:
 def flatten(group: dict[str, Any], rule: Rule) -> list[Hyper]:
     """Return a group's hyperparameters in the rule's order; tuples are flattened, None is NONE."""
     values: list[Hyper] = []
-    for value in rule.choices_as_indices(rule.values(group)):
+    for value in rule.choices_as_indices(rule.hyper_values(group)):
         for one in value if isinstance(value, (tuple, list)) else (value,):
             values.append(NONE if one is None else one)
     return values

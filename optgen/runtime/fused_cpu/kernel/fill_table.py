@@ -38,7 +38,7 @@ def fill_table(
     copied: CopyPairs = []
     first = 0
     for index, batch in enumerate(batches):
-        table.hypers[index] = kernel.pack_hypers(kernel.rule.values(batch.group))
+        table.hypers[index] = kernel.pack_hypers(kernel.rule.hyper_values(batch.group))
         _fill(table, first, index, batch, copied if copies else None)
         first += len(batch.params)
     table.set_hypers()

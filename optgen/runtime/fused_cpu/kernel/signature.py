@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.hyperparameters import Numbers
+from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.protocols import Group, Lowered
@@ -17,7 +17,7 @@ class KernelSignature:
 
     def __init__(self, owner: Lowered, library: ctypes.CDLL) -> None:
         self.rule, self._library = owner.rule, library
-        self.pack_hypers = Numbers(owner).row
+        self.pack_hypers = HyperConverter(owner).row
         self.shaped, self.scalar = shaped_and_scalar(owner.rule)
         self.has_shapes = self._has("optgen_shapes")
         self.by_matrix = self._has("optgen_by_matrix")
