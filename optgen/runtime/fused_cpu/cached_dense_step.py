@@ -89,7 +89,7 @@ class CachedDenseStep:
             kernel.rule.elementwise and tensor_reader.add_dtensor(dtensor)
         ):
             return None
-        if not GroupCells.suit(kernel):
+        if not GroupCells.fits(kernel):
             return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
@@ -101,7 +101,8 @@ class CachedDenseStep:
     def _expect_specs(self, specs: list[list[Any]]) -> None:
         """Have the reader accept tensors with these sharding specs only, stream by stream.
 
-        This object keeps the specs alive: a new spec could otherwise have a freed one's address.
+        This object keeps the specs alive: otherwise a new spec could have the address of a freed
+        spec.
         """
         self._specs = specs
         self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
@@ -113,9 +114,9 @@ class CachedDenseStep:
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
         entries = zip(map(id, optimizer.state.values()), self._order, strict=True)
-        places = dict(entries) if created else {}
+        row_by_id = dict(entries) if created else {}
         for values, key in created:
-            fresh[places[id(values)]] |= 1 << keys.index(key)
+            fresh[row_by_id[id(values)]] |= 1 << keys.index(key)
         try:
             return self.run(optimizer)
         finally:
@@ -202,8 +203,8 @@ class CachedDenseStep:
         self._buffers.params[:] = params
         self._order = array("q", range(count))
         if owners.tobytes() != params.tobytes():
-            places = dict(zip(params, self._order, strict=True))
-            self._order = array("q", [places.get(owner, -1) for owner in owners])
+            index_by_id = dict(zip(params, self._order, strict=True))
+            self._order = array("q", [index_by_id.get(owner, -1) for owner in owners])
         self._request.order = self._order.buffer_info()[0]
         self._request.entries = len(self._order)
         return True
@@ -215,9 +216,9 @@ class CachedDenseStep:
         axes = (_AXES[state.shape] for state in self._kernel.shaped)
         self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
         if any(self._views):
-            places = (view.buffer_info()[0] if view else 0 for view in self._views)
-            self._view_places = array("q", places)
-            request.views = self._view_places.buffer_info()[0]
+            view_addresses = (view.buffer_info()[0] if view else 0 for view in self._views)
+            self._view_addresses = array("q", view_addresses)
+            request.views = self._view_addresses.buffer_info()[0]
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
             "lists": self._lists,

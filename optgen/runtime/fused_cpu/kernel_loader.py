@@ -21,8 +21,8 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import Lowered
 
-# Kernels, or the reasons why there are none. The keys: whether steps suspend, and the dtypes asked
-# for.
+# Kernels, or the reasons why there are none. The keys: whether steps suspend, and the bits of the
+# dtypes that the kernel was asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()  # the reasons why kernels could not be built
 

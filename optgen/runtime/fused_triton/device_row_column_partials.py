@@ -35,13 +35,13 @@ def add_lines(partials, sums, start, length, stride, count):
 def pick_largest_lines(partials, maxima, start, length, stride, count):
     """Pick the largest of `count` partial results of each of PART rows (or columns)."""
     lanes = start + tl.arange(0, PART)
-    most = tl.zeros((PARTS, PART), tl.float64)
+    largest = tl.zeros((PARTS, PART), tl.float64)
     for part in range(0, count, PARTS):
         parts = part + tl.arange(0, PARTS)[:, None]
         mask = (parts < count) & (lanes < length)[None, :]
-        more = tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
-        most = maximum(most, more)
-    result = tl.reduce(most, 0, larger).to(maxima.dtype.element_ty)
+        results = tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
+        largest = maximum(largest, results)
+    result = tl.reduce(largest, 0, larger).to(maxima.dtype.element_ty)
     tl.store(maxima + lanes, result, lanes < length)
 
 

@@ -52,8 +52,8 @@ def _patches() -> dict[str, Callable[..., Any]]:
             return handle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
         return cast(self, source, target)
 
-    def create_splat(self: Any, kind: Any, source: Any) -> Any:
-        block = splat(self, kind, source)
+    def create_splat(self: Any, block_type: Any, source: Any) -> Any:
+        block = splat(self, block_type, source)
         return handle(block.data.astype(bool), tl.int1) if source.data.dtype == bool else block
 
     return {"cast_impl": cast_impl, "create_splat": create_splat}

@@ -39,12 +39,14 @@ class LaunchPlan:
         self._batches = batches if staging is None else []  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
-        for number, batch in enumerate(batches):
+        for batch_index, batch in enumerate(batches):
             _move_scalars(rule, batch)
             for i, key in enumerate(_keys(rule, batch)):
-                subsets.setdefault(key, {}).setdefault(number, []).append(i)
+                subsets.setdefault(key, {}).setdefault(batch_index, []).append(i)
         self._buckets = [
-            self._bucket(key, [GroupSubset(n, tuple(which)) for n, which in each.items()], batches)
+            self._bucket(
+                key, [GroupSubset(n, tuple(indices)) for n, indices in each.items()], batches
+            )
             for key, each in subsets.items()
         ]
 
@@ -93,7 +95,7 @@ class LaunchPlan:
     def wide_updates(self, batch: Batch) -> Iterator[Update]:
         """Yield the update of every bucket; it waits where the rule reduces over parameters.
 
-        Gradients must be unscaled before the first update begins.
+        The caller must unscale the gradients before it runs the first update.
         """
         for bucket in self._buckets:
             yield self._wide_update(bucket, batch)
@@ -114,7 +116,7 @@ class LaunchPlan:
 
 
 def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
-    """Yield the tensor lists of a batch in a table's order, each after a flag: is it of scalars?"""
+    """Yield the tensor lists of a batch in a table's order, as pairs (holds scalars, tensors)."""
     yield False, batch.params
     yield False, batch.grads
     for state, tensors in zip(rule.states, batch.states, strict=True):
@@ -130,8 +132,8 @@ def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
 def _keys(rule: Rule, batch: Batch) -> Iterator[BucketKey]:
     """Yield the bucket key of every parameter of a batch."""
     lists = list(_tensor_lists(rule, batch))
-    streams = zip_longest(*(map(_dtype, tensors) for scalar, tensors in lists if not scalar))
-    scalars = zip(*(map(_dtype, tensors) for scalar, tensors in lists if scalar), strict=True)
+    streams = zip_longest(*(map(_dtype, tensors) for is_scalar, tensors in lists if not is_scalar))
+    scalars = zip(*(map(_dtype, tensors) for is_scalar, tensors in lists if is_scalar), strict=True)
     devices = (param.device for param in batch.params)
     return map(
         BucketKey, devices, streams, chain(scalars, repeat(())), repeat(batch.dispatch_key.facts)

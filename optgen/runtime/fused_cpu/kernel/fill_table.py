@@ -56,8 +56,8 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
     table.columns.append(columns)
     for stream, column in enumerate(columns):
         if column:
-            place = stream * len(table.elements) + first
-            table.address[place : place + count] = array("q", list(map(data_ptr, column)))
+            start = stream * len(table.elements) + first
+            table.address[start : start + count] = array("q", list(map(data_ptr, column)))
     table.types[first:last] = _codes(batch, columns)
     if "elements" not in batch.memo:
         batch.memo["elements"] = array("q", list(map(numel, batch.params)))
@@ -70,8 +70,8 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
         table.shape[SHAPE * first : SHAPE * last] = array("q", list(shapes))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh if batch.any_fresh else ()):
-        for place, fresh in enumerate(batch.fresh[key], first):
-            table.fresh[place] |= fresh << bit
+        for row, fresh in enumerate(batch.fresh[key], first):
+            table.fresh[row] |= fresh << bit
 
 
 def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) -> list[list[Tensor]]:
@@ -96,15 +96,15 @@ def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
     """
     dtypes = list(map(_dtype, columns[1]))
     common = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
-    known: array[int] | None = batch.memo.get(f"codes with {common}")
-    if known is None or common is None:
+    packed_codes: array[int] | None = batch.memo.get(f"codes with {common}")
+    if packed_codes is None or common is None:
         packed = [0] * len(dtypes)
         for stream, column in enumerate(columns):
             codes = {dtype: in_stream(code, stream) for dtype, code in STREAM_CODES.items()}
             if column:
                 packed = list(map(add, packed, map(codes.__getitem__, map(_dtype, column))))
-        known = batch.memo[f"codes with {common}"] = array("Q", packed)
-    return known
+        packed_codes = batch.memo[f"codes with {common}"] = array("Q", packed)
+    return packed_codes
 
 
 def check_states(kernel: KernelSignature, batches: Sequence[Batch]) -> None:

@@ -13,12 +13,12 @@ _LOCALS = re.compile(r'optgen_locals = "(.*)"')
 
 
 def excess(rule: Rule, source: str = "") -> str:
-    """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
+    """Return a short reason why a rule does not fit into a row of the table; "" if it fits.
 
     Operands and results of matrix ops are streams too; `source`, the rule's C++, names them.
     """
     if len(rule.fresh) > _FRESH:
-        return f"more than {_FRESH} states ask whether they are fresh"
+        return f"the rule calls `fresh` on more than {_FRESH} states"
     shaped, scalar = shaped_and_scalar(rule)
     states = len(shaped) + len(scalar)
     if states > _STATES:
