@@ -73,7 +73,7 @@ def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
 
 
 def _split_by_size(batch: Batch, indices: list[int]) -> Iterator[list[int]]:
-    """Split indices into lists: each of tensors with few elements in all, or of one large tensor."""
+    """Split indices into lists, each of a few small tensors or of one large tensor."""
     part, elements = list[int](), 0
     for index in indices:
         size = batch.params[index].numel()

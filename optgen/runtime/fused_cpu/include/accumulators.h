@@ -125,14 +125,14 @@ struct Accumulators {
     template <class Op>
     void reduce_in_tile(const Step& step, const Tile& tile, const C* x, C* to) const {
         const i64 n = tile.count(step.axes);
-        const i64 each = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
-        if (each == 1)
+        const i64 per_result = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
+        if (per_result == 1)
             for (i64 i = 0; i < n; ++i) to[i] = x[i]; // a copy, as the operand may change later
         else if (step.axes == COLUMN)
             reduce_columns<Op>(
                 x, tile.matrices, tile.rows / tile.matrices, tile.columns / tile.matrices, to,
                 double_scratch());
-        else reduce_rows<Op>(x, n, each, to);
+        else reduce_rows<Op>(x, n, per_result, to);
     }
 
     template <class Op>

@@ -35,7 +35,9 @@ class _Table(ctypes.Structure):
 class ShardsStruct(ctypes.Structure):
     """`Shards` of tensor_table.h. All zeros mean that a table has whole tensors only."""
 
-    _fields_ = [(name, c_void_p) for name in ("of", "rank_groups", "counts", "numbers", "step")]
+    _fields_ = [
+        (name, c_void_p) for name in ("by_tensor", "rank_groups", "counts", "numbers", "step")
+    ]
 
 
 class TableArrays:
