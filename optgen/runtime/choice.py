@@ -19,10 +19,13 @@ def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     """Return the lowering for a batch, and a short reason; cached until the options change."""
     group = batch.group
     key = (forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr")))
-    known = batch.memo.get("choice")
-    if known is None or known[0] != key:
-        known = batch.memo["choice"] = (key, _foreach_for_shards(batch, *_choose(optimizer, batch)))
-    return cast(tuple[str, str], known[1])
+    cached = batch.memo.get("choice")
+    if cached is None or cached[0] != key:
+        cached = batch.memo["choice"] = (
+            key,
+            _foreach_for_shards(batch, *_choose(optimizer, batch)),
+        )
+    return cast(tuple[str, str], cached[1])
 
 
 def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:

@@ -95,7 +95,14 @@ class Elementwise:
             )
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
         keys = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
-        batch = Batch(hypers, params, params, grads, states, [], [], {}, keys, [])
+        batch = Batch(
+            group=hypers,
+            members=params,
+            params=params,
+            grads=grads,
+            states=states,
+            dispatch_keys=keys,
+        )
         batch.split_into_parts()
         return batch
 

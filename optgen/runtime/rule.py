@@ -123,9 +123,7 @@ class Rule:
     scatter_adds: bool = False  # it only adds a multiple of a sparse gradient to the parameter
     dense_only: tuple[str, ...] = ()  # group values that forbid sparse gradients if true
     scalar_device: str = "cpu"  # of scalar states; "param": always on the parameter's device
-    tensor_hypers: tuple[str, ...] = (
-        "lr",
-    )  # if it is a tensor, the for-loop computes in its dtype
+    tensor_hypers: tuple[str, ...] = ("lr",)  # the for-loop computes in the dtype of such a tensor
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     widens: bool = False  # eager code computes in float32 or wider: the rule rounds or draws
     draws: bool = False  # it draws random numbers, which depend on the positions of elements
@@ -137,7 +135,7 @@ class Rule:
     ranked: bool = False  # it has matrices of the rank, which is a group value
     wide: bool = False  # it reduces over several parameters, which take each step together
     zero_grad: bool = False  # a step leaves the gradients at zero
-    skip_count: str = ""  # the state that counts skipped steps: those with a gradient not finite
+    skip_count: str = ""  # the state that counts steps skipped because a gradient is not finite
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults

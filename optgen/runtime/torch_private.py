@@ -178,12 +178,12 @@ _DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _plain_classes: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}
 
 
-def is_plain_class(kind: type[Any]) -> bool:
+def is_plain_class(tensor_class: type[Any]) -> bool:
     """Tell whether a tensor class overrides no operation, so that its tensors are plain memory."""
-    known = _plain_classes.get(kind)
-    if known is None:
-        known = _plain_classes[kind] = (
-            getattr(kind, "__torch_function__", None) is _DISABLED_FUNCTION
-            and getattr(kind, "__torch_dispatch__", None) is _DISABLED_DISPATCH
+    is_plain = _plain_classes.get(tensor_class)
+    if is_plain is None:
+        is_plain = _plain_classes[tensor_class] = (
+            getattr(tensor_class, "__torch_function__", None) is _DISABLED_FUNCTION
+            and getattr(tensor_class, "__torch_dispatch__", None) is _DISABLED_DISPATCH
         )
-    return known
+    return is_plain

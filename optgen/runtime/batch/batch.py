@@ -39,12 +39,16 @@ class Batch:
     members: list[Tensor]  # the parameters: the keys of the optimizer's state
     params: list[Tensor]  # real, local views of `members`, in the shape of the group's view
     grads: list[Tensor]
-    states: list[list[Tensor]]  # one list per state of the rule; empty where the state is absent
-    steps: list[Any]  # empty if the rule does not count steps
-    dicts: list[dict[str, Any]]  # the members' states; empty if they have none
-    fresh: dict[str, list[bool]]  # per fresh state of the rule: whether this step created it
-    dispatch_keys: list[DispatchKey]
-    types: list[list[Any]]  # classes, dtypes, sizes of members and states; empty in a part
+    # One list per state of the rule; empty where the state is absent.
+    states: list[list[Tensor]] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)  # empty if the rule does not count steps
+    # The members' states; empty if they have none.
+    dicts: list[dict[str, Any]] = field(default_factory=list)
+    # Per fresh state of the rule: whether this step created it.
+    fresh: dict[str, list[bool]] = field(default_factory=dict)
+    dispatch_keys: list[DispatchKey] = field(default_factory=list)
+    # Classes, dtypes and sizes of members and states; empty in a part.
+    types: list[list[Any]] = field(default_factory=list)
     real: bool = True  # lowerings take members and states themselves, not real or local views
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
@@ -145,7 +149,11 @@ class Batch:
             indices_by_key.setdefault(key, []).append(index)
         self.parts = [
             Batch(
-                *({}, [], [], [], [], [], [], {}, [key] * len(indices), []),
+                group={},
+                members=[],
+                params=[],
+                grads=[],
+                dispatch_keys=[key] * len(indices),
                 indices=indices,
                 group_id=self.group_id,
             )

@@ -162,14 +162,14 @@ def _shape_error(
     state: State, values: Tensor, param: Tensor, wanted: list[int], rank: int, viewed: bool
 ) -> RuntimeError:
     """Return the error about a state whose shape does not fit its parameter."""
-    found, shape = tuple(values.shape), tuple(param.shape)
+    actual, shape = tuple(values.shape), tuple(param.shape)
     if state.is_ranked:
         return RuntimeError(
-            f"{state.key} has the shape {found}, but rank={rank} and the shape {shape} of its "
+            f"{state.key} has the shape {actual}, but rank={rank} and the shape {shape} of its "
             f"parameter ask for {tuple(wanted)}" + (_OTHER_VIEW if viewed else _OTHER_RANK)
         )
     return RuntimeError(
-        f"{state.key} has the shape {found}, but its parameter {shape}: a state belongs to a "
+        f"{state.key} has the shape {actual}, but its parameter {shape}: a state belongs to a "
         "parameter of one shape" + (_OTHER_VIEW if viewed else "")
     )
 

@@ -28,7 +28,7 @@ class DispatchKey(NamedTuple):
     occurrence: int = 0  # how many earlier entries of the group are the same parameter
     facts: tuple[bool, ...] = ()  # the values of the rule's shape predicates
     sharding: Sharding | None = None  # only where the rule needs whole parameters
-    input_flags: tuple[tuple[str, bool], ...] = ()  # per optional input: flag, and if it is there
+    input_flags: tuple[tuple[str, bool], ...] = ()  # for each optional input: flag, and its value
 
 
 @cache

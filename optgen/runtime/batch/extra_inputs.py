@@ -71,8 +71,8 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} is sparse: extra inputs are dense")
     if is_dtensor(type(param)) != is_dtensor(type(tensor)):
-        kinds = "a DTensor", "no DTensor"
-        here, there = kinds if is_dtensor(type(tensor)) else kinds[::-1]
+        nouns = "a DTensor", "no DTensor"
+        here, there = nouns if is_dtensor(type(tensor)) else nouns[::-1]
         raise TypeError(f"{name} is {here}, but its parameter is {there}")
     if is_dtensor(type(param)) and _SHARDING(param) != _SHARDING(tensor):
         raise ValueError(f"{name} is not sharded as its parameter is: redistribute it first")

@@ -38,7 +38,7 @@ class OriginalParams(NamedTuple):
 
 
 def original_params(group: Mapping[str, Any]) -> OriginalParams:
-    """Describe the parameters of a group, in which the user's own parameters still are."""
+    """Describe the parameters of a group before any engine has exchanged them."""
     return OriginalParams({id(param): param.dim() for param in group["params"]})
 
 

@@ -57,13 +57,13 @@ def make_batch(
     members: list[Tensor],
     grads: Gradients,
     states: States,
-    known: Batch | None = None,
+    previous: Batch | None = None,
     inputs: Inputs = MappingProxyType({}),
 ) -> Batch:
     """Make the batch of parameters and gradients, with the states that exist.
 
     Args:
-        known: the group's batch of the last step; it is reused in part if all types are equal.
+        previous: the group's batch of the last step; it is reused in part if all types are equal.
         inputs: the extra inputs of this step.
     """
     rule, view = optimizer.rule, seen_view(optimizer.rule, group)
@@ -76,8 +76,8 @@ def make_batch(
     extra = input_columns(rule, inputs, members) if rule.inputs else {}
     types += [shapes, [] if view is None else [view], [rule.rank(group)]]
     types += [list(map(type, _present(column))) for column in extra.values()]
-    same_types = known is not None and known.types == types
-    real = known.real if known and same_types else _are_real(types)
+    same_types = previous is not None and previous.types == types
+    real = previous.real if previous and same_types else _are_real(types)
     if rule.group_states:
         raw = raw | group_state_columns(rule, group, members)
     columns = [(extra if state.given else raw).get(state.key, []) for state in rule.states]
@@ -101,16 +101,16 @@ def make_batch(
         check_for_whole_params(optimizer, members)
         batch.viewed = seen
         view_tensors(rule, batch)
-    _set_dispatch_keys(rule, batch, known if same_types else None, extra)
+    _set_dispatch_keys(rule, batch, previous if same_types else None, extra)
     return batch
 
 
 def _set_dispatch_keys(
-    rule: Rule, batch: Batch, known: Batch | None, extra: dict[str, list[Any]]
+    rule: Rule, batch: Batch, previous: Batch | None, extra: dict[str, list[Any]]
 ) -> None:
-    """Set the dispatch keys of a batch, and its parts; `known` is a batch of the same types."""
-    if known and batch.ordinary and known.ordinary and not (rule.facts or extra):
-        batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
+    """Set the dispatch keys of a batch, and its parts; `previous` is a batch of the same types."""
+    if previous and batch.ordinary and previous.ordinary and not (rule.facts or extra):
+        batch.dispatch_keys = previous.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(

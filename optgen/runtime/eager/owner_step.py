@@ -177,9 +177,9 @@ class _Replicated:
         return Partial(self.stacked, tuple(axis.group for axis in self.layout.axes))
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
-        known = self.stacked if self.layout.axes else self.shards
+        whole = self.stacked if self.layout.axes else self.shards
         dtype = self.shards[0].dtype
-        return [known[index].to(dtype, copy=True) for index in self.leader.owned]
+        return [whole[index].to(dtype, copy=True) for index in self.leader.owned]
 
     def scatter_request(self, results: list[Tensor]) -> Partial:
         if not self.layout.written:

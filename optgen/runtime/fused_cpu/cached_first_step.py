@@ -64,7 +64,8 @@ def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
     params = group["params"]
     examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]
     members = list(compress(params, dtype_codes))
-    return Batch(group, members, examples, [each.grad for each in examples], [], [], [], {}, [], [])
+    grads = [each.grad for each in examples]
+    return Batch(group=group, members=members, params=examples, grads=grads)
 
 
 def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:

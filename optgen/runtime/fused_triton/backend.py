@@ -28,9 +28,8 @@ from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing
 
-_MAX_KEPT_PLANS = (
-    4  # plans kept for a function: four averaged models can take turns without a new table
-)
+# Plans kept for a function: four averaged models can take turns without a new table.
+_MAX_KEPT_PLANS = 4
 
 
 class FusedTritonBackend:

@@ -13,7 +13,7 @@ TAIL = 256
 """Elements per iteration of a block that is short, or whose streams are not aligned."""
 
 TAIL_WITH_CODES = 512
-"""TAIL, if a stream has codes of 8 bits: at least the elements that share a scale."""
+"""TAIL for streams with codes of 8 bits: the largest number of elements that share a scale."""
 
 
 def options(

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Numbers of matrices, rows and columns of a block; a block never splits several matrices."""
+    """Numbers of matrices, rows and columns of a block; only a block of one matrix may split it."""
 
     matrices: int
     rows: int

@@ -41,11 +41,11 @@ def scalars_to_tensors(optimizer: Optimized) -> None:
     """Convert Python numbers to tensors: step counts and scalar states of old checkpoints."""
     rule = optimizer.rule
     scalars = [state for state in rule.states if state.shape == "scalar"]
-    dtypes_and_places = {state.key: (dtype_of(state), state.on_device) for state in scalars}
+    scalar_types = {state.key: (dtype_of(state), state.on_device) for state in scalars}
     if rule.step == "tensor":
-        dtypes_and_places["step"] = (None, False)
+        scalar_types["step"] = (None, False)
     for group, param, values in _members(optimizer):
-        for key, (dtype, on_device) in dtypes_and_places.items():
+        for key, (dtype, on_device) in scalar_types.items():
             if key in values and not isinstance(values[key], Tensor):
                 number = float(values[key])
                 values[key] = as_scalar(number, rule, group, param, dtype, on_device)

@@ -106,10 +106,10 @@ def sharding_of(tensor: Tensor) -> Sharding | None:
 
 def _sizes(mesh: Any) -> tuple[int, ...]:
     """Return the sizes of a mesh's dimensions, from a cache."""
-    known = _mesh_sizes.get(mesh)
-    if known is None:
-        known = _mesh_sizes[mesh] = tuple(map(mesh.size, range(mesh.ndim)))
-    return known
+    sizes = _mesh_sizes.get(mesh)
+    if sizes is None:
+        sizes = _mesh_sizes[mesh] = tuple(map(mesh.size, range(mesh.ndim)))
+    return sizes
 
 
 def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:

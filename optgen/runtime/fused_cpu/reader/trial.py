@@ -86,7 +86,10 @@ def main() -> int:
 
 
 def _equals_torch(ours: Any, theirs: Any, **arguments: Any) -> bool:
-    """Compare steps of readable and of other tensors; tell whether the reader read the readable."""
+    """Compare steps with torch's, on tensors that the reader can read, and on other tensors.
+
+    Tell whether the reader has read the readable tensors.
+    """
     readable = list(_tensors())
     unreadable = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
     cached, _ = (_steps(ours, theirs, tensors, arguments) for tensors in (readable, unreadable))
