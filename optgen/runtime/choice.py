@@ -36,6 +36,7 @@ def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, 
 
 
 def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+    """Return the lowering for a batch, and a short reason, before shards are considered."""
     group, rule, forced_lowering = batch.group, optimizer.rule, forced()
     if forced_lowering is not None:
         if reason := why_not(optimizer, batch, forced_lowering):
@@ -78,6 +79,7 @@ def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
 
 
 def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+    """Return the fused lowering that `fused=True` asks for; raise if it cannot take the batch."""
     device = batch.dispatch_key.device
     lowering = FUSED.get(device)
     reason = why_not(optimizer, batch, lowering) if lowering else f"no kernel for {device} tensors"
@@ -89,6 +91,7 @@ def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
 
 
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
+    """Return for-loop or foreach, whichever is faster for a batch, and the reason."""
     if isinstance(batch.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
         return "forloop", reason  # the for-loop computes in the dtype of lr, as torch does
     are_small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14

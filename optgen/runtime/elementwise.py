@@ -55,6 +55,7 @@ class Elementwise:
         return partial(self._update_all, chosen)
 
     def _update_all(self, chosen: Sequence[tuple[str, Batch]]) -> None:
+        """Update batches through their lowerings, with gradients disabled."""
         enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
@@ -107,6 +108,7 @@ class Elementwise:
         return batch
 
     def _update(self, lowering: str, batch: Batch) -> None:
+        """Update a batch through a lowering; keep the cached call for the next time."""
         states, length = batch.states, len(batch.params)  # the backend may empty the batch
         cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:

@@ -121,6 +121,7 @@ class _Form:
             _return_state(values, lists, index)
 
     def _hypers(self, arguments: Arguments) -> Iterator[tuple[str, Any]]:
+        """Yield the keys and values of the hyperparameters that have arguments."""
         for key in self.optimizer_class.rule.hypers:
             name = self.named.get(key, key)
             if not isinstance(name, str):
@@ -129,6 +130,7 @@ class _Form:
                 yield key, arguments[name]
 
     def _check(self, group: dict[str, Any], lists: Mapping[str, list[Any]]) -> None:
+        """Raise a ValueError for a list of states without an entry for each parameter."""
         for state in self.optimizer_class.rule.states:
             count = len(lists[state.key])
             if count != len(group["params"]) and (count or state.present(group)):

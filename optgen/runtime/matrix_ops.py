@@ -37,6 +37,7 @@ def orthogonalize(
 def _newton_schulz(
     batch: Tensor, coefficients: Sequence[float], steps: float, eps: float
 ) -> Tensor:
+    """Run the iterations on matrices in the last two axes, transposed if they are tall."""
     shape = batch.shape
     x = batch.flatten(0, -3)
     tall = x.size(-2) > x.size(-1)

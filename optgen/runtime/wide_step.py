@@ -43,6 +43,7 @@ def prepare(
 
 
 def _check_listed_once(optimizer: Optimized, batch: Batch) -> None:
+    """Raise an error for a parameter that is listed twice."""
     if batch.dispatch_key.occurrence:
         raise RuntimeError(
             f"{type(optimizer).__name__} reduces over parameters, and a parameter is listed twice: "

@@ -93,6 +93,7 @@ def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> boo
 
 
 def _check_shape(param: Tensor, grad: Tensor) -> None:
+    """Raise an error for a gradient whose shape is not that of its parameter."""
     pair = (2,) if grad.is_complex() else ()  # only a sparse gradient is still complex here
     if param.shape != (*grad.shape, *pair):
         raise RuntimeError(

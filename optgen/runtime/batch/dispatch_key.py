@@ -70,6 +70,7 @@ def dispatch_keys(
 def _keys_one_by_one(
     members: list[Tensor], params: list[Tensor], grads: list[Tensor]
 ) -> list[DispatchKey]:
+    """Return the dispatch keys of tensors that may be sparse, of a subclass, or listed twice."""
     occurrences: dict[int, int] = {}
     keys = []
     for member, param, grad in zip(members, params, grads, strict=True):

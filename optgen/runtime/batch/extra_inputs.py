@@ -39,6 +39,7 @@ def checked_inputs(groups: Sequence[Group], arguments: Mapping[str, Any]) -> Inp
 
 
 def _by_param(name: str, params: Sequence[Tensor], value: Any) -> dict[int, Tensor]:
+    """Check one argument of `step`; return its tensors by the identity of the parameter."""
     if isinstance(value, Tensor):
         raise TypeError(f"{name} is a list with a tensor or None per parameter, not a tensor")
     if not isinstance(value, Iterable):

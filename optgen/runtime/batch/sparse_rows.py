@@ -84,6 +84,7 @@ def _gather(tensors: list[Tensor], indices: list[RowIndices]) -> list[Tensor]:
 
 
 def _scatter(tensors: list[Tensor], rows: list[Tensor], indices: list[RowIndices]) -> None:
+    """Write updated rows to their indices in each tensor."""
     for tensor, updated, index in zip(tensors, rows, indices, strict=False):
         if len(index) == 1:
             tensor.index_copy_(0, index[0], updated)

@@ -44,6 +44,7 @@ def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> N
 
 
 def _check_group(optimizer: Stepping, index: int, group: Group, must_fit: bool = True) -> None:
+    """Check one group's view; raise a ValueError that names the group."""
     rule, view, params = optimizer.rule, asked_view(group), group["params"]
     try:
         check_form(view)

@@ -51,6 +51,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Sync a file or a folder to the disk, if the file system can."""
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(descriptor)

@@ -67,6 +67,7 @@ def _layout(
     matrix_axes: Callable[[int], Axes],
     written: bool,
 ) -> Layout:
+    """Return the layout of a state that parameters of this shape have."""
     if state.shape == "scalar":
         return Layout((), (), True, written)
     shape = tuple(state.shape_for(whole, rank))

@@ -37,6 +37,7 @@ def all_max(number: Any, count: int = 1) -> WideReduction:
 def _request(
     number: Any, count: int, over: Literal["group", "all"], *, largest: bool
 ) -> WideReduction:
+    """Return the request for a reduction, with an answer in the form of `number`."""
     if isinstance(number, TensorList):
         numbers = torch.cat([each.reshape(1).double() for each in number.tensors])
         return WideReduction(numbers, over, largest, lambda result: _each_like(number, result))

@@ -174,6 +174,7 @@ class CachedDenseStep:
         return True
 
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
+        """Update a group's hyperparameters; return False if the step must gather its tensors."""
         # If a learning rate has become a tensor, the step may have to compute in its dtype.
         last = self._values[index].hypers
         if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, last)):

@@ -50,6 +50,7 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
 def _all_are_taken(
     optimizer: Stepping, batches: Sequence[Batch], takes: Callable[[Batch], bool]
 ) -> bool:
+    """Tell whether the C++ lowering takes all these batches."""
     context = optimizer._context
     # `load_kernel` reads these batches, so that one library is built for all of them.
     context.batches = {id(batch.group): batch for batch in batches}
@@ -60,6 +61,7 @@ def _all_are_taken(
 
 
 def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
+    """Return the batch of a group, without states, from its parameters' dtype codes."""
     flat_partitions.check(optimizer, group, optimizer._context.original_params)
     params = group["params"]
     examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]

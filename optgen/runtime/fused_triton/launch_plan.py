@@ -51,6 +51,7 @@ class LaunchPlan:
         ]
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
+        """Make the bucket of the tensors that share a key."""
         rule = self._rule
         hypers = self._hypers.get(key.device)
         if hypers is None:

@@ -106,6 +106,7 @@ def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]
 
 
 def _wrapped(values: Any, declared: set[str]) -> Any:
+    """Return a parameter's state with the values under declared keys wrapped."""
     if not isinstance(values, dict):
         return values
     return {

@@ -84,6 +84,7 @@ _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of sin
 def _create_counts(
     rule: Rule, group: Group, params: list[Tensor], dicts: list[dict[str, Any]]
 ) -> None:
+    """Create the step counts of parameters that have none."""
     if rule.step == "int":
         for values in dicts:
             values.setdefault("step", 0)

@@ -48,6 +48,7 @@ def fill_table(
 
 
 def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs | None) -> None:
+    """Enter the tensors of one batch into the table, from row `first` on."""
     kernel, count = table.kernel, len(batch.params)
     last = first + count
     columns = _columns(kernel, batch, copied)

@@ -87,6 +87,7 @@ def _build_once(command: list[str], source: str, path: Path) -> Path:
 
 
 def _build(command: list[str], source: str, path: Path) -> Path:
+    """Build a library, and move it and its checksum into place."""
     _remove_abandoned(path.parent)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as name:
         folder = Path(name)
