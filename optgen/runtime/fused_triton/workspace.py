@@ -78,9 +78,9 @@ class Workspace:
         self._spec, self._staging, self._blocks = spec, staging, blocks
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
-        # Options of launches that finish numbers, and of those that finish rows and columns:
-        self.numbers = {"num_warps": 4} | compiled
-        self.lines = _finish_options(tiles) | {"num_warps": 16} | compiled
+        # Options of launches that finish numbers, and of launches that finish rows and columns:
+        self.number_options = {"num_warps": 4} | compiled
+        self.line_options = _finish_options(tiles) | {"num_warps": 16} | compiled
         value_dtype = dtype if dtype == torch.float64 else torch.float32
         indices = range(len(params))
         sizes = [(self._sweep_partials(i), spec.parts * self._group_count(i)) for i in indices]
