@@ -348,7 +348,12 @@ def update(bucket: Bucket) -> Update:
         **bucket.options,
     )
     dadapt_adam_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.number_options
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     work.scalars[:, 19] = yield all_sum(work.scalars[:, 17])
     dadapt_adam_finish2[(bucket.tensors,)](

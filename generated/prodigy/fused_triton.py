@@ -446,7 +446,12 @@ def update(bucket: Bucket) -> Update:
         **bucket.options,
     )
     prodigy_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.number_options
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     work.scalars[:, 24] = yield all_sum(work.scalars[:, 22])
     prodigy_finish2[(bucket.tensors,)](
