@@ -21,7 +21,7 @@ _dtype = attrgetter("dtype")
 class ViewCopy(NamedTuple):
     """A copy in the shape of a group's view, which a lowering updates instead of the original."""
 
-    index: int  # of the tensor's parameter in the whole batch
+    param_index: int  # of the tensor's parameter in the whole batch
     original: Tensor
     copy: Tensor
     is_gradient: bool = False
@@ -188,7 +188,7 @@ class Batch:
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
         part.viewed = pick(self.viewed)
         kept = set(indices) if self.view_copies else ()
-        part.view_copies = [each for each in self.view_copies if each.index in kept]
+        part.view_copies = [each for each in self.view_copies if each.param_index in kept]
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
         part._noncontiguous = part._grad_dtypes = None
 
