@@ -24,7 +24,7 @@ from optgen.runtime.choice import why_not
 from optgen.runtime.forced_lowering import forced
 from optgen.runtime.list_function_checks import UnfitError, obstacle
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import all_plain, reals
+from optgen.runtime.tensors.real_views import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
 
 _shape = attrgetter("shape")
@@ -88,7 +88,7 @@ class Elementwise:
             raise TypeError(f"{self.rule.name} takes tensors, but lists hold a {min(classes)}")
         if reason := obstacle(lists):
             raise UnfitError(f"{self.rule.name} {reason}")
-        params, grads, *states = map(reals, lists, self.written)
+        params, grads, *states = map(real_local_views, lists, self.written)
         shapes = list(map(_shape, params))
         if any(list(map(_shape, each)) != shapes for each in (grads, *states)):
             raise ValueError(

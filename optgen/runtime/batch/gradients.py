@@ -11,7 +11,7 @@ from torch import Tensor
 from optgen.runtime.batch import gradient_checks
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.tensors.group_view import asked_view
-from optgen.runtime.tensors.real_views import all_plain, reals
+from optgen.runtime.tensors.real_views import all_plain, real_local_views
 
 _layout = attrgetter("layout")
 
@@ -66,7 +66,7 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     if asked_view(group) is not None:
         gradient_checks.check_dense(group, grads)
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
-        views = reals(grads)
+        views = real_local_views(grads)
         return Gradients(views, all_plain(views))
     needs_dense = any(not state.rows and state.present(group) for state in rule.states)
     checked = []
@@ -75,4 +75,4 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
             gradient_checks.check(optimizer, group, grad)
         becomes_dense = grad.is_sparse and (needs_dense or grad.sparse_dim() == 0)
         checked.append(grad.to_dense() if becomes_dense else grad)
-    return Gradients(reals(checked), False)
+    return Gradients(real_local_views(checked), False)

@@ -22,7 +22,7 @@ from optgen.runtime.state.create import state_keys
 from optgen.runtime.state.scalars import counts_as_tensors
 from optgen.runtime.tensors.dtensor import dtensor_specs
 from optgen.runtime.tensors.group_view import seen_params, seen_view
-from optgen.runtime.tensors.real_views import reals
+from optgen.runtime.tensors.real_views import real_local_views
 from optgen.runtime.torch_private import is_plain_class, numel
 
 _dtype = attrgetter("dtype")
@@ -69,23 +69,23 @@ def make_batch(
     rule, view = optimizer.rule, seen_view(optimizer.rule, group)
     seen = seen_params(rule, group, members)
     keys = state_keys(rule, group)
-    step_key = [] if rule.step is None else ["step"]
-    dicts, unique = states.of(members) if keys or step_key else ([], False)
+    step_keys = [] if rule.step is None else ["step"]
+    dicts, unique = states.of(members) if keys or step_keys else ([], False)
     shapes = list(map(_shape, members))
-    raw, types = _fetch_states(rule, keys, step_key, members, seen, dicts)
-    extra = input_columns(rule, inputs, members) if rule.inputs else {}
+    raw, types = _fetch_states(rule, keys, step_keys, members, seen, dicts)
+    extra_columns = input_columns(rule, inputs, members) if rule.inputs else {}
     types += [shapes, [] if view is None else [view], [rule.rank(group)]]
-    types += [list(map(type, _present(column))) for column in extra.values()]
+    types += [list(map(type, _present(column))) for column in extra_columns.values()]
     same_types = previous is not None and previous.types == types
     real = previous.real if previous and same_types else _are_real(types)
     if rule.group_states:
         raw = raw | group_state_columns(rule, group, members)
-    columns = [(extra if state.given else raw).get(state.key, []) for state in rule.states]
+    columns = [(extra_columns if state.given else raw).get(state.key, []) for state in rule.states]
     batch = Batch(
         group=group,
         group_id=id(group),
         members=members,
-        params=list(members) if real else reals(members, written=True),
+        params=list(members) if real else real_local_views(members, written=True),
         grads=grads.tensors,
         states=columns if real else [_real_views(column) for column in columns],
         steps=counts_as_tensors(dicts) if rule.step == "int" and raw else raw.get("step", []),
@@ -101,23 +101,23 @@ def make_batch(
         check_for_whole_params(optimizer, members)
         batch.viewed = seen
         view_tensors(rule, batch)
-    _set_dispatch_keys(rule, batch, previous if same_types else None, extra)
+    _set_dispatch_keys(rule, batch, previous if same_types else None, extra_columns)
     return batch
 
 
 def _set_dispatch_keys(
-    rule: Rule, batch: Batch, previous: Batch | None, extra: dict[str, list[Any]]
+    rule: Rule, batch: Batch, previous: Batch | None, extra_columns: dict[str, list[Any]]
 ) -> None:
     """Set the dispatch keys of a batch, and its parts; `previous` is a batch of the same types."""
-    if previous and batch.ordinary and previous.ordinary and not (rule.facts or extra):
+    if previous and batch.ordinary and previous.ordinary and not (rule.facts or extra_columns):
         batch.dispatch_keys = previous.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
             rule, members, params, grads, batch.ordinary, batch.seen
         )
-        if extra:
-            all_flags = flags_of_inputs(rule, extra, len(members))
+        if extra_columns:
+            all_flags = flags_of_inputs(rule, extra_columns, len(members))
             pairs = zip(batch.dispatch_keys, all_flags, strict=True)
             batch.dispatch_keys = [key._replace(input_flags=flags) for key, flags in pairs]
         batch.split_into_parts()
@@ -126,17 +126,17 @@ def _set_dispatch_keys(
 def _fetch_states(
     rule: Rule,
     keys: list[str],
-    step_key: list[str],
+    step_keys: list[str],
     members: list[Tensor],
     seen: list[Tensor],
     dicts: list[dict[str, Any]],
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
     """Return the states and step counts by key, and the types; no states if any is missing."""
     try:
-        raw = {key: [values[key] for values in dicts] for key in step_key}
+        raw = {key: [values[key] for values in dicts] for key in step_keys}
         raw |= _columns(rule, keys, seen, dicts)
         present = raw if not rule.facts else {key: _present(column) for key, column in raw.items()}
-        tensor_keys = [*keys, *(step_key if rule.step == "tensor" else [])]
+        tensor_keys = [*keys, *(step_keys if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(present.__getitem__, tensor_keys)])
         types += [list(map(numel, present[key])) for key in tensor_keys]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
@@ -171,7 +171,7 @@ def _present(column: list[Any]) -> list[Any]:
 
 def _real_views(column: list[Any]) -> list[Any]:
     """Return states as a lowering sees them; None stays None."""
-    views = iter(reals(_present(column), written=True))
+    views = iter(real_local_views(_present(column), written=True))
     return [None if value is None else next(views) for value in column]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import reals
+from optgen.runtime.tensors.real_views import real_local_views
 
 RowIndices = tuple[Tensor, ...]  # for each sparse dimension, the touched indices
 
@@ -61,7 +61,7 @@ def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
         _gather(tensors, indices) if state.shape in ("like", "row") else tensors
         for state, tensors in zip(rule.states, batch.states, strict=True)
     ]
-    values = reals([grad.values() for grad in grads])
+    values = real_local_views([grad.values() for grad in grads])
     params = _gather(batch.params, indices)
     rows = replace(
         batch,

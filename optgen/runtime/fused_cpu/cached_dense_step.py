@@ -3,7 +3,7 @@
 No address is remembered, so no address can be out of date. In every step the reader finds the
 parameters in the groups' lists, then their gradients, and their states in the optimizer's state. It
 reads addresses, dtypes and layouts from these tensors. The reader gives up if it cannot read a
-tensor, or if the step may need another lowering: for example if a parameter comes twice, or has a
+tensor, or if the step may need another lowering: for example if a parameter is listed twice, or has a
 dtype that no parameter of its group had before.
 """
 
@@ -195,7 +195,7 @@ class CachedDenseStep:
     def _note_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
         """Note the parameters, and which parameter each entry of the optimizer's state belongs to.
 
-        Return False if a parameter comes twice, or if the number of parameters has changed.
+        Return False if a parameter is listed twice, or if the number of parameters has changed.
         """
         params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
         count, owners = len(params), array("q", map(id, state))

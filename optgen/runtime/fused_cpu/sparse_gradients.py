@@ -28,7 +28,7 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.tensors.layout import is_row_major
-from optgen.runtime.tensors.real_views import reals
+from optgen.runtime.tensors.real_views import real_local_views
 
 _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
 
@@ -82,7 +82,7 @@ def prepare(
     values = [[_contiguous(grad._values()) for grad in batch.grads] for batch in batches]
     indices = [grad._indices().contiguous() for grad in grads]
     dense = [
-        replace(batch, grads=reals(column), _grad_dtypes=None)
+        replace(batch, grads=real_local_views(column), _grad_dtypes=None)
         for batch, column in zip(batches, values, strict=True)
     ]
     table, _ = fill_table(kernel, dense, scaled=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice
 from math import prod
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -27,8 +27,6 @@ from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 from optgen.runtime.fused_triton.workspace import Workspace, WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.layout import copy_like
-
-_dtype = attrgetter("dtype")
 
 Arguments = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
