@@ -68,22 +68,22 @@ class OwnerStep:
         lists = in_one_dtype(self.rule, list(columns), self.seen)
         tensors = lists.columns[: len(self.layouts)]
         counts = [column for column in lists.columns[len(self.layouts) :] if column]
-        first = _Matrices(tensors[0], self.layouts[0])
-        exchanges: list[_Exchange] = [first]
+        params = _Matrices(tensors[0], self.layouts[0])
+        exchanges: list[_Exchange] = [params]
         for column, layout in zip(tensors[1:], self.layouts[1:], strict=True):
             if not column:
                 exchanges.append(_NoTensors())
             elif layout.is_replicated:
-                exchanges.append(_Replicated(column, layout, first.gather))
+                exchanges.append(_Replicated(column, layout, params.gather))
             else:
-                exchanges.append(_Matrices(column, layout, first.gather))
+                exchanges.append(_Matrices(column, layout, params.gather))
         answers = yield [each.gather_request() for each in exchanges]
         whole = [each.whole(answer) for each, answer in zip(exchanges, answers, strict=True)]
-        if first.gather.owned:
-            yield from self._call([*whole, *counts], first.gather)
+        if params.gather.owned:
+            yield from self._call([*whole, *counts], params.gather)
         elif self.rule.wide:
-            stand_in = map(_stand_in, tensors, self.layouts)
-            yield from self._call([*stand_in, *counts], first.gather)
+            stand_ins = map(_stand_in, tensors, self.layouts)
+            yield from self._call([*stand_ins, *counts], params.gather)
         elif counts:
             advance(*counts)
         answers = yield [each.scatter_request(w) for each, w in zip(exchanges, whole, strict=True)]
@@ -98,7 +98,7 @@ class OwnerStep:
             yield from _completed(requests, leader)
 
     def _part_size(self, columns: Columns) -> int:
-        """Return how many parameters go at once; all ranks find the same number."""
+        """Return how many parameters a part has; all ranks find the same number."""
         pairs = [(column[0], x) for column, x in zip(columns, self.layouts, strict=False) if column]
         if self.rule.wide:  # the function must not divide its lists: it would ask more than once
             widest = max((tensor for tensor, _ in pairs), key=lambda tensor: tensor.itemsize)
@@ -195,7 +195,7 @@ class _Replicated:
                 shard.copy_(own_shard(whole, self.layout.axes))
 
     def _unknown(self) -> Tensor:
-        """Return unknown numbers for all whole tensors, on the device of the collectives."""
+        """Return whole tensors, stacked, of which no element is known yet."""
         shape = (len(self.shards), *self.layout.shape)
         device = self.leader.shards[0].device
         return torch.full(shape, _UNKNOWN, dtype=torch.float64, device=device)

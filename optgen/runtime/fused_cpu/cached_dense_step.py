@@ -3,8 +3,8 @@
 No address is remembered, so no address can be out of date. In every step the reader finds the
 parameters in the groups' lists, then their gradients, and their states in the optimizer's state. It
 reads addresses, dtypes and layouts from these tensors. The reader gives up if it cannot read a
-tensor, or if the step may need another lowering: for example if a parameter is listed twice, or has a
-dtype that no parameter of its group had before.
+tensor, or if the step may need another lowering: for example if a parameter is listed twice, or has
+a dtype that no parameter of its group had before.
 """
 
 import ctypes

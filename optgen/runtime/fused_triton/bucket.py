@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import exact, options
+from optgen.runtime.fused_triton.launch_options import compiler_options, options
 from optgen.runtime.fused_triton.table import StagingBuffers, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
@@ -117,7 +117,7 @@ class Bucket:
         shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
         self.options = options(self.key.dtypes, amd, tiles)
-        self.prologue_options = {"num_warps": 1} | exact(amd)
+        self.prologue_options = {"num_warps": 1} | compiler_options(amd)
         counts = self._counts(streams[0], shapes)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
@@ -133,8 +133,8 @@ class Bucket:
         self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
         self._workspace = None
         if spec is not None:
-            compiled = exact(amd)
-            self._workspace = Workspace(spec, streams[0], tiles, counts, compiled, staging)
+            compile_options = compiler_options(amd)
+            self._workspace = Workspace(spec, streams[0], tiles, counts, compile_options, staging)
 
     @property
     def workspace(self) -> Workspace:

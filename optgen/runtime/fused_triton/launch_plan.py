@@ -94,7 +94,7 @@ class LaunchPlan:
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
 
     def wide_updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield the update of every bucket; it waits where the rule reduces over parameters.
+        """Yield an update for each bucket, which waits where the rule reduces over parameters.
 
         The caller must unscale the gradients before it runs the first update.
         """

@@ -71,7 +71,7 @@ class Workspace:
         params: Sequence[Tensor],
         tiles: Sequence[Tile],
         blocks: Sequence[int],
-        compiled: dict[str, Any],
+        compile_options: dict[str, Any],
         staging: StagingBuffers | None,
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
@@ -79,8 +79,8 @@ class Workspace:
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
         # Options of launches that finish numbers, and of launches that finish rows and columns:
-        self.number_options = {"num_warps": 4} | compiled
-        self.line_options = _finish_options(tiles) | {"num_warps": 16} | compiled
+        self.number_options = {"num_warps": 4} | compile_options
+        self.line_options = _finish_options(tiles) | {"num_warps": 16} | compile_options
         value_dtype = dtype if dtype == torch.float64 else torch.float32
         indices = range(len(params))
         sizes = [(self._sweep_partials(i), spec.parts * self._group_count(i)) for i in indices]
@@ -93,7 +93,7 @@ class Workspace:
         groups = list(map(self._group_count, indices))
         first_groups = list(accumulate(groups, initial=0))
         self.arrived = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
-        rows = [
+        rows = [  # in the order of the constants in device_reductions.py
             blocks,
             *zip(*self._shapes, strict=True),
             [param.ndim for param in params],
@@ -160,8 +160,8 @@ class Workspace:
         starts = torch.empty(len(firsts), dtype=torch.int64, device=device)
         upload(starts, array("q", firsts), self._staging)
         if total:
-            numbers = array("i")
-            for tensor, count in enumerate(counts):
-                numbers.extend([tensor] * count)
-            upload(owners, numbers, self._staging)
+            tensor_indices = array("i")
+            for index, count in enumerate(counts):
+                tensor_indices.extend([index] * count)
+            upload(owners, tensor_indices, self._staging)
         return Programs(total, starts, owners)
