@@ -79,13 +79,13 @@ struct Accumulators {
         }
     }
 
-    // Tells whether a loop over elements accumulates a sum itself.
+    // Tells whether a loop over elements accumulates this sum itself, so no reduction runs after it.
     bool is_summed_in_loop(const Step& step) const {
         if (step.kind != Step::SUM) return false;
         return !step.reads || (plan.by_rows && rule.axes[__builtin_ctzll(step.reads)] == TENSOR);
     }
 
-    // Points loops that run row by row to their row and column sums.
+    // Gives loops that run row by row the addresses of their row and column sums, in `at`.
     void assign_sum_buffers(const Tile& tile, Pointer* at) const {
         for (int k = 0; k < rule.step_count; ++k) {
             const Step& step = rule.steps[k];

@@ -51,7 +51,7 @@ struct SuspendingStep {
         });
     }
 
-    // Runs until reductions must be completed. Returns false if there are none: the step is done.
+    // Runs until reductions must be completed. Returns false if the step is done instead.
     bool advance() {
         import_sums();
         run_ready();
@@ -81,8 +81,8 @@ struct SuspendingStep {
         bool done;
     };
 
-    static void note_number(void* at, i64 channel, double* number, i64) {
-        WaitingNumber& waiting_number = *static_cast<WaitingNumber*>(at);
+    static void note_number(void* noted, i64 channel, double* number, i64) {
+        WaitingNumber& waiting_number = *static_cast<WaitingNumber*>(noted);
         waiting_number.channel = channel, waiting_number.number = number;
     }
 
@@ -106,7 +106,7 @@ struct SuspendingStep {
         return count > 0;
     }
 
-    // Reduces the number of tensor `first` and all others of its reduction.
+    // Reduces waiting[first] and all later numbers of the same reduction.
     void complete_number(
         const HeapArray<WaitingNumber>& waiting, i64 first, i64 count, bool in_groups,
         double* values) {
@@ -115,10 +115,10 @@ struct SuspendingStep {
         const auto belongs = [&](const WaitingNumber& other) {
             return other.channel == channel && (!in_groups || other.group == group);
         };
-        i64 taken = 0;
+        i64 value_count = 0;
         for (i64 i = first; i < count; ++i)
-            if (belongs(waiting[i])) values[taken++] = *waiting[i].number;
-        const double result = reduce_numbers(values, taken, channel % 2);
+            if (belongs(waiting[i])) values[value_count++] = *waiting[i].number;
+        const double result = reduce_numbers(values, value_count, channel % 2); // odd: a maximum
         for (i64 i = first; i < count; ++i) {
             if (!belongs(waiting[i])) continue;
             *waiting[i].number = result;
@@ -171,7 +171,7 @@ struct SuspendingStep {
             tensor.methods->combine(tensor);
     }
 
-    // A loop whose iterations threads claim first_number by first_number.
+    // A loop whose iterations threads claim one by one.
     struct ParallelFor {
         SuspendingStep& step;
         void (SuspendingStep::*work)(i64, char*);
