@@ -68,7 +68,7 @@ def gather_batches(
 
 
 def snapshot(optimizer: Stepping) -> None:
-    """Save the states for `roll_back`, before this step changes any."""
+    """Save the states for `roll_back`, before this step changes any state."""
     context = optimizer._context
     if context.saved is None:
         context.saved = StateSnapshot(optimizer.state), list(context.placeholders)

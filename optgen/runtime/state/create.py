@@ -50,8 +50,8 @@ def create_missing(
 
     The init of a state may name a hyperparameter. An eager state then begins with the value in the
     optimizer's `defaults`, even if the parameter's group has another value, or the parameter joined
-    later. Any other state begins with the value in the group. A state whose
-    init is "index" begins as the parameter's index among all parameters of the `groups`.
+    later. Any other state begins with the value in the group. A state whose init is "index" begins
+    as the parameter's index among all parameters of the `groups`.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without the key, or an old checkpoint holds None.

@@ -79,7 +79,7 @@ struct Accumulators {
         }
     }
 
-    // Tells whether a loop over elements accumulates this sum itself, so no reduction runs after it.
+    // Tells whether a loop over elements accumulates this sum itself: no reduction follows the loop.
     bool is_summed_in_loop(const Step& step) const {
         if (step.kind != Step::SUM) return false;
         return !step.reads || (plan.by_rows && rule.axes[__builtin_ctzll(step.reads)] == TENSOR);
