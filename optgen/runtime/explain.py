@@ -96,5 +96,5 @@ def _sparse_note(rule: Rule, batch: Batch) -> str:
         return "; sparse gradients by the rows they touch"
     if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):
         return ""
-    whole = [s.key for s in rule.states if not s.rows and s.present(batch.group)]
+    whole = [s.key for s in rule.states if not s.rows and s.is_present(batch.group)]
     return f"; sparse gradients made dense: {whole[0]} changes as a whole" if whole else ""

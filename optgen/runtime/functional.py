@@ -133,7 +133,7 @@ class _Form:
         """Raise a ValueError for a list of states without an entry for each parameter."""
         for state in self.optimizer_class.rule.states:
             count = len(lists[state.key])
-            if count != len(group["params"]) and (count or state.present(group)):
+            if count != len(group["params"]) and (count or state.is_present(group)):
                 raise ValueError(
                     f"`{self.lists[state.key]}` has {count} entries for "
                     f"{len(group['params'])} parameters"

@@ -67,7 +67,7 @@ class State:
         """Tell whether the state holds codes of 8 bits, except for small parameters."""
         return self.dtype == QUANTIZED
 
-    def present(self, group: Mapping[str, object]) -> bool:
+    def is_present(self, group: Mapping[str, object]) -> bool:
         """Tell whether parameters of this group can have the state; `suits` tests their shapes."""
         if self.when is None:
             return True
@@ -208,7 +208,7 @@ class Rule:
         return [group[key] if key in group else defaults[key] for key in self.hypers]
 
     def choices_as_indices(self, values: Iterable[Any]) -> Iterable[Any]:
-        """Replace the choices among hyperparameters by their indices; all are in rule order."""
+        """Replace choices by their indices; hyperparameters come in the rule's order."""
         if not self.choices:
             return values
         choices = dict(self.choices)

@@ -247,7 +247,7 @@ def _check_state_sharding(rule: Rule, batch: Batch) -> None:
         is_matrix = not isinstance(state.shape, str)
         if not (is_matrix or state.shape == "like") or state.given:
             continue
-        if state.present(batch.group):
+        if state.is_present(batch.group):
             for param, seen, values in zip(batch.members, batch.seen, batch.dicts, strict=True):
                 if not state.suits(seen):
                     continue

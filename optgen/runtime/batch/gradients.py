@@ -68,7 +68,7 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         views = real_local_views(grads)
         return Gradients(views, all_plain(views))
-    needs_dense = any(not state.rows and state.present(group) for state in rule.states)
+    needs_dense = any(not state.rows and state.is_present(group) for state in rule.states)
     checked = []
     for grad in grads:
         if grad.layout is not torch.strided or rule.gradient == "sparse_only":

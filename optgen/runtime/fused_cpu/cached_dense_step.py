@@ -214,7 +214,7 @@ class CachedDenseStep:
         """Fill the reader's request: where the tensors are, and which tensors the rule needs."""
         request, keys = self._request, self._kernel.keys
         self._keys = array("q", map(id, keys))
-        axes = (_AXES[state.shape] for state in self._kernel.shaped)
+        axes = (_AXES[state.shape] for state in self._kernel.shaped_states)
         self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
         if any(self._views):
             view_addresses = (view.buffer_info()[0] if view else 0 for view in self._views)

@@ -59,7 +59,7 @@ class CachedSparseStep:
     @classmethod
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
         """Return the plan of a step that updates all these groups; None if it cannot be cached."""
-        present = any(state.present(group) for state in kernel.rule.states for group in groups)
+        present = any(state.is_present(group) for state in kernel.rule.states for group in groups)
         if present or kernel.rule.step is not None or not kernel.rule.scatter_adds:
             return None
         cached = cls(kernel, update, groups)
@@ -108,7 +108,7 @@ class CachedSparseStep:
         """Tell whether a group's values allow sparse gradients and need no state."""
         rule = self._kernel.rule
         allowed = not any(truth(group[key]) for key in rule.dense_only)
-        return allowed and not any(state.present(group) for state in rule.states)
+        return allowed and not any(state.is_present(group) for state in rule.states)
 
     def _run(self, groups: list[Group]) -> bool:
         params: list[Tensor] = [param for group in groups for param in group["params"]]

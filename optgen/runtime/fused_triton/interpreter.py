@@ -19,7 +19,7 @@ _lock = RLock()  # all threads share the interpreter's builder class
 
 @contextmanager
 def patched_interpreter() -> Iterator[None]:
-    """Patch the interpreter for the duration of a block; infinities and NaN cause no warning."""
+    """Patch the interpreter in this context, in which infinities and NaN cause no warning."""
     from triton.runtime import interpreter
 
     builder, patches = interpreter.InterpreterBuilder, _patches()

@@ -33,7 +33,7 @@ def state_keys(rule: Rule, group: Group) -> list[str]:
     return [
         state.key
         for state in rule.states
-        if not (state.given or state.of_group) and state.present(group)
+        if not (state.given or state.of_group) and state.is_present(group)
     ]
 
 
@@ -61,7 +61,7 @@ def create_missing(
     """
     skipped = rule.fresh if ahead else ()
     kept = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]
-    present = [s for s in kept if s.present(group)]
+    present = [s for s in kept if s.is_present(group)]
     if not present and rule.step is None:
         return []
     rule.rank(group)  # raises for an invalid rank, before anything is created

@@ -79,7 +79,7 @@ def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) ->
     """Return the streams of a batch in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
     states["step"] = batch.steps
-    columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped)]
+    columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped_states)]
     if copied is not None:
         columns = _with_copies(columns, copied, kernel.by_matrix)
     operands = {call.source for call in kernel.calls}
@@ -121,7 +121,7 @@ def _check_states(
 
     The kernel relies on the values, and would crash without the state.
     """
-    needed = kernel.needed(group, columns[0][0]) if columns[0] else 0
+    needed = kernel.needed_streams(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):
         if needed & in_stream(15, stream) and not column:
             raise RuntimeError(

@@ -61,5 +61,5 @@ class Kernel(KernelSignature):
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
         """Return the streams of the table that hold a matrix op's operand and its result."""
-        first = 2 + len(self.shaped)
+        first = 2 + len(self.shaped_states)
         return first + self.locals.index(call.source), first + self.locals.index(call.target)

@@ -47,7 +47,7 @@ _WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
 
 
 class Shards:
-    """`Shards` of tensor_table.h: each tensor's whole shape, and the ranks that hold the rest."""
+    """`Shards` of tensor_table.h: for each tensor, its whole shape and the ranks of its shards."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._rank_groups: dict[tuple[ProcessGroup, ...], int] = {}
@@ -70,14 +70,14 @@ class Shards:
         sharded_bits = 0
         for bit in axes.values():
             sharded_bits |= bit
-        numbers = []
+        rank_groups = []
         for summed in range(1 << len(AXES)):  # the axes of a sum, as bits
             groups = tuple(axis.group for axis in sharded_axes if axes[axis] & summed)
             rank_group = (
                 self._rank_groups.setdefault(groups, len(self._rank_groups)) if groups else -1
             )
-            numbers.append(rank_group)
-        return [seen.numel(), rows(seen), cols(seen), sharded_bits, *numbers]
+            rank_groups.append(rank_group)
+        return [seen.numel(), rows(seen), cols(seen), sharded_bits, *rank_groups]
 
     def incomplete(self) -> list[Partial] | WideReduction:
         """Return the sums and maxima that a suspended step needs, as views of kernel memory.
