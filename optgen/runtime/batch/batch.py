@@ -41,7 +41,7 @@ class Batch:
     grads: list[Tensor]
     # One list per state of the rule; empty where the state is absent.
     states: list[list[Tensor]] = field(default_factory=list)
-    steps: list[Any] = field(default_factory=list)  # empty if the rule does not count steps
+    steps: list[Any] = field(default_factory=list)  # step counts; empty if the rule has none
     # The members' states; empty if they have none.
     dicts: list[dict[str, Any]] = field(default_factory=list)
     # Per fresh state of the rule: whether this step created it.
@@ -85,13 +85,13 @@ class Batch:
 
     @property
     def noncontiguous(self) -> list[int]:
-        """Return the indices of parameters that are, or have a state that is, not contiguous."""
+        """Return the indices of parameters that are noncontiguous, or have a noncontiguous state."""
         if self._noncontiguous is None:
             lists = columns = [self.params, *filter(None, self.states)]
             if self.dispatch_key.facts or self.dispatch_key.input_flags:  # a state may be None
                 columns = [[value for value in column if value is not None] for column in columns]
-            none = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
-            rows = () if none else enumerate(zip(*lists, strict=True))
+            dense = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
+            rows = () if dense else enumerate(zip(*lists, strict=True))
             self._noncontiguous = [
                 index for index, row in rows if not all(map(_counts_as_contiguous, row))
             ]
@@ -113,7 +113,7 @@ class Batch:
         """Return every tensor that a kernel reads or writes."""
         return chain(self.params, self.grads, *self.states, self.steps)
 
-    def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
+    def read_only_tensors(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
         """Return the tensors that kernels only read; if `scaled`, kernels write gradients too."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]

@@ -62,7 +62,7 @@ def dispatch_keys(
         return keys
     facts_by_param = zip(*(map(FACTS[fact], seen or members) for fact in rule.facts), strict=True)
     pairs_by_param = list(zip(keys, facts_by_param, strict=True))
-    # Parameters of equal keys and facts share a key object.
+    # Make each key once: thousands of parameters have few different pairs.
     with_facts = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}
     return list(map(with_facts.__getitem__, pairs_by_param))
 

@@ -106,6 +106,7 @@ def _limit(tensor: Tensor) -> int:
 
 
 def _as_computed(tensor: Tensor | None, param: Tensor) -> Tensor | None:
+    """Return a float64 tensor in float32, unless the parameter is float64; others unchanged."""
     if tensor is None or tensor.dtype != torch.float64 or param.dtype == torch.float64:
         return tensor
     return tensor.float()

@@ -42,7 +42,7 @@ def fill_table(
         _fill(table, first, index, batch, copied if copies else None)
         first += len(batch.params)
     table.set_hypers()
-    read = (t for batch in batches if copied for t in batch.only_read(kernel.rule, scaled))
+    read = (t for batch in batches if copied for t in batch.read_only_tensors(kernel.rule, scaled))
     only_read = set(map(id, read))
     return table, [pair for pair in copied if id(pair[0]) not in only_read]
 
