@@ -85,7 +85,7 @@ class Batch:
 
     @property
     def noncontiguous(self) -> list[int]:
-        """Return the indices of parameters that are noncontiguous, or have a noncontiguous state."""
+        """Return the indices of parameters that are noncontiguous, or have such a state."""
         if self._noncontiguous is None:
             lists = columns = [self.params, *filter(None, self.states)]
             if self.dispatch_key.facts or self.dispatch_key.input_flags:  # a state may be None
