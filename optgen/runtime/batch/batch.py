@@ -49,7 +49,7 @@ class Batch:
     dispatch_keys: list[DispatchKey] = field(default_factory=list)
     # Classes, dtypes and sizes of members and states; empty in a part.
     types: list[list[Any]] = field(default_factory=list)
-    real: bool = True  # lowerings take members and states themselves, not real or local views
+    as_is: bool = True  # lowerings take members and states as they are, not real or local views
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
     viewed: list[Tensor] = field(default_factory=list)  # meta tensors; empty without a view

@@ -39,7 +39,7 @@ def check_step(optimizer: Optimized, batch: Batch) -> None:
     writes_gradients = is_scaled(optimizer) or optimizer.rule.zero_grad
     _check_memory(batch, writes_gradients)
     _check_states(optimizer.rule, batch)
-    if not batch.real:
+    if not batch.as_is:  # a quantized tensor is never taken as it is
         _check_codes(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
         _check_counts(batch.steps)
@@ -76,7 +76,7 @@ def _check_gradients(batch: Batch) -> None:
     `.data` and `resize_` can change a gradient's shape; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
-    if not _have_shapes(batch.shapes if batch.real else map(_shape, params), grads):
+    if not _have_shapes(batch.shapes if batch.as_is else map(_shape, params), grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
     if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
@@ -180,7 +180,7 @@ def _check_states(rule: Rule, batch: Batch) -> None:
 
     The types of a batch include numbers of elements, so they show a change of these.
     """
-    if rule.facts or not batch.real:
+    if rule.facts or not batch.as_is:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
         is_elementwise = state.shape == "like" and column and not state.given

@@ -77,7 +77,7 @@ def make_batch(
     types += [shapes, [] if view is None else [view], [rule.rank(group)]]
     types += [list(map(type, _present(column))) for column in extra_columns.values()]
     same_types = previous is not None and previous.types == types
-    real = previous.real if previous and same_types else _are_real(types)
+    as_is = previous.as_is if previous and same_types else _need_no_views(types)
     if rule.group_states:
         raw = raw | group_state_columns(rule, group, members)
     columns = [(extra_columns if state.given else raw).get(state.key, []) for state in rule.states]
@@ -85,16 +85,16 @@ def make_batch(
         group=group,
         group_id=id(group),
         members=members,
-        params=list(members) if real else real_local_views(members, written=True),
+        params=list(members) if as_is else real_local_views(members, written=True),
         grads=grads.tensors,
-        states=columns if real else [_real_views(column) for column in columns],
+        states=columns if as_is else [_real_views(column) for column in columns],
         steps=counts_as_tensors(dicts) if rule.step == "int" and raw else raw.get("step", []),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         dispatch_keys=[],
         types=types,
         shapes=shapes,
-        real=real and view is None,
+        as_is=as_is and view is None,
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
     if view is not None:
@@ -187,12 +187,13 @@ def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     return [*types, [] if on_cpu else list(map(_device, columns[0])), *dtensor_specs(columns)]
 
 
-def _are_real(types: list[list[Any]]) -> bool:
-    return all(map(_is_real, set(chain.from_iterable(types))))
+def _need_no_views(types: list[list[Any]]) -> bool:
+    """Tell whether lowerings see all tensors of these types as they are."""
+    return not any(map(_needs_view, set(chain.from_iterable(types))))
 
 
-def _is_real(kind: Any) -> bool:
-    """Tell whether lowerings see tensors of this class or dtype as they are."""
-    if isinstance(kind, torch.dtype):
-        return not kind.is_complex
-    return not isinstance(kind, type) or is_plain_class(kind)
+def _needs_view(entry: Any) -> bool:
+    """Tell whether lowerings see tensors of this class or dtype through a view."""
+    if isinstance(entry, torch.dtype):
+        return entry.is_complex
+    return isinstance(entry, type) and not is_plain_class(entry)
