@@ -28,7 +28,7 @@ _IGNORED = ("has_complex", "has_sparse_grad")  # torch's arguments; the tensors 
 
 
 def functional(
-    optimizer_class: type[GeneratedOptimizer], **named: str | tuple[str, ...]
+    optimizer_class: type[GeneratedOptimizer], **renamed: str | tuple[str, ...]
 ) -> Callable[[F], F]:
     """Decorate a function that has a signature and no body: it then takes a step by a class's rule.
 
@@ -37,14 +37,14 @@ def functional(
     the hyperparameter's name. A hyperparameter without an argument has the default of the class.
 
     Args:
-        optimizer_class: the class.
-        named: the arguments with other names, by the key of the state or hyperparameter. A tuple of
+        optimizer_class: the class whose rule the step follows.
+        renamed: the arguments with other names, by the key of the state or hyperparameter. A tuple of
             names stands for a hyperparameter with several numbers: `betas=("beta1", "beta2")`.
     """
 
     def decorate(declared: F) -> F:
         signature = inspect.signature(declared)
-        form = _Form(optimizer_class, tuple(signature.parameters), named)
+        form = _Form(optimizer_class, tuple(signature.parameters), renamed)
 
         @wraps(declared)
         def take_step(*args: Any, **kwargs: Any) -> None:
@@ -64,15 +64,15 @@ class _Form:
 
     optimizer_class: type[GeneratedOptimizer]
     names: tuple[str, ...]  # of the arguments
-    named: Mapping[str, str | tuple[str, ...]]
+    renamed: Mapping[str, str | tuple[str, ...]]
 
     def __post_init__(self) -> None:
         """Raise a TypeError for unknown and missing names, which would be ignored otherwise."""
-        hypers = [self.named.get(key, key) for key in self.optimizer_class.rule.hypers]
+        hypers = [self.renamed.get(key, key) for key in self.optimizer_class.rule.hypers]
         hyper_names = [name for h in hypers for name in ((h,) if isinstance(h, str) else h)]
-        known = {*self.names[:2], *self.lists.values(), *hyper_names, "state_steps"}
+        known = {*self.names[:2], *self.list_names.values(), *hyper_names, "state_steps"}
         unknown = set(self.names) - known - {*OPTIONS, *_SCALER, *_IGNORED}
-        missing = set(self.lists.values()) - set(self.names)
+        missing = set(self.list_names.values()) - set(self.names)
         if unknown or missing:
             raise TypeError(
                 f"{self.optimizer_class.__name__}: {sorted(unknown)} unknown, "
@@ -80,10 +80,10 @@ class _Form:
             )
 
     @cached_property
-    def lists(self) -> dict[str, str]:
+    def list_names(self) -> dict[str, str]:
         """Return the name of each state's argument, by the state's key."""
         keys = [state.key for state in self.optimizer_class.rule.states]
-        return {key: str(self.named.get(key, f"{key}s")) for key in keys}
+        return {key: str(self.renamed.get(key, f"{key}s")) for key in keys}
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class _Form:
             raise RuntimeError("`fused` does not support `differentiable`")
         if "differentiable" not in arguments:  # torch then follows autograd's mode
             group["differentiable"] = torch.is_grad_enabled() and _requires_grad(arguments)
-        lists = {key: arguments[name] for key, name in self.lists.items()}
+        lists = {key: arguments[name] for key, name in self.list_names.items()}
         self._check(group, lists)
         optimizer = _make_optimizer(self.optimizer_class, group)
         states = self._states(arguments, lists, len(params))
@@ -123,7 +123,7 @@ class _Form:
     def _hypers(self, arguments: Arguments) -> Iterator[tuple[str, Any]]:
         """Yield the keys and values of the hyperparameters that have arguments."""
         for key in self.optimizer_class.rule.hypers:
-            name = self.named.get(key, key)
+            name = self.renamed.get(key, key)
             if not isinstance(name, str):
                 yield key, tuple(arguments[item] for item in name)
             elif name in arguments:
@@ -135,7 +135,7 @@ class _Form:
             count = len(lists[state.key])
             if count != len(group["params"]) and (count or state.is_present(group)):
                 raise ValueError(
-                    f"`{self.lists[state.key]}` has {count} entries for "
+                    f"`{self.list_names[state.key]}` has {count} entries for "
                     f"{len(group['params'])} parameters"
                 )
 
