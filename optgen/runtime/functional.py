@@ -38,7 +38,7 @@ def functional(
 
     Args:
         optimizer_class: the class whose rule the step follows.
-        renamed: the arguments with other names, by the key of the state or hyperparameter. A tuple of
+        renamed: the names of other arguments, by the key of the state or hyperparameter. A tuple of
             names stands for a hyperparameter with several numbers: `betas=("beta1", "beta2")`.
     """
 
