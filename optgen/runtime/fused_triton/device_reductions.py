@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.device_functions import maximum
-from optgen.runtime.fused_triton.device_row_column_partials import PART, combine_chunk
+from optgen.runtime.fused_triton.device_row_column_partials import CHUNK_LINES, combine_chunk
 from optgen.runtime.fused_triton.device_row_column_partials import larger as larger
 
 # Rows of a bucket's second table, which holds constants per tensor: shapes and offsets.
@@ -224,8 +224,8 @@ def combine(
     """
     depth, height, width = extents(shape, tensors)
     values += tl.load(shape + VALUES * tensors)
-    in_rows = ROW_SUMS * tl.cdiv(height, PART)
-    in_all = in_rows + COLUMN_SUMS * tl.cdiv(width, PART)
+    in_rows = ROW_SUMS * tl.cdiv(height, CHUNK_LINES)
+    in_all = in_rows + COLUMN_SUMS * tl.cdiv(width, CHUNK_LINES)
     programs = tl.maximum(in_all, 1)  # a matrix without lines has one program too
     matrix, program = program // programs, program % programs
     across, down = tl.cdiv(width, WIDTH), tl.cdiv(height, HEIGHT)
