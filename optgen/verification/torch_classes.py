@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from optgen.optim._create_optimizer import mirrored
+from optgen.optim._create_optimizer import mirrored_classes
 from optgen.verification.case import MATRICES, Case
 from optgen.verification.packages import Package, packaged
 
 _MODULES = {"sparseadam": "sparse_adam"}
 """The names of specs that are not those of their classes in lower case."""
-CLASSES = {_MODULES.get(key, key): kind for key, kind in mirrored().items()}
+CLASSES = {_MODULES.get(key, key): kind for key, kind in mirrored_classes().items()}
 """The mirror's classes by the names of their specs; LBFGS has none."""
 TABLES = ((6, 5), (7, 1), (4, 2, 3))
 WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
