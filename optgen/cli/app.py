@@ -119,7 +119,7 @@ def show(
     lowering: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(one.name for one in LOWERINGS),
+            metavar="|".join(lowering.name for lowering in LOWERINGS),
             help="Print this generated file instead of the rule.",
         ),
     ] = None,
@@ -195,18 +195,18 @@ def check(
         from optgen.cli import check as command
 
         code = 0
-        for found in command.check(specs):
-            typer.echo(str(found), err=not isinstance(found, str))
-            if isinstance(found, SpecError):
+        for outcome in command.check(specs):
+            typer.echo(str(outcome), err=not isinstance(outcome, str))
+            if isinstance(outcome, SpecError):
                 code = max(code, SPEC)
-            elif isinstance(found, InternalError):
+            elif isinstance(outcome, InternalError):
                 code = INTERNAL
         if code:
             raise typer.Exit(code)
         if compiled:
-            from optgen.cli.check_compile import compiled as built
+            from optgen.cli.check_compile import compile_specs
 
-            for line in built(specs):
+            for line in compile_specs(specs):
                 typer.echo(line)
 
 

@@ -156,7 +156,7 @@ class OptimizerWrapper(WrapperBase):
             self._optimizer.post_load_state_dict()
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Create the wrapped optimizer's state. A subclass with state of its own creates that, too."""
+        """Create the wrapped optimizer's state. A subclass creates its own state, too."""
         self._optimizer.init_state(sparse_grad_parameter_names)
 
     def save_param_groups(self, save: bool) -> None:

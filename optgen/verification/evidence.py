@@ -1,4 +1,4 @@
-"""Rows of evidence: how far an optimizer ends from its reference, in every lowering."""
+"""Rows of evidence: how far an optimizer is from its reference at most, in every lowering."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Row:
     source: str
     steps: int
     dtype: str
-    errors: dict[str, float]  # the largest difference of an element, by lowering
+    errors: dict[str, float]  # the largest difference of an element after any step, by lowering
     bound: float
     passed: bool
 
@@ -56,12 +56,12 @@ def rows(name: str, reference: str | None) -> list[Row]:
 
 
 def installed(name: str) -> list[list[Package]]:
-    """Return the installed packages that have an optimizer; each as a list of its cases."""
-    found: dict[str, list[Package]] = {}
+    """Return the installed packages that have an optimizer; each is a list, one entry per case."""
+    by_distribution: dict[str, list[Package]] = {}
     for package in (*TORCH, *LIBRARIES):
         if package.case.name == name and package.version is not None:
-            found.setdefault(package.distribution, []).append(package)
-    return list(found.values())
+            by_distribution.setdefault(package.distribution, []).append(package)
+    return list(by_distribution.values())
 
 
 def distributions(name: str) -> list[str]:
@@ -72,12 +72,12 @@ def distributions(name: str) -> list[str]:
 
 def reasons(row: Row) -> list[str]:
     """Return why a row's package has a wider bound than usual."""
-    found = (each for each in installed(row.name) if _reference(each) == row.reference)
-    return [package.why for packages in found for package in packages if package.why]
+    of_row = (each for each in installed(row.name) if _reference(each) == row.reference)
+    return [package.why for packages in of_row for package in packages if package.why]
 
 
 def title_of_rule(name: str) -> str:
-    """Return what the rows of an independent rule name as their reference."""
+    """Return the text for an independent rule in the column of references."""
     return f"independent rule ({SOURCES[name].title})"
 
 
@@ -113,7 +113,7 @@ def _by_package(packages: Sequence[Package]) -> Row:
 
 
 def _reference(packages: Sequence[Package]) -> str:
-    """Return what a row names as its reference; the labels of cases if all have one."""
+    """Return the text for a package in the column of references, with the labels of its cases."""
     labels = [package.case.label for package in packages]
     title = _title(packages[0].distribution)
     return f"{title} ({', '.join(labels)})" if all(labels) else title
@@ -124,7 +124,7 @@ def _title(distribution: str) -> str:
 
 
 def _row(cases: Sequence[Case], reference: str, version: str, source: str) -> Row:
-    """Follow cases that have one bound, and return their row."""
+    """Take the steps of cases with a common bound, and return their row."""
     name, bound = cases[0].name, cases[0].bound
     if any(case.bound != bound for case in cases):
         raise ValueError(f"the cases of {name} have several bounds: give each bound a row")

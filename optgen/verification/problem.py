@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 Shapes = tuple[tuple[int, ...], ...]
-LOUD = 20.0
-"""The size of the noise in every fifth step; else it is 1. Rules that clip must clip there."""
+LARGE_NOISE = 20.0
+"""The size of the noise in every fifth step, so that rules that clip do clip. Otherwise it is 1."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Least squares for each parameter, on other data in every step.
+    """Least squares for each parameter, with new data in every step.
 
     A parameter is a matrix here, with its first axis as rows. A step draws data X and Y, and the
     loss is |X p - Y|² / 2n. Every number is in float64 on the CPU.
     """
 
     shapes: Shapes
-    still: bool = False  # every step has the data of the first one
+    same_data: bool = False  # every step has the data of the first step
 
     def start(self) -> list[Tensor]:
         """Return the parameters before the first step."""
@@ -55,14 +55,14 @@ class Problem:
         return found
 
     def _data(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        return _drawn(self.shapes, 1 if self.still else step)
+        return _drawn(self.shapes, 1 if self.same_data else step)
 
 
 @cache
 def _drawn(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
     """Draw X and Y of each parameter for a step."""
     generator = torch.Generator().manual_seed(step)
-    noise = LOUD if step % 5 == 0 else 1.0
+    noise = LARGE_NOISE if step % 5 == 0 else 1.0
     found = []
     for shape in shapes:
         rows = shape[0] if shape else 1

@@ -17,7 +17,7 @@ WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
 
 
 def _compared(name: str, options: dict[str, Any], **case: Any) -> Case:
-    """Return a case with torch's class, in its for-loop if it has several ways."""
+    """Return a case with torch's class, in its for-loop form if it has several forms."""
     theirs = {} if name in ("lbfgs", "muon", "sparse_adam") else {"foreach": False}
     begin = packaged(f"torch.optim:{CLASSES[name].__name__}", {**options, **theirs})
     return Case(name, begin, options, **case)
@@ -51,12 +51,12 @@ CASES = (
 )
 
 
-def _described(case: Case) -> Package:
+def _as_package(case: Case) -> Package:
     kind = CLASSES[case.name].__name__
     page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{kind}.html"
     why = "both sides iterate in bfloat16" if case.name == "muon" else ""
     return Package("torch", page, case, why)
 
 
-TORCH = tuple(map(_described, CASES))
-"""The cases, as those of a package that is always installed."""
+TORCH = tuple(map(_as_package, CASES))
+"""The cases as packages. Their distribution, torch, is always installed."""
