@@ -28,11 +28,11 @@ def accepts(kind: Any, argument: str) -> bool:
 
 def accepted(kind: Any, params: Sequence[Tensor]) -> list[Tensor]:
     """Return the parameters that a class accepts; some classes accept matrices only."""
-    found = []
+    taken = []
     for param in params:
         try:
             kind([param])
         except ValueError:
             continue
-        found.append(param)
-    return found
+        taken.append(param)
+    return taken

@@ -68,10 +68,10 @@ class SameShapeStepper:
         self.step = cls(self._params, lr=1e-3, **options).step
 
     def set_gradients(self, gradients: Sequence[Tensor]) -> None:
-        for param, given in zip(self._params, gradients, strict=True):
+        for param, values in zip(self._params, gradients, strict=True):
             grad = torch.empty_like(param)
             # With one rank, a local shard is the whole gradient.
-            (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(given)
+            (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(values)
             param.grad = grad
 
 

@@ -41,7 +41,7 @@ SHAPES = ((64, 256), (30, 40, 3, 3), (256, 64, 1, 1), (5000,))
 
 
 class Launch(NamedTuple):
-    """A launch that a step would make."""
+    """Launch of a kernel that a step would make."""
 
     name: str
     grid: tuple[int, ...]
@@ -59,8 +59,8 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Absent:
-    """Driver of a device that does not exist."""
+class TargetDriver:
+    """Driver that names a target device, which this machine need not have."""
 
     target: str
 
@@ -80,38 +80,38 @@ def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
 
     `cache` is a folder for Triton's files. Make the optimizer inside the context.
     """
-    seen: list[Launch] = []
+    launches: list[Launch] = []
 
     def prepare(kernel: Any, grid: tuple[int, ...]) -> Any:
         def launch(*args: Any, **options: Any) -> None:
             compiled = kernel.run(*args, grid=grid, warmup=True, **options)
-            seen.append(Launch(compiled.name, grid, options, compiled))
+            launches.append(Launch(compiled.name, grid, options, compiled))
 
         return launch
 
     stand_ins = (
         (JITFunction, "__getitem__", prepare),
         (backend, "device_obstacle", lambda device: ""),
-        (driver, "_active", Absent(target)),
+        (driver, "_active", TargetDriver(target)),
         (torch.version, "hip", "any" if TARGETS[target].backend == "hip" else None),
     )
     with ExitStack() as stack, knobs.cache.scope(), use_lowering("fused_triton"):
         for owner, name, value in stand_ins:
             stack.enter_context(stand_in(owner, name, value))
         knobs.cache.dir = cache
-        yield seen
+        yield launches
 
 
 def kernels(kind: Any, case: Case, cache: str) -> dict[str, Figures]:
     """Return the figures of every kernel that a step of a class launches, by kernel name."""
-    with compiling_for(case.target, cache) as seen:
+    with compiling_for(case.target, cache) as launches:
         step(kind, case)
-    return {one.name: figures(one.compiled, one.options) for one in seen}
+    return {each.name: figures(each.compiled, each.options) for each in launches}
 
 
 def step(kind: Any, case: Case) -> None:
     """Take a step with parameters and states of a case's dtypes."""
-    dtype, kept = TYPES[case.types]
+    dtype, state_dtype = TYPES[case.types]
     params = accepted(kind, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
     for param in params:
         ones = torch.ones_like(param)
@@ -119,7 +119,7 @@ def step(kind: Any, case: Case) -> None:
     optimizer = kind(params, **(flags_of(kind) if case.flags else {}))
     optimizer.init_state()
     for values in optimizer.state.values():
-        values |= {k: v.to(kept) for k, v in values.items() if k != "step" and v.ndim}
+        values |= {k: v.to(state_dtype) for k, v in values.items() if k != "step" and v.ndim}
     if case.scaled:
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
     optimizer.step()

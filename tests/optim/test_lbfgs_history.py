@@ -139,7 +139,7 @@ def test_without_a_compiler_torchs_operations_compute_the_direction(
 
     expected = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
     monkeypatch.setattr(library_cache, "library", library)
-    caches = cpu_kernels._library, cpu_kernels._built
+    caches = cpu_kernels._library, cpu_kernels._compiled
     for cache in caches:
         cache.cache_clear()
     try:
