@@ -74,9 +74,8 @@ def main(seconds: float) -> None:
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     print(f"torch {torch.__version__}, {threads} thread{'s' * (threads > 1)}, float32\n")
-    print(
-        f"| class | table | torch, ms | {' | '.join(LOWERINGS)} |\n|---|---|---|{'---|' * len(LOWERINGS)}"
-    )
+    print(f"| class | table | torch, ms | {' | '.join(LOWERINGS)} |")
+    print(f"|---|---|---|{'---|' * len(LOWERINGS)}")
     for name in NAMES:
         for label, sizes in TABLES.items():
             found = measured(name, *sizes, seconds)

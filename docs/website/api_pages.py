@@ -1,4 +1,4 @@
-"""Write the reference: signatures and docstrings of what the packages export."""
+"""Write the API reference: signatures and docstrings of all exported names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SPEC = (
     "[the language](../spec-language.md)."
 )
 _HIDDEN = {"hyper_annotations"}
-"""Methods that generated code needs, and nobody else."""
+"""Public methods that only generated code calls."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,10 @@ def _reference(module: str, names: tuple[str, ...], intro: str = "") -> Referenc
     return Reference(f"api/{page}.md", module, module, names, intro)
 
 
-def _names(module: str, wanted: Callable[[Any], bool] = lambda one: True) -> tuple[str, ...]:
-    found = importlib.import_module(module)
-    names = (name for name in found.__all__ if wanted(getattr(found, name)))
+def _names(module: str, keep: Callable[[Any], bool] = lambda value: True) -> tuple[str, ...]:
+    """Return the names that a module exports, without optimizers, which have their own pages."""
+    imported = importlib.import_module(module)
+    names = (name for name in imported.__all__ if keep(getattr(imported, name)))
     return tuple(name for name in names if name not in _pages() and name != "Optimizer")
 
 
@@ -123,7 +124,7 @@ def _described(name: str, one: Any, module: str, level: int = 2) -> Iterator[str
 
 
 def _doc(one: Any) -> str:
-    """Return the docstring, with that of the constructor below it."""
+    """Return the docstring of an object; of a class, with the constructor's docstring below it."""
     doc = inspect.cleandoc(one.__doc__ or "")
     if inspect.isclass(one) and (own := vars(one).get("__init__")) and own.__doc__:
         doc = f"{doc}\n\n{inspect.cleandoc(own.__doc__)}"
@@ -131,9 +132,9 @@ def _doc(one: Any) -> str:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods of a class that have a docstring of their own."""
-    for name, found in vars(kind).items():
-        function = getattr(found, "__func__", found)
+    """Yield the name and the function of each public method that has a docstring."""
+    for name, value in vars(kind).items():
+        function = getattr(value, "__func__", value)
         if (
             not name.startswith("_")
             and name not in _HIDDEN
@@ -144,14 +145,14 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(name: str, one: Any) -> str:
-    """Return a signature, one argument a line if it is long."""
+    """Return a signature, with each argument on its own line if it is long."""
     try:
-        found = inspect.signature(one)
+        signature = inspect.signature(one)
     except (TypeError, ValueError):
         return name
-    result = found.return_annotation
+    result = signature.return_annotation
     after = "" if result is inspect.Signature.empty else f" -> {_annotation(result)}"
-    listed = _plain(str(found.replace(return_annotation=inspect.Signature.empty)))
+    listed = _plain(str(signature.replace(return_annotation=inspect.Signature.empty)))
     if len(name + listed + after) <= _WIDTH:
         return f"{name}{listed}{after}"
     lines = ",\n".join(f"    {each}" for each in _arguments(listed[1:-1]))

@@ -55,7 +55,7 @@ class Renderer:
         return self.render(formula, display=False)
 
     def render(self, formula: str, display: bool) -> str:
-        """Return the HTML of a formula, whose text may have HTML's entities."""
+        """Return the HTML of a formula in LaTeX, which may contain HTML entities."""
         text = html.unescape(formula).strip()
         key = (text, display)
         if key not in self._known:

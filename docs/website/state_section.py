@@ -88,9 +88,12 @@ def _only_matrices(algorithm: Algorithm) -> bool:
 def _row(
     entry: Entry, precision: Precision, shapes: list[tuple[str, Shape | None]]
 ) -> tuple[str, ...]:
-    found = in_precision(entry, precision)
+    stored = in_precision(entry, precision)  # an algorithm, or a text why there is none
     added = f" (`{precision.modifiers}`)" if precision.modifiers else ""
-    cells = ["refused" if isinstance(found, str) else _cell(found, s, precision) for _, s in shapes]
+    cells = [
+        "refused" if isinstance(stored, str) else _cell(stored, shape, precision)
+        for _, shape in shapes
+    ]
     return (f"{precision.title}{added}", *cells)
 
 
@@ -108,10 +111,10 @@ def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> st
 
 
 def _optional(algorithm: Algorithm) -> str:
-    """Return the states that need another argument than the default."""
+    """Return the states that exist only with arguments other than the defaults."""
     usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept(algorithm, shape, {})}
-    found = [s for s in algorithm.kept_states() if s.key not in usual and not s.of_group]
-    return ", ".join(f"`{s.key}` ({_condition(s)})" for s in found)
+    optional = [s for s in algorithm.kept_states() if s.key not in usual and not s.of_group]
+    return ", ".join(f"`{s.key}` ({_condition(s)})" for s in optional)
 
 
 def _condition(state: State) -> str:
@@ -122,21 +125,21 @@ def _condition(state: State) -> str:
 
 
 def _outro(algorithm: Algorithm) -> str:
-    """Return what the table leaves out."""
-    said = []
+    """Return sentences on what the table leaves out."""
+    sentences = []
     if _by_elements(algorithm):
         single = [s.key for s in kept(algorithm, TALL, {}) if s.shape == "scalar"]
         if algorithm.step is not None and algorithm.counter == "tensor":
             single.insert(0, "step")
         if single:
             keys = ", ".join(f"`{key}`" for key in single)
-            said.append(f"Each parameter has {keys} beside, of 4 bytes each.")
+            sentences.append(f"Each parameter also has {keys}, of 4 bytes each.")
     if shared := [s.key for s in algorithm.group_states()]:
         keys = ", ".join(f"`{key}`" for key in shared)
-        said.append(f"Each param group has {keys}, one number each.")
-    said.append(
+        sentences.append(f"Each param group has {keys}, one number each.")
+    sentences.append(
         "Parameters and gradients are not counted. With 8 bits, parameters below 4096 elements "
         "keep float32 states ([quantized](../modifiers/quantized.md)); "
         "masters are float32 weights behind the parameters ([master](../modifiers/master.md))."
     )
-    return " ".join(said)
+    return " ".join(sentences)
