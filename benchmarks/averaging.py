@@ -82,10 +82,10 @@ def main(seconds: float, names: Sequence[str]) -> None:
     """Print a table for each list."""
     print(f"{torch.get_num_threads()} thread(s), float32; ms per update: median (minimum)")
     for name in names or SHAPES:
-        found = measured(SHAPES[name], seconds)
+        by_title = measured(SHAPES[name], seconds)
         print(f"{name}: {len(SHAPES[name])} tensors, {sum(map(prod, SHAPES[name])):,} elements")
-        for title, figures in found.items():
-            fraction = found["limit"]["median"] / figures["median"]
+        for title, figures in by_title.items():
+            fraction = by_title["limit"]["median"] / figures["median"]
             print(
                 f"  {title:12} {figures['median']:9.3f} ({figures['min']:.3f}), "
                 f"{fraction:.2f} of the limit"

@@ -42,8 +42,8 @@ def main() -> int:
     arguments = parse()
     chosen = [] if arguments.verdict else requested(arguments)
     if arguments.resume:
-        kept = results.load(arguments.out)
-        chosen = [cell for cell in chosen if cell not in kept]
+        known = results.load(arguments.out)
+        chosen = [cell for cell in chosen if cell not in known]
     failed = run(chosen, arguments)
     if not arguments.try_:
         judge(arguments.out)
@@ -76,22 +76,22 @@ def judge(path: Path) -> None:
 
     The README shows the figures of RESULTS, and is not changed for another file.
     """
-    kept, machine = results.load(path), results.machine_of(path)
-    judged = verdicts(of_machine(machine), kept)
+    known, machine = results.load(path), results.machine_of(path)
+    judged = verdicts(of_machine(machine), known)
     print(columns(report.verdict_table(judged)))
     print("\n".join(report.misses(judged)))
-    draw(kept, path.with_suffix(".png"))
+    draw(known, path.with_suffix(".png"))
     if path == RESULTS:
-        README.write_text(with_summary(README.read_text(encoding="utf-8"), kept), encoding="utf-8")
+        README.write_text(with_summary(README.read_text(encoding="utf-8"), known), encoding="utf-8")
 
 
-def with_summary(text: str, kept: results.Results) -> str:
+def with_summary(text: str, known: results.Results) -> str:
     """Return the README with a summary of these results between the two lines MARKS."""
     before, begin, rest = text.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     if not end:
         raise ValueError(f"the README lacks the lines {' and '.join(MARKS)}")
-    return f"{before}{begin}\n\n{markdown(kept)}\n\n{end}{after}"
+    return f"{before}{begin}\n\n{markdown(known)}\n\n{end}{after}"
 
 
 def requested(arguments: argparse.Namespace) -> list[results.Cell]:

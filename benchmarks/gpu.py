@@ -158,7 +158,7 @@ def machine() -> dict[str, Any]:
     import torch
     import triton
 
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -167,14 +167,14 @@ def machine() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        found |= {
+        facts |= {
             "device": properties.name,
             "memory_gb": round(properties.total_memory / 2**30, 1),
             "multiprocessors": properties.multi_processor_count,
             "capability": list(torch.cuda.get_device_capability(0)),
             "driver": driver(),
         }
-    return found
+    return facts
 
 
 def driver() -> str:

@@ -98,11 +98,11 @@ def trained(
     name: str, number: int, dtype: torch.dtype, lowering: str
 ) -> tuple[list[Tensor], Oracle]:
     """Return parameters after our steps through a lowering, or without one after torch's."""
-    kind: Any = generated(name) if lowering else reference(name)
+    cls: Any = generated(name) if lowering else reference(name)
     params = parameters(name, dtype, dtype)
     if not lowering:
         params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
-    optimizer, oracle = kind(groups(params), **settings_of(name)[number]), Oracle(name, params)
+    optimizer, oracle = cls(groups(params), **settings_of(name)[number]), Oracle(name, params)
     ours = generated(name)(groups(params), **settings_of(name)[number])  # has all options
     for step in range(STEPS):
         give_gradients(params, dtype, step)
@@ -239,9 +239,9 @@ def variants_of(name: str) -> Iterator[int]:
 def sparse() -> Measured:
     """Compare steps on sparse gradients of an embedding with torch's class."""
     finals = []
-    for kind in (optgen.optim.SparseAdam, torch.optim.SparseAdam):
+    for cls in (optgen.optim.SparseAdam, torch.optim.SparseAdam):
         param = draw((50, 8), 0, torch.float64, torch.float64).requires_grad_()
-        optimizer = kind([param])
+        optimizer = cls([param])
         for step in range(4):
             rows = torch.arange(step, 50, 3, device=DEVICE)[None]
             values = draw((rows.numel(), 8), step + 1, torch.float64, torch.float64)
@@ -254,12 +254,12 @@ def sparse() -> Measured:
 def mixed() -> Measured:
     """Check that float32 states of bfloat16 parameters are more exact than bfloat16 states."""
     errors = []
-    for kept in (torch.float32, torch.bfloat16):
+    for state_dtype in (torch.float32, torch.bfloat16):
         params = parameters("AdamW", torch.bfloat16, torch.bfloat16)
         optimizer, oracle = optgen.optim.AdamW(params), Oracle("AdamW", params)
         optimizer.init_state()
         for values in optimizer.state.values():
-            values |= {k: v.to(kept) for k, v in values.items() if k != "step"}
+            values |= {k: v.to(state_dtype) for k, v in values.items() if k != "step"}
         for step in range(STEPS):
             give_gradients(params, torch.bfloat16, step)
             oracle.step(optimizer, params)

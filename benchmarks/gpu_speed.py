@@ -69,26 +69,26 @@ def memory() -> Result:
         "add: 2 read, 1 written": (3, lambda: torch.add(a, b, out=c)),
         "addcmul: 3 read, 1 written": (4, lambda: torch.addcmul(a, b, c, out=c)),
     }
-    found = {}
+    gb_per_s = {}
     for title, (streams, run) in moved.items():
         run()
         best = min(timed(run, 5)[0] for _ in range(5))
-        found[title] = 4 * size * streams / best / 1e6
-    return {"gb_per_s": found}
+        gb_per_s[title] = 4 * size * streams / best / 1e6
+    return {"gb_per_s": gb_per_s}
 
 
 def min_streams(name: str) -> int:
     """Return the number of reads and writes of a parameter's size that a step needs."""
-    kind = generated(name)
-    group = kind([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
-    like = [s for s in kind.rule.states if s.shape == "like" and s.present(group)]
+    cls = generated(name)
+    group = cls([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
+    like = [s for s in cls.rule.states if s.shape == "like" and s.present(group)]
     return MIN_STREAMS.get(name, 3 + 2 * len(like))
 
 
 def variants(name: str, compiled: bool) -> dict[str, Make]:
     """Return functions that make each optimizer. A function fails if torch lacks the form."""
     ours, theirs = generated(name), getattr(torch.optim, name)
-    made: dict[str, Make] = {
+    by_title: dict[str, Make] = {
         OURS: lambda params: ours(params),
         f"{OURS}, in a graph": lambda params: ours(params, capturable=True),
         "optgen foreach": lambda params: ours(params, foreach=True),
@@ -98,8 +98,8 @@ def variants(name: str, compiled: bool) -> dict[str, Make]:
         "torch fused, in a graph": lambda params: theirs(params, fused=True, capturable=True),
     }
     if compiled:
-        made["torch compiled"] = lambda params: theirs(params, foreach=True, capturable=True)
-    return made
+        by_title["torch compiled"] = lambda params: theirs(params, foreach=True, capturable=True)
+    return by_title
 
 
 def compare(name: str, tensors: TensorList, dtype: torch.dtype, compiled: bool) -> Result:
@@ -147,10 +147,10 @@ def parameters(name: str, tensors: TensorList, dtype: torch.dtype) -> list[Tenso
     shapes = list(dict.fromkeys(tensors.shapes))
     tried = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
     taken = {tuple(param.shape) for param in accepted(generated(name), tried)}
-    made = [torch.randn(s, device=DEVICE, dtype=dtype) for s in tensors.shapes if s in taken]
-    for param in made:
+    params = [torch.randn(s, device=DEVICE, dtype=dtype) for s in tensors.shapes if s in taken]
+    for param in params:
         param.requires_grad_().grad = torch.randn_like(param)
-    return made
+    return params
 
 
 def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
@@ -168,7 +168,7 @@ def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dic
         step = partial(interpreted, step)
     step()
     synchronize()
-    found = {"first_step_s": time.perf_counter() - begin}
+    figures = {"first_step_s": time.perf_counter() - begin}
     if title.startswith(OURS) and not REHEARSAL:
         explained = optgen.explain(optimizer)
         if "fused Triton" not in explained:
@@ -177,8 +177,8 @@ def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dic
         for _ in range(3):
             step()
     synchronize()
-    found["peak_bytes"] = peak_memory(step)
-    return (captured(step) if title.endswith("in a graph") else step), found
+    figures["peak_bytes"] = peak_memory(step)
+    return (captured(step) if title.endswith("in a graph") else step), figures
 
 
 def interpreted(step: Callable[[], Any]) -> Any:

@@ -32,10 +32,10 @@ def parameters(shapes: list[tuple[int, ...]]) -> list[Tensor]:
 
 
 def scaled_step(
-    kind: type[torch.amp.GradScaler], params: list[Tensor], fused: bool | None
+    cls: type[torch.amp.GradScaler], params: list[Tensor], fused: bool | None
 ) -> Callable[[], None]:
     """Return a function that takes a step with a scaler."""
-    optimizer, scaler = Clipped(params, fused=fused), kind("cpu", init_scale=1.0)
+    optimizer, scaler = Clipped(params, fused=fused), cls("cpu", init_scale=1.0)
     scaler.scale(torch.zeros(()))  # creates the scale
 
     def step() -> None:

@@ -90,9 +90,9 @@ def lines(part: str, ways: dict[str, Any], size: int, width: int) -> Iterator[st
     """Yield a line with the figures of each way."""
     for way in ways:
         request = {"part": part, "way": way, "size": size, "width": width}
-        found = child_process.ask("benchmarks.in_backward", request)
-        grown, weights = found["grown"] / MIB, found["weights"] / MIB
-        took = f"{found['median']:.1f} ms ({found['least']:.1f})"
+        figures = child_process.ask("benchmarks.in_backward", request)
+        grown, weights = figures["grown"] / MIB, figures["weights"] / MIB
+        took = f"{figures['median']:.1f} ms ({figures['least']:.1f})"
         yield f"{part}, {way}: {grown:.1f} MiB beside {weights:.1f} MiB of weights, {took}"
 
 

@@ -78,8 +78,8 @@ def main(seconds: float) -> None:
     print(f"|---|---|---|{'---|' * len(LOWERINGS)}")
     for name in NAMES:
         for label, sizes in TABLES.items():
-            found = measured(name, *sizes, seconds)
-            theirs, ours = found["torch"], [found[label] for label in LOWERINGS]
+            by_title = measured(name, *sizes, seconds)
+            theirs, ours = by_title["torch"], [by_title[label] for label in LOWERINGS]
             ratios = (
                 f"x{theirs['median'] / each['median']:.1f} (x{theirs['min'] / each['min']:.1f})"
                 for each in ours

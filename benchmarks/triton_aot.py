@@ -40,15 +40,15 @@ Entries = dict[str, dict[str, list[int]]]
 def classes() -> dict[str, Any]:
     """Return one class for each file of kernels; AdamW uses those of Adam."""
     by_folder: dict[str, Any] = {}
-    for kind in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
-        if isinstance(getattr(kind, "rule", None), Rule):
-            by_folder.setdefault(kind.lowerings, kind)
-    return {kind.__name__: kind for kind in by_folder.values()}
+    for cls in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
+        if isinstance(getattr(cls, "rule", None), Rule):
+            by_folder.setdefault(cls.lowerings, cls)
+    return {cls.__name__: cls for cls in by_folder.values()}
 
 
-def cases(kind: Any, target: str) -> Iterator[Case]:
+def cases(cls: Any, target: str) -> Iterator[Case]:
     """Yield every case in which the kernels of a class are compiled for a target."""
-    flags = (False, True) if flags_of(kind) else (False,)
+    flags = (False, True) if flags_of(cls) else (False,)
     yield from (Case(target, *case) for case in product(TYPES, flags, (False, True)))
 
 

@@ -51,32 +51,32 @@ def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
     """Return the figures of a kernel that was launched with these options."""
     lanes = compiled.metadata.num_warps * compiled.metadata.target.warp_size
     axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
-    wanted = _wanted(compiled.asm["ttir"], options.get("VECTOR", 1), lanes, axes)
+    expected = _expected_accesses(compiled.asm["ttir"], options.get("VECTOR", 1), lanes, axes)
     shared = compiled.metadata.shared
     if "amdgcn" in compiled.asm:
         text = compiled.asm["amdgcn"]
         registers = _sum(text, r"\.[av]gpr_count:\s+(\d+)")
         # A scalar register spills to a lane of a vector register, which costs no memory.
         spilled = _sum(text, r"\.(?:private_segment_fixed_size|vgpr_spill_count):\s+(\d+)")
-        found = Counter((kind, 4 * int(words)) for kind, words in _AMDGCN.findall(text))
-        return Figures(registers, spilled, shared, wanted, found, ())
+        actual = Counter((kind, 4 * int(words)) for kind, words in _AMDGCN.findall(text))
+        return Figures(registers, spilled, shared, expected, actual, ())
     text, used = compiled.asm["ptx"], _resources(compiled.asm["cubin"])
     kinds = {"ld": "load", "st": "store"}
-    found = Counter((kinds[k], int(n) * int(bits) // 8) for k, n, bits in _PTX.findall(text))
+    actual = Counter((kinds[k], int(n) * int(bits) // 8) for k, n, bits in _PTX.findall(text))
     inexact = tuple(name for name in INEXACT if name in text.replace(_REFINED, ""))
-    return Figures(used["REG"], used["STACK"] + used["LOCAL"], shared, wanted, found, inexact)
+    return Figures(used["REG"], used["STACK"] + used["LOCAL"], shared, expected, actual, inexact)
 
 
-def _wanted(ttir: str, vector: int, lanes: int, axes: int) -> Accesses:
+def _expected_accesses(ttir: str, vector: int, lanes: int, axes: int) -> Accesses:
     """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
-    wanted: Accesses = Counter()
-    for load, store, size, kind in _UNMASKED.findall(ttir):
+    expected: Accesses = Counter()
+    for load, store, size, dtype in _UNMASKED.findall(ttir):
         extent = [int(n) for n in size.split("x")]
         consecutive = extent[-1] if prod(extent[1:]) > 1 else extent[0]
         at_once = min(vector, consecutive)
-        if len(extent) == axes and at_once * _BYTES[kind] > 4:
-            wanted[load or store, at_once * _BYTES[kind]] += prod(extent) // lanes // at_once
-    return wanted
+        if len(extent) == axes and at_once * _BYTES[dtype] > 4:
+            expected[load or store, at_once * _BYTES[dtype]] += prod(extent) // lanes // at_once
+    return expected
 
 
 def _resources(cubin: bytes) -> dict[str, int]:

@@ -102,21 +102,21 @@ def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
         yield launches
 
 
-def kernels(kind: Any, case: Case, cache: str) -> dict[str, Figures]:
+def kernels(cls: Any, case: Case, cache: str) -> dict[str, Figures]:
     """Return the figures of every kernel that a step of a class launches, by kernel name."""
     with compiling_for(case.target, cache) as launches:
-        step(kind, case)
+        step(cls, case)
     return {each.name: figures(each.compiled, each.options) for each in launches}
 
 
-def step(kind: Any, case: Case) -> None:
+def step(cls: Any, case: Case) -> None:
     """Take a step with parameters and states of a case's dtypes."""
     dtype, state_dtype = TYPES[case.types]
-    params = accepted(kind, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
+    params = accepted(cls, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
     for param in params:
         ones = torch.ones_like(param)
-        param.grad = ones.to_sparse(1) if kind.rule.gradient == "sparse_only" else ones
-    optimizer = kind(params, **(flags_of(kind) if case.flags else {}))
+        param.grad = ones.to_sparse(1) if cls.rule.gradient == "sparse_only" else ones
+    optimizer = cls(params, **(flags_of(cls) if case.flags else {}))
     optimizer.init_state()
     for values in optimizer.state.values():
         values |= {k: v.to(state_dtype) for k, v in values.items() if k != "step" and v.ndim}
@@ -125,8 +125,8 @@ def step(kind: Any, case: Case) -> None:
     optimizer.step()
 
 
-def flags_of(kind: Any) -> dict[str, Any]:
+def flags_of(cls: Any) -> dict[str, Any]:
     """Return the arguments with which a class has all its optional states."""
-    group = kind([torch.zeros(2, 2)]).param_groups[0]
-    named = {state.when.removeprefix("not ") for state in kind.rule.states if state.when}
+    group = cls([torch.zeros(2, 2)]).param_groups[0]
+    named = {state.when.removeprefix("not ") for state in cls.rule.states if state.when}
     return {n: True if isinstance(group[n], bool) else 0.9 for n in sorted(named & set(group))}

@@ -51,7 +51,7 @@ def needs(entry: Entry) -> Needs:
 def takes_vectors(entry: Entry) -> bool:
     """Tell whether the constructor accepts a parameter with one axis."""
     try:
-        entry.kind([torch.zeros(4)], **_values(entry))
+        entry.cls([torch.zeros(4)], **_values(entry))
     except ValueError:
         return False
     return True

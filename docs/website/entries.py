@@ -52,7 +52,7 @@ class Entry:
         return self.name not in PUBLISHED and self.title not in _KEYED
 
     @property
-    def kind(self) -> Any:
+    def cls(self) -> Any:
         """The class."""
         return getattr(importlib.import_module(self.package), self.title)
 

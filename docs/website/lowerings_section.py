@@ -54,7 +54,7 @@ def explained(entry: Entry) -> str:
     """Return the text of `optgen.explain` for an optimizer of a matrix."""
     param = torch.zeros(64, 32)
     values = {"max_lr": 1e-3} if entry.name == "adamc" else {}
-    return optgen.explain(entry.kind([param], **values))
+    return optgen.explain(entry.cls([param], **values))
 
 
 def dtypes(entry: Entry) -> str:

@@ -113,7 +113,9 @@ def _bytes_of_number(state: State, dtype: str) -> float:
     return _BYTES["float32" if state.shape == "scalar" else dtype]
 
 
-def kept(algorithm: Algorithm, shape: Shape, options: Mapping[str, object]) -> Iterator[State]:
+def kept_states(
+    algorithm: Algorithm, shape: Shape, options: Mapping[str, object]
+) -> Iterator[State]:
     """Yield the states that a parameter of a shape has, without the step count.
 
     Args:
@@ -145,5 +147,5 @@ def total(
     """Return the bytes of all states of a parameter, with the step count if that is a tensor."""
     counted = algorithm.step is not None and algorithm.counter == "tensor"
     steps = Size({(0, 0, 0): _BYTES["float32"]}) if counted else Size()
-    sizes = (size_of(state, dtype) for state in kept(algorithm, shape, options or {}))
+    sizes = (size_of(state, dtype) for state in kept_states(algorithm, shape, options or {}))
     return sum(sizes, start=steps)

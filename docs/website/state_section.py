@@ -8,7 +8,7 @@ from optgen.ir.algorithm import Algorithm, State
 from website.docstrings import in_cell, parsed
 from website.entries import Entry
 from website.precisions import PRECISIONS, Precision, in_precision
-from website.state_bytes import TALL, VECTOR, WIDE, Shape, kept, number, share, total
+from website.state_bytes import TALL, VECTOR, WIDE, Shape, kept_states, number, share, total
 from website.tables import table
 
 _ROWS, _COLS = 4096, 1024
@@ -17,7 +17,7 @@ _FACTS = {"factored", "tall"}
 
 def states(entry: Entry) -> str:
     """Return the keys of a parameter's state as a table."""
-    doc = parsed(entry.kind.__doc__)
+    doc = parsed(entry.cls.__doc__)
     rows = [
         (f"`{each.name}`", f"`{each.type}`" if each.type else "", in_cell(each.text))
         for each in doc.items("State")
@@ -78,7 +78,7 @@ def _shapes(algorithm: Algorithm) -> Iterator[tuple[str, Shape | None]]:
 
 def _only_matrices(algorithm: Algorithm) -> bool:
     """Tell whether the rule's states make sense for matrices only."""
-    kept_by_vectors = list(kept(algorithm, VECTOR, {}))
+    kept_by_vectors = list(kept_states(algorithm, VECTOR, {}))
     return any(
         state.shape in ("row", "col") or not isinstance(state.shape, str)
         for state in kept_by_vectors
@@ -112,7 +112,7 @@ def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> st
 
 def _optional(algorithm: Algorithm) -> str:
     """Return the states that exist only with arguments other than the defaults."""
-    usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept(algorithm, shape, {})}
+    usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept_states(algorithm, shape, {})}
     optional = [s for s in algorithm.kept_states() if s.key not in usual and not s.of_group]
     return ", ".join(f"`{s.key}` ({_condition(s)})" for s in optional)
 
@@ -128,7 +128,7 @@ def _outro(algorithm: Algorithm) -> str:
     """Return sentences on what the table leaves out."""
     sentences = []
     if _by_elements(algorithm):
-        single = [s.key for s in kept(algorithm, TALL, {}) if s.shape == "scalar"]
+        single = [s.key for s in kept_states(algorithm, TALL, {}) if s.shape == "scalar"]
         if algorithm.step is not None and algorithm.counter == "tensor":
             single.insert(0, "step")
         if single:

@@ -19,7 +19,7 @@ def tried(entry: Entry, dtype: torch.dtype) -> str:
         param.grad = param.grad.to_sparse(1)
     values = {"max_lr": 1e-3} if entry.name == "adamc" else {}
     try:
-        optimizer = entry.kind([param], **values)
+        optimizer = entry.cls([param], **values)
         with use_lowering("foreach"):
             optimizer.step()
     except (RuntimeError, ValueError, TypeError) as error:

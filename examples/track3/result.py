@@ -88,7 +88,7 @@ class Result:
         """Return an optimizer for the blocks' matrices, and one for the rest."""
         known = list(named)
 
-        def made(groups: Collection[Group]) -> list[dict[str, Any]]:
+        def param_groups(groups: Collection[Group]) -> list[dict[str, Any]]:
             members = [[p for name, p in known if self.group(name, p) is each] for each in groups]
             return [
                 {"params": params, "as_logged": group, **group.at(0)}
@@ -96,7 +96,8 @@ class Result:
                 if params
             ]
 
-        hidden, others = made(self.hidden.values()), made(self.others.values())
+        hidden = param_groups(self.hidden.values())
+        others = param_groups(self.others.values())
         return [self.matrices()(hidden), self.rest()(others)]
 
 

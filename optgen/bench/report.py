@@ -37,7 +37,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
     for each in verdicts:
         worst = each.worst
         measured = f"{each.values[worst]:.3g}" if worst else "-"
-        yield (each.target.title, measured, worst, each.target.wanted, each.summary)
+        yield (each.target.title, measured, worst, each.target.bound, each.summary)
 
 
 def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -45,7 +45,7 @@ def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
     for each in verdicts:
         if each.missed:
             figures = (f"{name} {each.values[name]:.3g}" for name in each.missed)
-            yield f"{each.target.title}, wanted {each.target.wanted}: {'; '.join(figures)}"
+            yield f"{each.target.title}, wanted {each.target.bound}: {'; '.join(figures)}"
 
 
 def torch_ratio(figures: Figures) -> float | None:

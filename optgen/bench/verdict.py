@@ -19,7 +19,7 @@ class Target:
     most: float | None = None
 
     @property
-    def wanted(self) -> str:
+    def bound(self) -> str:
         """The bound as text, with its sign."""
         return f"≤ {self.most:g}" if self.least is None else f"≥ {self.least:g}"
 

@@ -57,8 +57,8 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(USAGE) from None
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         typer.echo(f"optgen {__version__}")
         raise typer.Exit
 

@@ -121,12 +121,12 @@ def _class_name(name: str) -> str:
 
 def _load_class(path: str) -> str:
     """Load the class of a spec file for the benchmark, and return its name."""
-    kind = load(spec_path(path))
-    if kind.rule.gradient == "sparse_only":
+    cls = load(spec_path(path))
+    if cls.rule.gradient == "sparse_only":
         raise typer.BadParameter(f"{path}: dense gradients are measured, and it takes sparse ones")
-    if kind.rule.needs_inputs:
-        needed = ", ".join(state.given for state in kind.rule.inputs)
+    if cls.rule.needs_inputs:
+        needed = ", ".join(state.given for state in cls.rule.inputs)
         raise typer.BadParameter(f"{path}: a step needs {needed}, and the benchmark has none")
-    if OWN.setdefault(kind.__name__, kind) is not kind:
-        raise typer.BadParameter(f"{path}: two of these files hold a class {kind.__name__}")
-    return str(kind.__name__)
+    if OWN.setdefault(cls.__name__, cls) is not cls:
+        raise typer.BadParameter(f"{path}: two of these files hold a class {cls.__name__}")
+    return str(cls.__name__)

@@ -47,25 +47,25 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
     return Targets(paths, out)
 
 
-def write(wanted: Targets) -> None:
+def write(chosen: Targets) -> None:
     """Update the output folder, and print what changed."""
     start = time.perf_counter()
-    changes = _changes(wanted)
+    changes = _changes(chosen)
     for change in changes:
         change.apply()
         typer.echo(f"{change.verb} {shorten(change.path)}")
     _remove_empty(change.path.parent for change in changes if change.new is None)
-    for folder in _orphans(wanted):
+    for folder in _orphans(chosen):
         typer.echo(f"note: {_orphan_message(folder)}")
     took = time.perf_counter() - start
-    count = len(wanted.specs)
+    count = len(chosen.specs)
     files = f"{len(changes)} file{'s' * (len(changes) != 1)}" if changes else "nothing"
     typer.echo(f"{count} spec{'s' * (count != 1)} in {took:.1f} s, {files} changed")
 
 
-def compare(wanted: Targets, *, diff: bool) -> int:
+def compare(chosen: Targets, *, diff: bool) -> int:
     """Print the stale files, or their diffs, and orphaned folders; return how many there are."""
-    changes = _changes(wanted)
+    changes = _changes(chosen)
     for change in changes:
         path = str(shorten(change.path))
         if diff:
@@ -77,15 +77,15 @@ def compare(wanted: Targets, *, diff: bool) -> int:
             typer.echo(f"stale: {path} ({change.verb})")
     if changes and not diff:
         typer.echo(f"{len(changes)} stale: run optgen build")
-    orphans = _orphans(wanted)
+    orphans = _orphans(chosen)
     for folder in orphans:
         typer.echo(_orphan_message(folder))
     return len(changes) + len(orphans)
 
 
-def _changes(wanted: Targets) -> list[emit.Change]:
+def _changes(chosen: Targets) -> list[emit.Change]:
     """Return all changes, after reading every spec and generating every text."""
-    changes = list(_differences(wanted))
+    changes = list(_differences(chosen))
     if handwritten := [str(shorten(change.path)) for change in changes if change.is_handwritten]:
         raise typer.BadParameter(
             f"not written by optgen, so not overwritten: {', '.join(handwritten)}; "
@@ -94,29 +94,29 @@ def _changes(wanted: Targets) -> list[emit.Change]:
     return changes
 
 
-def _differences(wanted: Targets) -> Iterator[emit.Change]:
+def _differences(chosen: Targets) -> Iterator[emit.Change]:
     """Yield the difference of each file from its generated text."""
     ruff = emit.require_ruff()
     texts: dict[str, dict[str, str]] = {}
-    for algorithm in read(wanted.specs):
+    for algorithm in read(chosen.specs):
         texts.setdefault(algorithm.module, {}).update(render(algorithm, ruff))
     for module, files in texts.items():
-        yield from emit.changes(wanted.out / module, files)
-    if wanted.is_whole_folder and wanted.out.is_dir():
-        for folder in sorted(wanted.out.iterdir()):
+        yield from emit.changes(chosen.out / module, files)
+    if chosen.is_whole_folder and chosen.out.is_dir():
+        for folder in sorted(chosen.out.iterdir()):
             if folder.name not in texts and folder.is_dir():
                 yield from emit.leftovers(folder)
 
 
-def _orphans(wanted: Targets) -> list[Path]:
+def _orphans(chosen: Targets) -> list[Path]:
     """Return generated folders without a spec, among the given specs and in their folders."""
-    if wanted.is_whole_folder or not wanted.out.is_dir():
+    if chosen.is_whole_folder or not chosen.out.is_dir():
         return []
-    given = {path.stem for path in wanted.specs}
-    spec_folders = {path.resolve().parent for path in wanted.specs}
+    given = {path.stem for path in chosen.specs}
+    spec_folders = {path.resolve().parent for path in chosen.specs}
     return [
         folder
-        for folder in sorted(wanted.out.iterdir())
+        for folder in sorted(chosen.out.iterdir())
         if folder.is_dir() and folder.name not in given
         if not any((specs / f"{folder.name}.py").is_file() for specs in spec_folders)
         if any(True for _ in emit.leftovers(folder))

@@ -9,7 +9,7 @@ def check_state_by_parameter(optimizer: object) -> None:
 
     These are the states of 8 bits, and the states that are in param groups.
     """
-    kept = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
+    in_groups = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
     rule = getattr(type(optimizer), "rule", None)
     for state in rule.quantized_states if isinstance(rule, Rule) else ():
         raise TypeError(
@@ -17,11 +17,11 @@ def check_state_by_parameter(optimizer: object) -> None:
             "checkpoints hold the tensors of the state: use it as it is"
         )
     for state in rule.group_states if isinstance(rule, Rule) else ():
-        kept = kept or f"the state {state.key}"
-    if kept:
+        in_groups = in_groups or f"the state {state.key}"
+    if in_groups:
         raise TypeError(
-            f"{type(optimizer).__name__} keeps {kept} in its param groups, which keyed checkpoints "
-            "do not hold by default: use it as it is"
+            f"{type(optimizer).__name__} keeps {in_groups} in its param groups, which keyed "
+            "checkpoints do not hold by default: use it as it is"
         )
 
 

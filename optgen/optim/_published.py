@@ -104,6 +104,6 @@ PUBLISHED = {
 
 def published(name: str) -> type[Optimizer]:
     """Import the class of a spec."""
-    kind: type[Optimizer] = getattr(import_module(f"optgen.generated.{name}"), PUBLISHED[name])
-    kind.__module__ = "optgen.optim"
-    return kind
+    cls: type[Optimizer] = getattr(import_module(f"optgen.generated.{name}"), PUBLISHED[name])
+    cls.__module__ = "optgen.optim"
+    return cls

@@ -61,13 +61,13 @@ def trajectory(case: Case) -> Trajectory:
     return Trajectory(params, reference)
 
 
-def follow(case: Case, kind: Callable[..., Optimizer], lowering: str) -> Followed:
+def follow(case: Case, cls: Callable[..., Optimizer], lowering: str) -> Followed:
     """Take the steps of a case with our optimizer, through one lowering."""
     expected = trajectory(case)
     on_gpu = lowering == "fused_triton" and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     params = [p.to(device, copy=True).requires_grad_() for p in case.problem.start()]
-    optimizer = kind(params, **case.options)
+    optimizer = cls(params, **case.options)
     worst = 0.0
     with _replaced_orthogonalize(case, optimizer), _through(lowering):
         for step, expected_params in enumerate(expected.params, 1):
@@ -98,9 +98,9 @@ def difference(params: list[Tensor], expected: list[Tensor]) -> float:
     return torch.stack([(p.detach().cpu() - e).abs().max() for p, e in pairs]).max().item()
 
 
-def lowerings(kind: type[Optimizer]) -> tuple[str, ...]:
+def lowerings(cls: type[Optimizer]) -> tuple[str, ...]:
     """Return the lowerings that a class has and that this machine can run."""
-    rule = getattr(kind, "rule", None)
+    rule = getattr(cls, "rule", None)
     if rule is None:
         return (BY_HAND,)
     missing = set()
@@ -125,8 +125,8 @@ def worse(worst: float, error: float) -> float:
 
 
 def _gradients(case: Case, params: list[Tensor], step: int) -> list[Tensor]:
-    found = case.problem.gradients(params, step)
-    return [_some_rows(each, step) for each in found] if case.sparse else found
+    gradients = case.problem.gradients(params, step)
+    return [_some_rows(each, step) for each in gradients] if case.sparse else gradients
 
 
 def _some_rows(gradient: Tensor, step: int) -> Tensor:

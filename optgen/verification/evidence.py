@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from optgen import __version__
 from optgen.verification.case import Case
-from optgen.verification.catalogue import kind_of
+from optgen.verification.catalogue import class_of
 from optgen.verification.compare import follow, lowerings, worse
 from optgen.verification.libraries import LIBRARIES
 from optgen.verification.packages import Package
@@ -51,8 +51,8 @@ def rows(name: str, reference: str | None) -> list[Row]:
     """
     if reference == RULE:
         return [_by_rule(name)]
-    found = [_by_package(each) for each in installed(name)[: None if reference else 1]]
-    return found if found or reference else [_by_rule(name)]
+    by_package = [_by_package(each) for each in installed(name)[: None if reference else 1]]
+    return by_package if by_package or reference else [_by_rule(name)]
 
 
 def installed(name: str) -> list[list[Package]]:
@@ -81,10 +81,10 @@ def title_of_rule(name: str) -> str:
     return f"independent rule ({SOURCES[name].title})"
 
 
-def to_json(found: Sequence[Row]) -> str:
+def to_json(rows: Sequence[Row]) -> str:
     """Return rows as JSON, a list of objects. A difference that is NaN or infinite is null."""
     listed = []
-    for row in found:
+    for row in rows:
         errors = {key: e if math.isfinite(e) else None for key, e in row.errors.items()}
         listed.append(asdict(row) | {"errors": errors})
     return json.dumps(listed, indent=1) + "\n"
@@ -128,11 +128,11 @@ def _row(cases: Sequence[Case], reference: str, version: str, source: str) -> Ro
     name, bound = cases[0].name, cases[0].bound
     if any(case.bound != bound for case in cases):
         raise ValueError(f"the cases of {name} have several bounds: give each bound a row")
-    kind = kind_of(name)
+    cls = class_of(name)
     errors: dict[str, float] = {}
-    for lowering in lowerings(kind):
+    for lowering in lowerings(cls):
         for case in cases:
-            error = follow(case, kind, lowering).error
+            error = follow(case, cls, lowering).error
             errors[lowering] = worse(errors.get(lowering, 0.0), error)
     steps, passed = max(case.steps for case in cases), all(e <= bound for e in errors.values())
     return Row(name, reference, version, source, steps, "float64", errors, bound, passed)

@@ -36,17 +36,17 @@ _ADDRESSES = {
 """The repositories of distributions, by the names that pip knows."""
 
 
-def _named(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+def _named(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
     """Make an optimizer that tells weights from biases by the names of parameters."""
     names = (("mlp" if p.dim() > 1 else "bias") + str(index) for index, p in enumerate(params))
-    return construct(kind, list(zip(names, params, strict=True)), options)
+    return construct(cls, list(zip(names, params, strict=True)), options)
 
 
-def _projected(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+def _projected(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
     """Make an optimizer with one group, which holds the options of the projection."""
     of_group = ("rank", "update_proj_gap", "scale", "proj_type")
     group = {"params": params, **{key: options[key] for key in of_group}}
-    return construct(kind, [group], {k: v for k, v in options.items() if k not in of_group})
+    return construct(cls, [group], {k: v for k, v in options.items() if k not in of_group})
 
 
 def _library(

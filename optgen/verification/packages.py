@@ -40,9 +40,9 @@ class Package:
             return None
 
 
-def construct(kind: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
+def construct(cls: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
     """Make an optimizer from its class, parameters and options."""
-    optimizer: Optimizer = kind(params, **options)
+    optimizer: Optimizer = cls(params, **options)
     return optimizer
 
 

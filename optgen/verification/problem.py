@@ -31,11 +31,11 @@ class Problem:
 
     def gradients(self, params: list[Tensor], step: int) -> list[Tensor]:
         """Return the gradients at these parameters. Steps count from 1."""
-        found = []
+        gradients = []
         for param, (x, y) in zip(params, self._data(step), strict=True):
             residual = x @ param.reshape(x.size(1), -1) - y
-            found.append((x.mT @ residual / len(x)).reshape(param.shape))
-        return found
+            gradients.append((x.mT @ residual / len(x)).reshape(param.shape))
+        return gradients
 
     def loss(self, params: list[Tensor], step: int) -> Tensor:
         """Return the loss at these parameters."""
@@ -47,12 +47,12 @@ class Problem:
 
     def curvatures(self, params: list[Tensor], step: int) -> list[Tensor]:
         """Return a positive estimate of the Hessian's diagonal that depends on the parameters."""
-        found = []
+        diagonals = []
         for param, (x, _) in zip(params, self._data(step), strict=True):
             matrix = param.reshape(x.size(1), -1)
             diagonal = x.square().mean(0)[:, None] * (1 + 0.1 * matrix.square())
-            found.append(diagonal.reshape(param.shape))
-        return found
+            diagonals.append(diagonal.reshape(param.shape))
+        return diagonals
 
     def _data(self, step: int) -> list[tuple[Tensor, Tensor]]:
         return _drawn(self.shapes, 1 if self.same_data else step)
@@ -63,14 +63,14 @@ def _drawn(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
     """Draw X and Y of each parameter for a step."""
     generator = torch.Generator().manual_seed(step)
     noise = LARGE_NOISE if step % 5 == 0 else 1.0
-    found = []
+    data = []
     for shape in shapes:
         rows = shape[0] if shape else 1
         cols = int(torch.Size(shape).numel()) // rows
         x = _normal((rows + 3, rows), generator)
         y = x.sum(1, keepdim=True) + noise * _normal((rows + 3, cols), generator)
-        found.append((x, y))
-    return found
+        data.append((x, y))
+    return data
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ from optgen.verification.packages import Package, packaged
 
 _MODULES = {"sparseadam": "sparse_adam"}
 """The names of specs that are not those of their classes in lower case."""
-CLASSES = {_MODULES.get(key, key): kind for key, kind in mirrored_classes().items()}
+CLASSES = {_MODULES.get(key, key): cls for key, cls in mirrored_classes().items()}
 """The mirror's classes by the names of their specs; LBFGS has none."""
 TABLES = ((6, 5), (7, 1), (4, 2, 3))
 WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
@@ -52,8 +52,8 @@ CASES = (
 
 
 def _as_package(case: Case) -> Package:
-    kind = CLASSES[case.name].__name__
-    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{kind}.html"
+    title = CLASSES[case.name].__name__
+    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{title}.html"
     why = "both sides iterate in bfloat16" if case.name == "muon" else ""
     return Package("torch", page, case, why)
 

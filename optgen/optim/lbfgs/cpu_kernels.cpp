@@ -259,9 +259,9 @@ public:
                 T* const change = row(job.changes, job.count, at);
                 for (i64 i = 0; i < n; ++i) step[i] = direction[at + i] * t;
                 for (i64 i = 0; i < n; ++i) change[i] = gradient[at + i] - previous[at + i];
-                T* const one[1] = {change};
+                T* const rows[1] = {change};
                 const T* const others[2] = {step, change};
-                dots<1, 2>(one, others, n, sums.of(part));
+                dots<1, 2>(rows, others, n, sums.of(part));
             });
         });
         total(sums, job.result);
