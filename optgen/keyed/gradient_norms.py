@@ -139,8 +139,8 @@ def _power(gradients: list[Tensor], norm_type: float, in_double: bool) -> Tensor
         pieces = [piece for (piece,) in slices(tensors)]
         norms = torch._foreach_norm(pieces, norm_type, dtype=_accumulator(dtype, in_double))
         stacked.append(torch.stack(norms).double().to(gradients[0].device))
-    norms = torch.cat(stacked)
-    return norms.amax() if norm_type == torch.inf else (norms**norm_type).sum()
+    all_norms = torch.cat(stacked)
+    return all_norms.amax() if norm_type == torch.inf else (all_norms**norm_type).sum()
 
 
 def _accumulator(dtype: torch.dtype, in_double: bool) -> torch.dtype:
