@@ -80,7 +80,7 @@ def least_streams(name: str) -> int:
     """Return the number of reads and writes of a parameter's size that a step needs."""
     kind = generated(name)
     group = kind([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
-    like = [s for s in kind.rule.states if s.shape == "like" and s.present(group)]
+    like = [s for s in kind.rule.states if s.shape == "like" and s.is_present(group)]
     return LEAST_STREAMS.get(name, 3 + 2 * len(like))
 
 

@@ -31,7 +31,7 @@ __all__ = [
     "use_lowering",
 ]
 
-_HOME = {
+_MODULES = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
@@ -51,9 +51,9 @@ if not TYPE_CHECKING:  # else a type checker would accept every name
     def __getattr__(name: str) -> object:
         if name in _PACKAGES:
             return importlib.import_module(f"{__name__}.{name}")
-        if name not in _HOME:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOME[name]), name)
+        value = getattr(importlib.import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
 

@@ -19,8 +19,8 @@ class GradScaler(torch.amp.GradScaler):
 
     torch's scaler reads all gradients to find out if one is not finite. The step of an optimizer
     that is composed with `modifiers.skip_nonfinite` finds that out too. This scaler leaves the
-    check and the unscaling to such a step. All else is as in torch: the arguments, the methods, the
-    checkpoint, and every step of any other optimizer.
+    check and the unscaling to such a step. Everything else is as in torch: the arguments, the
+    methods, the checkpoint, and the steps of all other optimizers.
     """
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
@@ -34,9 +34,9 @@ class GradScaler(torch.amp.GradScaler):
         assert scale is not None
         with shared_check(optimizer, scale) as report:
             result: float | None = optimizer.step(**kwargs)
-        found = torch.full((), float(report.skipped), dtype=torch.float32, device=scale.device)
+        found_inf = torch.full((), float(report.skipped), dtype=torch.float32, device=scale.device)
         state = self._per_optimizer_states[id(optimizer)]
-        state["found_inf_per_device"] = {scale.device: found}
+        state["found_inf_per_device"] = {scale.device: found_inf}
         state["stage"] = OptState.STEPPED
         return result
 

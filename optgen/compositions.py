@@ -30,16 +30,16 @@ class Composition(Spec):
 
 @dataclass(frozen=True)
 class StateDtype:
-    """A choice of dtypes for states: of the optimizer's own, and of some by their keys."""
+    """A choice of dtypes: a default for the optimizer's states, and others by checkpoint key."""
 
     default: str | None
     by_key: tuple[tuple[str, str | None], ...]
-    blocks: tuple[tuple[str, int | str], ...] = ()  # options of states of 8 bits
+    quantized_options: tuple[tuple[str, int | str], ...] = ()  # of states of 8 bits
 
     @property
     def name(self) -> str:
-        """The name of the function that makes such a choice."""
-        return "quantized" if self.blocks else "state_dtype"
+        """The name of the function in `optgen.modifiers` that returns such a choice."""
+        return "quantized" if self.quantized_options else "state_dtype"
 
 
 def state_dtype(default: str | None = None, **by_key: str | None) -> StateDtype:
@@ -78,8 +78,8 @@ def quantized(
         **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
             `quantized(exp_avg_sq="float32")`, or `quantized(None, exp_avg="8bit")`.
     """
-    blocks: dict[str, int | str] = {"block": block, "map": map, "min_elements": min_elements}
-    return StateDtype(default, tuple(by_key.items()), tuple(blocks.items()))
+    options: dict[str, int | str] = {"block": block, "map": map, "min_elements": min_elements}
+    return StateDtype(default, tuple(by_key.items()), tuple(options.items()))
 
 
 def compose(
@@ -127,7 +127,7 @@ def composed(
 ) -> Composition:
     """Return the spec of an optimizer with modifiers; see `compose`."""
     from optgen.ir.nodes import Place
-    from optgen.spec.composition.names import CompositionError, fit
+    from optgen.spec.composition.names import CompositionError, with_fitting_names
     from optgen.spec.composition.write_spec import write_spec
     from optgen.spec.errors import located_errors
 
@@ -135,7 +135,7 @@ def composed(
     name = name or parts[0].name + "".join(_camel(each.name) for each in modifiers)
     if not name.isidentifier() or keyword.iskeyword(name):
         raise CompositionError(f"the name {name!r} of a class is a word of letters: MyAdamW")
-    named = fit(parts[0], parts[1:])
+    named = with_fitting_names(parts[0], parts[1:])
     with located_errors(Place(base.file, base.line, 1), base.source):
         text = write_spec(name, named)
     return Composition(name, text, f"<{name}>", 1, base, modifiers)
@@ -152,18 +152,18 @@ def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Par
     parts = [_optimizer(base), *parts]
     for each in modifiers:
         if isinstance(each, StateDtype):
-            choice = (each.default, dict(each.by_key), dict(each.blocks))
+            choice = (each.default, dict(each.by_key), dict(each.quantized_options))
             parts = with_state_dtypes(parts, *choice, each.name)
     return parts
 
 
 @contextlib.contextmanager
 def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[None]:
-    """Raise errors in the text of a composition anew, with the place in the file of a part.
+    """Raise errors in the text of a composition with the place in the file of the part.
 
     With `names_parts` the message names all parts.
     """
-    from optgen.spec.composition.names import fit
+    from optgen.spec.composition.names import with_fitting_names
     from optgen.spec.composition.origins import error_of_part
     from optgen.spec.errors import SpecError
 
@@ -173,7 +173,7 @@ def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[Non
         if error.place.file != spec.file:
             raise
         optimizer, *others = _parts(spec.base, spec.modifiers)
-        raise error_of_part(error, fit(optimizer, others), names_parts) from None
+        raise error_of_part(error, with_fitting_names(optimizer, others), names_parts) from None
 
 
 def _optimizer(spec: Spec) -> Part:
@@ -223,9 +223,9 @@ def modifier_of(path: Path) -> Modifier:
     """Return the modifier of a spec file, after checking it."""
     from optgen.spec.composition.check_modifier import modifier_part
 
-    found = Modifier(named_spec(path))
-    modifier_part(found.spec)
-    return found
+    modifier = Modifier(named_spec(path))
+    modifier_part(modifier.spec)
+    return modifier
 
 
 def list_modifiers() -> list[str]:

@@ -48,7 +48,7 @@ class Change:
     @property
     def is_handwritten(self) -> bool:
         """Tell whether the existing file was not generated, and so must not be changed."""
-        return self.old is not None and not _is_ours(self.old)
+        return self.old is not None and not _is_generated(self.old)
 
     @property
     def verb(self) -> str:
@@ -192,7 +192,7 @@ def format_python(text: str, ruff: str) -> str:
 
 
 def format_files(texts: Mapping[str, str], ruff: str) -> dict[str, str]:
-    """Format Python texts together: to start the formatter takes longer than to format."""
+    """Format Python texts together, because starting the formatter takes longer than formatting."""
     check = ("check", "--quiet", "--fix-only", "--select=I,F401", "--config", _FIRST_PARTY)
     with tempfile.TemporaryDirectory(prefix="optgen-format-") as folder:
         files = {name: Path(folder, f"{index}.py") for index, name in enumerate(texts)}
@@ -207,8 +207,8 @@ def format_files(texts: Mapping[str, str], ruff: str) -> dict[str, str]:
                 check=False,
             )
             if run.returncode:
-                given = "\n".join(texts.values())
-                raise RuntimeError(f"the text of a template is not Python: {run.stderr}{given}")
+                printed = "\n".join(texts.values())
+                raise RuntimeError(f"the text of a template is not Python: {run.stderr}{printed}")
         return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
 
 
@@ -229,14 +229,14 @@ def leftovers(folder: Path, keep: Iterable[str] = ()) -> Iterable[Change]:
         if path in kept or not path.is_file() or path.suffix not in (".py", ".cpp"):
             continue
         old = _text(path)
-        if _is_ours(old):
+        if _is_generated(old):
             yield Change(path, old, None)
 
 
 def _text(path: Path) -> str:
-    """Return the text of any file, with replacement characters where it is not UTF-8."""
+    """Return the text of a file, with replacement characters where it is not UTF-8."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _is_ours(text: str) -> bool:
+def _is_generated(text: str) -> bool:
     return MARK in text.partition("\n")[0]

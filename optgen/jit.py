@@ -1,8 +1,8 @@
 """Load a spec as an optimizer class, in this process.
 
-The generated text is that of `optgen build`. It is kept in the cache folder, under a hash of the
-spec and of the generator. The text is checked after it is read from the cache, and only the checked
-text is imported (docs/decisions/0045-the-cache-is-checked-before-it-runs.md). Tracebacks,
+The generated text is the same as that of `optgen build`. The cache folder keeps it under a hash of
+the spec and of the generator. The text is checked after it is read from the cache, and only the
+checked text is imported (docs/decisions/0045-the-cache-is-checked-before-it-runs.md). Tracebacks,
 debuggers, `inspect.getsource` and Triton find real files.
 """
 
@@ -100,6 +100,7 @@ def _from_file(path: Path) -> Spec:
 
 
 def _key(spec: Spec) -> str:
+    """Return the key of a spec in the cache: a digest of the generator, the name and the text."""
     parts = (_generator(), spec.name, spec.source)
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 

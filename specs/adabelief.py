@@ -28,12 +28,12 @@ def AdaBelief(
     m_hat = m / (1 - beta1**t)
     root = sqrt(1 - beta2**t)
     if rectify:
-        longest = 2 / (1 - beta2) - 1
-        length = longest - 2 * t * beta2**t / (1 - beta2**t)
-        if length >= 5:
-            above = (length - 4) * (length - 2) * longest
-            below = (longest - 4) * (longest - 2) * length
-            p = p - lr * root * sqrt(above / below) * m_hat / (sqrt(s) + eps)
+        rho_inf = 2 / (1 - beta2) - 1
+        rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+        if rho >= 5:
+            numerator = (rho - 4) * (rho - 2) * rho_inf
+            denominator = (rho_inf - 4) * (rho_inf - 2) * rho
+            p = p - lr * root * sqrt(numerator / denominator) * m_hat / (sqrt(s) + eps)
         elif degenerated_to_sgd:
             p = p - lr * m_hat
     else:

@@ -38,7 +38,7 @@ def Adadelta(
     eps=hyper(1e-6, ge=0, about="Added to both running averages for numerical stability"),
     weight_decay=hyper(0, ge=0),
 ):
-    """Steps as large as the recent ones, whatever the gradient's unit (Zeiler, 2012)."""
+    """Gradients scaled by running root mean squares of steps and gradients (Zeiler, 2012)."""
     if weight_decay:
         g = g + weight_decay * p
 

@@ -39,7 +39,7 @@ def Adafactor(
         -0.8,
         le=0,
         error="beta2_decay should be <= 0 but is: {}",
-        about="Power of the step count that is the newest squared gradient's weight",
+        about="Exponent: the newest squared gradient has the weight step**beta2_decay",
     ),
     eps=hyper(
         (None, 1e-3),
@@ -57,7 +57,7 @@ def Adafactor(
     ),
     weight_decay=hyper(0.0, ge=0, error="weight_decay should be >= 0 but is: {}"),
 ):
-    """Steps relative to the parameter, with a second moment in factors (Shazeer & Stern, 2018)."""
+    """Adam with a factored second moment and steps relative to weights (Shazeer & Stern, 2018)."""
     eps1, eps2 = eps
     if eps1 is None:
         floor = machine_eps(p)

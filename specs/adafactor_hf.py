@@ -40,7 +40,7 @@ def AdafactorHF(
     scale_parameter=flag(True, about="Let steps be a share of the parameter's root mean square"),
     warmup_init=flag(False, about="With lr=None, let the rate grow by 1e-6 a step at first"),
 ):
-    """Adam with a row and a column for a matrix's second moment (Shazeer & Stern, 2018)."""
+    """Adam with a second moment per row and column of a matrix (Shazeer & Stern, 2018)."""
     eps1, eps2 = eps
     beta2 = 1 - t**decay_rate
 

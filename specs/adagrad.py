@@ -41,7 +41,7 @@ def Adagrad(
     initial_accumulator_value=hyper(0, ge=0, about="Start value of the sum, in every group"),
     eps=hyper(1e-10, ge=0),
 ):
-    """Steps that shrink with all gradients a coordinate has seen (Duchi et al., 2011)."""
+    """Gradients divided by the root of the sum of all squares so far (Duchi et al., 2011)."""
     if weight_decay:
         g = g + weight_decay * p
 

@@ -1,7 +1,8 @@
 """AdaHessian, as amirgholami/adahessian has it.
 
 The training loop makes the estimate of the Hessian's diagonal, because it needs a second backward
-pass: `optimizer.step(hessian=[…])`. For convolutions the authors average it over the kernel.
+pass: `optimizer.step(hessian=[…])`. For convolutions the authors average the estimate over the
+kernel.
 """
 
 from optgen.spec import given, hyper, optimizer, sqrt, state
@@ -23,7 +24,7 @@ def AdaHessian(
     weight_decay=hyper(0, ge=0),
     hessian_power=hyper(1, ge=0, le=1),
 ):
-    """Adam with the Hessian's diagonal in the place of the second gradient (Yao et al., 2020)."""
+    """Adam whose second moment averages squares of the Hessian's diagonal (Yao et al., 2020)."""
     beta1, beta2 = betas
 
     m = beta1 * m + (1 - beta1) * g

@@ -1,4 +1,4 @@
-"""AdamH: Adam's direction on the hyperball, so weights keep their norm and need no decay."""
+"""AdamH: Adam on the hyperball. Weights keep their norm, so they need no weight decay."""
 
 from optgen.spec import hyper, lerp, maximum, norm, optimizer, sqrt, state
 
@@ -16,7 +16,7 @@ def AdamH(
     betas=hyper((0.9, 0.95), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
 ):
-    """Adam whose step is a share of the weights' norm, which stays as it is (Wen et al., 2025)."""
+    """Adam that keeps the norm of weights and steps by lr times this norm (Wen et al., 2025)."""
     beta1, beta2 = betas
 
     m = lerp(m, g, 1 - beta1)

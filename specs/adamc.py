@@ -18,7 +18,7 @@ def AdamC(
     weight_decay=hyper(1e-2, ge=0),
     max_lr=hyper(None, optional=True, gt=0, about="Largest lr of the schedule; None is AdamW"),
 ):
-    """AdamW with a decay that a schedule of lr does not unbalance (Defazio, 2025)."""
+    """AdamW with weight decay scaled by lr / max_lr (Defazio, 2025)."""
     beta1, beta2 = betas
 
     if max_lr is not None:

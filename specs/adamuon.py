@@ -35,7 +35,7 @@ def AdaMuon(
     ns_steps=hyper(5, ge=1, lt=100, whole=True),
     eps=hyper(1e-8, ge=0),
 ):
-    """Muon of the momentum's signs, with a second moment for each element (Si et al., 2025)."""
+    """Muon on the signs of the momentum, with a second moment per element (Si et al., 2025)."""
     require(ndim(p) == 2, "AdaMuon takes matrices, not the shape {shape}")
 
     b = lerp(b, g, 1 - momentum)

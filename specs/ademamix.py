@@ -25,16 +25,16 @@ def AdEMAMix(
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.0, ge=0),
 ):
-    """AdamW with a second, much slower mean of gradients (Pagliardini et al., 2024)."""
+    """AdamW with a second, slower running mean of gradients (Pagliardini et al., 2024)."""
     beta1, beta2, beta3 = betas
 
     share = alpha
     if alpha_warmup is not None and t < alpha_warmup:
         share = alpha * t / alpha_warmup
     if beta3_warmup is not None and t < beta3_warmup:
-        part = t / beta3_warmup
-        length = (1 - part) * half_life(beta1) + part * half_life(beta3)
-        beta3 = 0.5 ** (1 / (length + 1))
+        progress = t / beta3_warmup
+        interpolated = (1 - progress) * half_life(beta1) + progress * half_life(beta3)
+        beta3 = 0.5 ** (1 / (interpolated + 1))
 
     m = beta1 * m + (1 - beta1) * g
     slow = beta3 * slow + (1 - beta3) * g

@@ -23,7 +23,7 @@ def ADOPT(
     weight_decay=hyper(0.0, ge=0),
     decouple=flag(False),
 ):
-    """Adam that divides by the root of the last v: any beta2 converges (Taniguchi et al., 2024)."""
+    """Adam that divides by the previous v, to converge for any beta2 (Taniguchi et al., 2024)."""
     beta1, beta2 = betas
 
     if weight_decay and not decouple:

@@ -56,11 +56,11 @@ def APOLLO(
     """Gradients scaled by random projections to a low rank (Zhu et al., 2024)."""
     require(ndim(p) >= 2, "APOLLO takes matrices, not the shape {shape}")
     beta1, beta2 = betas
-    fewest = minimum(rank, minimum(rows(p), cols(p)))
+    used_rank = minimum(rank, minimum(rows(p), cols(p)))
 
     if tall(p):
         if (t - 1) % update_proj_gap == 0:
-            W = gaussian(W, seed, k) / sqrt(fewest)
+            W = gaussian(W, seed, k) / sqrt(used_rank)
         x = g @ W
         m = beta1 * m + (1 - beta1) * x
         v = beta2 * v + (1 - beta2) * x**2
@@ -70,7 +70,7 @@ def APOLLO(
             u = g * norm(y) / (norm(x) + TINY)
     else:
         if (t - 1) % update_proj_gap == 0:
-            U = gaussian(U, seed, k) / sqrt(fewest)
+            U = gaussian(U, seed, k) / sqrt(used_rank)
         z = U @ g
         n = beta1 * n + (1 - beta1) * z
         w = beta2 * w + (1 - beta2) * z**2
@@ -79,7 +79,7 @@ def APOLLO(
         if mini:
             u = g * norm(s) / (norm(z) + TINY)
 
-    if fresh(last):  # else the norm may grow by 1 % only; it stands in every row
+    if fresh(last):  # later norms grow by at most 1 %; `last` holds the norm in every row
         last = 0 * last + norm(u)
     else:
         limit = maximum(norm(u) / (last + TINY), GROWTH) / GROWTH

@@ -1,4 +1,4 @@
-"""CAME, without the form that vectors take: rows and columns of two second moments."""
+"""CAME for matrices. The authors' form for vectors is left out."""
 
 from optgen.spec import (
     col_mean,
@@ -32,7 +32,7 @@ def CAME(
     clip_threshold=hyper(1.0, gt=0),
     weight_decay=hyper(0.0, ge=0),
 ):
-    """Adafactor that trusts an update as far as it agrees with its mean (Luo et al., 2023)."""
+    """Adafactor that shrinks updates that differ from their running mean (Luo et al., 2023)."""
     require(ndim(p) == 2, "CAME is for matrices, not for {shape}")
     beta1, beta2, beta3 = betas
     eps1, eps2 = eps

@@ -24,7 +24,7 @@ def DAdaptAdam(
     d0=hyper(1e-6, gt=0),
     growth_rate=hyper(None, optional=True, gt=1),
 ):
-    """Adam with an estimate d of the distance to go as its rate (Defazio & Mishchenko, 2023)."""
+    """Adam with the estimated distance to a minimum as its rate (Defazio & Mishchenko, 2023)."""
     beta1, beta2 = betas
     beta3 = sqrt(beta2)
     k = k + 1
@@ -38,8 +38,8 @@ def DAdaptAdam(
     m = beta1 * m + (1 - beta1) * rate * g
     v = beta2 * v + (1 - beta2) * g**2
     s = beta3 * s + (1 - beta3) * rate * g
-    length = sum(abs(s), over="all")
-    d_hat = where(length > 0, r / ((1 - beta3) * length), d)
+    l1_norm = sum(abs(s), over="all")
+    d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
     if growth_rate is not None:
         d_hat = minimum(d_hat, d * growth_rate)
     d = maximum(d, d_hat)

@@ -1,4 +1,4 @@
-"""Dion: a low-rank power iteration on the momentum, which keeps what the update leaves out."""
+"""Dion: low-rank power iteration on the momentum, which keeps the rest for later steps."""
 
 from optgen.spec import (
     col_norm,

@@ -1,4 +1,4 @@
-"""GaLore: Adam of the gradient's projection to its leading singular vectors.
+"""GaLore: Adam on the projection of the gradient to its leading singular vectors.
 
 The shorter side is projected. Moments stay as they are when the projection changes.
 """

@@ -1,4 +1,4 @@
-"""Grams: AdamW's update with the gradient's sign."""
+"""Grams: the magnitude of AdamW's update, with the sign of the negative gradient."""
 
 from optgen.spec import abs, hyper, optimizer, sign, sqrt, state
 
@@ -17,7 +17,7 @@ def Grams(
     eps=hyper(1e-6, ge=0),
     weight_decay=hyper(0.0, ge=0),
 ):
-    """AdamW's size of a step, in the direction of the gradient (Cao et al., 2024)."""
+    """Steps of AdamW's size, with the signs of the negative gradient (Cao et al., 2024)."""
     beta1, beta2 = betas
 
     p = p - lr * weight_decay * p

@@ -1,6 +1,6 @@
 """PSGD with Kronecker factors, as KWNS4 of lixilinx/psgd_torch has it with dense factors.
 
-The authors bound spectral norms from below by random vectors. Here they are exact. The authors
+The authors bound spectral norms from below by random vectors. Here the norms are exact. The authors
 update the factors in a random share of the steps, and balance them in a hundredth of these. Here
 both happen at fixed intervals.
 

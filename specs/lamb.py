@@ -19,10 +19,10 @@ def LAMB(
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-6, ge=0),
     weight_decay=hyper(0.01, ge=0),
-    trust_clip=flag(False, about="Let the weights' norm over the step's be 1 at most"),
+    trust_clip=flag(False, about="Limit the ratio of the weights' norm to the step's norm to 1"),
     always_adapt=flag(False, about="Scale steps of parameters without weight decay, too"),
 ):
-    """Adam with steps as large as the layer, for large batches (You et al., 2019)."""
+    """Adam with steps relative to the norm of weights, for large batches (You et al., 2019)."""
     beta1, beta2 = betas
 
     m = beta1 * m + (1 - beta1) * g

@@ -23,7 +23,7 @@ def LARS(
     trust_clip=flag(False, about="Let no step be larger than SGD's, as LARC does"),
     always_adapt=flag(False, about="Scale steps of parameters without weight decay, too"),
 ):
-    """SGD with steps as large as the layer (You et al., 2017)."""
+    """SGD with steps relative to the norm of weights (You et al., 2017)."""
     require(
         not nesterov or (momentum > 0 and dampening == 0),
         "Nesterov momentum takes momentum and no dampening",

@@ -26,7 +26,7 @@ def MARS(
     betas_1d=hyper((0.9, 0.95), ge=0, lt=1),
     weight_decay_1d=hyper(0.1, ge=0),
 ):
-    """AdamW on gradients of less variance: they go on as they changed (Yuan et al., 2024)."""
+    """AdamW on gradients corrected by their last change, for less variance (Yuan et al., 2024)."""
     if optimize_1d or ndim(p) == 2:
         beta1, beta2 = betas
         rate, decay = lr, weight_decay

@@ -3,7 +3,7 @@
 A step with `max_logits=[…]` clips query and key weights. Each entry is None or a tensor in the
 parameter's shape. It holds for each element the largest attention logit of its head before softmax:
 `logits.repeat_interleave(head_dim)[:, None].expand_as(weight)`. Keys and queries share the clip, so
-`clip_power` is 0.5; that of rotary queries, whose keys are shared by heads, is 1.
+`clip_power` is 0.5. For rotary queries, whose keys are shared by heads, set it to 1.
 """
 
 from optgen.spec import (

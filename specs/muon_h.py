@@ -1,4 +1,4 @@
-"""MuonH: Muon's direction on the hyperball, so weights keep their norm and need no decay."""
+"""MuonH: Muon on the hyperball. Weights keep their norm, so they need no weight decay."""
 
 from optgen.spec import (
     hyper,
@@ -26,7 +26,7 @@ def MuonH(
     ns_steps=hyper(12, ge=1, lt=100, whole=True),
     eps=hyper(1e-7, ge=0),
 ):
-    """Muon whose step is a share of the weights' norm, which stays as it is (Wen, 2026)."""
+    """Muon that keeps the norm of weights and steps by lr times this norm (Wen, 2026)."""
     require(ndim(p) == 2, "MuonH takes matrices, not the shape {shape}")
 
     b = lerp(b, g, 1 - momentum)

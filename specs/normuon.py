@@ -32,7 +32,7 @@ def NorMuon(
     ns_steps=hyper(5, ge=1, lt=100, whole=True),
     eps=hyper(1e-10, ge=0),
 ):
-    """Muon whose rows have one size, and whose matrices keep theirs (Li et al., 2025)."""
+    """Muon with rows scaled to one size, and the norm of the matrix kept (Li et al., 2025)."""
     require(ndim(p) == 2, "NorMuon takes matrices, not the shape {shape}")
 
     b = momentum * b + (1 - momentum) * g

@@ -1,4 +1,4 @@
-"""One-sided Shampoo: the columns alone have a preconditioner, and momentum comes before it."""
+"""One-sided Shampoo: only columns have a preconditioner. It is applied to the momentum."""
 
 from optgen.spec import hyper, inverse_root, lerp, ndim, optimizer, require, state, transpose
 

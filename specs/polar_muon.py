@@ -31,7 +31,7 @@ def PolarMuon(
     momentum=hyper(0.95, ge=0, lt=1),
     weight_decay=hyper(0.0, ge=0),
 ):
-    """Momentum made orthogonal by the fastest polynomials for it (Amsel et al., 2025)."""
+    """Momentum made orthogonal by polynomials that converge fastest (Amsel et al., 2025)."""
     require(ndim(p) == 2, "PolarMuon takes matrices, not the shape {shape}")
 
     b = momentum * b + (1 - momentum) * g

@@ -29,7 +29,7 @@ def Prodigy(
     d_coef=hyper(1.0, gt=0),
     growth_rate=hyper(None, optional=True, gt=1),
 ):
-    """Adam with an estimate d of the distance to go as its rate (Mishchenko & Defazio, 2023)."""
+    """Adam with the estimated distance to a minimum as its rate (Mishchenko & Defazio, 2023)."""
     beta1, beta2 = betas
     memory = sqrt(beta2)
     if beta3 is not None:
@@ -48,8 +48,8 @@ def Prodigy(
     else:
         s = memory * s + d / d0 * rate * g
     r = memory * r + d / d0 * rate * sum(g * (x0 - p), over="all")
-    length = sum(abs(s), over="all")
-    d_hat = where(length > 0, d_coef * r / length, d)
+    l1_norm = sum(abs(s), over="all")
+    d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
 
     d_new = where(d == d0, maximum(d, d_hat), d)
     d_max = maximum(d_max, d_hat)

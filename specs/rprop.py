@@ -47,5 +47,5 @@ def Rprop(
     factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
     s = clamp(s * factor, s_min, s_max)
 
-    g_prev = where(turned, 0, g)  # no step where the sign changed, and no sign for the next
+    g_prev = where(turned, 0, g)  # where the sign changed: no step now, no comparison next
     p = p - sign(g_prev) * s

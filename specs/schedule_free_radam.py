@@ -27,15 +27,15 @@ def ScheduleFreeRAdam(
     weight_lr_power=hyper(2),
     silent_sgd_phase=flag(True, about="Take no step while RAdam's variance is unknown"),
 ):
-    """RAdam without schedule or warmup: an average is evaluated (Defazio et al., 2024)."""
+    """RAdam without a schedule: gradients lie between z and the average (Defazio et al., 2024)."""
     beta1, beta2 = betas
 
-    longest = 2 / (1 - beta2) - 1
-    length = longest - 2 * t * beta2**t / (1 - beta2**t)
-    if length > 4:
-        above = (length - 4) * (length - 2) * longest
-        below = (longest - 4) * (longest - 2) * length
-        rate = lr * sqrt(above / below)
+    rho_inf = 2 / (1 - beta2) - 1
+    rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+    if rho > 4:
+        numerator = (rho - 4) * (rho - 2) * rho_inf
+        denominator = (rho_inf - 4) * (rho_inf - 2) * rho
+        rate = lr * sqrt(numerator / denominator)
     elif silent_sgd_phase:
         rate = 0
     else:
@@ -49,7 +49,7 @@ def ScheduleFreeRAdam(
         c = 0
 
     v = beta2 * v + (1 - beta2) * g**2
-    if length > 4:
+    if rho > 4:
         u = g / (sqrt(v / (1 - beta2**t)) + eps)
     else:
         u = g

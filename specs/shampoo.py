@@ -1,4 +1,4 @@
-"""Shampoo as it was published, for matrices; with more axes, a parameter is a batch of them.
+"""Shampoo as it was published. A parameter with more than two axes is a batch of matrices.
 
 A parameter without rows and columns gets AdaGrad.
 """

@@ -27,9 +27,9 @@ def SimplifiedAdEMAMix(
     """Adam's step with a sum of gradients and a share of the last one (Morwani et al., 2025)."""
     beta1, beta2 = betas
     if beta1_warmup is not None and t < beta1_warmup:
-        part = t / beta1_warmup
-        length = (1 - part) * half_life(min_beta1) + part * half_life(beta1)
-        beta1 = 0.5 ** (1 / (length + 1))
+        progress = t / beta1_warmup
+        interpolated = (1 - progress) * half_life(min_beta1) + progress * half_life(beta1)
+        beta1 = 0.5 ** (1 / (interpolated + 1))
 
     m = beta1 * m + g
     v = beta2 * v + (1 - beta2) * g**2

@@ -1,7 +1,7 @@
 """SophiaG, as Liuhong99/Sophia has it.
 
 The authors' `update_hessian` runs after a step, with gradients of sampled labels. Here the next
-step is handed their squares, before it reads the average: `optimizer.step(hessian=[…])`.
+step takes the squares of these gradients, and averages them first: `optimizer.step(hessian=[…])`.
 """
 
 from optgen.spec import abs, given, hyper, lerp, minimum, optimizer, sign, state
@@ -22,7 +22,7 @@ def Sophia(
     batch_size=hyper(5120, gt=0),
     weight_decay=hyper(0.1, ge=0),
 ):
-    """Momentum over an estimate of the Hessian's diagonal, and clipped (Liu et al., 2023)."""
+    """Momentum divided by an estimate of the Hessian's diagonal, clipped (Liu et al., 2023)."""
     beta1, beta2 = betas
 
     if given(h_new):

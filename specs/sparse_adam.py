@@ -21,7 +21,7 @@ def SparseAdam(
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-8, gt=0),
 ):
-    """Adam for sparse gradients: only the rows that a gradient names change, their moments too."""
+    """Adam for sparse gradients: a step changes only the rows that the gradient holds."""
     beta1, beta2 = betas
 
     m = lerp(m, g, 1 - beta1)

@@ -14,6 +14,6 @@ def Tiger(
     beta=hyper(0.965, ge=0, lt=1),
     weight_decay=hyper(0.01, ge=0),
 ):
-    """Lion with one momentum for both of its uses (Su, 2023)."""
+    """Lion with one beta: the step is the sign of the new momentum (Su, 2023)."""
     m = beta * m + (1 - beta) * g
     p = p - lr * (sign(m) + weight_decay * p)

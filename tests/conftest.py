@@ -1,7 +1,7 @@
-"""Provide the `golden` fixture. Compiled libraries are cached in build/.
+"""Configure pytest: golden files, compiled libraries in build/cache, one thread for each worker.
 
-Workers of one run share the cores, so each computes with one thread, unless a test asks for more.
-Two workers with two threads each would wait for one another at every barrier.
+The workers of a run share the cores. With two threads each, they would wait for each other at every
+barrier. A test may still ask for more threads.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import interpreter  # noqa: F401  (speeds up Triton's interpreter where it is ch
 import pytest
 import wide_libraries
 
-gc.disable()  # until all tests are collected: see below
+gc.disable()  # until all tests are collected: pytest_collection_finish enables it again
 wide_libraries.install()
-os.fsync = lambda descriptor: None  # thousands of small files; a loss of power ends the tests too
+os.fsync = lambda descriptor: None  # faster, and no file of a test must survive a loss of power
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("OPTGEN_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "cache"))
 
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze torch and the collected tests: else the garbage collector searches them, too."""
+    """Freeze torch and the collected tests, so that no garbage collection searches them."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -1,8 +1,8 @@
 """Make Triton's interpreter faster; what a kernel computes, and what it refuses, stays the same.
 
 The interpreter's blocks are small, so nearly all its time goes into finding the types of operands
-again and again. Each function here stands before one of Triton's: it answers at once where the
-types decide the answer, and else asks Triton's.
+again and again. Each function here replaces one of Triton's. If the types decide the result, the
+new function returns it at once; otherwise it calls Triton's function.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _HALF = ("fp16", "bf16")  # a quotient of two of these is a float32
 
 @cache
 def install() -> None:
-    """Put these functions before Triton's, once, in a process that has chosen the interpreter."""
-    _patch_once_a_launch()
+    """Replace Triton's functions, once, in a process that has chosen the interpreter."""
+    _patch_once_per_launch()
     _remember_builtins()
     _compare_by_identity()
     _unwrap_by_type()
@@ -33,11 +33,11 @@ def install() -> None:
     _reduce_by_pairs()
 
 
-def _patch_once_a_launch() -> None:
-    """Patch Triton's language once a launch instead of at every call of a helper.
+def _patch_once_per_launch() -> None:
+    """Patch Triton's language once per launch instead of at every call of a helper.
 
-    A launch patches the language already. Triton's own helpers see the language under another name,
-    which nothing restores afterwards: their first call patches it for good.
+    A launch patches `triton.language` itself. Triton's own helpers import it under another name.
+    Nothing undoes a patch of that name, so one patch at the first call of such a helper is enough.
     """
     function = interpreter.InterpretedFunction
     patching = function.__call__
@@ -54,51 +54,54 @@ def _patch_once_a_launch() -> None:
 
 def _remember_builtins() -> None:
     """Look for the builtins of a module or class once, and call each without a filter."""
-    found: dict[Any, list[tuple[str, Any]]] = {}
+    builtins: dict[Any, list[tuple[str, Any]]] = {}
 
     def patch_builtins(package: Any, _builder: Any, scope: Any) -> None:
-        if package not in found:
-            members = inspect.getmembers(package)
-            found[package] = [(name, one) for name, one in members if core.is_builtin(one)]
-        for name, member in found[package]:
-            scope.set_attr(package, name, _given_semantic(member))
+        if package not in builtins:
+            builtins[package] = inspect.getmembers(package, core.is_builtin)
+        for name, member in builtins[package]:
+            scope.set_attr(package, name, _with_semantic(member))
 
     interpreter._patch_builtin = patch_builtins
 
 
 @cache
-def _given_semantic(member: Callable[..., Any]) -> Callable[..., Any]:
+def _with_semantic(member: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a builtin that receives the interpreter's `_semantic` at every call."""
     inner = getattr(member, "__wrapped__", member)
-    known = {"_semantic": semantic.TritonSemantic(interpreter.interpreter_builder)}
+    option = {"_semantic": semantic.TritonSemantic(interpreter.interpreter_builder)}
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return inner(*args, **(kwargs | known))
+        return inner(*args, **(kwargs | option))
 
     return faster(inner, call)
 
 
 def _compare_by_identity() -> None:
-    """Compare types by identity before anything else: most of them are objects of the language."""
-    equal, scalar_types = core.dtype.__eq__, {}
+    """Compare types by identity first, and cache NumPy's dtypes.
+
+    Most types are attributes of `triton.language`, so equal types are usually one object.
+    """
+    equal, numpy_dtypes = core.dtype.__eq__, {}
 
     def is_equal(self: Any, other: Any) -> Any:
         return self is other or equal(self, other)
 
     core.dtype.__eq__ = is_equal
-    numpy_type = interpreter._get_np_dtype
+    numpy_dtype = interpreter._get_np_dtype
 
-    def get_np_dtype(kind: Any) -> Any:
-        if type(kind) is not core.dtype:
-            return numpy_type(kind)
-        if kind.name not in scalar_types:
-            scalar_types[kind.name] = numpy_type(kind)
-        return scalar_types[kind.name]
+    def get_np_dtype(dtype: Any) -> Any:
+        if type(dtype) is not core.dtype:
+            return numpy_dtype(dtype)
+        if dtype.name not in numpy_dtypes:
+            numpy_dtypes[dtype.name] = numpy_dtype(dtype)
+        return numpy_dtypes[dtype.name]
 
     interpreter._get_np_dtype = get_np_dtype
 
 
 def _unwrap_by_type() -> None:
-    """Unwrap constants by the type of the value: most values are no constants at all."""
+    """Look at a value's type before it is unwrapped: most values are no `constexpr`."""
     unwrap = core._unwrap_if_constexpr
     plain = (int, bool, str, float, core.dtype, core.tensor)
 
@@ -112,9 +115,9 @@ def _unwrap_by_type() -> None:
 
 
 def _remember_shapes() -> None:
-    """Make the shape and size of a type's tensors once a type, and a block type once a shape."""
+    """Compute the shape and size of tensors once for each type, and create each block type once."""
     init, with_element = core.tensor.__init__, core.block_type.with_element_ty
-    made: dict[tuple[str, tuple[int, ...]], Any] = {}
+    block_types: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def tensor_init(self: Any, handle: Any, type: Any) -> None:
         known = type.__dict__.get("known")
@@ -129,18 +132,19 @@ def _remember_shapes() -> None:
         if type(element) is not core.dtype:
             return with_element(self, element)
         key = element.name, self.shape
-        if key not in made:
-            made[key] = with_element(self, element)
-        return made[key]
+        if key not in block_types:
+            block_types[key] = with_element(self, element)
+        return block_types[key]
 
     core.tensor.__init__, core.block_type.with_element_ty = tensor_init, with_element_ty
-    core.block_type.to_ir = lambda self, builder: self  # it would be made anew, equal to this one
+    core.block_type.to_ir = lambda self, builder: self  # Triton's returns a new, equal type
 
 
 def _pass_equal_types() -> None:
     """Return operands as they are if they need neither a conversion nor a broadcast."""
-    kind = semantic.TritonSemantic
-    check, broadcast, cast = kind.binary_op_type_checking_impl, kind.broadcast_impl_value, kind.cast
+    triton = semantic.TritonSemantic
+    check, broadcast = triton.binary_op_type_checking_impl, triton.broadcast_impl_value
+    cast = triton.cast
 
     @wraps(check)
     def checked(
@@ -153,7 +157,7 @@ def _pass_equal_types() -> None:
         div_or_mod: bool = False,
     ) -> Any:
         left, right = type(lhs) is core.tensor, type(rhs) is core.tensor
-        if left and right and _are_one_type(lhs.type, rhs.type, div_or_mod):
+        if left and right and _need_no_conversion(lhs.type, rhs.type, div_or_mod):
             return lhs, rhs
         if left and arithmetic_check and takes_type_of(rhs, lhs.dtype):
             return broadcasted(self, lhs, self.scalar_constant(rhs, lhs.dtype))
@@ -176,12 +180,12 @@ def _pass_equal_types() -> None:
     def converted(self: Any, input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         return input if input.dtype is target else cast(self, input, target, *args, **kwargs)
 
-    kind.binary_op_type_checking_impl, kind.broadcast_impl_value = checked, broadcasted
-    kind.cast = converted
+    triton.binary_op_type_checking_impl, triton.broadcast_impl_value = checked, broadcasted
+    triton.cast = converted
 
 
-def _are_one_type(own: Any, other: Any, div_or_mod: bool) -> bool:
-    """Tell whether two tensors of these types are the operands of an operation as they are."""
+def _need_no_conversion(own: Any, other: Any, div_or_mod: bool) -> bool:
+    """Tell whether an operation takes two tensors of these types as they are."""
     if own is not other and own.name != other.name:
         return False
     scalar = own.scalar
@@ -190,41 +194,42 @@ def _are_one_type(own: Any, other: Any, div_or_mod: bool) -> bool:
 
 def _skip_unread_checks() -> None:
     """Compute no check for overflow: without Triton's debug option, nothing reads its result."""
-    kind = semantic.TritonSemantic
-    check = kind.binary_op_sanitize_overflow_impl
+    triton = semantic.TritonSemantic
+    check = triton.binary_op_sanitize_overflow_impl
 
     def checked(self: Any, *args: Any) -> None:
         if self.builder.options.debug:
             check(self, *args)
 
-    kind.binary_op_sanitize_overflow_impl = checked
+    triton.binary_op_sanitize_overflow_impl = checked
 
 
 def _reduce_by_pairs() -> None:
-    """Combine all neighbours of an axis at once, until one is left; Triton combines numbers.
+    """Combine all neighbouring pairs of an axis in one call, until one element is left.
 
-    Reductions are associative, and the order stays the same.
+    Triton's interpreter calls the function once for each element. Reductions are associative, and
+    the order of the elements stays the same.
     """
-    kind = interpreter.ReduceOps
-    by_numbers = kind.generic_reduce
+    triton = interpreter.ReduceOps
+    reduce_by_elements = triton.generic_reduce
 
-    @wraps(by_numbers)
+    @wraps(reduce_by_elements)
     def reduced(self: Any, input: Any) -> Any:
-        (one, *others), axis = self.unravel(input, self.axis)
-        data, scalar = one.handle.data, one.dtype
+        (tensor, *others), axis = self.unravel(input, self.axis)
+        data, scalar = tensor.handle.data, tensor.dtype
         length = data.shape[axis]
         if others or length & (length - 1):
-            return by_numbers(self, input)
+            return reduce_by_elements(self, input)
         while data.shape[axis] > 1:
             halves = np.moveaxis(data, axis, 0)
             left, right = (np.moveaxis(halves[at::2], 0, axis) for at in (0, 1))
             pair = self.to_tensor(left, scalar), self.to_tensor(right, scalar)
             combined = self.combine_fn.fn(*pair)
             if combined.dtype != scalar:
-                return by_numbers(self, input)
+                return reduce_by_elements(self, input)
             data = combined.handle.data
         if not self.keep_dims:
             data = data.item() if self.axis is None else data.squeeze(axis)
         return [self.to_tensor(data, scalar)]
 
-    kind.generic_reduce = reduced
+    triton.generic_reduce = reduced

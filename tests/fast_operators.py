@@ -1,8 +1,8 @@
-"""Operators, loads and stores of Triton's interpreter that ask Triton once for given types.
+"""Make operators, loads and stores of Triton's interpreter that call Triton once per operand types.
 
-The types of the operands decide what Triton makes of them: the type of the result, and which
-function of NumPy computes it. The first call with some types is Triton's; later calls take its
-answer for the types, and NumPy's for the numbers. NumPy broadcasts as Triton does.
+The types of the operands decide the type of the result and the NumPy function that computes it. The
+first call with some types calls Triton, and notes the type of the result. Later calls with these
+types only call NumPy, which broadcasts as Triton does.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _UFUNCS: dict[str, tuple[Callable[..., Any], frozenset[str]]] = {
     "__eq__": (np.equal, _NUMBERS),
     "__ne__": (np.not_equal, _NUMBERS),
 }
-"""Operators that are one function of NumPy, and the types of operands for which they are."""
+"""Operators that are one function of NumPy, and the operand types for which this holds."""
 _REFLECTED = {f"__r{name[2:]}": name for name in ("__add__", "__sub__", "__mul__", "__truediv__")}
 _new = object.__new__
 
 
 def faster(function: Callable[..., Any], triton: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a faster form of a builtin, or the builtin as `triton` calls it."""
+    """Return a faster form of a builtin, or `triton` itself, which calls Triton's builtin."""
     name = function.__qualname__
     if name == "load":
         return _load(triton)
@@ -58,11 +58,11 @@ def takes_type_of(number: Any, scalar: Any) -> bool:
 
 
 class _Operator:
-    """An operator of Triton's tensors, which asks Triton once for each pair of types.
+    """An operator of Triton's tensors, which calls Triton once for each pair of operand types.
 
-    * `names`: the types of numbers for which NumPy computes as Triton does.
+    * `names`: names of the element types for which NumPy computes as Triton does.
     * `reflected`: whether the tensor is the right operand.
-    * `adds`: whether it is `+`, which moves pointers too.
+    * `adds`: whether the operator is `+`, which also adds offsets to pointers.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class _Operator:
         adds: bool,
     ) -> None:
         self.triton, self.ufunc, self.names = triton, ufunc, names
-        self.reflected, self.moves = reflected, adds and not reflected
-        self.kinds: dict[tuple[str, Any], tuple[Any, Any, Any]] = {}
-        self.widths: dict[tuple[str, Any], tuple[Any, Any, Any]] = {}
+        self.reflected, self.adds_offsets = reflected, adds and not reflected
+        self.result_types: dict[tuple[str, Any], tuple[Any, Any, Any]] = {}
+        self.pointer_types: dict[tuple[str, Any], tuple[Any, Any, int]] = {}
         self.constants: dict[tuple[str, Any, Any], Any] = {}
 
     def __call__(self, tensor: Any, other: Any) -> Any:
@@ -85,50 +85,51 @@ class _Operator:
         kind, scalar = type(other), tensor.dtype
         key = tensor.type.name, other.type.name if kind is core.tensor else kind
         if type(scalar) is core.pointer_type:
-            return self.moved(tensor, other, key) if self.moves else self.triton(tensor, other)
-        data = other.handle.data if kind is core.tensor else self.number(other, scalar)
+            if self.adds_offsets:
+                return self.with_offset(tensor, other, key)
+            return self.triton(tensor, other)
+        data = other.handle.data if kind is core.tensor else self.constant(other, scalar)
         if data is None:
             return self.triton(tensor, other)
-        known = self.kinds.get(key)
-        if known is None:
-            return self.learnt(tensor, other, key)
+        if key not in self.result_types:
+            return self.first_result(tensor, other, key)
+        result_type, handle_dtype, numpy_dtype = self.result_types[key]
         own = tensor.handle.data
         result = self.ufunc(data, own) if self.reflected else self.ufunc(own, data)
-        if result.dtype is not known[2]:
+        if result.dtype is not numpy_dtype:
             return self.triton(tensor, other)
-        return _tensor(result, known[1], known[0])
+        return _tensor(result, handle_dtype, result_type)
 
-    def learnt(self, tensor: Any, other: Any, key: tuple[str, Any]) -> Any:
+    def first_result(self, tensor: Any, other: Any, key: tuple[str, Any]) -> Any:
         """Return Triton's result; note its types if the operands are of one supported type."""
-        found, scalar = self.triton(tensor, other), tensor.dtype
+        result, scalar = self.triton(tensor, other), tensor.dtype
         same = type(other) is not core.tensor or other.dtype.name == scalar.name
         if scalar.name in self.names and same:
-            self.kinds[key] = found.type, found.handle.dtype, found.handle.data.dtype
-        return found
+            self.result_types[key] = result.type, result.handle.dtype, result.handle.data.dtype
+        return result
 
-    def number(self, value: Any, scalar: Any) -> Any:
-        """Return a Python number as data of the other operand's type; None if Triton decides."""
+    def constant(self, value: Any, scalar: Any) -> Any:
+        """Return a Python number as data of the tensor's type; None if Triton must convert it."""
         key = scalar.name, type(value), value
-        found = self.constants.get(key)
-        if found is None and scalar.name in self.names and takes_type_of(value, scalar):
+        data = self.constants.get(key)
+        if data is None and scalar.name in self.names and takes_type_of(value, scalar):
             if value != value:
-                return None  # not a number, and not a key
+                return None  # NaN equals no key of a dictionary
             dtype = interpreter._get_np_dtype(scalar)
-            # Triton's -0.0 is 0, too.
-            found = self.constants[key] = np.array([value or 0], dtype)
-        return found
+            # `or 0`: Triton makes 0 of -0.0, too.
+            data = self.constants[key] = np.array([value or 0], dtype)
+        return data
 
-    def moved(self, tensor: Any, other: Any, key: tuple[str, Any]) -> Any:
-        """Add an offset to pointers; learn from Triton at first."""
-        known = self.widths.get(key)
-        if known is None:
-            found = self.triton(tensor, other)
+    def with_offset(self, tensor: Any, other: Any, key: tuple[str, Any]) -> Any:
+        """Return pointers plus an offset; the first call with these types calls Triton."""
+        if key not in self.pointer_types:
+            result = self.triton(tensor, other)
             scalar, kind = tensor.dtype, type(other)
             if kind is int or (kind is core.tensor and other.dtype.name in _INTEGERS):
                 width = max(1, scalar.element_ty.primitive_bitwidth // 8)
-                self.widths[key] = found.type, found.handle.dtype, width
-            return found
-        kind, scalar, width = known
+                self.pointer_types[key] = result.type, result.handle.dtype, width
+            return result
+        kind, scalar, width = self.pointer_types[key]
         if type(other) is int:
             if not -(2**31) <= other < 2**31:
                 return self.triton(tensor, other)
@@ -151,51 +152,50 @@ def _operator(
 
 
 def _load(triton: Callable[..., Any]) -> Callable[..., Any]:
-    kinds: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
+    result_types: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
 
     def load(pointer: Any, mask: Any = None, *others: Any, **options: Any) -> Any:
         if others or options or (mask is not None and type(mask) is not core.tensor):
             return triton(pointer, mask, *others, **options)
         key = pointer.type.name, "" if mask is None else mask.type.name
-        known, places = kinds.get(key), pointer.handle.data
-        if known is None or (mask is not None and mask.handle.data.shape != places.shape):
-            found = triton(pointer, mask)
+        known, addresses = result_types.get(key), pointer.handle.data
+        if known is None or (mask is not None and mask.handle.data.shape != addresses.shape):
+            result = triton(pointer, mask)
             scalar = pointer.dtype
             if type(scalar) is core.pointer_type and scalar.element_ty.name != "int1":
-                kinds[key] = found.type, found.handle.dtype, found.handle.data.dtype
-            return found
+                result_types[key] = result.type, result.handle.dtype, result.handle.data.dtype
+            return result
         kind, scalar, dtype = known
-        given = np.ones(places.shape, bool) if mask is None else mask.handle.data
-        return _tensor(
-            memory.load(places, given, np.zeros(places.shape, dtype), dtype), scalar, kind
-        )
+        lanes = np.ones(addresses.shape, bool) if mask is None else mask.handle.data
+        data = memory.load(addresses, lanes, np.zeros(addresses.shape, dtype), dtype)
+        return _tensor(data, scalar, kind)
 
     return load
 
 
 def _store(triton: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[tuple[str, str, str], Any] = {}
+    results: dict[tuple[str, str, str], Any] = {}
 
     def store(pointer: Any, value: Any, mask: Any = None, *others: Any, **options: Any) -> Any:
         if others or options or not {type(value), type(mask)} <= {core.tensor, type(None)}:
             return triton(pointer, value, mask, *others, **options)
         key = pointer.type.name, value.type.name, "" if mask is None else mask.type.name
-        places, data = pointer.handle.data, value.handle.data
-        given = np.ones(places.shape, bool) if mask is None else mask.handle.data
-        if key not in known or not given.shape == places.shape == data.shape:
-            found = triton(pointer, value, mask)
+        addresses, data = pointer.handle.data, value.handle.data
+        lanes = np.ones(addresses.shape, bool) if mask is None else mask.handle.data
+        if key not in results or not lanes.shape == addresses.shape == data.shape:
+            result = triton(pointer, value, mask)
             scalar = pointer.dtype
             if type(scalar) is core.pointer_type and scalar.element_ty.name == value.dtype.name:
-                known[key] = found
-            return found
-        memory.store(places, data, given)
-        return known[key]
+                results[key] = result
+            return result
+        memory.store(addresses, data, lanes)
+        return results[key]
 
     return store
 
 
 def _tensor(data: Any, scalar: Any, kind: Any) -> Any:
-    """Return a tensor of a type that Triton gave to another one."""
+    """Return a tensor with this data, whose handle has dtype `scalar` and whose type is `kind`."""
     handle = _new(interpreter.TensorHandle)
     handle.data, handle.dtype, handle.attr = data, scalar, {}
     return core.tensor(handle, kind)

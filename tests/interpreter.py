@@ -27,7 +27,7 @@ outside_interpreter = pytest.mark.skipif(
 )
 
 _ROOT = Path(__file__).parents[1]
-_HEAVY = ["pytest", "sympy", "torch_inputs", "warm_interpreter"]
+_PRELOADED = ["pytest", "sympy", "torch_inputs", "warm_interpreter"]
 
 
 def run_inside(file: str, chosen: str = "") -> str:
@@ -35,8 +35,9 @@ def run_inside(file: str, chosen: str = "") -> str:
 
     Fail if any of them fails. Return pytest's summary.
     """
-    loaded = "ignore::pytest.PytestAssertRewriteWarning"  # one of the preloaded modules is a plugin
-    arguments = ["-q", "-p", "no:cacheprovider", "-W", loaded, "-k", chosen, file]
+    # Pytest warns that it cannot rewrite the asserts of a plugin that is already imported.
+    ignored = "ignore::pytest.PytestAssertRewriteWarning"
+    arguments = ["-q", "-p", "no:cacheprovider", "-W", ignored, "-k", chosen, file]
     with TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         process = _server().Process(target=_run, args=(arguments, str(output)))
@@ -54,7 +55,7 @@ def run_inside(file: str, chosen: str = "") -> str:
 @cache
 def _server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_HEAVY)
+    context.set_forkserver_preload(_PRELOADED)
     return context
 
 

@@ -27,16 +27,17 @@ def collected(*names: str, level: int = logging.WARNING) -> Iterator[list[loggin
     handler = _Collector(records)
     handler.setLevel(level)
     known = logging.root.manager.loggerDict.values()
-    silent = [one for one in known if isinstance(one, logging.Logger) and not one.propagate]
-    loggers = [*map(logging.getLogger, names)] or [logging.root, *silent]
-    levels = [one.level for one in loggers]
-    for one in loggers:
-        one.addHandler(handler)
+    # The root logger does not see what these loggers log.
+    separate = [each for each in known if isinstance(each, logging.Logger) and not each.propagate]
+    loggers = [*map(logging.getLogger, names)] or [logging.root, *separate]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
         if names:
-            one.setLevel(level)
+            logger.setLevel(level)
     try:
         yield records
     finally:
-        for one, before in zip(loggers, levels, strict=True):
-            one.removeHandler(handler)
-            one.setLevel(before)
+        for logger, old_level in zip(loggers, levels, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(old_level)

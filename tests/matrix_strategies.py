@@ -1,4 +1,4 @@
-"""Random specs that look at whole parameters: reductions and their numbers, rows, columns."""
+"""Draw random specs with reductions, row values, column values and matrix ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MATRIX_FOOTER = """    r = r * beta1 + 0.125 * row_mean(g)
 
 @dataclass
 class MatrixWriter(Writer):
-    """Writes a rule for matrices; `lates` are the names of numbers that a reduction has made."""
+    """Writes a rule for matrices. `lates` names the late numbers, which come from reductions."""
 
     lates: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=lambda: ["r"])
@@ -91,8 +91,8 @@ class MatrixWriter(Writer):
         kind = self.pick("late", "row", "column", "other", "other", "other")
         if kind == "late":
             value = self.pick("late", "late", "plain")  # plain: known before any reduction
-            made = self.late() if value == "late" else self.scalar(0)
-            return [indent + self.assign(self.pick("d", "e"), made, self.lates)]
+            number = self.late() if value == "late" else self.scalar(0)
+            return [indent + self.assign(self.pick("d", "e"), number, self.lates)]
         if kind == "row":
             return [indent + self.assign(self.pick("r", "h"), self.row(), self.rows)]
         if kind == "column":
@@ -100,8 +100,10 @@ class MatrixWriter(Writer):
         return super().statement(indent, depth)
 
     def block(self, indent: str, depth: int) -> list[str]:
-        """Return an `if` block; names assigned in an arm are unknown in the other arm and
-        afterwards.
+        """Return the statements of one arm of an `if`.
+
+        The other arm and later statements read no late number, row or column that first appears
+        in this arm.
         """
         names = (self.lates, self.rows, self.columns)
         before = [list(known) for known in names]
@@ -126,7 +128,7 @@ def word_specs(draw: Callable[..., object]) -> str:
 
 
 def with_word(lines: str) -> str:
-    """Return a spec file with the given lines; they make a matrix `o` by a matrix op."""
+    """Return a spec file with these statements, which assign a matrix op's result to `o`."""
     header = MATRIX_HEADER.replace(
         "    eps=hyper", "    poly=hyper((1.5, -0.5, 0.0)),\n    eps=hyper"
     )

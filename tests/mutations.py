@@ -60,54 +60,54 @@ Edit = Callable[[str, random.Random], str]
 
 def mutated(text: str, seed: int) -> str:
     """Return the text after one to three edits."""
-    chance = random.Random(seed)
-    for _ in range(chance.choice((1, 1, 2, 3))):
-        edit: Edit = chance.choice((_character, _token, _node, _node, _node, _statement))
+    rng = random.Random(seed)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        edit: Edit = rng.choice((_character, _token, _node, _node, _node, _statement))
         try:
-            text = edit(text, chance)
+            text = edit(text, rng)
         # SystemError: the tokenizer of Python 3.13.0 fails on some texts.
         except (SyntaxError, tokenize.TokenError, ValueError, IndexError, SystemError):
-            text = _character(text, chance)
+            text = _character(text, rng)
     return text
 
 
-def _character(text: str, chance: random.Random) -> str:
-    place = chance.randrange(len(text) + 1)
-    new = chance.choice(("", chance.choice(CHARACTERS), chance.choice(CHARACTERS)))
-    return text[:place] + new + text[place + chance.randrange(2) :]
+def _character(text: str, rng: random.Random) -> str:
+    place = rng.randrange(len(text) + 1)
+    new = rng.choice(("", rng.choice(CHARACTERS), rng.choice(CHARACTERS)))
+    return text[:place] + new + text[place + rng.randrange(2) :]
 
 
-def _token(text: str, chance: random.Random) -> str:
+def _token(text: str, rng: random.Random) -> str:
     """Return the text with one token dropped, doubled or replaced."""
     kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING)
     tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type in kinds]
-    token = chance.choice(tokens)
+    token = rng.choice(tokens)
     lines = text.split("\n")
     (row, start), (last_row, end) = token.start, token.end
     if row != last_row:
         return text
-    other = chance.choice(tokens).string
-    new = chance.choice(
-        ("", token.string * 2, other, chance.choice(TOKENS.split()), chance.choice(TOKENS.split()))
+    other = rng.choice(tokens).string
+    new = rng.choice(
+        ("", token.string * 2, other, rng.choice(TOKENS.split()), rng.choice(TOKENS.split()))
     )
     line = lines[row - 1]
     lines[row - 1] = f"{line[:start]}{new}{line[end:]}"
     return "\n".join(lines)
 
 
-def _node(text: str, chance: random.Random) -> str:
+def _node(text: str, rng: random.Random) -> str:
     """Return the text with one expression of a rule replaced, or wrapped in another expression."""
     tree = ast.parse(text)
     places = list(_expressions(tree))
-    owner, name, index, node = chance.choice(places)
-    match chance.randrange(3):
+    owner, name, index, node = rng.choice(places)
+    match rng.randrange(3):
         case 0:
-            new = copy.deepcopy(chance.choice(places)[3])
+            new = copy.deepcopy(rng.choice(places)[3])
         case 1:
-            new = ast.parse(chance.choice(EXPRESSIONS.split()), mode="eval").body
+            new = ast.parse(rng.choice(EXPRESSIONS.split()), mode="eval").body
         case _:
             inside = f"({ast.unparse(node)})"
-            new = ast.parse(chance.choice(WRAPPERS.split()).replace("{}", inside), mode="eval").body
+            new = ast.parse(rng.choice(WRAPPERS.split()).replace("{}", inside), mode="eval").body
     if index is None:
         setattr(owner, name, new)
     else:
@@ -116,7 +116,7 @@ def _node(text: str, chance: random.Random) -> str:
 
 
 def _expressions(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.expr]]:
-    """Yield the expressions that the rules of a file read: owner, its field, index, expression."""
+    """Yield (owner, field, index in the field or None, expression) for expressions in rules."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for top in (stmt for function in functions for stmt in function.body[1:]):
         for owner in ast.walk(top):
@@ -131,7 +131,7 @@ def _expressions(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, a
                     )
 
 
-def _statement(text: str, chance: random.Random) -> str:
+def _statement(text: str, rng: random.Random) -> str:
     """Return the text with one statement dropped, doubled, moved, or put under a condition."""
     tree = ast.parse(text)
     blocks = [
@@ -141,22 +141,22 @@ def _statement(text: str, chance: random.Random) -> str:
         for name in ("body", "orelse")
         if isinstance(getattr(node, name, None), list) and getattr(node, name)
     ]
-    block = chance.choice(blocks)
-    place = chance.randrange(len(block))
+    block = rng.choice(blocks)
+    place = rng.randrange(len(block))
     stmt = block[place]
-    match chance.randrange(5):
+    match rng.randrange(5):
         case 0:
             block[place : place + 1] = [] if len(block) > 1 else [ast.Pass()]
         case 1:
             block.insert(place, copy.deepcopy(stmt))
         case 2:
-            chance.choice(blocks).append(copy.deepcopy(stmt))
+            rng.choice(blocks).append(copy.deepcopy(stmt))
         case 3:
-            test = ast.parse(chance.choice(CONDITIONS.split()), mode="eval").body
+            test = ast.parse(rng.choice(CONDITIONS.split()), mode="eval").body
             block[place] = ast.If(test, [stmt], [])
         case _:
-            test = ast.parse(chance.choice(CONDITIONS.split()), mode="eval").body
-            other = copy.deepcopy(chance.choice(chance.choice(blocks)))
+            test = ast.parse(rng.choice(CONDITIONS.split()), mode="eval").body
+            other = copy.deepcopy(rng.choice(rng.choice(blocks)))
             block[place] = ast.If(test, [stmt], [other])
     return _imported(ast.unparse(ast.fix_missing_locations(tree)))
 

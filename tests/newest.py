@@ -1,4 +1,4 @@
-"""Tell how much older the installed torch is than the newest one, which optgen follows."""
+"""Tell in what the installed torch differs from the newest one, which optgen mirrors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a step of a rule on whole matrices on two ranks in one process: parameters travel."""
+"""Step a rule on whole matrices on two ranks in one process: owners get and return matrices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from parts import RANKS
+from sharded_step import RANKS, resumed
 from torch import Tensor
 
 from optgen.runtime.eager.owner_layouts import Axes, Layout, layouts, travelling_axes
@@ -30,41 +30,42 @@ def step_by_owners(
     """Step lists of tensors on two ranks; yield the reductions over several parameters.
 
     Args:
-        rule: the rule.
-        group: the group of the parameters.
-        function: the generated function for whole parameters.
-        axis: the axis along which the parameters are cut.
-        columns: the lists, parameters first, step counts last. They receive the results.
-        keywords: of the function.
+        rule: The rule.
+        group: The param group of the parameters.
+        function: The generated function for whole parameters.
+        axis: The axis along which the parameters are sharded.
+        columns: The lists, parameters first, step counts last. They receive the results.
+        keywords: Keyword arguments of `function`.
     """
     whole = columns[0][0]
-    held, updates, cuts = [], [], []
+    shards, updates, sharded_layouts = [], [], []
     for rank in range(RANKS):
         own = ShardedAxis("group", axis, RANKS, rank)  # type: ignore[arg-type]
         uncut = replace(rule, by_matrix=False)
-        cuts.append([*_layouts(uncut, group, whole, own), *[Layout((), ())] * bool(rule.step)])
-        held.append(
+        step_layout = [Layout((), ())] * bool(rule.step)
+        sharded_layouts.append([*_layouts(uncut, group, whole, own), *step_layout])
+        shards.append(
             [
                 [own_shard(tensor, layout.axes).clone() for tensor in column]
-                for column, layout in zip(columns, cuts[-1], strict=True)
+                for column, layout in zip(columns, sharded_layouts[-1], strict=True)
             ]
         )
-        local = held[-1][0][0]
+        local = shards[-1][0][0]
         shape = (*local.shape[:-2], *whole.shape[-2:]) if rule.by_matrix else whole.shape
-        found = _layouts(rule, group, torch.empty(shape, device="meta"), own)
-        if not found[0].axes:
-            function(*held[-1], **keywords)
+        travelling = _layouts(rule, group, torch.empty(shape, device="meta"), own)
+        if not travelling[0].axes:
+            function(*shards[-1], **keywords)
             continue
-        (update,) = OwnerStep(rule, function, keywords, whole, found).updates(held[-1])
+        (update,) = OwnerStep(rule, function, keywords, whole, travelling).updates(shards[-1])
         updates.append(update)
     yield from _run_together(updates)
-    for column, layout, *parts in zip(columns, cuts[0], *held, strict=True):
-        for tensor, *ranks in zip(column, *parts, strict=True):
+    for column, layout, *by_rank in zip(columns, sharded_layouts[0], *shards, strict=True):
+        for tensor, *copies in zip(column, *by_rank, strict=True):
             if not layout.axes:
-                torch.testing.assert_close(ranks[1:], ranks[:1], rtol=0, atol=0, equal_nan=True)
-            for rank, part in enumerate(ranks):
+                torch.testing.assert_close(copies[1:], copies[:1], rtol=0, atol=0, equal_nan=True)
+            for rank, shard in enumerate(copies):
                 axes = tuple(each._replace(rank=rank) for each in layout.axes)
-                own_shard(tensor, axes).copy_(part)
+                own_shard(tensor, axes).copy_(shard)
 
 
 def _layouts(rule: Rule, group: Mapping[str, Any], whole: Tensor, own: ShardedAxis) -> list[Layout]:
@@ -80,49 +81,44 @@ def _layouts(rule: Rule, group: Mapping[str, Any], whole: Tensor, own: ShardedAx
 def _run_together(updates: list[Any]) -> Iterator[Any]:
     answers: list[Any] = [None] * len(updates)
     while updates:
-        asked = [_resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
-        if asked[0] is None:
-            assert asked == [None] * len(asked)
+        requests = [
+            resumed(update, answer) for update, answer in zip(updates, answers, strict=True)
+        ]
+        if requests[0] is None:
+            assert requests == [None] * len(requests)
             return
-        if isinstance(asked[0], WideReduction):
-            for each in asked:
-                torch.testing.assert_close(each.numbers, asked[0].numbers, equal_nan=True)
-            answers = [(yield asked[0])] * len(asked)
+        if isinstance(requests[0], WideReduction):
+            for each in requests:
+                torch.testing.assert_close(each.numbers, requests[0].numbers, equal_nan=True)
+            answers = [(yield requests[0])] * len(requests)
         else:
-            answers = _answers(asked)
+            answers = _answers(requests)
 
 
-def _resumed(update: Any, answer: Any) -> Any:
-    try:
-        return update.send(answer)
-    except StopIteration:
-        return None
-
-
-def _answers(asked: list[list[Any]]) -> list[Any]:
-    """Answer the lists of requests of all ranks."""
-    for listed in asked:
-        choose_owners(each for each in listed if isinstance(each, Gather))
-    columns = [_answer(list(together)) for together in zip(*asked, strict=True)]
+def _answers(requests_by_rank: list[list[Any]]) -> list[Any]:
+    """Return the results of every rank's list of requests."""
+    for requests in requests_by_rank:
+        choose_owners(each for each in requests if isinstance(each, Gather))
+    columns = [_answer(list(same)) for same in zip(*requests_by_rank, strict=True)]
     return [list(answers) for answers in zip(*columns, strict=True)]
 
 
-def _answer(together: list[Any]) -> list[list[Tensor]]:
-    """Answer one request of every rank."""
-    first = together[0]
+def _answer(requests: list[Any]) -> list[list[Tensor]]:
+    """Return the result of one request for every rank."""
+    first = requests[0]
     if isinstance(first, Gather):
         (axis,) = first.sharded_axes
-        pieces = zip(*(each.shards for each in together), strict=True)
+        pieces = zip(*(each.shards for each in requests), strict=True)
         whole = [torch.cat(each, axis.dim) for each in pieces]
-        return [[whole[index] for index in each.owned] for each in together]
+        return [[whole[index] for index in each.owned] for each in requests]
     if isinstance(first, Scatter):
         results: dict[int, Tensor] = {}
-        for each in together:
+        for each in requests:
             results |= dict(zip(each.gathered.owned, each.results, strict=True))
-        axes = [each.gathered.sharded_axes for each in together]
+        axes = [each.gathered.sharded_axes for each in requests]
         return [[own_shard(results[i], own) for i in sorted(results)] for own in axes]
     if first.groups:
-        total = sum(each.tensor for each in together)
-        for each in together:
+        total = sum(each.tensor for each in requests)
+        for each in requests:
             each.tensor.copy_(total)
-    return [[] for _ in together]
+    return [[] for _ in requests]

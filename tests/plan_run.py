@@ -1,4 +1,4 @@
-"""Run a plan plainly: the scalar program, then every phase, as a lowering's printed code does.
+"""Run a plan without a lowering: the scalar program, then every phase, as printed code does.
 
 Names are variables, versions are ignored, and the parameter and its states are changed in place. A
 plain copy to a local is another name for the same tensor. A printer may do all this, so this runner
@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from optgen.ir.evaluate import facts_of
+from optgen.ir.evaluate import properties_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.ops import OPS, RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
-from optgen.ir.random_numbers import places
+from optgen.ir.random_numbers import positions
 from optgen.ir.state_values import dtype_of
 
 Values = dict[str, Any]
@@ -44,13 +44,13 @@ class _Run:
         self.t = state.get("step", 0.0) + 1.0
         if algorithm.step:
             self.values[algorithm.step] = number(self.t)
-        self.kept = [s for s in algorithm.states if self.exists(s.when)]
-        self.fresh = {s.symbol for s in self.kept if s.key not in state}
-        for s in self.kept:
+        self.states = [s for s in algorithm.states if self.exists(s.when)]
+        self.fresh = {s.symbol for s in self.states if s.key not in state}
+        for s in self.states:
             old = state[s.key].clone() if s.key in state else self.initial(s)
             self.values[s.symbol] = old if s.shape == "scalar" else old.double()
         self.stored: set[str] = set()
-        self.facts = facts_of(p)
+        self.facts = properties_of(p)
         self.scalar_states = {s.symbol for s in algorithm.scalar_states()}
 
     def exists(self, when: str | None) -> bool:
@@ -74,7 +74,7 @@ class _Run:
         self.run(self.plan.scalars)
         for phase in self.plan.phases:
             self.phase(phase)
-        new = {s.key: self.values[s.symbol] for s in self.kept}
+        new = {s.key: self.values[s.symbol] for s in self.states}
         return self.values[self.algorithm.param], (
             {"step": self.t} if self.algorithm.step else {}
         ) | new
@@ -134,7 +134,7 @@ class _Run:
             case Call(word, _) if word in self.facts:
                 return number(self.facts[word])
             case Call(op, args) if op in RANDOM_OPS:
-                elements = places(self.values[self.algorithm.param])
+                elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]
@@ -149,12 +149,12 @@ class _Run:
         """Return a sum of products; a lone tensor is returned itself, not copied."""
         total = None
         for term in terms:
-            parts = [self.value(f) for f in term.factors]
-            if term.coefficient != Const(1) or not parts:
-                parts.insert(0, self.value(term.coefficient))
-            product = parts[0]
-            for part in parts[1:]:
-                product = product * part
+            factors = [self.value(f) for f in term.factors]
+            if term.coefficient != Const(1) or not factors:
+                factors.insert(0, self.value(term.coefficient))
+            product = factors[0]
+            for factor in factors[1:]:
+                product = product * factor
             for divisor in term.divisors:
                 product = product / self.value(divisor)
             total = product if total is None else total + product

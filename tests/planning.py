@@ -1,11 +1,10 @@
-"""Rules of torch's classes and some others, and the ways to make a plan of a rule."""
+"""Algorithms of torch's classes and of papers, and sequences of passes that plan them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from spec_files import REPRESENTATIVES, TORCH, spec_file
+from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH, spec_file
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
@@ -17,20 +16,19 @@ from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan
 from optgen.spec.read_spec import read_specs
 
-CATALOGUE = {a.name: a for a in read_specs(TORCH)}
-RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elementwise}
+TORCH_ALGORITHMS = {a.name: a for a in read_specs(TORCH)}
+RULES = {name: a for name, a in TORCH_ALGORITHMS.items() if a.base is None and a.elementwise}
 """Elementwise specs that have a rule of their own; each has one sweep."""
 
-_MORE = Path(__file__).parent / "specs"
-_SPECS = read_specs([*sorted(_MORE.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
+_SPECS = read_specs([*sorted(TEST_SPECS.glob("*.py")), *map(spec_file, REPRESENTATIVES)])
 STORAGE = {a.name: a for a in _SPECS if widens(a)}
 """Rules of one sweep that round to their parameter's dtype, or draw random numbers."""
 
-WITH_PHASES = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
+WITH_PHASES = {name: a for name, a in TORCH_ALGORITHMS.items() if not a.elementwise}
 WITH_PHASES |= {
     a.name: a for a in _SPECS if not (a.elementwise or widens(a) or a.is_wide or why_uncut(a))
 }
-"""Rules with reductions or matrix ops, which have phases: the catalogue's and tests/specs."""
+"""Rules with reductions or matrix ops, from the catalogue and from tests/specs."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
     "plan": plan,

@@ -1,4 +1,4 @@
-"""Find spec files by name: those of the catalogue, and those of tests/specs."""
+"""Find spec files of the catalogue and of tests/specs by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import optgen
 from optgen.optim._published import PUBLISHED, published
 
 CATALOGUE = Path(__file__).parents[1] / "specs"
-OF_TESTS = Path(__file__).parent / "specs"
+TEST_SPECS = Path(__file__).parent / "specs"
 TORCH = [p for p in sorted(CATALOGUE.glob("[!_]*.py")) if p.stem not in PUBLISHED]
 """Specs of torch's classes, of torchrec's, and of functions. Tests of passes go through them."""
 
@@ -22,14 +22,14 @@ REPRESENTATIVES = (
 
 def spec_file(name: str) -> Path:
     """Return the file of a spec of tests/specs, or of the catalogue."""
-    found = OF_TESTS / f"{name}.py"
+    found = TEST_SPECS / f"{name}.py"
     return found if found.exists() else CATALOGUE / f"{name}.py"
 
 
 def loaded(spec: str) -> Any:
-    """Return the class of the catalogue, as it is checked in, or that of a test's spec.
+    """Return the checked-in class of a published optimizer, or the class of a loaded spec file.
 
-    Other tests load the representatives; so this one does, too, and their kernels are built once.
+    Representatives are loaded from their files here, too, so that all tests share their kernels.
     """
     checked_in = spec in PUBLISHED and spec not in REPRESENTATIVES
     return published(spec) if checked_in else optgen.load(spec_file(spec))

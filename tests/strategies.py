@@ -1,4 +1,4 @@
-"""Random specs, as an author might write them, and inputs to run them on.
+"""Draw random specs, as an author might write them.
 
 A spec is drawn as text, so that the reader is tested too. Values stay moderate: operands of roots
 are not negative, and divisors keep away from zero.
@@ -73,7 +73,7 @@ FLAGS = st.fixed_dictionaries(
 
 @dataclass
 class Writer:
-    """Writes a rule: keeps the tensors and the scalars that a statement may read at its place."""
+    """Writes a rule; `tensors` and `scalars` are the names that the next statement may read."""
 
     draw: Callable[..., object]
     tensors: list[str] = field(default_factory=lambda: ["p", "g", "m", "v"])
@@ -188,7 +188,7 @@ def specs(draw: Callable[..., object]) -> str:
 
 
 def exempted(lines: list[str]) -> list[str]:
-    """Return the lines with an underscore before unread names; the language demands one."""
+    """Return the lines with an underscore before names that no line reads: the language's rule."""
     halves = [line.rpartition(" = ") for line in lines]
     read = {name for _, _, value in halves for name in re.findall(r"\b[xyzabdehk]\b", value)}
     unread = re.compile(rf"\b([{''.join(set('xyzabdehk') - read) or '-'}])\b")

@@ -48,7 +48,7 @@ def test_page(page: Path) -> None:
 
 
 def example() -> Spec:
-    """Return the whole spec of the language page."""
+    """Return the complete spec that the language page shows."""
     (source,) = (b for b in blocks(LANGUAGE, "python") if "@optimizer" in b)
     return Spec("Example", source, "example.py", 1)
 
@@ -68,7 +68,9 @@ def test_the_language_page_quotes_an_error_of_optgen() -> None:
     assert f"{caught.value}\n" in blocks(LANGUAGE, "text")
 
 
-def test_the_commands_of_the_language_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_language_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commands run in the page's order, and the built package imports as the page says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -87,7 +89,7 @@ def test_the_commands_of_the_language_page(tmp_path: Path, monkeypatch: pytest.M
     assert importlib.import_module("my_package.example").Example.__name__ == "Example"
 
 
-def test_the_rewrites_that_the_language_page_promises() -> None:
+def test_the_example_is_rewritten_as_the_language_page_promises() -> None:
     """A decay becomes one scaling, and a running mean becomes a lerp."""
     (algorithm,) = read_spec(example())
     text = emit.render(algorithm, FORLOOP, None)
@@ -127,8 +129,8 @@ def test_the_catalogue_page_has_every_published_optimizer() -> None:
     assert rows == [(each.module, each.name, each.paper) for each in algorithms]
 
 
-def lines_of_rules() -> dict[str, int]:
-    """Return how many lines each function in `specs/` has, without blank ones and its docstring."""
+def line_counts() -> dict[str, int]:
+    """Return how many lines each function in `specs/` has besides blank lines and its docstring."""
     counts = {}
     for file in sorted((ROOT / "specs").rglob("*.py")):
         text = file.read_text(encoding="utf-8")
@@ -141,9 +143,9 @@ def lines_of_rules() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/catalogue.md"])
-def test_the_pages_know_how_long_the_longest_rule_is(page: str) -> None:
+def test_the_pages_say_how_many_lines_the_longest_rule_has(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert re.findall(r"at most (\S+) lines", text) == [str(max(lines_of_rules().values()))]
+    assert re.findall(r"at most (\S+) lines", text) == [str(max(line_counts().values()))]
 
 
 def test_the_readme_installs_the_wheel_of_this_version() -> None:

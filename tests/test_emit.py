@@ -22,13 +22,13 @@ def test_format_sorts_and_drops_imports() -> None:
     assert emit.format_python(text, emit.require_ruff()) == expected
 
 
-def test_format_says_what_a_template_broke() -> None:
+def test_format_refuses_what_is_not_python() -> None:
     with pytest.raises(RuntimeError, match="not Python"):
         emit.format_python("x = = 1\n", emit.require_ruff())
 
 
-def test_changes(tmp_path: Path) -> None:
-    """Only files that differ are written, and only optgen's own files count as left over."""
+def test_changes_are_updates_creations_and_removals(tmp_path: Path) -> None:
+    """Only files that differ are written, and only files with optgen's mark are removed."""
     (tmp_path / "same.py").write_text("1\n")
     (tmp_path / "other.py").write_text("2\n")
     (tmp_path / "gone.cpp").write_text(f"// {emit.MARK} from specs/x.py.\n")

@@ -41,11 +41,11 @@ def semantic() -> Iterator[TritonSemantic[Any]]:
     scope.restore()
 
 
-def made(kind: Any, shape: tuple[int, ...]) -> Any:
-    """Return a tensor of a type and shape; a scalar's handle has one element."""
-    data = np.ones(shape or (1,), dtype=interpreter._get_np_dtype(kind))
-    whole = tl.block_type(kind, list(shape)) if shape else kind
-    return tl.tensor(interpreter.TensorHandle(data, kind), whole)
+def tensor_of(dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return a tensor of a dtype and shape; a scalar's handle has one element."""
+    data = np.ones(shape or (1,), dtype=interpreter._get_np_dtype(dtype))
+    type_ = tl.block_type(dtype, list(shape)) if shape else dtype
+    return tl.tensor(interpreter.TensorHandle(data, dtype), type_)
 
 
 def outcome(function: Any, *args: Any) -> Any:
@@ -67,7 +67,7 @@ def outcome(function: Any, *args: Any) -> Any:
 def operands() -> list[Any]:
     """Return tensors of all types and shapes, pointers, and numbers."""
     kinds = (*TYPES, tl.bfloat16, tl.pointer_type(tl.float32))
-    return [*(made(kind, shape) for kind in kinds for shape in SHAPES), *NUMBERS]
+    return [*(tensor_of(kind, shape) for kind in kinds for shape in SHAPES), *NUMBERS]
 
 
 @inside_interpreter
@@ -81,7 +81,7 @@ def operands() -> list[Any]:
         (False, False, False, True),
     ],
 )
-def test_operands_become_what_triton_makes_of_them(
+def test_operands_are_converted_as_triton_does(
     semantic: TritonSemantic[Any], options: tuple[bool, ...]
 ) -> None:
     fast = TritonSemantic.binary_op_type_checking_impl
@@ -95,13 +95,13 @@ def test_tensors_are_broadcast_and_converted_as_triton_does(
     semantic: TritonSemantic[Any],
 ) -> None:
     broadcast, cast = TritonSemantic.broadcast_impl_value, TritonSemantic.cast
-    tensors = [one for one in operands() if isinstance(one, tl.tensor)]
+    tensors = [each for each in operands() if isinstance(each, tl.tensor)]
     for left, right in product(tensors, tensors):
         found = outcome(broadcast, semantic, left, right)
         assert found == outcome(broadcast.__wrapped__, semantic, left, right), (left, right)
-    for one, kind in product(tensors, TYPES):
-        found = outcome(cast, semantic, one, kind)
-        assert found == outcome(cast.__wrapped__, semantic, one, kind), (one, kind)
+    for tensor, dtype in product(tensors, TYPES):
+        found = outcome(cast, semantic, tensor, dtype)
+        assert found == outcome(cast.__wrapped__, semantic, tensor, dtype), (tensor, dtype)
 
 
 @triton.jit
@@ -121,7 +121,7 @@ def last(x, y):  # type: ignore[no-untyped-def]
 def test_blocks_are_reduced_as_triton_does(combine: Any) -> None:
     numbers = np.random.default_rng(0).integers(-100, 100, 64)
     for kind, axis, keep in product(TYPES[2:], (None, 0, 1, 2), (False, True)):
-        block = made(kind, (4, 1, 16))
+        block = tensor_of(kind, (4, 1, 16))
         block.handle.data[:] = numbers.reshape(4, 1, 16)
         if kind.is_floating():
             block.handle.data[1, 0, 7] = np.nan
@@ -143,12 +143,12 @@ def test_operators_answer_as_triton_does_at_every_call(
     semantic: TritonSemantic[Any], name: str
 ) -> None:
     kinds = (tl.int1, tl.int32, tl.int64, tl.float16, tl.float64, tl.pointer_type(tl.float32))
-    tensors = [made(kind, shape) for kind in kinds for shape in SHAPES[:3]]
+    tensors = [tensor_of(kind, shape) for kind in kinds for shape in SHAPES[:3]]
     for place, tensor in enumerate(tensors):
         tensor.handle.data = (tensor.handle.data * (place + 2)).astype(tensor.handle.data.dtype)
     for left, right in product(tensors, [*tensors, 0, 3, 2**31, -0.0, 0.5, float("nan"), True]):
         wanted = outcome(ORIGINALS[name], left, right, semantic)
-        for _ in range(2):  # the second call takes Triton's answer to the first
+        for _ in range(2):  # the second call reuses the types that the first got from Triton
             found = outcome(getattr(tl.tensor, name), left, right)
             assert repr(found) == repr(wanted), (left, right)
 
@@ -158,7 +158,7 @@ def test_operators_answer_as_triton_does_at_every_call(
 def test_loads_and_stores_are_those_of_triton(semantic: TritonSemantic[Any], masked: bool) -> None:
     memory, other = np.arange(8.0), np.arange(8.0)
     block = tl.block_type(tl.pointer_type(tl.float64), [4])
-    mask = made(tl.int1, (4,)) if masked else None
+    mask = tensor_of(tl.int1, (4,)) if masked else None
     if mask is not None:
         mask.handle.data[2] = False
     for step in range(3):

@@ -1,4 +1,4 @@
-"""Test that a spec does not run: its texts arrive as texts in every generated file."""
+"""Test that texts of a spec never run as code: every generated file holds them as texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     assert not [*tmp_path.rglob(f"{WITNESS}*")]
 
 
-def words(text: str | None) -> str:
+def single_spaced(text: str | None) -> str:
     """Return a text with all white space made single spaces."""
     return " ".join((text or "").split())
 
@@ -88,13 +88,13 @@ def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bo
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_texts_arrive(case: str) -> None:
-    """The text arrives in the docstring, in messages and in the group, and a choice equals it."""
+def test_an_optimizer_has_the_texts_of_its_spec(case: str) -> None:
+    """The docstring, the messages and the param group have the text, and a choice may equal it."""
     text = TEXTS[case]
     cls = optgen.load(Spec("Hostile", hostile(text), "hostile.py", 1))
 
-    assert words(cls.__doc__).startswith(words(f"Doc. {text}"))
-    assert words(cls.__doc__).count(words(text)) >= 6
+    assert single_spaced(cls.__doc__).startswith(single_spaced(f"Doc. {text}"))
+    assert single_spaced(cls.__doc__).count(single_spaced(text)) >= 6
     raises_value_error(f"{text}-1.0", cls, lr=-1.0)
     raises_value_error(f"{text}12-3.0", cls, betas=(0.5, -3.0))
     raises_value_error(f"{text}wrong", cls, mode="wrong")
@@ -133,7 +133,7 @@ def test_every_lowering_compares_a_choice_with_its_text(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_texts_of_a_function_arrive(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_has_the_texts_of_its_spec(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = TEXTS[case]
     folder = Path("made")
     for name, content in rendered(hostile_function(text), formatted=True).items():
@@ -144,14 +144,14 @@ def test_texts_of_a_function_arrive(case: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delitem(sys.modules, name, raising=False)
     function = importlib.import_module("made.hostile").hostile
 
-    assert words(function.__doc__).startswith(words(f"Doc. {text}"))
+    assert single_spaced(function.__doc__).startswith(single_spaced(f"Doc. {text}"))
     for decay, message in ((-1.0, f"{text}-1.0"), (1000.0, text)):
         with pytest.raises(ValueError) as raised:
             function([], [], decay=decay)
         assert str(raised.value) == message
 
 
-def test_a_text_over_lines_is_quoted_in_one() -> None:
+def test_a_text_over_two_lines_is_quoted_in_one_line() -> None:
     """A statement may hold a triple-quoted text; generated files quote it in a one-line comment."""
     body = hostile(PLAIN).replace("'plain'\n    if", '"""plain\\\n"""\n    if')
     assert body != hostile(PLAIN)

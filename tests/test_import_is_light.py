@@ -13,7 +13,7 @@ import torch
 before = set(sys.modules)  # torch itself imports numpy where there is one
 heavy = {heavy!r}
 
-def tell(part):
+def report(part):
     loaded = set(sys.modules) - before
     found = [m for m in loaded if m in heavy or m.startswith(tuple(h + "." for h in heavy))]
     print(part, *sorted(found))
@@ -76,17 +76,17 @@ PARTS = {
 }
 
 
-def told(parts: dict[str, str]) -> list[str]:
-    """Run parts of a script in one new process; return the heavy modules after each."""
-    body = "\n".join(f"{text}\ntell({part!r})" for part, text in parts.items())
+def heavy_modules_after(parts: dict[str, str]) -> list[str]:
+    """Run parts of a script in one new process; return a line for each, with the heavy modules."""
+    body = "\n".join(f"{text}\nreport({part!r})" for part, text in parts.items())
     script = SCRIPT.format(body=body, heavy=HEAVY)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return run.stdout.splitlines()
 
 
 def test_the_check_sees_a_heavy_module():
-    assert "jinja2" in told({"heavy": "import jinja2"})[0].split()
+    assert "jinja2" in heavy_modules_after({"heavy": "import jinja2"})[0].split()
 
 
 def test_nothing_heavy_is_loaded():
-    assert told(PARTS) == [*PARTS]
+    assert heavy_modules_after(PARTS) == [*PARTS]

@@ -1,4 +1,4 @@
-"""Test optgen.load: it makes a cached class, which pickles by the text of its spec."""
+"""Test optgen.load: it returns a cached class, which pickles by the text of its spec."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def heavy(tmp_path: Path) -> Path:
-    """Return a spec file."""
+    """Return the path of a file with `RULE`."""
     path = tmp_path / "heavy.py"
     path.write_text(RULE)
     return path
@@ -60,10 +60,10 @@ def heavy(tmp_path: Path) -> Path:
 def trained(cls: type[torch.optim.Optimizer], steps: int = 3) -> torch.Tensor:
     """Return a parameter after a few steps with gradients of one."""
     parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
-    made = cls([parameter], lr=0.1)
+    instance = cls([parameter], lr=0.1)
     for _ in range(steps):
         parameter.grad = torch.ones_like(parameter)
-        made.step()
+        instance.step()
     return parameter.detach()
 
 
@@ -104,7 +104,7 @@ def test_load_a_name_of_the_catalogue(name: str) -> None:
     torch.testing.assert_close(trained(cls), trained(same))
 
 
-def test_load_says_what_it_takes() -> None:
+def test_load_refuses_what_is_no_spec() -> None:
     """A missing name, a plain function and a class are refused."""
     with pytest.raises(FileNotFoundError, match=r"name of the catalogue \(.*adam, .*: 'tigress'"):
         optgen.load("tigress")
@@ -113,14 +113,16 @@ def test_load_says_what_it_takes() -> None:
             optgen.load(wrong)  # type: ignore[arg-type]
 
 
-def test_load_names_the_file_that_lies_there(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_suggests_a_file_of_the_same_name(
+    heavy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(heavy.parent)
 
     with pytest.raises(FileNotFoundError, match=rf"did you mean the file '{heavy.name}'\?"):
         optgen.load(heavy.stem)
 
 
-def test_one_text_is_one_class(heavy: Path, tmp_path: Path) -> None:
+def test_one_text_is_one_class(heavy: Path) -> None:
     """An unchanged text gives the loaded class again; a changed file gives another class."""
     cls = optgen.load(heavy)
 
@@ -156,16 +158,16 @@ class NoAddition(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def test_source_and_tracebacks(heavy: Path) -> None:
+def test_source_and_tracebacks_show_the_generated_code(heavy: Path) -> None:
     """getsource shows the class, and an error inside a step shows the generated line."""
     cls = optgen.load(heavy)
     assert inspect.getsource(cls).startswith("class Heavy(")
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    made = cls([parameter], lr=0.1)
+    instance = cls([parameter], lr=0.1)
 
     with optgen.use_lowering("forloop"), pytest.raises(ValueError) as caught, NoAddition():
-        made.step()
+        instance.step()
     frame = traceback.extract_tb(caught.value.__traceback__)
     assert any(f.filename.endswith("forloop.py") and "lr" in (f.line or "") for f in frame)
 
@@ -176,22 +178,22 @@ def test_pickle_in_process(heavy: Path) -> None:
     assert pickle.loads(pickle.dumps(cls)) is cls
 
 
-def test_pickle_elsewhere(heavy: Path, tmp_path: Path) -> None:
-    """A class and an optimizer mid-training unpickle without the file and with an empty cache."""
+def test_pickle_in_another_process(heavy: Path, tmp_path: Path) -> None:
+    """A class and an optimizer in training unpickle without the spec file, with an empty cache."""
     cls = optgen.load(heavy)
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    made = cls([parameter], lr=0.5)
-    made.step()
-    (tmp_path / "pickled").write_bytes(pickle.dumps((cls, made)))
+    instance = cls([parameter], lr=0.5)
+    instance.step()
+    (tmp_path / "pickled").write_bytes(pickle.dumps((cls, instance)))
     heavy.unlink()
     code = """
 import pickle, sys
-cls, made = pickle.load(open(sys.argv[1], "rb"))
-assert type(made) is cls, type(made)
-(parameter,) = made.param_groups[0]["params"]
-assert made.state[parameter]["momentum_buffer"].tolist() == [1.0, 1.0]
-made.step()
+cls, instance = pickle.load(open(sys.argv[1], "rb"))
+assert type(instance) is cls, type(instance)
+(parameter,) = instance.param_groups[0]["params"]
+assert instance.state[parameter]["momentum_buffer"].tolist() == [1.0, 1.0]
+instance.step()
 print(cls.__name__, parameter.tolist())
 """
 
@@ -245,14 +247,14 @@ def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder that cannot be made does not stop training."""
+    """A cache folder that cannot be created does not stop training."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(heavy / "below-a-file"))
 
     assert trained(optgen.load(heavy)).shape == (4,)
 
 
-def test_unformatted_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The formatter is optional here: without it the class is the same."""
+def test_a_class_is_the_same_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the formatter, the generated text is only laid out differently."""
     expected = trained(optgen.load(heavy))
     monkeypatch.setattr("optgen.jit._loaded", {})
     monkeypatch.setattr("optgen.emit.find_ruff", lambda: None)
@@ -271,8 +273,8 @@ def test_the_key_depends_on_the_formatter(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(keys) == 3
 
 
-def test_errors(tmp_path: Path, cache: Path) -> None:
-    """An error in the spec says its place, and leaves nothing in the cache."""
+def test_an_error_in_a_spec_names_its_place(tmp_path: Path, cache: Path) -> None:
+    """The error leaves nothing in the cache."""
     path = tmp_path / "bad.py"
     path.write_text(RULE.replace("p = p - lr * b", "p = p - lr * c"))
 

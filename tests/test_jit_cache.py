@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -53,16 +54,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def loads_and_steps(folder: Path) -> None:
-    """Import all modules anew, as a new process would, and check a step."""
+def check_reload(folder: Path) -> None:
+    """Load the class as a new process would, and check a step of every lowering."""
     optgen.jit._loaded.clear()
     for name in [name for name in sys.modules if name.startswith("optgen_heavy_")]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    steps(optgen.load(folder.parents[2] / "heavy.py"))
+    check_steps(optgen.load(folder.parents[2] / "heavy.py"))
 
 
-def steps(cls: type[GeneratedOptimizer]) -> None:
+def check_steps(cls: type[GeneratedOptimizer]) -> None:
     """Check that the class steps as it should, and that its C++ can be read."""
     for lowering in ("forloop", "foreach"):
         parameter = torch.nn.Parameter(torch.zeros(4))
@@ -96,7 +97,7 @@ def test_a_damaged_text_is_written_anew(folder: Path, ran: Path, name: str, dama
     DAMAGES[damage](folder / name)
     assert read_texts(folder) is None
 
-    loads_and_steps(folder)
+    check_reload(folder)
 
     assert read_texts(folder) == whole
     assert not ran.exists()
@@ -113,28 +114,22 @@ def test_bytecode_is_not_read(folder: Path, ran: Path) -> None:
         path.write_text(text)
         os.utime(path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
 
-    loads_and_steps(folder)
+    check_reload(folder)
 
     assert not ran.exists()
 
 
-def test_modules_beside_ours_are_not_read(folder: Path, ran: Path) -> None:
+def test_other_modules_in_the_folder_are_not_read(folder: Path, ran: Path) -> None:
     for name in ("torch.py", "optgen.py", "math.py", "sitecustomize.py", "dataclasses.py"):
         (folder / name).write_text(EVIL)
     for name in ("__init__", "forloop", "foreach"):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text(EVIL)
-        (folder / f"{name}{next(iter(suffixes()))}").write_text("no library")
+        (folder / f"{name}{EXTENSION_SUFFIXES[0]}").write_text("no library")
 
-    loads_and_steps(folder)
+    check_reload(folder)
 
     assert not ran.exists()
-
-
-def suffixes() -> list[str]:
-    from importlib.machinery import EXTENSION_SUFFIXES
-
-    return EXTENSION_SUFFIXES
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "sha256"])
@@ -142,7 +137,7 @@ def test_a_link_is_not_followed(folder: Path, ran: Path, tmp_path: Path, name: s
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere")
 
-    loads_and_steps(folder)
+    check_reload(folder)
 
     assert not (folder / name).is_symlink()
     assert read_texts(folder)
@@ -153,7 +148,7 @@ def test_an_inner_folder_that_others_may_write_to_is_not_read(folder: Path, mode
     for inner in (folder, folder.parent):
         inner.chmod(mode)
         assert read_texts(folder) is None
-        loads_and_steps(folder)
+        check_reload(folder)
         inner.chmod(0o700)
         assert read_texts(folder)
 
@@ -163,7 +158,7 @@ def test_an_inner_folder_that_is_a_link_is_not_read(folder: Path, tmp_path: Path
     folder.symlink_to(tmp_path / "elsewhere")
 
     assert read_texts(folder) is None
-    loads_and_steps(folder)
+    check_reload(folder)
 
 
 def test_a_folder_in_place_of_a_text(folder: Path) -> None:
@@ -171,7 +166,7 @@ def test_a_folder_in_place_of_a_text(folder: Path) -> None:
     (folder / "forloop.py").unlink()
     (folder / "forloop.py").mkdir()
 
-    loads_and_steps(folder)
+    check_reload(folder)
 
 
 def test_a_damaged_text_on_a_full_disk(
@@ -186,7 +181,7 @@ def test_a_damaged_text_on_a_full_disk(
     monkeypatch.setattr(files, "write", full)
     monkeypatch.setattr("optgen.jit._loaded", {})
 
-    steps(optgen.load(tmp_path / "heavy.py"))
+    check_steps(optgen.load(tmp_path / "heavy.py"))
 
 
 def test_the_cache_may_be_deleted_at_any_time(
@@ -197,7 +192,7 @@ def test_the_cache_may_be_deleted_at_any_time(
     cls = optgen.load(tmp_path / "heavy.py")
     shutil.rmtree(folder.parent)
 
-    steps(cls)
+    check_steps(cls)
     assert inspect.getsource(cls).startswith("class Heavy(")
 
 

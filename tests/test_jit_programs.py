@@ -37,8 +37,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def moves() -> None:
-    """Import all modules anew, as a new process would, and check a change of mode."""
+def check_change_of_mode() -> None:
+    """Load the class as a new process would, and check a change from train() to eval()."""
     optgen.jit._loaded.clear()
     generated_functions.load.cache_clear()
     generated_functions.find.cache_clear()
@@ -62,7 +62,7 @@ def test_a_program_is_a_package_of_its_own(folder: Path) -> None:
         "to_average",
         "to_gradient_point",
     }
-    moves()
+    check_change_of_mode()
     modules = [sys.modules[n] for n in sys.modules if n.endswith(".to_average.forloop")]
     assert str(folder / "to_average" / "forloop.py") in {module.__file__ for module in modules}
 
@@ -88,16 +88,16 @@ def test_a_damaged_program_is_written_anew(folder: Path, ran: Path, damage: str)
             each.unlink()
         inner.rmdir()
     assert read_texts(folder) is None
-    moves()
+    check_change_of_mode()
 
     assert not ran.exists()
-    if damage != "a link":  # such a folder is never written to: another one is used
+    if damage != "a link":  # optgen writes to another folder instead of a linked one
         assert read_texts(folder) == whole
 
 
 def test_modules_beside_a_program_are_not_read(folder: Path, ran: Path) -> None:
     for name in ("torch.py", "optgen.py", "foreach.so"):
         (folder / "to_average" / name).write_text(EVIL)
-    moves()
+    check_change_of_mode()
 
     assert not ran.exists()

@@ -19,7 +19,7 @@ CLASSES = [name for name in optgen.optim.__all__ if name[0].isupper() and name !
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_class_stands_where_torch_has_it(name: str) -> None:
+def test_a_class_is_in_the_module_where_torch_has_it(name: str) -> None:
     """The class pickles by its module, which has torch's name."""
     ours, theirs = getattr(optgen.optim, name), getattr(torch.optim, name)
 
@@ -33,14 +33,14 @@ def test_adamw_is_an_adam() -> None:
     assert issubclass(optgen.optim.AdamW, optgen.optim.Adam)
 
 
-def test_names_that_are_torchs_own() -> None:
+def test_some_objects_are_torchs_own() -> None:
     assert optgen.optim.Optimizer is torch.optim.Optimizer
     for name in ("update_bn", "get_ema_avg_fn", "get_swa_avg_fn"):
         assert getattr(optgen.optim.swa_utils, name) is getattr(torch.optim.swa_utils, name)
 
 
-def test_a_module_of_torchs_is_here_with_every_public_name() -> None:
-    """`from torch.optim.adam import Adam, adam` and all its like work with optgen.optim."""
+def test_every_module_of_torch_exists_with_its_public_names() -> None:
+    """Imports such as `from torch.optim.adam import Adam, adam` work with optgen.optim, too."""
     for path in Path(torch.optim.__file__).parent.glob("*[!_].py"):
         theirs = importlib.import_module(f"torch.optim.{path.stem}")
         if public := getattr(theirs, "__all__", ()):
@@ -50,7 +50,7 @@ def test_a_module_of_torchs_is_here_with_every_public_name() -> None:
 
 
 def test_every_name_is_there_or_says_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later torch may have a class that is not here yet."""
+    """A later torch may have a class that optgen lacks; the error says to use torch's."""
     monkeypatch.setattr(torch.optim, "__all__", [*torch.optim.__all__, "Newest"])
     missing = set(torch.optim.__all__) - set(optgen.optim.__all__)
 

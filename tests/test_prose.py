@@ -1,4 +1,4 @@
-"""Docstrings say what is done: they begin with a verb, or with a noun."""
+"""Test that docstrings begin with a verb or a noun, not with a question word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDERS = (
     *("benchmarks", "examples", "docs/website", "release"),
 )
 RIDDLES = ("What", "Where", "Who", "Of", "How", "Which", "Whether", "Why", "The same")
-"""No docstring begins with these words: its subject would come late, or not at all."""
+"""Words that begin no docstring, because its subject would come late, or not at all."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -28,7 +28,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_begin_with_what_is_done(folder: str) -> None:
+def test_no_docstring_begins_as_a_riddle(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for path in sorted((ROOT / folder).rglob("*.py"))

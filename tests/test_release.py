@@ -1,4 +1,4 @@
-"""Test what a release rests on: one version, supported versions, archives, the check of a commit.
+"""Test what a release needs: one version, supported versions, archives, the check of a commit.
 
 `make test-dist` and `make test-wheel` test the archives of a whole checkout.
 """
@@ -65,7 +65,7 @@ def test_the_promise_names_the_supported_versions() -> None:
 
 
 def test_checkpoints_of_published_optimizers_keep_their_keys(golden: Golden) -> None:
-    """The keys are what the promise about checkpoints rests on; torch's own classes have torch's.
+    """docs/versioning.md promises that later versions load checkpoints with these keys.
 
     A key may be added if an older checkpoint without it continues the same training.
     """
@@ -127,7 +127,7 @@ def test_the_source_has_the_same_bytes_from_another_folder(tmp_path: Path) -> No
 
 
 def git(folder: Path, *arguments: str) -> None:
-    """Run git in a folder, with nobody's configuration."""
+    """Run git in a folder, independently of the user's name, signing and variables."""
     who = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
     command = ["git", *who, "-c", "commit.gpgsign=false", *arguments]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
@@ -150,7 +150,7 @@ def refusals(folder: Path) -> str:
 
 @pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
 def test_a_commit_is_released_with_its_tag_and_its_changes(tmp_path: Path) -> None:
-    """Each of the three conditions is refused by itself."""
+    """Each of the three conditions alone refuses a commit."""
     (tmp_path / "optgen").mkdir()
     (tmp_path / "optgen" / "__init__.py").write_text('__version__ = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [1.2.3] - 2030-01-02\n")

@@ -45,7 +45,7 @@ def test_a_rule_through_every_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_a_step_is_torchs(lowering: str) -> None:
+def test_a_step_equals_torchs(lowering: str) -> None:
     ours = torch.nn.Parameter(torch.linspace(-1, 1, 7, dtype=torch.float64))
     theirs = torch.nn.Parameter(ours.detach().clone())
     optimizers = optgen.optim.Adam([ours], lr=0.1), torch.optim.Adam([theirs], lr=0.1)

@@ -1,6 +1,6 @@
-"""Test uses of the package that a user's own strictly typed file may make.
+"""Test that a user's strictly typed file may use the package.
 
-torch is not read, which would take most of the time: `make types` reads it with the package.
+mypy skips torch here, which would take most of the time. `make types` reads torch, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ follow_imports = skip
 
 
 @pytest.mark.slow
-def test_a_users_file(tmp_path: Path) -> None:
+def test_mypy_accepts_correct_uses_and_finds_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "optgen").mkdir()
     for part in (*(ROOT / "optgen").iterdir(), *(ROOT / name for name in ("generated", "specs"))):
         (tmp_path / "optgen" / part.name).symlink_to(part)

@@ -1,4 +1,4 @@
-"""Test docs/views.md: its code runs, and it says what the code does."""
+"""Test docs/views.md: its code runs, and states have the shapes that the page describes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(block: str) -> dict[str, Any]:
     return names
 
 
-def test_flat_convolutions() -> None:
+def test_states_of_flat_convolutions_have_two_axes() -> None:
     names = run(BLOCKS[0])
     states = [names["optimizer"].state[weight] for weight in names["convolutions"]]
     assert [(s["row_var"].shape, s["col_var"].shape) for s in states] == [
@@ -29,9 +29,11 @@ def test_flat_convolutions() -> None:
     ]
 
 
-def test_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_momentum_of_heads_has_the_parameters_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "head_muon.py").write_text(BLOCKS[1], encoding="utf-8")
     names = run(BLOCKS[2])
     assert names["optimizer"].state[names["qkv"]]["momentum_buffer"].shape == (48, 16)
-    assert names["qkv"]._version > 1
+    assert names["qkv"]._version > 1  # the steps changed the parameter

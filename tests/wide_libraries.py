@@ -1,11 +1,11 @@
-"""Build each C++ library of the tests once, or quickly.
+"""Build the C++ libraries of the tests for many dtypes at once, or with few optimizations.
 
-A user's library is built for the dtypes of a model, and again when others come. The tests use a
-published rule with many sets of dtypes. A library for all of them is built once, and the cache
-finds it for each set. Few tests use papers' rules in 16 bits, so those are built without.
+A user's library is built for the dtypes of a model, and again for further dtypes. The tests use a
+rule with many sets of dtypes. So one library is built for all of them, and the cache finds it for
+each set. Few tests use papers' rules in 16 bits, so their libraries have only float32 and float64.
 
-The rules of torch's classes are built with a user's flags. The others are built with few
-optimizations, which take most of a build: the flags allow none that changes a result.
+Optimizations take most of the time of a build. The user's flags allow none that changes a result,
+so only the rules of torch's classes, and a few others, are built with these flags.
 
 Tests of the builds themselves, in the folder `toolchain`, build exactly what they ask for. So do
 processes that tests start, such as `examples/demo.py`.
@@ -18,30 +18,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from spec_files import OF_TESTS, REPRESENTATIVES, TORCH
+from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH
 
 from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants
 
 # A test compares CAME's sums over streams of two dtypes, which have one order with these flags.
 _OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH)}
-_PUBLISHED = {*(path.stem for path in OF_TESTS.glob("*.py")), *REPRESENTATIVES}
+_PUBLISHED = {*(path.stem for path in TEST_SPECS.glob("*.py")), *REPRESENTATIVES}
 _SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64])
 _QUICK = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
-_OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for some, too
-_INLINE = "__attribute__((always_inline)) inline"  # a quarter of a build without optimizations
+_OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for optimizations, too
+_INLINE = "__attribute__((always_inline)) inline"  # takes a quarter of an unoptimized build
 _FLAGS = tuple(flag for flag in compiler.FLAG_SETS[0] if flag != "-O3")
 build_exactly, find_exactly = dtype_variants.build, dtype_variants.find_built
 _compile = compiler.build
 
 
 def install() -> None:
-    """Build such libraries in this process from now on."""
+    """Replace the builds of libraries in this process."""
     dtype_variants.build, dtype_variants.find_built = _build_wide, _find_wide
     compiler.build = _compile_quickly
 
 
 def _build_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
-    """Build a library: that of a published rule for more dtypes than are asked for."""
+    """Build a library; for many rules, for more dtypes than the caller asks for."""
     if name in _OPTIMIZED:
         dtype_bits = dtype_variants.ALL
     elif name in _PUBLISHED:
@@ -54,7 +54,7 @@ def _find_wide(name: str, source: str, dtype_bits: int, extra: int) -> Any:
 
 
 def _marked(name: str, source: str) -> str:
-    """Mark a source with its flag. Rules with phases take steps on large tensors, too."""
+    """Mark a source with its flag. Tests of rules with phases use large tensors, so `-Og`."""
     if name in _OPTIMIZED or "optgen from specs/averaging.py" in source:
         return source
     if "optgen_sweep" in source:
@@ -63,7 +63,7 @@ def _marked(name: str, source: str) -> str:
 
 
 def _compile_quickly(command: list[str], source: Path, target: Path) -> None:
-    """Compile; if a marked source does not compile, do it as for a user, for the same error."""
+    """Compile; compile a marked source again with the user's flags if it fails, for their error."""
     text = source.read_text()
     for level in (level for level, mark in _QUICK.items() if mark in text):
         whole = [*command, level, *_FLAGS, str(source), "-o", str(target)]

@@ -43,7 +43,7 @@ def needs(entry: Entry) -> Needs:
     return Needs(
         matrices=not takes_vectors(entry),
         sparse=algorithm.gradient == "sparse_only",
-        inputs=tuple(state.given for state in algorithm.inputs()),
+        inputs=tuple(state.given for state in algorithm.extra_inputs()),
         modes=bool(algorithm.programs),
     )
 

@@ -11,7 +11,7 @@ from optgen.compositions import composed, spec_of
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings import LOWERINGS
-from optgen.lowerings.optimizer.arguments import ADDED, arguments
+from optgen.lowerings.optimizer.arguments import COMMON_ARGUMENTS, arguments
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.passes.latex import to_latex
 from optgen.spec.composition.names import CompositionError
@@ -93,7 +93,9 @@ def _documented(algorithm: Algorithm) -> Docstring:
 
 
 def _arguments(name: str, doc: Docstring) -> str:
-    own = set(signature(getattr(modifiers, name)).parameters) - {each.name for each in ADDED}
+    own = set(signature(getattr(modifiers, name)).parameters) - {
+        each.name for each in COMMON_ARGUMENTS
+    }
     lines = [f"{i.name} ({i.type}): {i.text}" for i in doc.items("Args") if i.name in own]
     chosen = Docstring("", (), {"Args": "\n".join(lines)})
     return items_table(chosen, "Args", "argument") if lines else ""

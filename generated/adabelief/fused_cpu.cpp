@@ -21,7 +21,7 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double decay, one_minus_beta1, beta2, one_minus_beta2, length, step_size, scaled_eps;
+        double decay, one_minus_beta1, beta2, one_minus_beta2, rho, step_size, scaled_eps;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -37,20 +37,20 @@ struct Rule {
         // root = sqrt(1 - beta2**t)
         const double root = sqrt(1 - pow(beta2, step));
         const double scaled_eps = eps * root;
-        double length = 0;
+        double rho = 0;
         double step_size = 0;
         if (truth(hypers.rectify)) {
-            // longest = 2 / (1 - beta2) - 1
-            const double longest = 2 / (1 - beta2) - 1;
-            // length = longest - 2 * t * beta2**t / (1 - beta2**t)
-            length = longest - 2 * step * pow(beta2, step) / (1 - pow(beta2, step));
-            if (length >= 5) {
-                // above = (length - 4) * (length - 2) * longest
-                const double above = (length - 4) * (length - 2) * longest;
-                // below = (longest - 4) * (longest - 2) * length
-                const double below = (longest - 4) * (longest - 2) * length;
+            // rho_inf = 2 / (1 - beta2) - 1
+            const double rho_inf = 2 / (1 - beta2) - 1;
+            // rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+            rho = rho_inf - 2 * step * pow(beta2, step) / (1 - pow(beta2, step));
+            if (rho >= 5) {
+                // numerator = (rho - 4) * (rho - 2) * rho_inf
+                const double numerator = (rho - 4) * (rho - 2) * rho_inf;
+                // denominator = (rho_inf - 4) * (rho_inf - 2) * rho
+                const double denominator = (rho_inf - 4) * (rho_inf - 2) * rho;
                 const double bias_correction1 = 1 - pow(beta1, step);
-                step_size = lr * root * sqrt(above / below) / bias_correction1;
+                step_size = lr * root * sqrt(numerator / denominator) / bias_correction1;
             } else if (truth(hypers.degenerated_to_sgd)) {
                 const double bias_correction1 = 1 - pow(beta1, step);
                 step_size = lr / bias_correction1;
@@ -59,7 +59,7 @@ struct Rule {
             const double bias_correction1 = 1 - pow(beta1, step);
             step_size = lr * root / bias_correction1;
         }
-        return {decay, one_minus_beta1, beta2, one_minus_beta2, length, step_size, scaled_eps};
+        return {decay, one_minus_beta1, beta2, one_minus_beta2, rho, step_size, scaled_eps};
     }
 
     // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
@@ -77,9 +77,9 @@ struct Rule {
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
-        const auto length_at_least_5 = flag<C>(truth(hypers.rectify) && (scalars.length >= 5));
+        const auto rho_at_least_5 = flag<C>(truth(hypers.rectify) && (scalars.rho >= 5));
         const auto degenerated_to_sgd = flag<C>(truth(hypers.rectify)
-            && (!(scalars.length >= 5) && truth(hypers.degenerated_to_sgd)));
+            && (!(scalars.rho >= 5) && truth(hypers.degenerated_to_sgd)));
         const auto not_rectify = flag<C>(!truth(hypers.rectify));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_var; } delayed;
@@ -101,9 +101,9 @@ struct Rule {
             // s = beta2 * s + (1 - beta2) * (g - m) ** 2 + eps
             exp_avg_var = beta2 * exp_avg_var
                 + one_minus_beta2 * (grad - exp_avg) * (grad - exp_avg) + eps;
-            if (length_at_least_5 != 0) {
+            if (rho_at_least_5 != 0) {
                 // m_hat = m / (1 - beta1**t)
-                // p = p - lr * root * sqrt(above / below) * m_hat / (sqrt(s) + eps)
+                // p = p - lr * root * sqrt(numerator / denominator) * m_hat / (sqrt(s) + eps)
                 param = param - step_size * exp_avg / (sqrt(exp_avg_var) + eps);
             }
             if (degenerated_to_sgd != 0) {

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Steps as large as the recent ones, whatever the gradient's unit (Zeiler, 2012).
+// Gradients scaled by running root mean squares of steps and gradients (Zeiler, 2012).
 struct Rule {
     enum { PARAM, GRAD, SQUARE_AVG, ACC_DELTA, STREAMS };
     enum { STEP, CELLS };

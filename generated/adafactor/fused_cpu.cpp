@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Steps relative to the parameter, with a second moment in factors (Shazeer & Stern, 2018).
+// Adam with a factored second moment and steps relative to weights (Shazeer & Stern, 2018).
 struct Rule {
     enum { PARAM, GRAD, ROW_VAR, COL_VAR, VARIANCE, STREAMS };
     enum { STEP, CELLS };
@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// Parameters that are factored and not one by one.
+// Plan of parameters that are factored and not one by one.
 struct AdafactorFactoredNotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
@@ -32,7 +32,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         double param_sq_sum, alpha, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum {
         GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, GRAD_SQ_COL_SUM, ROW_VAR_COL_SUM, ROW_FACTOR_RSQRT,
         COL_VAR_RSQRT, VALUES };
@@ -474,7 +475,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
     }
 };
 
-// Parameters that are factored and one by one.
+// Plan of parameters that are factored and one by one.
 struct AdafactorFactoredOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
@@ -489,7 +490,8 @@ struct AdafactorFactoredOneByOneRule : Rule {
         double param_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -672,7 +674,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
     }
 };
 
-// Parameters that are not factored.
+// Plan of parameters that are not factored.
 struct AdafactorNotFactoredRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
@@ -687,7 +689,8 @@ struct AdafactorNotFactoredRule : Rule {
         double param_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, ROW, COLUMN, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam with a row and a column for a matrix's second moment (Shazeer & Stern, 2018).
+// Adam with a second moment per row and column of a matrix (Shazeer & Stern, 2018).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -18,7 +18,7 @@ struct Rule {
     };
 };
 
-// Parameters that are factored and not one by one.
+// Plan of parameters that are factored and not one by one.
 struct AdafactorHFFactoredNotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
@@ -33,7 +33,8 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         double param_sq_sum, decay, u_sq_sum, u_scale, u_scale2, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum {
         SQUARE_VALUE = STREAMS, SQUARE_ROW_SUM, SQUARE_COL_SUM, EXP_AVG_SQ_ROW_COL_SUM, ROW_FACTOR,
         COL_FACTOR, VALUES };
@@ -521,7 +522,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
     }
 };
 
-// Parameters that are factored and one by one.
+// Plan of parameters that are factored and one by one.
 struct AdafactorHFFactoredOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
@@ -536,7 +537,8 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
         double u_sq_sum, param_sq_sum, u_scale, u_scale2, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_U_SQ_SUM, MAKE_PARAM_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -761,7 +763,7 @@ struct AdafactorHFFactoredOneByOneRule : Rule {
     }
 };
 
-// Parameters that are not factored.
+// Plan of parameters that are not factored.
 struct AdafactorHFNotFactoredRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
@@ -776,7 +778,8 @@ struct AdafactorHFNotFactoredRule : Rule {
         double u_sq_sum, param_sq_sum, u_scale, u_scale2, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, COLUMN, TENSOR};
     enum { RUN_SWEEP1, MAKE_U_SQ_SUM, MAKE_PARAM_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };

@@ -68,7 +68,7 @@ WORKSPACES = {
 def adafactor_hf_factored_scalars(
     rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr
 ):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -123,7 +123,7 @@ def adafactor_hf_factored_scalars(
 def adafactor_hf_factored_tile1(
     params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -169,25 +169,25 @@ def adafactor_hf_factored_tiles1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(left, beside, DEPTH, WIDTH)
+    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
@@ -195,7 +195,9 @@ def adafactor_hf_factored_tiles1(
     values += tl.load(shape + VALUES * tensors)
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -210,7 +212,7 @@ def adafactor_hf_factored_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         param_sq_sum, square_row_sum, square_col_sum = adafactor_hf_factored_tile1(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
@@ -253,7 +255,7 @@ def adafactor_hf_factored_step1(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -294,7 +296,7 @@ def adafactor_hf_factored_matrices1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -302,7 +304,7 @@ def adafactor_hf_factored_matrices1(
     partials += tl.load(shape + PARTIALS * tensors)
     blocks = tl.load(shape + BLOCKS * tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
@@ -334,7 +336,7 @@ def adafactor_hf_factored_matrices1(
     exp_avg_sq_row_col_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         square_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r = beta2 * r + (1 - beta2) * row_mean(square)
@@ -345,7 +347,7 @@ def adafactor_hf_factored_matrices1(
     exp_avg_sq_row_col_sum = tl.sum(exp_avg_sq_row_col_sum, axis=1)[:, None]
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(left, width - first, DEPTH, WIDTH)
+        mask = lines_inside(matrices_left, width - first, DEPTH, WIDTH)
         exp_avg_sq_col = tl.load(exp_avg_sq_cols + lanes, mask, 0.0).to(tl.float64)
         square_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = beta2 * c + (1 - beta2) * col_mean(square)
@@ -357,7 +359,7 @@ def adafactor_hf_factored_matrices1(
     tl.debug_barrier()  # the next loop reads stores of other threads
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
         # u = g / sqrt(r / col_mean(r)) / sqrt(c)
         row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
@@ -431,7 +433,7 @@ def adafactor_hf_factored_finish1(
 def adafactor_hf_factored_tile2(
     grads, lanes, mask, row_factors, col_factors, in_rows, in_columns, scalars, dtype: tl.constexpr
 ):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
     col_factor = tl.load(col_factors, in_columns)[:, None, :]
@@ -466,25 +468,25 @@ def adafactor_hf_factored_tiles2(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(left, beside, DEPTH, WIDTH)
+    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
@@ -494,7 +496,9 @@ def adafactor_hf_factored_tiles2(
     row_factors = row_values + all_rows
     col_factors = column_values + all_columns
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -511,7 +515,7 @@ def adafactor_hf_factored_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         u_sq_sum = adafactor_hf_factored_tile2(
             at(grads, start, GRAD_T, 1),
             lanes,
@@ -542,7 +546,7 @@ def adafactor_hf_factored_step2(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -567,7 +571,7 @@ def adafactor_hf_factored_step2(
 
 @triton.jit(do_not_specialize=["tensors"])
 def adafactor_hf_factored_finish2(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -676,25 +680,25 @@ def adafactor_hf_factored_tiles3(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile."""
+    """Run the sweep on one tile."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(left, beside, DEPTH, WIDTH)
+    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
@@ -706,7 +710,9 @@ def adafactor_hf_factored_tiles3(
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads | exp_avgs) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -726,7 +732,7 @@ def adafactor_hf_factored_tiles3(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         adafactor_hf_factored_tile3(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
@@ -760,7 +766,7 @@ def adafactor_hf_factored_step3(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -789,7 +795,7 @@ def adafactor_hf_factored_step3(
 def adafactor_hf_not_factored_scalars(
     rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr
 ):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -841,7 +847,7 @@ def adafactor_hf_not_factored_scalars(
 def adafactor_hf_not_factored_tile1(
     params, grads, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
@@ -890,23 +896,23 @@ def adafactor_hf_not_factored_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 5) * tensors)
     u_sq_sum = tl.zeros((), tl.float64)
     param_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | grads | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avg_sqs) & 15 == 0):
         u_sq_sum, param_sq_sum = adafactor_hf_not_factored_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -918,14 +924,14 @@ def adafactor_hf_not_factored_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_u_sq_sum, more_param_sq_sum = adafactor_hf_not_factored_tile1(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -940,7 +946,7 @@ def adafactor_hf_not_factored_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def adafactor_hf_not_factored_finish1(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -1052,21 +1058,21 @@ def adafactor_hf_not_factored_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 5) * tensors)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
         adafactor_hf_not_factored_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -1079,7 +1085,7 @@ def adafactor_hf_not_factored_step2(
             BETA1,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             adafactor_hf_not_factored_tile2(
                 at(params, start, PARAM_T, 1),
@@ -1087,7 +1093,7 @@ def adafactor_hf_not_factored_step2(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
                 BETA1,
@@ -1136,7 +1142,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.tensors,
         bucket.types[3],
         bucket.types[4],
-        **work.lines,
+        **work.line_options,
     )
     adafactor_hf_factored_step2[(bucket.blocks,)](
         bucket.rows,
@@ -1158,7 +1164,7 @@ def _update_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adafactor_hf_factored_step3[(bucket.blocks,)](
         bucket.rows,
@@ -1211,7 +1217,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adafactor_hf_not_factored_step2[(bucket.blocks,)](
         bucket.rows,

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Steps that shrink with all gradients a coordinate has seen (Duchi et al., 2011).
+// Gradients divided by the root of the sum of all squares so far (Duchi et al., 2011).
 struct Rule {
     enum { PARAM, GRAD, STATE_SUM, STREAMS };
     enum { STEP, CELLS };

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam with the Hessian's diagonal in the place of the second gradient (Yao et al., 2020).
+// Adam whose second moment averages squares of the Hessian's diagonal (Yao et al., 2020).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_HESSIAN_DIAG_SQ, HESSIAN_INPUT, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << HESSIAN_INPUT;

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam whose step is a share of the weights' norm, which stays as it is (Wen et al., 2025).
+// Adam that keeps the norm of weights and steps by lr times this norm (Wen et al., 2025).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// All parameters.
+// Plan of all parameters.
 struct AdamHRule : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -33,7 +33,8 @@ struct AdamHRule : Rule {
         double param_sq_sum, u_sq_sum, q_scale, q_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
     enum {

@@ -38,7 +38,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def adam_h_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -80,7 +80,7 @@ def adam_h_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constex
 def adam_h_tile1(
     params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
@@ -130,24 +130,24 @@ def adam_h_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
     param_sq_sum = tl.zeros((), tl.float64)
     u_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
         param_sq_sum, u_sq_sum = adam_h_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -160,7 +160,7 @@ def adam_h_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_param_sq_sum, more_u_sq_sum = adam_h_tile1(
                 at(params, start, PARAM_T, 1),
@@ -168,7 +168,7 @@ def adam_h_step1(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -183,7 +183,7 @@ def adam_h_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def adam_h_finish1(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -209,7 +209,7 @@ def adam_h_finish1(shapes, scalars, partials, found_inf, tensors):
 
 @triton.jit
 def adam_h_tile2(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
@@ -255,23 +255,23 @@ def adam_h_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
     q_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
         q_sq_sum = adam_h_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -283,7 +283,7 @@ def adam_h_step2(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_q_sq_sum = adam_h_tile2(
                 at(params, start, PARAM_T, 1),
@@ -291,7 +291,7 @@ def adam_h_step2(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -302,7 +302,7 @@ def adam_h_step2(
 
 @triton.jit(do_not_specialize=["tensors"])
 def adam_h_finish2(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -366,21 +366,21 @@ def adam_h_step3(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
         adam_h_tile3(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -392,7 +392,7 @@ def adam_h_step3(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             adam_h_tile3(
                 at(params, start, PARAM_T, 1),
@@ -400,7 +400,7 @@ def adam_h_step3(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -435,7 +435,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     adam_h_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     adam_h_step2[(bucket.blocks,)](
         bucket.rows,
@@ -453,7 +458,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     adam_h_finish2[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     adam_h_step3[(bucket.blocks,)](
         bucket.rows,

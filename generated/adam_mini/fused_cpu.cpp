@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// Parameters that are factored and not one by one.
+// Plan of parameters that are factored and not one by one.
 struct AdamMiniFactoredNotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
@@ -31,7 +31,8 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR, ROW, ROW};
     enum { RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
@@ -259,7 +260,7 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
     }
 };
 
-// Parameters that are factored and one by one.
+// Plan of parameters that are factored and one by one.
 struct AdamMiniFactoredOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
@@ -273,7 +274,8 @@ struct AdamMiniFactoredOneByOneRule : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -371,7 +373,7 @@ struct AdamMiniFactoredOneByOneRule : Rule {
     }
 };
 
-// Parameters that are not factored.
+// Plan of parameters that are not factored.
 struct AdamMiniNotFactoredRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
@@ -385,7 +387,8 @@ struct AdamMiniNotFactoredRule : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };

@@ -53,7 +53,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def adam_mini_factored_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -87,7 +87,7 @@ def adam_mini_factored_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T
 
 @triton.jit
 def adam_mini_factored_tile1(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
     if loss_scale is not None:
@@ -121,27 +121,29 @@ def adam_mini_factored_tiles1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -150,7 +152,7 @@ def adam_mini_factored_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         grad_sq_row_sum = adam_mini_factored_tile1(
             at(grads, start, GRAD_T, 1), lanes, mask, scalars, loss_scale, COMPUTE_T
         )
@@ -177,7 +179,7 @@ def adam_mini_factored_step1(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -215,13 +217,13 @@ def adam_mini_factored_matrices1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, _width = extents(shape, tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     row_values = values + matrix * height
@@ -232,7 +234,7 @@ def adam_mini_factored_matrices1(
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         vmean = tl.load(vmeans + lanes, mask, 0.0).to(tl.float64)
         grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r = beta2 * r + (1 - beta2) * row_mean(g**2)
@@ -348,22 +350,22 @@ def adam_mini_factored_tiles2(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile."""
+    """Run the sweep on one tile."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
@@ -372,7 +374,9 @@ def adam_mini_factored_tiles2(
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     ms = tl.load(row + (STREAMS + 2) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads | ms) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -389,7 +393,7 @@ def adam_mini_factored_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         adam_mini_factored_tile2(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
@@ -419,7 +423,7 @@ def adam_mini_factored_step2(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -445,7 +449,7 @@ def adam_mini_factored_step2(
 
 @triton.jit(do_not_specialize=["tensors"])
 def adam_mini_not_factored_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -536,21 +540,21 @@ def adam_mini_not_factored_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     ms = tl.load(row + (STREAMS + 2) * tensors)
     vs = tl.load(row + (STREAMS + 4) * tensors)
-    if (left == BLOCK) & ((params | grads | ms | vs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | ms | vs) & 15 == 0):
         adam_mini_not_factored_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -563,7 +567,7 @@ def adam_mini_not_factored_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             adam_mini_not_factored_tile1(
                 at(params, start, PARAM_T, 1),
@@ -571,7 +575,7 @@ def adam_mini_not_factored_step1(
                 at(ms, start, M_T, 1),
                 at(vs, start, V_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -617,7 +621,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],
-        **work.lines,
+        **work.line_options,
     )
     adam_mini_factored_step2[(bucket.blocks,)](
         bucket.rows,

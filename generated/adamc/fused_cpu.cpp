@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// AdamW with a decay that a schedule of lr does not unbalance (Defazio, 2025).
+// AdamW with weight decay scaled by lr / max_lr (Defazio, 2025).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

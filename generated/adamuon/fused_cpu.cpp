@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Muon of the momentum's signs, with a second moment for each element (Si et al., 2025).
+// Muon on the signs of the momentum, with a second moment per element (Si et al., 2025).
 struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, SIGN_MATRIX, O2, STREAMS };
     enum { CELLS };
@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// All parameters, until orthogonalize.
+// Plan of all parameters, until orthogonalize.
 struct AdaMuonBefore : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = false;
     static bool applies(const Sizes&) { return true; }
@@ -31,7 +31,8 @@ struct AdaMuonBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -62,7 +63,7 @@ struct AdaMuonBefore : Rule {
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, const S* __restrict grads,
-        S* __restrict momentum_buffers, S* __restrict sign_matrixs) {
+        S* __restrict momentum_buffers, S* __restrict sign_matrices) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
@@ -90,7 +91,7 @@ struct AdaMuonBefore : Rule {
             const C sign_matrix = sign(u);
 
             store_as<S>(momentum_buffers + i, momentum_buffer);
-            store_as<S>(sign_matrixs + i, sign_matrix);
+            store_as<S>(sign_matrices + i, sign_matrix);
         }
     }
 
@@ -116,7 +117,7 @@ struct AdaMuonBefore : Rule {
     }
 };
 
-// All parameters, after orthogonalize.
+// Plan of all parameters, after orthogonalize.
 struct AdaMuonAfter : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -131,7 +132,8 @@ struct AdaMuonAfter : Rule {
         double o_sq_sum, o_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_O_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };

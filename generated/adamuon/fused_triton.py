@@ -43,7 +43,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def adamuon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -75,7 +75,7 @@ def adamuon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
 
 @triton.jit
 def adamuon_tile1(
-    grads, momentum_buffers, sign_matrixs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
+    grads, momentum_buffers, sign_matrices, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -103,7 +103,7 @@ def adamuon_tile1(
     sign_matrix = sign(u)
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(sign_matrixs + lanes, sign_matrix.to(sign_matrixs.dtype.element_ty), mask)
+    tl.store(sign_matrices + lanes, sign_matrix.to(sign_matrices.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -122,24 +122,24 @@ def adamuon_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    sign_matrixs = tl.load(row + (STREAMS + 4) * tensors)
-    if (left == BLOCK) & ((grads | momentum_buffers | sign_matrixs) & 15 == 0):
+    sign_matrices = tl.load(row + (STREAMS + 4) * tensors)
+    if (count == BLOCK) & ((grads | momentum_buffers | sign_matrices) & 15 == 0):
         adamuon_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(sign_matrixs, start, SIGN_MATRIX_T, VECTOR),
+            at(sign_matrices, start, SIGN_MATRIX_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -147,14 +147,14 @@ def adamuon_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             adamuon_tile1(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(sign_matrixs, start, SIGN_MATRIX_T, 1),
+                at(sign_matrices, start, SIGN_MATRIX_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -163,7 +163,7 @@ def adamuon_step1(
 
 @triton.jit
 def adamuon_tile2(v_buffers, o2s, lanes, mask, scalars, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
     o2 = tl.load(o2s + lanes, mask).to(dtype)
     momentum = tl.load(scalars + 3).to(dtype)
@@ -196,21 +196,21 @@ def adamuon_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     v_buffers = tl.load(row + (STREAMS + 3) * tensors)
     o2s = tl.load(row + (STREAMS + 5) * tensors)
     o_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((v_buffers | o2s) & 15 == 0):
+    if (count == BLOCK) & ((v_buffers | o2s) & 15 == 0):
         o_sq_sum = adamuon_tile2(
             at(v_buffers, start, V_BUFFER_T, VECTOR),
             at(o2s, start, O2_T, VECTOR),
@@ -220,13 +220,13 @@ def adamuon_step2(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_o_sq_sum = adamuon_tile2(
                 at(v_buffers, start, V_BUFFER_T, 1),
                 at(o2s, start, O2_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -237,7 +237,7 @@ def adamuon_step2(
 
 @triton.jit(do_not_specialize=["tensors"])
 def adamuon_finish1(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -297,20 +297,20 @@ def adamuon_step3(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     v_buffers = tl.load(row + (STREAMS + 3) * tensors)
     o2s = tl.load(row + (STREAMS + 5) * tensors)
-    if (left == BLOCK) & ((params | v_buffers | o2s) & 15 == 0):
+    if (count == BLOCK) & ((params | v_buffers | o2s) & 15 == 0):
         adamuon_tile3(
             at(params, start, PARAM_T, VECTOR),
             at(v_buffers, start, V_BUFFER_T, VECTOR),
@@ -321,14 +321,14 @@ def adamuon_step3(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             adamuon_tile3(
                 at(params, start, PARAM_T, 1),
                 at(v_buffers, start, V_BUFFER_T, 1),
                 at(o2s, start, O2_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -392,7 +392,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adamuon_step3[(bucket.blocks,)](
         bucket.rows,

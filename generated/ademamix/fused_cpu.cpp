@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// AdamW with a second, much slower mean of gradients (Pagliardini et al., 2024).
+// AdamW with a second, slower running mean of gradients (Pagliardini et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG_FAST, EXP_AVG_SLOW, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -49,13 +49,14 @@ struct Rule {
         }
         double beta32;
         if (!is_none(beta3_warmup) && (step < beta3_warmup)) {
-            // part = t / beta3_warmup
-            const double part = step / beta3_warmup;
-            // length = (1 - part) * half_life(beta1) + part * half_life(beta3)
-            const double length = (1 - part) * (-0.6931471805599453 / log(beta1 + 1e-08) - 1)
-                + part * (-0.6931471805599453 / log(beta3 + 1e-08) - 1);
-            // beta3 = 0.5 ** (1 / (length + 1))
-            beta32 = pow(0.5, 1 / (length + 1));
+            // progress = t / beta3_warmup
+            const double progress = step / beta3_warmup;
+            // interpolated = (1 - progress) * half_life(beta1) + progress * half_life(beta3)
+            const double interpolated = (1 - progress)
+                * (-0.6931471805599453 / log(beta1 + 1e-08) - 1)
+                + progress * (-0.6931471805599453 / log(beta3 + 1e-08) - 1);
+            // beta3 = 0.5 ** (1 / (interpolated + 1))
+            beta32 = pow(0.5, 1 / (interpolated + 1));
         } else {
             beta32 = beta3;
         }

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam that divides by the root of the last v: any beta2 converges (Taniguchi et al., 2024).
+// Adam that divides by the previous v, to converge for any beta2 (Taniguchi et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -64,7 +64,7 @@ struct Rule {
         const auto decouple = unlikely<C>(!bool(fresh & 1)
             && (truth(hypers.weight_decay) && truth(hypers.decouple)));
         const auto not_fresh_exp_avg_sq = flag<C>(!bool(fresh & 1));
-        const auto not_no_clip_exp = flag<C>(!bool(fresh & 1) && !is_none(hypers.clip_exp));
+        const auto has_clip_exp = flag<C>(!bool(fresh & 1) && !is_none(hypers.clip_exp));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq; } delayed;
 
@@ -95,7 +95,7 @@ struct Rule {
                 // u = g / maximum(sqrt(v), eps)
                 u = grad / maximum(sqrt(exp_avg_sq), eps);
             }
-            if (not_no_clip_exp != 0) {
+            if (has_clip_exp != 0) {
                 // u = clamp(u, -limit, limit)
                 u = clamp(u, -limit, limit);
             }

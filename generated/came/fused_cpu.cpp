@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adafactor that trusts an update as far as it agrees with its mean (Luo et al., 2023).
+// Adafactor that shrinks updates that differ from their running mean (Luo et al., 2023).
 struct Rule {
     enum {
         PARAM, GRAD, EXP_AVG, EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL, EXP_AVG_RES_ROW, EXP_AVG_RES_COL,
@@ -19,7 +19,7 @@ struct Rule {
     };
 };
 
-// Parameters that are not one by one.
+// Plan of parameters that are not one by one.
 struct CAMENotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
@@ -34,7 +34,8 @@ struct CAMENotOneByOneRule : Rule {
         double exp_avg_sq_row_sum, u_sq_sum, u_scale, exp_avg_res_row_sum, exp_avg_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum {
         GRAD_VALUE = STREAMS, GRAD_ROW_SUM, GRAD_COL_SUM, ROW_FACTOR, COL_FACTOR, RESIDUAL_VALUE,
         RESIDUAL_ROW_SUM, RESIDUAL_COL_SUM, ROW_FACTOR2, COL_FACTOR2, VALUES };
@@ -675,7 +676,7 @@ struct CAMENotOneByOneRule : Rule {
     }
 };
 
-// Parameters that are one by one.
+// Plan of parameters that are one by one.
 struct CAMEOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
@@ -691,7 +692,8 @@ struct CAMEOneByOneRule : Rule {
         double exp_avg_sq_row_sum, u_scale, u_sq_sum, u_scale2, exp_avg_res_row_sum, param_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {

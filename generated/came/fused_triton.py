@@ -62,7 +62,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def came_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -98,7 +98,7 @@ def came_scalars(rows, hypers, scalars, found_inf, tensors):
 
 @triton.jit
 def came_tile1(grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
     eps1 = tl.load(scalars + 1).to(dtype)
@@ -135,32 +135,34 @@ def came_tiles1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(left, beside, DEPTH, WIDTH)
+    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -169,7 +171,7 @@ def came_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         grad_row_sum, grad_col_sum = came_tile1(
             at(grads, start, GRAD_T, 1), lanes, mask, scalars, loss_scale, COMPUTE_T
         )
@@ -202,7 +204,7 @@ def came_step1(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -242,14 +244,14 @@ def came_matrices1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
@@ -269,7 +271,7 @@ def came_matrices1(
     exp_avg_sq_row_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         grad_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
@@ -280,7 +282,7 @@ def came_matrices1(
     exp_avg_sq_row_sum = tl.sum(exp_avg_sq_row_sum)
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(left, width - first, DEPTH, WIDTH)
+        mask = lines_inside(matrices_left, width - first, DEPTH, WIDTH)
         exp_avg_sq_col = tl.load(exp_avg_sq_cols + lanes, mask, 0.0).to(tl.float64)
         grad_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
@@ -366,14 +368,14 @@ def came_matrices2(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     depth, height, _width = extents(shape, tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
     groups = tl.load(shape + GROUPS * tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     row_values = values + matrix * height
@@ -386,7 +388,7 @@ def came_matrices2(
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         # u = g / sqrt(r / mean(r)) / sqrt(c)
         row_factor = 1 / sqrt(numel / column_count * exp_avg_sq_row / exp_avg_sq_row_sum)
@@ -435,7 +437,7 @@ def came_finish2(
 def came_tile2(
     grads, lanes, mask, row_factors, col_factors, in_rows, in_columns, scalars, dtype: tl.constexpr
 ):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
     col_factor = tl.load(col_factors, in_columns)[:, None, :]
@@ -469,25 +471,25 @@ def came_tiles2(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(left, beside, DEPTH, WIDTH)
+    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
@@ -497,7 +499,9 @@ def came_tiles2(
     row_factors = row_values + 2 * all_rows
     col_factors = column_values + all_columns
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -514,7 +518,7 @@ def came_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         u_sq_sum = came_tile2(
             at(grads, start, GRAD_T, 1),
             lanes,
@@ -545,7 +549,7 @@ def came_step2(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -570,7 +574,7 @@ def came_step2(
 
 @triton.jit(do_not_specialize=["tensors"])
 def came_finish3(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -602,7 +606,7 @@ def came_tile3(
     scalars,
     dtype: tl.constexpr,
 ):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
@@ -648,25 +652,25 @@ def came_tiles3(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(left, beside, DEPTH, WIDTH)
+    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
@@ -678,7 +682,9 @@ def came_tiles3(
     col_factors = column_values + all_columns
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads | exp_avgs) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -696,7 +702,7 @@ def came_tiles3(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         residual_row_sum, residual_col_sum = came_tile3(
             at(grads, start, GRAD_T, 1),
             at(exp_avgs, start, EXP_AVG_T, 1),
@@ -738,7 +744,7 @@ def came_step3(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -778,7 +784,7 @@ def came_matrices4(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -786,7 +792,7 @@ def came_matrices4(
     parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
     groups = tl.load(shape + GROUPS * tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
@@ -816,7 +822,7 @@ def came_matrices4(
     exp_avg_res_row_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         exp_avg_res_row = tl.load(exp_avg_res_rows + lanes, mask, 0.0).to(tl.float64)
         residual_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
@@ -827,7 +833,7 @@ def came_matrices4(
     exp_avg_res_row_sum = tl.sum(exp_avg_res_row_sum)
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(left, width - first, DEPTH, WIDTH)
+        mask = lines_inside(matrices_left, width - first, DEPTH, WIDTH)
         exp_avg_res_col = tl.load(exp_avg_res_cols + lanes, mask, 0.0).to(tl.float64)
         residual_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
@@ -915,14 +921,14 @@ def came_matrices5(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     depth, height, _width = extents(shape, tensors)
     parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
     groups = tl.load(shape + GROUPS * tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     row_values = values + matrix * height
@@ -935,7 +941,7 @@ def came_matrices5(
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         exp_avg_res_row = tl.load(exp_avg_res_rows + lanes, mask, 0.0).to(tl.float64)
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
         row_factor2 = 1 / sqrt(numel / column_count * exp_avg_res_row / exp_avg_res_row_sum)
@@ -1042,25 +1048,25 @@ def came_tiles4(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile."""
+    """Run the sweep on one tile."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    in_columns = lines_inside(left, beside, DEPTH, WIDTH)
+    in_columns = lines_inside(matrices_left, columns_left, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
@@ -1074,7 +1080,9 @@ def came_tiles4(
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads | exp_avgs) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -1095,7 +1103,7 @@ def came_tiles4(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         came_tile4(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
@@ -1129,7 +1137,7 @@ def came_step4(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -1193,7 +1201,7 @@ def update(bucket: Bucket) -> None:
         bucket.tensors,
         bucket.types[3],
         bucket.types[4],
-        **work.lines,
+        **work.line_options,
     )
     programs = work.programs()
     came_finish2[(programs.total,)](
@@ -1206,7 +1214,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],
-        **work.lines,
+        **work.line_options,
     )
     came_step2[(bucket.blocks,)](
         bucket.rows,
@@ -1228,7 +1236,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     came_step3[(bucket.blocks,)](
         bucket.rows,
@@ -1258,7 +1266,7 @@ def update(bucket: Bucket) -> None:
         bucket.tensors,
         bucket.types[5],
         bucket.types[6],
-        **work.lines,
+        **work.line_options,
     )
     programs = work.programs()
     came_finish5[(programs.total,)](
@@ -1271,7 +1279,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[5],
-        **work.lines,
+        **work.line_options,
     )
     came_step4[(bucket.blocks,)](
         bucket.rows,

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam with an estimate d of the distance to go as its rate (Defazio & Mishchenko, 2023).
+// Adam with the estimated distance to a minimum as its rate (Defazio & Mishchenko, 2023).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, STREAMS };
     enum { K, D, NUMERATOR_WEIGHTED, CELLS };
@@ -18,7 +18,7 @@ struct Rule {
     };
 };
 
-// All parameters.
+// Plan of all parameters.
 struct DAdaptAdamRule : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -35,7 +35,8 @@ struct DAdaptAdamRule : Rule {
         double sum_over_all2, sum_over_all2_asked, d;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
@@ -200,10 +201,10 @@ struct DAdaptAdamRule : Rule {
     static void numbers4(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
         const double sum_over_all2 = numbers.sum_over_all2;
         const double numerator_weighted = numbers.numerator_weighted;
-        // length = sum(abs(s), over="all")
-        const double length = sum_over_all2;
-        // d_hat = where(length > 0, r / ((1 - beta3) * length), d)
-        const double d_hat = length > 0 ? numerator_weighted / ((1 - scalars.beta3) * length)
+        // l1_norm = sum(abs(s), over="all")
+        const double l1_norm = sum_over_all2;
+        // d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
+        const double d_hat = l1_norm > 0 ? numerator_weighted / ((1 - scalars.beta3) * l1_norm)
             : scalars.d_before;
         double d_hat2;
         if (!is_none(hypers.growth_rate)) {

@@ -51,7 +51,7 @@ def dadapt_adam_scalars(
     D_T: tl.constexpr,
     NUMERATOR_WEIGHTED_T: tl.constexpr,
 ):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -129,7 +129,7 @@ def dadapt_adam_tile1(
     loss_scale,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor, and sum."""
+    """Update the elements `lanes` of one tensor, and return reductions of them."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
@@ -198,17 +198,17 @@ def dadapt_adam_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
@@ -216,7 +216,7 @@ def dadapt_adam_step1(
     s_list = tl.load(row + (STREAMS + 4) * tensors)
     grad_sum = tl.zeros((), tl.float64)
     abs_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | s_list) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | s_list) & 15 == 0):
         grad_sum, abs_sum = dadapt_adam_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -230,7 +230,7 @@ def dadapt_adam_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_grad_sum, more_abs_sum = dadapt_adam_tile1(
                 at(params, start, PARAM_T, 1),
@@ -239,7 +239,7 @@ def dadapt_adam_step1(
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 at(s_list, start, S_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -254,7 +254,7 @@ def dadapt_adam_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def dadapt_adam_finish1(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -270,7 +270,7 @@ def dadapt_adam_finish1(shapes, scalars, partials, found_inf, tensors):
 
 @triton.jit(do_not_specialize=["tensors"])
 def dadapt_adam_finish2(rows, scalars, found_inf, tensors, NUMERATOR_WEIGHTED_T: tl.constexpr):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -291,7 +291,7 @@ def dadapt_adam_finish2(rows, scalars, found_inf, tensors, NUMERATOR_WEIGHTED_T:
 
 @triton.jit(do_not_specialize=["tensors"])
 def dadapt_adam_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -301,13 +301,13 @@ def dadapt_adam_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr):
     numerator_weighted = tl.load(scalars + 20)
     beta3 = tl.load(scalars + 8)
     d_before = tl.load(scalars + 14)
-    not_no_growth_rate = tl.load(scalars + 15)
+    has_growth_rate = tl.load(scalars + 15)
     growth_rate = tl.load(scalars + 16)
-    # length = sum(abs(s), over="all")
-    length = sum_over_all2
-    # d_hat = where(length > 0, r / ((1 - beta3) * length), d)
-    d_hat = tl.where(length > 0, numerator_weighted / ((1 - beta3) * length), d_before)
-    if not_no_growth_rate != 0:
+    # l1_norm = sum(abs(s), over="all")
+    l1_norm = sum_over_all2
+    # d_hat = where(l1_norm > 0, r / ((1 - beta3) * l1_norm), d)
+    d_hat = tl.where(l1_norm > 0, numerator_weighted / ((1 - beta3) * l1_norm), d_before)
+    if has_growth_rate != 0:
         # d_hat = minimum(d_hat, d * growth_rate)
         d_hat2 = minimum(d_hat, d_before * growth_rate)
     else:
@@ -348,7 +348,12 @@ def update(bucket: Bucket) -> Update:
         **bucket.options,
     )
     dadapt_adam_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     work.scalars[:, 19] = yield all_sum(work.scalars[:, 17])
     dadapt_adam_finish2[(bucket.tensors,)](
@@ -357,7 +362,7 @@ def update(bucket: Bucket) -> Update:
         bucket.found_inf,
         bucket.tensors,
         bucket.scalar_types[2],
-        **work.numbers,
+        **work.number_options,
     )
     work.scalars[:, 21] = yield all_sum(work.scalars[:, 18])
     dadapt_adam_finish3[(bucket.tensors,)](
@@ -366,5 +371,5 @@ def update(bucket: Bucket) -> Update:
         bucket.found_inf,
         bucket.tensors,
         bucket.scalar_types[1],
-        **work.numbers,
+        **work.number_options,
     )

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// AdamW's size of a step, in the direction of the gradient (Cao et al., 2024).
+// Steps of AdamW's size, with the signs of the negative gradient (Cao et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

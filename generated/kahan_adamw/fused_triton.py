@@ -35,7 +35,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def kahan_adamw_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -149,22 +149,22 @@ def kahan_adamw_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
     compensations = tl.load(row + (STREAMS + 4) * tensors)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | compensations) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | compensations) & 15 == 0):
         kahan_adamw_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -178,7 +178,7 @@ def kahan_adamw_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             kahan_adamw_tile1(
                 at(params, start, PARAM_T, 1),
@@ -187,7 +187,7 @@ def kahan_adamw_step1(
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 at(compensations, start, COMPENSATION_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,

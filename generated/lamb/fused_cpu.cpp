@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam with steps as large as the layer, for large batches (You et al., 2019).
+// Adam with steps relative to the norm of weights, for large batches (You et al., 2019).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// All parameters.
+// Plan of all parameters.
 struct LAMBRule : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -32,7 +32,8 @@ struct LAMBRule : Rule {
         double param_sq_sum, u_sq_sum, trust2;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };

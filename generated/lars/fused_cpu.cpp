@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// SGD with steps as large as the layer (You et al., 2017).
+// SGD with steps relative to the norm of weights (You et al., 2017).
 struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
@@ -18,7 +18,7 @@ struct Rule {
     };
 };
 
-// All parameters.
+// Plan of all parameters.
 struct LARSRule : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -33,7 +33,8 @@ struct LARSRule : Rule {
         double param_sq_sum, grad_sq_sum, trust3, grad_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };

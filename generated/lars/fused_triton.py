@@ -36,7 +36,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def lars_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -73,7 +73,7 @@ def lars_scalars(rows, hypers, scalars, found_inf, tensors):
 
 @triton.jit
 def lars_tile1(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -109,22 +109,22 @@ def lars_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     param_sq_sum = tl.zeros((), tl.float64)
     grad_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | grads) & 15 == 0):
+    if (count == BLOCK) & ((params | grads) & 15 == 0):
         param_sq_sum, grad_sq_sum = lars_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -135,13 +135,13 @@ def lars_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_param_sq_sum, more_grad_sq_sum = lars_tile1(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -156,7 +156,7 @@ def lars_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def lars_finish1(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -266,20 +266,20 @@ def lars_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    if (left == BLOCK) & ((params | grads | momentum_buffers) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | momentum_buffers) & 15 == 0):
         lars_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -291,14 +291,14 @@ def lars_step2(
             MOMENTUM,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             lars_tile2(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
                 MOMENTUM,
@@ -332,7 +332,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     lars_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     lars_step2[(bucket.blocks,)](
         bucket.rows,

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// AdamW on gradients of less variance: they go on as they changed (Yuan et al., 2024).
+// AdamW on gradients corrected by their last change, for less variance (Yuan et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, LAST_GRAD, STREAMS };
     enum { STEP, CELLS };
@@ -18,7 +18,7 @@ struct Rule {
     };
 };
 
-// All parameters.
+// Plan of all parameters.
 struct MARSRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -34,7 +34,8 @@ struct MARSRule : Rule {
         double c_sq_sum, c_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_C_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };

@@ -38,7 +38,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def mars_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -103,7 +103,7 @@ def mars_scalars(rows, hypers, shapes, scalars, found_inf, tensors, STEP_T: tl.c
 
 @triton.jit
 def mars_tile1(grads, last_grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     last_grad = tl.load(last_grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -144,21 +144,21 @@ def mars_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     last_grads = tl.load(row + (STREAMS + 4) * tensors)
     c_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((grads | last_grads) & 15 == 0):
+    if (count == BLOCK) & ((grads | last_grads) & 15 == 0):
         c_sq_sum = mars_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(last_grads, start, LAST_GRAD_T, VECTOR),
@@ -169,13 +169,13 @@ def mars_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_c_sq_sum = mars_tile1(
                 at(grads, start, GRAD_T, 1),
                 at(last_grads, start, LAST_GRAD_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -187,7 +187,7 @@ def mars_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def mars_finish1(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -270,22 +270,22 @@ def mars_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
     last_grads = tl.load(row + (STREAMS + 4) * tensors)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | last_grads) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | last_grads) & 15 == 0):
         mars_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -298,7 +298,7 @@ def mars_step2(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             mars_tile2(
                 at(params, start, PARAM_T, 1),
@@ -307,7 +307,7 @@ def mars_step2(
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 at(last_grads, start, LAST_GRAD_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -341,7 +341,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     mars_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     mars_step2[(bucket.blocks,)](
         bucket.rows,

@@ -18,7 +18,7 @@ struct Rule {
     };
 };
 
-// All parameters, until orthogonalize.
+// Plan of all parameters, until orthogonalize.
 struct MuonBefore : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = false;
     static bool applies(const Sizes&) { return true; }
@@ -32,7 +32,8 @@ struct MuonBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -114,7 +115,7 @@ struct MuonBefore : Rule {
     }
 };
 
-// All parameters, after orthogonalize.
+// Plan of all parameters, after orthogonalize.
 struct MuonAfter : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -128,7 +129,8 @@ struct MuonAfter : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };

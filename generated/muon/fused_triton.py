@@ -36,7 +36,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def muon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -120,20 +120,20 @@ def muon_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
     us = tl.load(row + (STREAMS + 3) * tensors)
-    if (left == BLOCK) & ((grads | momentum_buffers | us) & 15 == 0):
+    if (count == BLOCK) & ((grads | momentum_buffers | us) & 15 == 0):
         muon_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
@@ -145,14 +145,14 @@ def muon_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             muon_tile1(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(us, start, U_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -189,19 +189,19 @@ def muon_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     os = tl.load(row + (STREAMS + 4) * tensors)
-    if (left == BLOCK) & ((params | os) & 15 == 0):
+    if (count == BLOCK) & ((params | os) & 15 == 0):
         muon_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
@@ -211,13 +211,13 @@ def muon_step2(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             muon_tile2(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )

@@ -19,7 +19,7 @@ struct Rule {
     };
 };
 
-// All parameters, until orthogonalize.
+// Plan of all parameters, until orthogonalize.
 struct MuonClipBefore : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = false;
     static bool applies(const Sizes&) { return true; }
@@ -32,7 +32,8 @@ struct MuonClipBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -63,7 +64,7 @@ struct MuonClipBefore : Rule {
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, i64 n, const S* __restrict grads, S* __restrict momentum_buffers,
-        S* __restrict momentum_buffer_matrixs) {
+        S* __restrict momentum_buffer_matrices) {
         const C momentum = C(hypers.momentum);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
 
@@ -81,7 +82,7 @@ struct MuonClipBefore : Rule {
             const C momentum_buffer_matrix = momentum_buffer;
 
             store_as<S>(momentum_buffers + i, momentum_buffer);
-            store_as<S>(momentum_buffer_matrixs + i, momentum_buffer_matrix);
+            store_as<S>(momentum_buffer_matrices + i, momentum_buffer_matrix);
         }
     }
 
@@ -106,7 +107,7 @@ struct MuonClipBefore : Rule {
     }
 };
 
-// All parameters, after orthogonalize.
+// Plan of all parameters, after orthogonalize.
 struct MuonClipAfter : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -120,7 +121,8 @@ struct MuonClipAfter : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };

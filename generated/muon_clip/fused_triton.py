@@ -36,7 +36,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def muon_clip_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -68,7 +68,7 @@ def muon_clip_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
 def muon_clip_tile1(
     grads,
     momentum_buffers,
-    momentum_buffer_matrixs,
+    momentum_buffer_matrices,
     lanes,
     mask,
     scalars,
@@ -94,8 +94,8 @@ def muon_clip_tile1(
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
     tl.store(
-        momentum_buffer_matrixs + lanes,
-        momentum_buffer_matrix.to(momentum_buffer_matrixs.dtype.element_ty),
+        momentum_buffer_matrices + lanes,
+        momentum_buffer_matrix.to(momentum_buffer_matrices.dtype.element_ty),
         mask,
     )
 
@@ -116,24 +116,24 @@ def muon_clip_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    momentum_buffer_matrixs = tl.load(row + (STREAMS + 4) * tensors)
-    if (left == BLOCK) & ((grads | momentum_buffers | momentum_buffer_matrixs) & 15 == 0):
+    momentum_buffer_matrices = tl.load(row + (STREAMS + 4) * tensors)
+    if (count == BLOCK) & ((grads | momentum_buffers | momentum_buffer_matrices) & 15 == 0):
         muon_clip_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(momentum_buffer_matrixs, start, MOMENTUM_BUFFER_MATRIX_T, VECTOR),
+            at(momentum_buffer_matrices, start, MOMENTUM_BUFFER_MATRIX_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -141,14 +141,14 @@ def muon_clip_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             muon_clip_tile1(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(momentum_buffer_matrixs, start, MOMENTUM_BUFFER_MATRIX_T, 1),
+                at(momentum_buffer_matrices, start, MOMENTUM_BUFFER_MATRIX_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -206,20 +206,20 @@ def muon_clip_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     max_logits_inputs = tl.load(row + (STREAMS + 3) * tensors)
     os = tl.load(row + (STREAMS + 5) * tensors)
-    if (left == BLOCK) & ((params | max_logits_inputs | os) & 15 == 0):
+    if (count == BLOCK) & ((params | max_logits_inputs | os) & 15 == 0):
         muon_clip_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(max_logits_inputs, start, MAX_LOGITS_INPUT_T, VECTOR),
@@ -231,14 +231,14 @@ def muon_clip_step2(
             GIVEN_MAX_LOGITS,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             muon_clip_tile2(
                 at(params, start, PARAM_T, 1),
                 at(max_logits_inputs, start, MAX_LOGITS_INPUT_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
                 GIVEN_MAX_LOGITS,

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Muon whose step is a share of the weights' norm, which stays as it is (Wen, 2026).
+// Muon that keeps the norm of weights and steps by lr times this norm (Wen, 2026).
 struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, U_MATRIX, O, STREAMS };
     enum { CELLS };
@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// All parameters, until orthogonalize.
+// Plan of all parameters, until orthogonalize.
 struct MuonHBefore : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = false;
     static bool applies(const Sizes&) { return true; }
@@ -32,7 +32,8 @@ struct MuonHBefore : Rule {
         double u_sq_sum, u_matrix_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -111,7 +112,7 @@ struct MuonHBefore : Rule {
     template <class S, class C>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        const S* __restrict grads, S* __restrict momentum_buffers, S* __restrict u_matrixs) {
+        const S* __restrict grads, S* __restrict momentum_buffers, S* __restrict u_matrices) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
         const C u_matrix_scale = C(numbers.u_matrix_scale);
@@ -132,7 +133,7 @@ struct MuonHBefore : Rule {
             const C u_matrix = u_matrix_scale * lerp(grad, momentum_buffer, momentum);
 
             store_as<S>(momentum_buffers + i, momentum_buffer);
-            store_as<S>(u_matrixs + i, u_matrix);
+            store_as<S>(u_matrices + i, u_matrix);
         }
     }
 
@@ -162,7 +163,7 @@ struct MuonHBefore : Rule {
     }
 };
 
-// All parameters, after orthogonalize.
+// Plan of all parameters, after orthogonalize.
 struct MuonHAfter : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -176,7 +177,8 @@ struct MuonHAfter : Rule {
         double param_sq_sum, o_sq_sum, q_scale, q_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {

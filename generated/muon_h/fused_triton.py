@@ -39,7 +39,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def muon_h_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -62,7 +62,7 @@ def muon_h_scalars(rows, hypers, scalars, found_inf, tensors):
 
 @triton.jit
 def muon_h_tile1(grads, momentum_buffers, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -102,21 +102,21 @@ def muon_h_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
     u_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((grads | momentum_buffers) & 15 == 0):
+    if (count == BLOCK) & ((grads | momentum_buffers) & 15 == 0):
         u_sq_sum = muon_h_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
@@ -127,13 +127,13 @@ def muon_h_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_u_sq_sum = muon_h_tile1(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -145,7 +145,7 @@ def muon_h_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def muon_h_finish1(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -162,7 +162,7 @@ def muon_h_finish1(shapes, scalars, partials, found_inf, tensors):
 
 
 @triton.jit
-def muon_h_tile2(grads, momentum_buffers, u_matrixs, lanes, mask, scalars, dtype: tl.constexpr):
+def muon_h_tile2(grads, momentum_buffers, u_matrices, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
@@ -181,7 +181,7 @@ def muon_h_tile2(grads, momentum_buffers, u_matrixs, lanes, mask, scalars, dtype
     u_matrix = u_matrix_scale * lerp(grad, momentum_buffer, momentum)
 
     tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(u_matrixs + lanes, u_matrix.to(u_matrixs.dtype.element_ty), mask)
+    tl.store(u_matrices + lanes, u_matrix.to(u_matrices.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -199,38 +199,38 @@ def muon_h_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
-    u_matrixs = tl.load(row + (STREAMS + 3) * tensors)
-    if (left == BLOCK) & ((grads | momentum_buffers | u_matrixs) & 15 == 0):
+    u_matrices = tl.load(row + (STREAMS + 3) * tensors)
+    if (count == BLOCK) & ((grads | momentum_buffers | u_matrices) & 15 == 0):
         muon_h_tile2(
             at(grads, start, GRAD_T, VECTOR),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(u_matrixs, start, U_MATRIX_T, VECTOR),
+            at(u_matrices, start, U_MATRIX_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             muon_h_tile2(
                 at(grads, start, GRAD_T, 1),
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(u_matrixs, start, U_MATRIX_T, 1),
+                at(u_matrices, start, U_MATRIX_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -238,7 +238,7 @@ def muon_h_step2(
 
 @triton.jit
 def muon_h_tile3(params, os, lanes, mask, scalars, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
 
@@ -266,22 +266,22 @@ def muon_h_step3(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     os = tl.load(row + (STREAMS + 4) * tensors)
     param_sq_sum = tl.zeros((), tl.float64)
     o_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | os) & 15 == 0):
+    if (count == BLOCK) & ((params | os) & 15 == 0):
         param_sq_sum, o_sq_sum = muon_h_tile3(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
@@ -291,13 +291,13 @@ def muon_h_step3(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_param_sq_sum, more_o_sq_sum = muon_h_tile3(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -311,7 +311,7 @@ def muon_h_step3(
 
 @triton.jit(do_not_specialize=["tensors"])
 def muon_h_finish2(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -330,7 +330,7 @@ def muon_h_finish2(shapes, scalars, partials, found_inf, tensors):
 
 @triton.jit
 def muon_h_tile4(params, os, lanes, mask, scalars, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
     q_scale = tl.load(scalars + 7).to(dtype)
@@ -359,21 +359,21 @@ def muon_h_step4(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     os = tl.load(row + (STREAMS + 4) * tensors)
     q_sq_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | os) & 15 == 0):
+    if (count == BLOCK) & ((params | os) & 15 == 0):
         q_sq_sum = muon_h_tile4(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
@@ -383,13 +383,13 @@ def muon_h_step4(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_q_sq_sum = muon_h_tile4(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -400,7 +400,7 @@ def muon_h_step4(
 
 @triton.jit(do_not_specialize=["tensors"])
 def muon_h_finish3(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -445,19 +445,19 @@ def muon_h_step5(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     os = tl.load(row + (STREAMS + 4) * tensors)
-    if (left == BLOCK) & ((params | os) & 15 == 0):
+    if (count == BLOCK) & ((params | os) & 15 == 0):
         muon_h_tile5(
             at(params, start, PARAM_T, VECTOR),
             at(os, start, O_T, VECTOR),
@@ -467,13 +467,13 @@ def muon_h_step5(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             muon_h_tile5(
                 at(params, start, PARAM_T, 1),
                 at(os, start, O_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -506,7 +506,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     muon_h_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     bucket.allocate_local("u_matrix")
     muon_h_step2[(bucket.blocks,)](
@@ -546,7 +551,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     muon_h_finish2[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     muon_h_step4[(bucket.blocks,)](
         bucket.rows,
@@ -562,7 +572,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     muon_h_finish3[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     muon_h_step5[(bucket.blocks,)](
         bucket.rows,

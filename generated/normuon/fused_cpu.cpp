@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Muon whose rows have one size, and whose matrices keep theirs (Li et al., 2025).
+// Muon with rows scaled to one size, and the norm of the matrix kept (Li et al., 2025).
 struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, SECOND_MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };
@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// All parameters, until orthogonalize.
+// Plan of all parameters, until orthogonalize.
 struct NorMuonBefore : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = false;
     static bool applies(const Sizes&) { return true; }
@@ -31,7 +31,8 @@ struct NorMuonBefore : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -106,7 +107,7 @@ struct NorMuonBefore : Rule {
     }
 };
 
-// All parameters, after orthogonalize.
+// Plan of all parameters, after orthogonalize.
 struct NorMuonAfter : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -121,7 +122,8 @@ struct NorMuonAfter : Rule {
         double o_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { O_SQ = STREAMS, O_SQ_ROW_SUM, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR, TENSOR, ROW, ROW};
     enum {

@@ -56,7 +56,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def normuon_scalars(rows, hypers, scalars, found_inf, tensors):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -126,25 +126,27 @@ def normuon_tiles1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile."""
+    """Run the sweep on one tile."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
     grads = tl.load(row + (STREAMS + 1) * tensors)
     momentum_buffers = tl.load(row + (STREAMS + 2) * tensors)
     us = tl.load(row + (STREAMS + 4) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads | momentum_buffers | us) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -160,7 +162,7 @@ def normuon_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         normuon_tile1(
             at(grads, start, GRAD_T, 1),
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
@@ -189,7 +191,7 @@ def normuon_step1(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -215,7 +217,7 @@ def normuon_step1(
 
 @triton.jit
 def normuon_tile2(os, lanes, mask, scalars, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     o = tl.load(os + lanes, mask).to(dtype)
 
     # v = beta2 * v + (1 - beta2) * row_mean(o**2)
@@ -243,27 +245,29 @@ def normuon_tiles2(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     os = tl.load(row + (STREAMS + 5) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((os) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -272,7 +276,7 @@ def normuon_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         o_sq_sum, o_sq_row_sum = normuon_tile2(
             at(os, start, O_T, 1), lanes, mask, scalars, COMPUTE_T
         )
@@ -301,7 +305,7 @@ def normuon_step2(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -339,7 +343,7 @@ def normuon_matrices1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
@@ -347,7 +351,7 @@ def normuon_matrices1(
     partials += tl.load(shape + PARTIALS * tensors)
     blocks = tl.load(shape + BLOCKS * tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     row_values = values + matrix * height
@@ -361,7 +365,7 @@ def normuon_matrices1(
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         second_momentum_buffer = tl.load(second_momentum_buffers + lanes, mask, 0.0).to(tl.float64)
         o_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
@@ -440,7 +444,7 @@ def normuon_finish1(
 
 @triton.jit
 def normuon_tile3(os, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     o = tl.load(os + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
 
@@ -469,29 +473,31 @@ def normuon_tiles3(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     row_values = values + row_lanes
     row_factors = row_values + all_rows
     os = tl.load(row + (STREAMS + 5) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((os) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -500,7 +506,7 @@ def normuon_tiles3(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         u_sq_sum = normuon_tile3(
             at(os, start, O_T, 1), lanes, mask, row_factors, in_rows, scalars, COMPUTE_T
         )
@@ -523,7 +529,7 @@ def normuon_step3(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -548,7 +554,7 @@ def normuon_step3(
 
 @triton.jit(do_not_specialize=["tensors"])
 def normuon_finish2(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -610,22 +616,22 @@ def normuon_tiles4(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile."""
+    """Run the sweep on one tile."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
@@ -633,7 +639,9 @@ def normuon_tiles4(
     row_factors = row_values + all_rows
     params = tl.load(row + STREAMS * tensors)
     os = tl.load(row + (STREAMS + 5) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | os) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -649,7 +657,7 @@ def normuon_tiles4(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         normuon_tile4(
             at(params, start, PARAM_T, 1),
             at(os, start, O_T, 1),
@@ -677,7 +685,7 @@ def normuon_step4(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -764,7 +772,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],
-        **work.lines,
+        **work.line_options,
     )
     normuon_step3[(bucket.blocks,)](
         bucket.rows,
@@ -786,7 +794,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     normuon_step4[(bucket.blocks,)](
         bucket.rows,

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam with an estimate d of the distance to go as its rate (Mishchenko & Defazio, 2023).
+// Adam with the estimated distance to a minimum as its rate (Mishchenko & Defazio, 2023).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, P0, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << P0;
@@ -19,7 +19,7 @@ struct Rule {
     };
 };
 
-// All parameters.
+// Plan of all parameters.
 struct ProdigyRule : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -36,7 +36,8 @@ struct ProdigyRule : Rule {
         double sum_over_all2_asked, d_max, d, param_scale;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
@@ -208,10 +209,10 @@ struct ProdigyRule : Rule {
     static void numbers4(const Hypers& hypers, const Scalars& scalars, Numbers& numbers) {
         const double sum_over_all2 = numbers.sum_over_all2;
         const double d_numerator = numbers.d_numerator;
-        // length = sum(abs(s), over="all")
-        const double length = sum_over_all2;
-        // d_hat = where(length > 0, d_coef * r / length, d)
-        const double d_hat = length > 0 ? hypers.d_coef * d_numerator / length : scalars.d_before;
+        // l1_norm = sum(abs(s), over="all")
+        const double l1_norm = sum_over_all2;
+        // d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
+        const double d_hat = l1_norm > 0 ? hypers.d_coef * d_numerator / l1_norm : scalars.d_before;
         // d_new = where(d == d0, maximum(d, d_hat), d)
         const double d_new = scalars.d_before == hypers.d0 ? maximum(scalars.d_before, d_hat)
             : scalars.d_before;

@@ -52,7 +52,7 @@ def prodigy_scalars(
     D_MAX_T: tl.constexpr,
     D_NUMERATOR_T: tl.constexpr,
 ):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -140,7 +140,7 @@ def prodigy_scalars(
 def prodigy_tile1(
     params, grads, s_list, p0s, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor, and sum."""
+    """Update the elements `lanes` of one tensor, and return reductions of them."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     s = tl.load(s_list + lanes, mask).to(dtype)
@@ -193,24 +193,24 @@ def prodigy_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     s_list = tl.load(row + (STREAMS + 4) * tensors)
     p0s = tl.load(row + (STREAMS + 5) * tensors)
     grad_sum = tl.zeros((), tl.float64)
     abs_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((params | grads | s_list | p0s) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | s_list | p0s) & 15 == 0):
         grad_sum, abs_sum = prodigy_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -223,7 +223,7 @@ def prodigy_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_grad_sum, more_abs_sum = prodigy_tile1(
                 at(params, start, PARAM_T, 1),
@@ -231,7 +231,7 @@ def prodigy_step1(
                 at(s_list, start, S_T, 1),
                 at(p0s, start, P0_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -246,7 +246,7 @@ def prodigy_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def prodigy_finish1(shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -262,7 +262,7 @@ def prodigy_finish1(shapes, scalars, partials, found_inf, tensors):
 
 @triton.jit(do_not_specialize=["tensors"])
 def prodigy_finish2(rows, scalars, found_inf, tensors, D_NUMERATOR_T: tl.constexpr):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -283,7 +283,7 @@ def prodigy_finish2(rows, scalars, found_inf, tensors, D_NUMERATOR_T: tl.constex
 
 @triton.jit(do_not_specialize=["tensors"])
 def prodigy_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr, D_MAX_T: tl.constexpr):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -295,18 +295,18 @@ def prodigy_finish3(rows, scalars, found_inf, tensors, D_T: tl.constexpr, D_MAX_
     d_before = tl.load(scalars + 7)
     d_before_equals_d0 = tl.load(scalars + 11)
     d_max_before = tl.load(scalars + 12)
-    not_no_growth_rate = tl.load(scalars + 13)
+    has_growth_rate = tl.load(scalars + 13)
     growth_rate = tl.load(scalars + 14)
     eps = tl.load(scalars + 15)
-    # length = sum(abs(s), over="all")
-    length = sum_over_all2
-    # d_hat = where(length > 0, d_coef * r / length, d)
-    d_hat = tl.where(length > 0, d_coef * d_numerator / length, d_before)
+    # l1_norm = sum(abs(s), over="all")
+    l1_norm = sum_over_all2
+    # d_hat = where(l1_norm > 0, d_coef * r / l1_norm, d)
+    d_hat = tl.where(l1_norm > 0, d_coef * d_numerator / l1_norm, d_before)
     # d_new = where(d == d0, maximum(d, d_hat), d)
     d_new = tl.where(d_before_equals_d0 != 0, maximum(d_before, d_hat), d_before)
     # d_max = maximum(d_max, d_hat)
     d_max = maximum(d_max_before, d_hat)
-    if not_no_growth_rate != 0:
+    if has_growth_rate != 0:
         # d = minimum(d_max, d_new * growth_rate)
         d = minimum(d_max, d_new * growth_rate)
     else:
@@ -377,21 +377,21 @@ def prodigy_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
         prodigy_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -403,7 +403,7 @@ def prodigy_step2(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             prodigy_tile2(
                 at(params, start, PARAM_T, 1),
@@ -411,7 +411,7 @@ def prodigy_step2(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -446,7 +446,12 @@ def update(bucket: Bucket) -> Update:
         **bucket.options,
     )
     prodigy_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     work.scalars[:, 24] = yield all_sum(work.scalars[:, 22])
     prodigy_finish2[(bucket.tensors,)](
@@ -455,7 +460,7 @@ def update(bucket: Bucket) -> Update:
         bucket.found_inf,
         bucket.tensors,
         bucket.scalar_types[3],
-        **work.numbers,
+        **work.number_options,
     )
     work.scalars[:, 26] = yield all_sum(work.scalars[:, 23])
     prodigy_finish3[(bucket.tensors,)](
@@ -465,7 +470,7 @@ def update(bucket: Bucket) -> Update:
         bucket.tensors,
         bucket.scalar_types[1],
         bucket.scalar_types[2],
-        **work.numbers,
+        **work.number_options,
     )
     prodigy_step2[(bucket.blocks,)](
         bucket.rows,

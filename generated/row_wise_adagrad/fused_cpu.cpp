@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// Parameters that are not one by one.
+// Plan of parameters that are not one by one.
 struct RowWiseAdagradNotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
@@ -31,7 +31,8 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, ROW, TENSOR, ROW, ROW};
     enum { RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
@@ -257,7 +258,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     }
 };
 
-// Parameters that are one by one.
+// Plan of parameters that are one by one.
 struct RowWiseAdagradOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
@@ -271,7 +272,8 @@ struct RowWiseAdagradOneByOneRule : Rule {
     struct Numbers {
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };

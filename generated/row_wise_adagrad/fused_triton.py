@@ -48,7 +48,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def row_wise_adagrad_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -75,7 +75,7 @@ def row_wise_adagrad_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: 
 
 @triton.jit
 def row_wise_adagrad_tile1(params, grads, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -115,28 +115,30 @@ def row_wise_adagrad_tiles1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile, and store its sums."""
+    """Run the sweep on one tile, and store its partial sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -151,7 +153,7 @@ def row_wise_adagrad_tiles1(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         grad_sq_row_sum = row_wise_adagrad_tile1(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
@@ -185,7 +187,7 @@ def row_wise_adagrad_step1(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -224,13 +226,13 @@ def row_wise_adagrad_matrices1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute what the next phase reads from the sums of some of a tensor's matrices."""
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, _width = extents(shape, tensors)
     matrix = group * DEPTH
-    left = depth - matrix
+    matrices_left = depth - matrix
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
     row_values = values + matrix * height
@@ -241,7 +243,7 @@ def row_wise_adagrad_matrices1(
     column_count = tl.load(shape + COLUMNS * tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(left, height - first, DEPTH, HEIGHT)
+        mask = lines_inside(matrices_left, height - first, DEPTH, HEIGHT)
         state_sum = tl.load(state_sums + lanes, mask, 0.0).to(tl.float64)
         grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         # s = s + row_mean(g**2)
@@ -350,22 +352,22 @@ def row_wise_adagrad_tiles2(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Run one tile."""
+    """Run the sweep on one tile."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    left = left_of(depth, matrix, DEPTH)
-    below = left_of(height, tile_row * HEIGHT, HEIGHT)
-    beside = left_of(width, tile_column * WIDTH, WIDTH)
+    matrices_left = left_of(depth, matrix, DEPTH)
+    rows_left = left_of(height, tile_row * HEIGHT, HEIGHT)
+    columns_left = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            matrices_left = 0
     first_row = matrix * height + tile_row * HEIGHT
     start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(left, below, DEPTH, HEIGHT)
+    in_rows = lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     all_rows = depth * height
     values += tl.load(shape + VALUES * tensors)
@@ -373,7 +375,9 @@ def row_wise_adagrad_tiles2(
     row_factors = row_values + all_rows
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    full = is_whole(
+        matrices_left, rows_left, columns_left, height, width, VECTOR, DEPTH, HEIGHT, WIDTH
+    )
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
@@ -389,7 +393,7 @@ def row_wise_adagrad_tiles2(
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
+        mask = inside(matrices_left, rows_left, columns_left, DEPTH, HEIGHT, WIDTH)
         row_wise_adagrad_tile2(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
@@ -417,7 +421,7 @@ def row_wise_adagrad_step2(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Run one tile of one tensor, with the tile shape that its matrices fill best."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
@@ -480,7 +484,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[2],
-        **work.lines,
+        **work.line_options,
     )
     row_wise_adagrad_step2[(bucket.blocks,)](
         bucket.rows,

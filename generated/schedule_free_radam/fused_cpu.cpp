@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// RAdam without schedule or warmup: an average is evaluated (Defazio et al., 2024).
+// RAdam without a schedule: gradients lie between z and the average (Defazio et al., 2024).
 struct Rule {
     enum { PARAM, GRAD, Z, EXP_AVG_SQ, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };
@@ -21,8 +21,7 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double beta2, one_minus_beta2, length, bias_correction2_sqrt, scaled_eps, c, step_size;
-        double rate;
+        double beta2, one_minus_beta2, rho, bias_correction2_sqrt, scaled_eps, c, step_size, rate;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -36,18 +35,18 @@ struct Rule {
         const double beta1 = hypers.betas[0];
         const double beta2 = hypers.betas[1];
         const double one_minus_beta2 = 1 - beta2;
-        // longest = 2 / (1 - beta2) - 1
-        const double longest = 2 / (1 - beta2) - 1;
-        // length = longest - 2 * t * beta2**t / (1 - beta2**t)
-        const double length = longest - 2 * step * pow(beta2, step) / (1 - pow(beta2, step));
+        // rho_inf = 2 / (1 - beta2) - 1
+        const double rho_inf = 2 / (1 - beta2) - 1;
+        // rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+        const double rho = rho_inf - 2 * step * pow(beta2, step) / (1 - pow(beta2, step));
         double rate;
-        if (length > 4) {
-            // above = (length - 4) * (length - 2) * longest
-            const double above = (length - 4) * (length - 2) * longest;
-            // below = (longest - 4) * (longest - 2) * length
-            const double below = (longest - 4) * (longest - 2) * length;
-            // rate = lr * sqrt(above / below)
-            rate = lr * sqrt(above / below);
+        if (rho > 4) {
+            // numerator = (rho - 4) * (rho - 2) * rho_inf
+            const double numerator = (rho - 4) * (rho - 2) * rho_inf;
+            // denominator = (rho_inf - 4) * (rho_inf - 2) * rho
+            const double denominator = (rho_inf - 4) * (rho_inf - 2) * rho;
+            // rate = lr * sqrt(numerator / denominator)
+            rate = lr * sqrt(numerator / denominator);
         } else if (truth(hypers.silent_sgd_phase)) {
             // rate = 0
             rate = 0;
@@ -71,7 +70,7 @@ struct Rule {
         }
         double bias_correction2_sqrt = 0;
         double scaled_eps = 0;
-        if (length > 4) {
+        if (rho > 4) {
             const double bias_correction2 = 1 - pow(beta2, step);
             bias_correction2_sqrt = sqrt(bias_correction2);
             scaled_eps = eps * bias_correction2_sqrt;
@@ -80,8 +79,7 @@ struct Rule {
         const double step_size = rate * (1 - beta1 * one_minus_c);
         cells[LR_MAX].value = lr_max;
         cells[WEIGHT_SUM].value = weight_sum;
-        return {
-            beta2, one_minus_beta2, length, bias_correction2_sqrt, scaled_eps, c, step_size, rate};
+        return {beta2, one_minus_beta2, rho, bias_correction2_sqrt, scaled_eps, c, step_size, rate};
     }
 
     // One pass over memory. S is the storage type, C the compute type: for 16-bit and mixed types a
@@ -100,7 +98,7 @@ struct Rule {
         const C step_size = C(scalars.step_size);
         const C rate = C(scalars.rate);
         const auto maximize = unlikely<C>(truth(hypers.maximize));
-        const auto length_above_4 = flag<C>(scalars.length > 4);
+        const auto rho_above_4 = flag<C>(scalars.rho > 4);
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, z, exp_avg_sq; } delayed;
@@ -118,7 +116,7 @@ struct Rule {
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             C u;
-            if (length_above_4 != 0) {
+            if (rho_above_4 != 0) {
                 // u = g / (sqrt(v / (1 - beta2**t)) + eps)
                 u = bias_correction2_sqrt * grad / (sqrt(exp_avg_sq) + scaled_eps);
             } else {

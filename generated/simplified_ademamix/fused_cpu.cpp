@@ -37,13 +37,14 @@ struct Rule {
         const double decay = 1 - lr * weight_decay;
         double beta12;
         if (!is_none(beta1_warmup) && (step < beta1_warmup)) {
-            // part = t / beta1_warmup
-            const double part = step / beta1_warmup;
-            // length = (1 - part) * half_life(min_beta1) + part * half_life(beta1)
-            const double length = (1 - part) * (-0.6931471805599453 / log(min_beta1 + 1e-08) - 1)
-                + part * (-0.6931471805599453 / log(beta1 + 1e-08) - 1);
-            // beta1 = 0.5 ** (1 / (length + 1))
-            beta12 = pow(0.5, 1 / (length + 1));
+            // progress = t / beta1_warmup
+            const double progress = step / beta1_warmup;
+            // interpolated = (1 - progress) * half_life(min_beta1) + progress * half_life(beta1)
+            const double interpolated = (1 - progress)
+                * (-0.6931471805599453 / log(min_beta1 + 1e-08) - 1)
+                + progress * (-0.6931471805599453 / log(beta1 + 1e-08) - 1);
+            // beta1 = 0.5 ** (1 / (interpolated + 1))
+            beta12 = pow(0.5, 1 / (interpolated + 1));
         } else {
             beta12 = beta1;
         }

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Momentum over an estimate of the Hessian's diagonal, and clipped (Liu et al., 2023).
+// Momentum divided by an estimate of the Hessian's diagonal, clipped (Liu et al., 2023).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, HESSIAN, HESSIAN_INPUT, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << HESSIAN_INPUT;

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam for sparse gradients: only the rows that a gradient names change, their moments too.
+// Adam for sparse gradients: a step changes only the rows that the gradient holds.
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -17,7 +17,7 @@ struct Rule {
     };
 };
 
-// All parameters.
+// Plan of all parameters.
 struct StableAdamWRule : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
@@ -32,7 +32,8 @@ struct StableAdamWRule : Rule {
         double grad_sum, rate, step_size;
     };
 
-    // Values of the steps, their axes, the steps, and the passes that run steps together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together. A step is
+    // listed as its kind, its axes, the values that it reads and writes, and a reduction's index.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };

@@ -37,7 +37,7 @@ WORKSPACES = {
 
 @triton.jit(do_not_specialize=["tensors"])
 def stable_adamw_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexpr):
-    """Advance one tensor's step and scalar states, and compute its scalars in float64."""
+    """Advance one tensor's step count and scalar states, and compute its scalars in float64."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -73,7 +73,7 @@ def stable_adamw_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.c
 
 @triton.jit
 def stable_adamw_tile1(grads, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr):
-    """Sum the elements `lanes` of one tensor."""
+    """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -112,21 +112,21 @@ def stable_adamw_step1(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
     grad_sum = tl.zeros((), tl.float64)
-    if (left == BLOCK) & ((grads | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((grads | exp_avg_sqs) & 15 == 0):
         grad_sum = stable_adamw_tile1(
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
@@ -137,13 +137,13 @@ def stable_adamw_step1(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             more_grad_sum = stable_adamw_tile1(
                 at(grads, start, GRAD_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 loss_scale,
                 COMPUTE_T,
@@ -155,7 +155,7 @@ def stable_adamw_step1(
 
 @triton.jit(do_not_specialize=["tensors"])
 def stable_adamw_finish1(rows, shapes, scalars, partials, found_inf, tensors):
-    """Compute what the next phase reads from one tensor's sums."""
+    """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
@@ -226,21 +226,21 @@ def stable_adamw_step2(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run one block of one tensor."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     row = rows + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)
     start = block * BLOCK
-    left = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
+    count = tl.minimum(tl.load(row + NUMEL * tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            left = 0
+            count = 0
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
     exp_avgs = tl.load(row + (STREAMS + 2) * tensors)
     exp_avg_sqs = tl.load(row + (STREAMS + 3) * tensors)
-    if (left == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
+    if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs) & 15 == 0):
         stable_adamw_tile2(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
@@ -252,7 +252,7 @@ def stable_adamw_step2(
             COMPUTE_T,
         )
     else:
-        for first in range(0, left, TAIL):
+        for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             stable_adamw_tile2(
                 at(params, start, PARAM_T, 1),
@@ -260,7 +260,7 @@ def stable_adamw_step2(
                 at(exp_avgs, start, EXP_AVG_T, 1),
                 at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
                 lanes,
-                lanes < left,
+                lanes < count,
                 scalars,
                 COMPUTE_T,
             )
@@ -299,7 +299,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     stable_adamw_step2[(bucket.blocks,)](
         bucket.rows,

@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Lion with one momentum for both of its uses (Su, 2023).
+// Lion with one beta: the step is the sign of the new momentum (Su, 2023).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, STREAMS };
     enum { CELLS };

@@ -69,12 +69,12 @@ def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
     """Return why a lowering writes no file for an algorithm, and what to show instead."""
     name, base = algorithm.name, algorithm.base
     if reason := lowering.refusal(algorithm):
-        rules = (each for each in LOWERINGS if each.of == "rule")
+        rules = (each for each in LOWERINGS if each.content == "rule")
         others = " or ".join(each.name for each in rules if each.applies(algorithm))
         return f"{name} has no {lowering.name}: {reason}; its steps take {others}"
-    if lowering.of == "optimizer":
+    if lowering.content == "optimizer":
         return f"{name} is a function, so it has no optimizer: use --lowering function"
-    if lowering.of == "function":
+    if lowering.content == "function":
         return f"{name} is an optimizer, so it has no function: use --lowering optimizer"
     return f"{name} runs {base}'s {lowering.name}: show {base} instead"
 

@@ -42,9 +42,9 @@ QUANTIZED_MAPS = ("dynamic", "linear")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range of numbers that a hyperparameter accepts; None means no bound.
+    """Range of numbers that a hyperparameter accepts. A bound of None does not limit it.
 
-    If `whole`, it has whole numbers only.
+    If `whole`, it accepts only whole numbers.
     """
 
     ge: float | None = None
@@ -54,7 +54,7 @@ class Bounds:
     whole: bool = False
 
     def admits(self, value: float) -> bool:
-        """Tell whether a number lies in the range. NaN lies only in one without bounds."""
+        """Tell whether a number lies in the range. NaN does only if all fields are the defaults."""
         return (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
@@ -96,11 +96,11 @@ class Hyper:
 
     @property
     def size(self) -> int:
-        """The number of numbers in it: the length of a tuple, else 1."""
+        """The number of its values: the length of a tuple, else 1."""
         return len(self.default) if isinstance(self.default, tuple) else 1
 
     def may_be_none(self, index: int = 0) -> bool:
-        """Tell whether it may be None; for a tuple, whether its number at an index may be."""
+        """Tell whether the value, or the number at an index of a tuple, may be None."""
         default = self.default
         return self.optional and (not isinstance(default, tuple) or default[index] is None)
 
@@ -218,12 +218,12 @@ class Algorithm:
 
     @property
     def elementwise(self) -> bool:
-        """Tell whether an element's update needs no other element or property of the parameter.
+        """Tell whether the update of an element needs no other element, and no shape.
 
-        With a state of the group it needs others, because parameters then step together.
+        A rule with a state of the group is not elementwise, because its parameters step together.
         """
-        others = (*self.factor_states(), *self.matrix_states(), *self.group_states())
-        return not self._whole_tensor_ops() and not others
+        not_by_element = (*self.factor_states(), *self.matrix_states(), *self.group_states())
+        return not self._whole_tensor_ops() and not not_by_element
 
     @property
     def by_row(self) -> bool:
@@ -233,14 +233,14 @@ class Algorithm:
     def _whole_tensor_ops(self) -> set[str]:
         """Return the ops in the rule that depend on more of a parameter than one element.
 
-        The dtype, which `machine_eps` tells, is known beside every element.
+        `machine_eps` is left out: it depends only on the dtype, which a kernel knows anyway.
         """
         whole = {*REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
         return self._ops() & (whole - {"machine_eps"})
 
     @property
     def has_codes(self) -> bool:
-        """Tell whether a state has 8 bits."""
+        """Tell whether a state is kept in 8 bits."""
         return any(state.dtype == QUANTIZED for state in self.states)
 
     @property
@@ -250,7 +250,7 @@ class Algorithm:
 
     @property
     def draws(self) -> bool:
-        """Tell whether the rule draws random numbers, which depend on an element's place."""
+        """Tell whether the rule draws a random number for each position in the parameter."""
         return not self._ops().isdisjoint(RANDOM_OPS)
 
     @property
@@ -295,6 +295,11 @@ class Algorithm:
         return f"{self.module}/{self.name}" if self.is_function else self.module
 
     @property
+    def title(self) -> str:
+        """The name in the docstrings of generated files: `AdamW`, or `ema.to_average`."""
+        return self.folder.replace("/", ".") if self.is_function else self.name
+
+    @property
     def tensors(self) -> tuple[str, ...]:
         """Names of all tensors of the parameter's shape, in the order that every lowering uses."""
         return (self.param, self.grad, *(s.symbol for s in self.tensor_states()))
@@ -324,7 +329,7 @@ class Algorithm:
         """Yield the states that a checkpoint has: all but the extra inputs."""
         return (s for s in self.states if not s.given)
 
-    def inputs(self) -> Iterator[State]:
+    def extra_inputs(self) -> Iterator[State]:
         """Yield the extra inputs, which each step is handed."""
         return (s for s in self.states if s.given)
 

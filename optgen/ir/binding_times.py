@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from optgen.ir.algorithm import Algorithm, Shape
-from optgen.ir.matrix_axes import ABOVE, BESIDE, axes_of_linear_algebra, axes_of_sizes, union
+from optgen.ir.matrix_axes import HEIGHT, WIDTH, axes_of_linear_algebra, axes_of_sizes, union
 from optgen.ir.matrix_axes import Axes as Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
 from optgen.ir.ops import (
@@ -43,12 +43,12 @@ class Kind:
 
     @property
     def is_tensor(self) -> bool:
-        """Tell whether a parameter may have more than one number of it."""
+        """Tell whether the value may have more than one number per parameter."""
         return self.axes is not Axes.NONE
 
     @property
     def is_scalar(self) -> bool:
-        """Tell whether it is one number per parameter, known without reading any tensor."""
+        """Tell whether the value is one number per parameter, known without reading a tensor."""
         return self.axes is Axes.NONE and self.stage < Stage.DEVICE
 
     def join(self, other: Kind) -> Kind:
@@ -83,9 +83,9 @@ _KINDS_OF_OPS = {
     "fresh": PARAM,
     **dict.fromkeys(FACTS, STATIC),
 }
-"""The kinds of ops that have one whatever their operands are."""
-_KEPT_BY = {"row": Axes.MATRIX | ABOVE, "col": Axes.MATRIX | BESIDE}
-_KEPT_AXES = {name: _KEPT_BY.get(name.partition("_")[0], 0) for name in REDUCTIONS}
+"""The kinds of the ops whose kind does not depend on their operands."""
+_KEPT_BY_PREFIX = {"row": Axes.MATRIX | HEIGHT, "col": Axes.MATRIX | WIDTH}
+_KEPT_AXES = {name: _KEPT_BY_PREFIX.get(name.partition("_")[0], 0) for name in REDUCTIONS}
 """Mask of the axes that each reduction keeps."""
 
 
@@ -95,13 +95,13 @@ def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
     if algorithm.step:
         kinds[algorithm.step] = PARAM
     for state in algorithm.states:
-        kinds[state.symbol] = DEVICE_NUMBER if state.on_device else _of_shape(state.shape)
+        kinds[state.symbol] = DEVICE_NUMBER if state.on_device else _kind_of_state(state.shape)
     for hyper in algorithm.hypers:
         kinds[hyper.name] = STATIC if hyper.type in ("flag", "choice") else GROUP
     return kinds
 
 
-def _of_shape(shape: Shape) -> Kind:
+def _kind_of_state(shape: Shape) -> Kind:
     """Return the kind of a state that has this shape."""
     if isinstance(shape, str):
         return _STATE_KINDS[shape]
@@ -124,8 +124,8 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
         case Call(op, (arg,)) if op in _KEPT_AXES:
             return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _KEPT_AXES[op]))
         case Call(op, args) if op in LINEAR_ALGEBRA:
-            found = [kind_of(arg, kinds).axes for arg in args]
-            return Kind(Stage.DEVICE, axes_of_linear_algebra(op, found))
+            operands = [kind_of(arg, kinds).axes for arg in args]
+            return Kind(Stage.DEVICE, axes_of_linear_algebra(op, operands))
         case Call("truth" | "is_none", (Ref() | Call("item") as operand,)) if (
             kind_of(operand, kinds).stage <= Stage.GROUP
         ):

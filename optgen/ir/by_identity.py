@@ -9,9 +9,9 @@ from optgen.ir.algorithm import Algorithm
 
 @dataclass(frozen=True, eq=False)
 class ByIdentity:
-    """A key that equals only a key of the very same algorithm.
+    """A key that equals only a key of the same algorithm object.
 
-    Equal algorithms may differ in their places, which errors name.
+    Equal algorithms may stand at different places in files, and errors name these places.
     """
 
     algorithm: Algorithm

@@ -18,7 +18,7 @@ from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.binding_times import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
 from optgen.ir.ops import OPS, RANDOM_OPS, WIDE_OPS
-from optgen.ir.random_numbers import places
+from optgen.ir.random_numbers import positions
 from optgen.ir.rank import RANK
 from optgen.ir.state_values import (
     Values,
@@ -50,13 +50,14 @@ def evaluate(
         state: the states by checkpoint key, as the previous call returned them; {} at first.
         scalar_dtype: the dtype of scalar states that declare none (torch uses float32, or float64
             if that is the default dtype).
-        storage: the dtype that the parameter is stored in, and states that declare none. The step
-            ends by rounding to it, and `rounded` and `machine_eps` mean this dtype. None: nothing
-            is rounded at the end, and the dtype of `param` takes its place in the rule.
+        storage: the dtype in which the parameter is stored, and states that declare no dtype. The
+            step ends by rounding to it, and `rounded` and `machine_eps` mean this dtype. If None,
+            nothing is rounded at the end, and the two ops mean the dtype of `param`.
         index: the parameter's number in the optimizer, for states that begin with it.
 
     Returns:
-        The new parameter (float64), and the new states by key, with `step` if the rule counts.
+        The new parameter (float64), and the new states by key, with "step" if the rule has a step
+        count.
     """
     only = Member(hypers, param, grad, state, scalar_dtype, storage, index)
     (result,) = evaluate_together(algorithm, [only])
@@ -87,6 +88,7 @@ def evaluate_together(
     """Take one step of several parameters; return for each what `evaluate` returns."""
     steps = [_step_of(algorithm, member) for member in members]
     results: dict[int, tuple[Tensor, dict[str, Any]]] = {}
+    # All three dicts have the indices of members as keys.
     waiting: dict[int, tuple[str, Tensor]] = {}  # the reductions that steps have asked for
     answers: dict[int, Tensor | None] = dict.fromkeys(range(len(steps)))
     while answers:
@@ -103,7 +105,10 @@ def evaluate_together(
 def _reduced_together(
     waiting: Mapping[int, tuple[str, Tensor]], members: Sequence[Member]
 ) -> dict[int, Tensor | None]:
-    """Return the results of reductions over groups; if none waits, of those over all groups."""
+    """Return the results of the reductions over a group, by the index of the member.
+
+    If no such reduction waits, return the results of the reductions over all groups.
+    """
     in_groups = [index for index, (op, _) in waiting.items() if op.startswith("group_")]
     together: dict[int, list[int]] = {}
     for index in in_groups or waiting:
@@ -119,20 +124,20 @@ def _reduced_together(
 def _step_of(
     algorithm: Algorithm, member: Member
 ) -> Generator[tuple[str, Tensor], Tensor | None, tuple[Tensor, dict[str, Any]]]:
-    """Take the step of one parameter.
+    """Take the step of one parameter, and return what `evaluate` returns.
 
-    Yield each reduction over several parameters, as its op and this parameter's number. Resume with
-    the result.
+    Yield each reduction over several parameters, as its op and this parameter's operand. Resume
+    with the result.
     """
     hypers, param, grad, state = member.hypers, member.param, member.grad, member.state
     scalar_dtype, storage = member.scalar_dtype, member.storage
-    facts = facts_of(param, storage)
+    properties = properties_of(param, storage)
     values: Values = {
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
     }
     values |= {name: number(value) for name, value in hypers.items()}
-    existing = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
+    existing = [s for s in algorithm.states if exists(s, {**hypers, **properties})]
     for s in existing:
         old = state.get(s.key)
         value = (
@@ -143,7 +148,7 @@ def _step_of(
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = number(step)
-    yield from _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
+    yield from _Step(algorithm, values, fresh, properties, scalar_dtype).run(algorithm.rule)
     new_state = {s.key: stored_value(s, values[s.symbol], storage) for s in existing}
     new_param = values[algorithm.param]
     new_param = new_param if storage is None else new_param.to(storage).double()
@@ -168,7 +173,7 @@ def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
     return result
 
 
-def facts_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, bool | float]:
+def properties_of(param: Tensor, storage: torch.dtype | None = None) -> dict[str, bool | float]:
     """Return the properties of a parameter, by op. A size that the parameter lacks is 1."""
     sizes = (1, 1, *param.shape)
     return {
@@ -189,7 +194,7 @@ class _Step:
     algorithm: Algorithm
     values: Values
     fresh: set[str]
-    facts: Mapping[str, bool | float]
+    properties: Mapping[str, bool | float]
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
@@ -226,10 +231,10 @@ class _Step:
                 return _as_dtype(torch.float64, self.values[name])
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
-            case Call(op, _) if op in self.facts:
-                return number(self.facts[op])
+            case Call(op, _) if op in self.properties:
+                return number(self.properties[op])
             case Call(op, args) if op in RANDOM_OPS:
-                elements = places(self.values[self.algorithm.param])
+                elements = positions(self.values[self.algorithm.param])
                 return OPS[op].meaning(elements, *map(self.value, args))
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]

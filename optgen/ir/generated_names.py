@@ -13,7 +13,7 @@ _BUILT_IN = (
     *("ValueError", "all", "float", "isinstance", "len", "list", "max", "min", "range"),
     *("self", "sum", "super", "tuple", "zip"),
 )
-RUNTIME: dict[str, tuple[str, ...]] = {
+RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "eager.blocks": (
         "one_block",
         "blocks",
@@ -37,9 +37,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),
     "eager.reductions": (
-        *("col_max_abs", "col_sum", "col_sum_of_squares", "max_abs", "max_abses", "no_col_sum"),
-        *("no_row_sum", "no_sum", "number", "row_max_abs", "row_sum", "row_sum_of_squares"),
-        *("stacked_numbers", "sum_of_squares", "total", "totals", "write"),
+        *("col_max_abs", "col_sum", "col_sum_of_squares", "max_abs", "max_abses", "number"),
+        *("row_max_abs", "row_sum", "row_sum_of_squares", "stacked_numbers", "sum_of_squares"),
+        *("total", "totals", "write", "zero_col_sum", "zero_row_sum", "zero_sum"),
     ),
     "eager.scalars": (
         *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
@@ -49,6 +49,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     ),
     "eager.random_numbers": ("gaussian", "random", "random16"),
     "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
+    "eager.tensor_lists": ("TensorList",),
     "eager.storage": (
         *("in_wider_dtype", "rounded", "rounded_at_random", "rounded_down", "rounded_up", "wider"),
     ),
@@ -58,9 +59,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
 }
 """Modules of optgen.runtime, and the names that generated Python imports from them."""
 
-PYTHON = frozenset(
+RESERVED_IN_PYTHON = frozenset(
     (
-        *(name for names in RUNTIME.values() for name in names),
+        *(name for names in RUNTIME_NAMES.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
         *("_update", "blocked", "capturable", "chunk", "index", "collectives", "sublist", "whole"),
     )
@@ -73,8 +74,10 @@ PYTHON = frozenset(
 
 def plural(name: str) -> str:
     """Return the name of a list of values, given the name of one of them."""
-    several = f"{name}s"
-    return f"{name}_list" if name.endswith("s") or keyword.iskeyword(several) else several
+    if name == "matrix" or name.endswith("_matrix"):
+        return f"{name.removesuffix('ix')}ices"
+    with_s = f"{name}s"
+    return f"{name}_list" if name.endswith("s") or keyword.iskeyword(with_s) else with_s
 
 
 def upper_case_name(name: str) -> str:
@@ -95,7 +98,7 @@ def escaped(name: str, reserved: Collection[str]) -> str:
 def derived_names(name: str) -> frozenset[str]:
     """Return the names that printers derive from a variable, as for its list, old value or type."""
     values = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
-    own = (
+    derived = (
         plural(name),
         f"old_{name}",
         f"fresh_{name}",
@@ -105,19 +108,21 @@ def derived_names(name: str) -> frozenset[str]:
         f"{name}_block",
         plural(f"{name}_block"),
     )
-    return frozenset(own) - {name}
+    return frozenset(derived) - {name}
 
 
 def is_free(name: str, others: Iterable[str]) -> bool:
     """Tell whether a new variable may have this name beside the others."""
     names = set(others)
-    if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(names | PYTHON):
+    if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(
+        names | RESERVED_IN_PYTHON
+    ):
         return False
     return not any(name in derived_names(other) or _derive_same(name, other) for other in names)
 
 
 def free_name(wanted: str, others: Iterable[str]) -> str:
-    """Return the wanted name if it is free beside the others, else with the first free number."""
+    """Return the wanted name if it is free; else append the first number that makes it free."""
     taken = set(others)
     numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
     return next(name for name in numbered if is_free(name, taken))

@@ -1,7 +1,7 @@
 """Define the meaning of ops on whole matrices, which are the last two axes of a tensor.
 
-The meanings call the same functions of torch as the lowerings do. So both agree on the signs of
-eigenvectors and of orthonormal columns, which no definition fixes.
+These functions call the same functions of torch as the lowerings do. So the evaluator and the
+lowerings agree on the signs of eigenvectors and of orthonormal columns, which no definition fixes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from torch import linalg
 
 
 def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
-    """Return x with its singular values driven towards 1, by odd quintics of Newton-Schulz.
+    """Return x with its singular values driven towards 1, by steps of Newton-Schulz.
 
-    `coefficients` has three numbers for each step in turn. The last three hold for all later steps.
+    A step is an odd polynomial of degree 5. `coefficients` has three numbers for each step in turn.
+    The last three numbers hold for all later steps.
     """
     tall = x.shape[-2] > x.shape[-1]
     y = x.mT if tall else x
@@ -58,7 +59,10 @@ def eigenvalues(x: Any) -> Any:
 
 
 def singular_vectors(x: Any, rank: Any) -> Any:
-    """Return the left singular vectors of the largest singular values, as columns."""
+    """Return the left singular vectors of the `rank` largest singular values, as columns.
+
+    They are NaN for a matrix with elements that are not finite, where LAPACK would raise an error.
+    """
     finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
     vectors = linalg.svd(x.where(finite, 0.0), full_matrices=False).U[..., : int(rank)]
     return vectors.where(finite, float("nan"))
@@ -72,13 +76,16 @@ def descending(x: Any) -> Any:
 
 def inverse_root(x: Any, n: Any, eps: Any) -> Any:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
-    found, vectors = _eigh(x)
-    roots = (found.clamp(min=0.0) + eps) ** (-1.0 / n)
+    values, vectors = _eigh(x)
+    roots = (values.clamp(min=0.0) + eps) ** (-1.0 / n)
     return (vectors * roots.unsqueeze(-2)) @ vectors.mT
 
 
 def _eigh(x: Any) -> Any:
-    """Return eigenvalues and eigenvectors; NaN for a matrix with elements that are not finite."""
+    """Return eigenvalues and eigenvectors.
+
+    They are NaN for a matrix with elements that are not finite, where LAPACK would raise an error.
+    """
     finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-    found, vectors = linalg.eigh(x.where(finite, 0.0))
-    return found.where(finite.squeeze(-1), float("nan")), vectors.where(finite, float("nan"))
+    values, vectors = linalg.eigh(x.where(finite, 0.0))
+    return values.where(finite.squeeze(-1), float("nan")), vectors.where(finite, float("nan"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-_ROWS_ABOVE, _COLS_BESIDE, _COLS_ABOVE, _ROWS_BESIDE, _RANK_ABOVE, _RANK_BESIDE = (
+_HEIGHT_ROWS, _WIDTH_COLS, _HEIGHT_COLS, _WIDTH_ROWS, _HEIGHT_RANK, _WIDTH_RANK = (
     2**bit for bit in range(1, 7)
 )
 
@@ -18,53 +18,52 @@ _ROWS_ABOVE, _COLS_BESIDE, _COLS_ABOVE, _ROWS_BESIDE, _RANK_ABOVE, _RANK_BESIDE 
 class Axes(IntEnum):
     """Axes along which a value varies, as bits: its shape up to broadcasting.
 
-    One bit is for the batch of matrices. Each other bit gives the size of one axis: `_ROWS_ABOVE`
-    says that the last axis but one, whose numbers stand above one another, has the size `rows`.
-    `_ROWS_BESIDE` says so of the last axis, whose numbers stand beside one another. A ROW value has
-    one number per row (size 1 in the last axis), a COLUMN value one per column (size 1 in the last
-    axis but one). Their union is TENSOR, their intersection MATRIX: one number per matrix. The
-    names of transposes end in `_T`.
+    One bit is for the batch of matrices. Each other bit gives the height of a matrix, which is the
+    size of the last axis but one, or its width, which is the size of the last axis: `_HEIGHT_ROWS`
+    says that the height is `rows`. Without such a bit the size is 1. A ROW value has one number per
+    row (width 1), a COLUMN value one per column (height 1). Their union is TENSOR, their
+    intersection MATRIX: one number per matrix. The names of transposes end in `_T`.
     """
 
     NONE = 0
     MATRIX = 1
-    ROW = 1 | _ROWS_ABOVE
-    COLUMN = 1 | _COLS_BESIDE
-    TENSOR = 1 | _ROWS_ABOVE | _COLS_BESIDE
-    COLUMN_T = 1 | _COLS_ABOVE
-    ROW_T = 1 | _ROWS_BESIDE
-    ROWS_ROWS = 1 | _ROWS_ABOVE | _ROWS_BESIDE
-    COLS_COLS = 1 | _COLS_ABOVE | _COLS_BESIDE
-    TENSOR_T = 1 | _COLS_ABOVE | _ROWS_BESIDE
-    RANK = 1 | _RANK_ABOVE
-    RANK_T = 1 | _RANK_BESIDE
-    ROWS_RANK = 1 | _ROWS_ABOVE | _RANK_BESIDE
-    COLS_RANK = 1 | _COLS_ABOVE | _RANK_BESIDE
-    RANK_ROWS = 1 | _RANK_ABOVE | _ROWS_BESIDE
-    RANK_COLS = 1 | _RANK_ABOVE | _COLS_BESIDE
-    RANK_RANK = 1 | _RANK_ABOVE | _RANK_BESIDE
+    ROW = 1 | _HEIGHT_ROWS
+    COLUMN = 1 | _WIDTH_COLS
+    TENSOR = 1 | _HEIGHT_ROWS | _WIDTH_COLS
+    COLUMN_T = 1 | _HEIGHT_COLS
+    ROW_T = 1 | _WIDTH_ROWS
+    ROWS_ROWS = 1 | _HEIGHT_ROWS | _WIDTH_ROWS
+    COLS_COLS = 1 | _HEIGHT_COLS | _WIDTH_COLS
+    TENSOR_T = 1 | _HEIGHT_COLS | _WIDTH_ROWS
+    RANK = 1 | _HEIGHT_RANK
+    RANK_T = 1 | _WIDTH_RANK
+    ROWS_RANK = 1 | _HEIGHT_ROWS | _WIDTH_RANK
+    COLS_RANK = 1 | _HEIGHT_COLS | _WIDTH_RANK
+    RANK_ROWS = 1 | _HEIGHT_RANK | _WIDTH_ROWS
+    RANK_COLS = 1 | _HEIGHT_RANK | _WIDTH_COLS
+    RANK_RANK = 1 | _HEIGHT_RANK | _WIDTH_RANK
 
 
 SIZES = ("rows", "cols", "rank")
 """Sizes of an axis other than 1, as errors write them."""
 
-_ABOVE = {_ROWS_ABOVE: "rows", _COLS_ABOVE: "cols", _RANK_ABOVE: "rank", 0: "1"}
-_BESIDE = {_COLS_BESIDE: "cols", _ROWS_BESIDE: "rows", _RANK_BESIDE: "rank", 0: "1"}
-ABOVE, BESIDE = sum(_ABOVE), sum(_BESIDE)
-"""Masks of the bits for the last axis but one, and for the last axis."""
+_HEIGHTS = {_HEIGHT_ROWS: "rows", _HEIGHT_COLS: "cols", _HEIGHT_RANK: "rank", 0: "1"}
+_WIDTHS = {_WIDTH_COLS: "cols", _WIDTH_ROWS: "rows", _WIDTH_RANK: "rank", 0: "1"}
+HEIGHT, WIDTH = sum(_HEIGHTS), sum(_WIDTHS)
+"""Masks of the bits that give the height, and of those that give the width."""
 
 _OF_SIZES = {
-    (_ABOVE[axes & ABOVE], _BESIDE[axes & BESIDE]): axes for axes in Axes if axes is not Axes.NONE
+    (_HEIGHTS[axes & HEIGHT], _WIDTHS[axes & WIDTH]): axes for axes in Axes if axes is not Axes.NONE
 }
 SHAPES: dict[Axes, str] = {axes: f"({m}, {n})" for (m, n), axes in _OF_SIZES.items()}
-"""The shape of each matrix of a value, as errors write it."""
+"""The shape of each matrix of a value with these axes, as errors write it."""
 
 SQUARES = (Axes.ROWS_ROWS, Axes.COLS_COLS, Axes.RANK_RANK)
 THIN = (Axes.ROWS_RANK, Axes.COLS_RANK)
 """Matrices with at least as many rows as columns, for every parameter, that are not square."""
 
-_BY_ROW = {square: Axes(square & (1 | ABOVE)) for square in SQUARES}
-"""The axes of one number per row of each square."""
+_BY_ROW = {square: Axes(square & (1 | HEIGHT)) for square in SQUARES}
+"""The axes of one number per row, for each square matrix."""
 
 
 class AxesError(Exception):
@@ -79,28 +78,28 @@ def union(a: Axes, b: Axes) -> Axes:
     """Return the axes of a value computed from two others, element by element.
 
     Raises:
-        AxesError: both vary along the same axis, but over different sizes of it.
+        AxesError: an axis has two different sizes, and neither of them is 1.
     """
     try:
         return Axes(a | b)
-    except ValueError:
-        pairs = ((above(a), above(b)), (beside(a), beside(b)))
+    except ValueError:  # no member of Axes has two sizes in one axis
+        pairs = ((height(a), height(b)), (width(a), width(b)))
         pair = next(pair for pair in pairs if pair[0] != pair[1] and "1" not in pair)
-        one, other = sorted(pair, key=SIZES.index)
+        first, second = sorted(pair, key=SIZES.index)
         raise AxesError(
             f"the shapes {SHAPES[a]} and {SHAPES[b]} do not fit",
-            f"an axis has {one} in one and {other} in the other: transpose(x) swaps the two axes",
+            f"an axis has the sizes {first} and {second}: transpose(x) swaps the two axes",
         ) from None
 
 
-def above(axes: Axes) -> str:
+def height(axes: Axes) -> str:
     """Return the size of the last axis but one: "rows", "cols", "rank" or "1"."""
-    return _ABOVE[axes & ABOVE]
+    return _HEIGHTS[axes & HEIGHT]
 
 
-def beside(axes: Axes) -> str:
+def width(axes: Axes) -> str:
     """Return the size of the last axis: "rows", "cols", "rank" or "1"."""
-    return _BESIDE[axes & BESIDE]
+    return _WIDTHS[axes & WIDTH]
 
 
 def axes_of_sizes(rows: str, cols: str) -> Axes:
@@ -122,11 +121,11 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
     if op == "gaussian":
         return first
     if op == "singular_vectors":
-        return _of_rank(first)
+        return _axes_of_singular_vectors(first)
     if op == "transpose":
-        return axes_of_sizes(beside(first), above(first))
+        return axes_of_sizes(width(first), height(first))
     if op == "descending":
-        return _square_of(first)
+        return _axes_of_permutation(first)
     if op == "qr" and first in THIN:
         return first
     if first not in SQUARES:
@@ -140,27 +139,28 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
 
 
 def _product(a: Axes, b: Axes) -> Axes:
+    """Return the axes of `a @ b`."""
     if b is Axes.NONE:
         raise AxesError("`@` by a number", "write * for a product with a number")
-    if beside(a) != above(b):
+    if width(a) != height(b):
         message = f"`@` of matrices of shapes {SHAPES[a]} and {SHAPES[b]}"
-        hint = f"the right one needs {beside(a)} in the first place; transpose(x) swaps the two"
+        hint = f"the right one needs the shape ({width(a)}, …); transpose(x) swaps the two axes"
         raise AxesError(message, hint)
-    return axes_of_sizes(above(a), beside(b))
+    return axes_of_sizes(height(a), width(b))
 
 
-def _of_rank(matrix: Axes) -> Axes:
+def _axes_of_singular_vectors(matrix: Axes) -> Axes:
     """Return the axes of `rank` columns that are as long as the columns of a matrix."""
-    if "1" in (above(matrix), beside(matrix)):
+    if "1" in (height(matrix), width(matrix)):
         message = f"`singular_vectors` of a matrix of shape {SHAPES[matrix]}"
         raise AxesError(message, "it takes a matrix with at least `rank` rows and columns")
-    return axes_of_sizes(above(matrix), "rank")
+    return axes_of_sizes(height(matrix), "rank")
 
 
-def _square_of(column: Axes) -> Axes:
-    """Return the axes of the square matrix that permutes a column."""
-    for square, by_row in _BY_ROW.items():
-        if column is by_row:
+def _axes_of_permutation(by_row: Axes) -> Axes:
+    """Return the axes of the square matrix that permutes values, one per row of this matrix."""
+    for square, values in _BY_ROW.items():
+        if by_row is values:
             return square
     hint = "it takes one number per row of a square matrix: diag(x), or eigenvalues(x)"
-    raise AxesError(f"`descending` of a matrix of shape {SHAPES[column]}", hint)
+    raise AxesError(f"`descending` of a matrix of shape {SHAPES[by_row]}", hint)

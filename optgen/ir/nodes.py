@@ -80,7 +80,7 @@ Expr: TypeAlias = Const | Ref | Call | Linear
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """An assignment. `quote` holds the text of the spec's statements that it comes from."""
+    """An assignment. `quote` holds the spec's statements from which it was made, as text."""
 
     target: Ref
     value: Expr
@@ -117,8 +117,8 @@ def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     match expr:
         case Call():
             args = tuple([change(a) for a in expr.args])
-            same = all(map(is_, args, expr.args))
-            return expr if same else Call(expr.op, args, expr.place)
+            unchanged = all(map(is_, args, expr.args))
+            return expr if unchanged else Call(expr.op, args, expr.place)
         case Linear():
             terms = tuple(
                 Term(
@@ -158,19 +158,22 @@ def assigns(program: Program) -> Iterator[Assign]:
 
 
 def always_assigned(program: Program) -> set[str]:
-    """Return the names that a program assigns on every path, in any version."""
+    """Return the names that a program assigns on every path, whatever the versions."""
     return on_every_path(program, lambda target: target.name)
 
 
-def on_every_path(program: Program, of: Callable[[Ref], T]) -> set[T]:
-    """Return what `of` gives for the targets that a program assigns on every path."""
-    found: set[T] = set()
+def on_every_path(program: Program, key: Callable[[Ref], T]) -> set[T]:
+    """Return `key(target)` for the targets that a program assigns on every path.
+
+    Targets with equal keys count as one.
+    """
+    assigned: set[T] = set()
     for stmt in program:
         if isinstance(stmt, Assign):
-            found.add(of(stmt.target))
+            assigned.add(key(stmt.target))
         else:
-            found |= on_every_path(stmt.then, of) & on_every_path(stmt.orelse, of)
-    return found
+            assigned |= on_every_path(stmt.then, key) & on_every_path(stmt.orelse, key)
+    return assigned
 
 
 def expressions(program: Program) -> Iterator[Expr]:

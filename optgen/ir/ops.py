@@ -45,7 +45,7 @@ class OpInfo:
 
 
 def _power(a: Any, b: Any) -> Any:
-    """Return a power. A 0-dim exponent becomes a float, because torch computes x**0.5 as sqrt."""
+    """Return a power. A 0-dim exponent becomes a float: then torch computes x**0.5 as sqrt."""
     return a ** (b if b.ndim else b.item())
 
 
@@ -80,8 +80,8 @@ def _col_latex(name: str, operand: str = "{0}") -> str:
     return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({operand})"
 
 
-def _added_up(*numbers: Any) -> Any:
-    """Return the sum of numbers. It has the same bits in whatever order they come."""
+def _sum_of_sorted(*numbers: Any) -> Any:
+    """Return the sum of numbers. Sorting makes its bits independent of their order."""
     return torch.stack(numbers).sort().values.sum()
 
 
@@ -145,7 +145,7 @@ _TABLE = (
         r"\operatorname{{rd}}_{{\updownarrow}}({0}; {1})",
     ),
     # The operands are the seed, the stream, the step count, and the number of the call in the rule.
-    # The reader adds the last two. The meanings take the places of the elements before them.
+    # The reader adds the last two. A meaning takes the positions of the elements first.
     OpInfo("random", 4, "random", random, r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
     OpInfo("random16", 4, "random", random16, r"\tilde{{U}}^{{({3})}}_{{{0}, {1}, {2}}}"),
     # A lookup computes no new number: it returns or tests a value that is known already.
@@ -180,10 +180,10 @@ _TABLE = (
     OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
     OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
     # A wide reduction takes one number of each parameter: of a param group, or of all groups. Its
-    # meaning takes all of them. It is always the whole value of a statement.
-    OpInfo("group_sum", 1, "wide reduction", _added_up, _wide_latex("sum", "group")),
+    # meaning takes all these numbers. A wide reduction is always the whole value of a statement.
+    OpInfo("group_sum", 1, "wide reduction", _sum_of_sorted, _wide_latex("sum", "group")),
     OpInfo("group_max", 1, "wide reduction", _largest, _wide_latex("max", "group")),
-    OpInfo("all_sum", 1, "wide reduction", _added_up, _wide_latex("sum", "all")),
+    OpInfo("all_sum", 1, "wide reduction", _sum_of_sorted, _wide_latex("sum", "all")),
     OpInfo("all_max", 1, "wide reduction", _largest, _wide_latex("max", "all")),
     # A matrix op takes whole matrices: the last two axes of a tensor, batched over the others.
     OpInfo(
@@ -228,7 +228,7 @@ _TABLE = (
         linear_algebra.inverse_root,
         r"({0} + {2} I)^{{-1 / {1}}}",
     ),
-    # The reader gives the rank as a number for the parameter.
+    # The second operand is the rank of the parameter's matrices; the reader computes it.
     OpInfo(
         "singular_vectors",
         2,
@@ -257,7 +257,7 @@ WIDE_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "wi
 """Reductions of one number of each parameter: over a param group, or over all groups."""
 
 RANDOM_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "random")
-"""Functions of an element's place in the parameter."""
+"""Functions of the position of an element in the parameter."""
 
 MATRIX_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "matrix")
 LINEAR_ALGEBRA: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "linear algebra")
@@ -294,8 +294,8 @@ CALLABLE: tuple[str, ...] = (
 )
 """Functions that a spec may call."""
 
-CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""The number of an op's first operands that are conditions."""
+CONDITION_OPERANDS = {"where": 1, "and": 2, "or": 2, "not": 1}
+"""Number of operands that are conditions, by op. They are its first operands."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
     op

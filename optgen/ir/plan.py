@@ -177,10 +177,10 @@ class Plan:
             seen.update((r, None) for r in reads(expr) if self.kinds[r].is_scalar)
         return iter(seen)
 
-    def fresh(self) -> tuple[State, ...]:
+    def fresh_states(self) -> tuple[State, ...]:
         """Return the states that the rule calls `fresh` on.
 
-        A dummy stands for a state that does not exist under these facts.
+        A placeholder stands for a state that does not exist under the facts of this plan.
         """
         known = {state.key: state for state in self.algorithm.states}
         return tuple(known.get(key, State(key, key)) for key in self.fresh_keys)
@@ -192,7 +192,7 @@ def is_reduction(value: Expr) -> bool:
 
 
 def is_maximum(value: Expr) -> bool:
-    """Tell whether a value is a reduction that takes the largest magnitude, and not a sum."""
+    """Tell whether a value is a reduction to the largest magnitude, and not to a sum."""
     return isinstance(value, Call) and value.op in MAXIMA
 
 
@@ -273,9 +273,9 @@ def streams_of_sweep(
     """
     written = {a.target.name for a in assigns(body)}
     read = {r.name for e in expressions(body) for r in reads(e)} | written
-    every = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
+    streams = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
     touched = (
-        *(s for s in every if s.name in read or s.stored),
+        *(s for s in streams if s.name in read or s.stored),
         *(Stream(name, "local", True) for name in call_inputs),
         *(Stream(name, "local", False) for name in call_results if name in read),
     )

@@ -63,6 +63,7 @@ def expr_text(expr: Expr) -> str:
 
 
 def _text(expr: Expr) -> tuple[str, int]:
+    """Return the text of an expression, and the precedence of its outermost operator."""
     match expr:
         case Const(value):
             return repr(value), ATOM if not _negative(value) else PRECEDENCE["neg"]
@@ -88,9 +89,9 @@ def _negative(value: object) -> bool:
 
 
 def _inside(expr: Expr, level: int) -> str:
-    """Return the text of an operand, in parentheses if it binds less tightly than a level."""
-    text, own = _text(expr)
-    return text if own >= level else f"({text})"
+    """Return the text of an operand, in parentheses if its precedence is below a level."""
+    text, precedence = _text(expr)
+    return text if precedence >= level else f"({text})"
 
 
 def _term(term: Term) -> str:

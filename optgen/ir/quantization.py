@@ -5,9 +5,10 @@ magnitude in it, and a code for each element. A code is a sign and a number c fr
 stands for a share of the scale.
 
 * "linear": the share is c / 127.
-* "dynamic": shares are closer together the smaller they are. Let L(2**e * (1 + f)) = e + f, which
-  is log2 with a straight line from one power of 2 to the next. The share u of a code c above 0 has
-  L(u) = 4 * L((c + 1) / 128). So code 127 is 1, code 1 is 2**-24, and code 0 is 0.
+* "dynamic": shares are closer together the smaller they are. Let L(2**e * (1 + f)) = e + f for
+  whole e and 0 <= f < 1, which is log2 with a straight line from one power of 2 to the next. The
+  share u of a code c above 0 has L(u) = 4 * L((c + 1) / 128). So code 127 is 1, code 1 is 2**-24,
+  and code 0 is 0.
 
 A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic").
 There is one exception: if no value of a block has its sign bit set, c is at least 1 for values that
@@ -45,11 +46,11 @@ def quantized(values: Tensor, block: int, code_map: str, min_elements: int = 0) 
 
 
 def nearest_shares(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
-    """Return the nearest shares that codes stand for; those of code 1 or more where `not_zero`."""
+    """Return the nearest shares that codes stand for. Where `not_zero`, code 0 is left out."""
     if code_map == "linear":
         return torch.maximum((shares * 127).round(), not_zero) / 127
-    numbers = torch.maximum((128 * _exp(_log(shares) / 4)).round(), 1.0 + not_zero)
-    return torch.where(numbers > 1, _exp(4 * _log(numbers / 128)), 0.0)
+    codes_plus_1 = torch.maximum((128 * _exp(_log(shares) / 4)).round(), 1.0 + not_zero)
+    return torch.where(codes_plus_1 > 1, _exp(4 * _log(codes_plus_1 / 128)), 0.0)
 
 
 def _log(x: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 Threefry is a keyed bijection of 64 bits: Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
 as easy as 1, 2, 3" (SC 2011), section 4.2. The authors know no statistical flaw of 13 rounds or
-more (threefry.h of their library Random123). A number depends on its seed, stream, step, call and
-place only. So the numbers are the same in any order of computation, and nothing is stored between
-steps.
+more (threefry.h of their library Random123). A number depends only on its seed, stream, step count,
+call and position. So the numbers are the same in any order of computation, and nothing is stored
+between steps.
 
 Numbers of 16 bits come from a cheaper bijection of 32 bits, which a block of Threefry keys.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 SEEDS = 2**24
-"""Seeds and streams are whole numbers below this one; a float32 holds them exactly."""
+"""Seeds and streams are whole numbers below 2**24, which a float32 holds exactly."""
 
 _WORD = 2**32 - 1
 _ROUNDS = 13
@@ -29,33 +29,37 @@ _FAR = 0x9E3779B9  # what 2**32 counters add to a key
 
 
 def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two words of the block of each counter, as int64; `low` and `high` are words."""
+    """Return the two words of the block of each counter, as int64.
+
+    `low` and `high` are the two words of the counter. A word has 32 bits.
+    """
     words = (*key, _PARITY ^ key[0] ^ key[1])
     x, y = (low + words[0]) & _WORD, (high + words[1]) & _WORD
-    for rounds in range(_ROUNDS):
-        if rounds and rounds % 4 == 0:
-            group = rounds // 4
+    for index in range(_ROUNDS):
+        if index and index % 4 == 0:
+            group = index // 4
             x = (x + words[group % 3]) & _WORD
             y = (y + words[(group + 1) % 3] + group) & _WORD
-        distance = _ROTATIONS[rounds % 8]
+        rotation = _ROTATIONS[index % 8]
         x = (x + y) & _WORD
-        y = ((y << distance) | (y >> (32 - distance))) & _WORD ^ x
+        y = ((y << rotation) | (y >> (32 - rotation))) & _WORD ^ x
     return x, y
 
 
 def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
-    """Return numbers in [0, 1), multiples of 2**-24, for elements given by their places (int64).
+    """Return numbers in [0, 1), multiples of 2**-24, for elements at these positions (int64).
 
-    Two elements share a block: an even place has its first word, and the next place its second.
+    Two elements share a block. An even position takes the first word of it, the next position the
+    second.
     """
     first, second = _block(elements >> 1, seed, stream, step, call)
     return (torch.where(elements & 1 == 0, first, second) >> 8).double() / 2**24
 
 
 def random16(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
-    """Return numbers in [0, 1), multiples of 2**-16, for elements given by their places (int64).
+    """Return numbers in [0, 1), multiples of 2**-16, for elements at these positions (int64).
 
-    An even place has the lower half of a word, and the next place the upper half. The first block
+    An even position has the lower half of a word, and the next position the upper half. The first block
     of the stream keys all words.
     """
     first = torch.zeros((), dtype=torch.int64, device=elements.device)
@@ -81,11 +85,11 @@ def permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
 def gaussian(x: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
     """Return numbers of the standard normal distribution in the shape of x, by Box and Muller.
 
-    The first word of an element's block gives the distance from 0, the second word the angle.
+    The first word of an element's block gives the radius, the second word the angle.
     """
-    first, second = _block(places(x), seed, stream, step, call)
-    distance = (-2 * (((first >> 8) + 1).double() / 2**24).log()).sqrt()
-    return distance * ((second >> 8).double() * (2 * pi / 2**24)).cos()
+    first, second = _block(positions(x), seed, stream, step, call)
+    radius = (-2 * (((first >> 8) + 1).double() / 2**24).log()).sqrt()
+    return radius * ((second >> 8).double() * (2 * pi / 2**24)).cos()
 
 
 def _block(
@@ -95,16 +99,16 @@ def _block(
 
     The key has the seed, the call and the step. The counter has the block and the stream.
     """
-    key = _whole(seed) | _whole(call) << 24, _whole(step) & _WORD
-    high = blocks >> 32 | _whole(stream) << 8
+    key = _as_int(seed) | _as_int(call) << 24, _as_int(step) & _WORD
+    high = blocks >> 32 | _as_int(stream) << 8
     return threefry(key, blocks & _WORD, high)
 
 
-def _whole(number: Tensor) -> int:
-    """Return a number as an int; 0 for NaN, which an infinite seed gives."""
+def _as_int(number: Tensor) -> int:
+    """Return a whole number as an int; 0 for NaN, which an infinite seed becomes."""
     return int(number.nan_to_num(0.0))
 
 
-def places(param: Tensor) -> Tensor:
-    """Return the place of every element of a parameter or matrix, in row-major order."""
+def positions(param: Tensor) -> Tensor:
+    """Return the position of every element of a parameter or matrix, in row-major order."""
     return torch.arange(param.numel(), device=param.device).view(param.shape)

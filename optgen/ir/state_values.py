@@ -1,4 +1,4 @@
-"""Find the values of states for the evaluator: before the first step, and as they are stored."""
+"""Compute values of states for the evaluator: before the first step, and as they are stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optgen.ir.algorithm import QUANTIZED, Algorithm, State
 from optgen.ir.binding_times import declared_kinds
-from optgen.ir.matrix_axes import Axes, above, beside
+from optgen.ir.matrix_axes import Axes, height, width
 from optgen.ir.quantization import quantized
 from optgen.ir.rank import RANK
 
@@ -51,14 +51,17 @@ def initial_value(
     return stored_value(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
 
 
-def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
-    """Return the dtype of a scalar state: the one it declares, or else the usual one."""
-    dtype: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else usual
+def dtype_of(scalar: State, default: torch.dtype) -> torch.dtype:
+    """Return the dtype that a scalar state declares, or the default if it declares none."""
+    dtype: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else default
     return dtype
 
 
 def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None) -> Tensor:
-    """Return a state as it is kept: in the dtype it declares, else rounded to `storage` if any."""
+    """Return the value of a state as the optimizer keeps it.
+
+    It is rounded to the dtype that the state declares, or else to `storage` unless this is None.
+    """
     if state.dtype == QUANTIZED:
         return quantized(value, state.block, state.map, state.min_elements)
     if state.dtype:
@@ -71,13 +74,13 @@ def stored_value(state: State, value: Tensor, storage: torch.dtype | None = None
 def shape_of(axes: Axes, param: Tensor, rank: Any) -> torch.Size:
     """Return the shape of a value that varies along these axes of a parameter.
 
-    `rank` is the value of the hyperparameter or of another name; None if there is no such name.
+    `rank` is the value of the name `rank` in the rule. It is used only if an axis has this size.
     """
     if axes is Axes.NONE:
         return torch.Size()
     *batch, rows, cols = (1, 1, *param.shape)
     known = {"rows": rows, "cols": cols, "1": 1}
-    names = above(axes), beside(axes)
+    names = height(axes), width(axes)
     if RANK in names:
         known[RANK] = min(int(rank), rows, cols)
     sizes = [*batch, *(known[name] for name in names)]

@@ -1,4 +1,4 @@
-"""Round numbers to the dtype that a parameter is stored in, as the evaluator does.
+"""Round numbers to the dtype in which a parameter is stored, for the evaluator.
 
 A dtype is given by its machine epsilon, which is a property of the parameter that a rule can read.
 Spacings of floating-point numbers are powers of two, so the arithmetic here is exact in float64.
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 
 class _Format(NamedTuple):
-    cast: str  # the tensor method that rounds to nearest, ties to even
+    cast: str  # name of the tensor method that rounds to the nearest number, ties to even
     tiny: float  # the smallest normal number
-    largest: float
+    largest: float  # the largest finite number
 
 
 _FORMATS = {

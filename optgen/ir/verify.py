@@ -1,8 +1,8 @@
 """Verify the invariants of algorithms and plans that later passes rely on.
 
-Tests do so after every pass, and `passes/plan.py` for a rule that is cut. A printer turns all
-versions of a name into one mutable variable. So a read is correct only if its version is the last
-one written on every path that leads to it.
+Tests call this after every pass, and `passes/plan.py` calls it for a rule that is cut into phases.
+A printer turns all versions of a name into one mutable variable. So a read is correct only if its
+version is the last one written on every path that leads to the read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan", "
 
 
 def verify_algorithm(algorithm: Algorithm) -> None:
-    """Check an algorithm with versions, as `to_ssa` returns it.
+    """Check an algorithm whose names have versions, as `to_ssa` returns it.
 
     Raises:
         VerifyError: an invariant is broken; the message shows the expression.
@@ -89,7 +89,7 @@ _INPUT = frozenset((0,))  # the version of a declared name before the rule
 
 
 def _only(ref: Ref) -> frozenset[int]:
-    """Return the versions that a variable holds after the write of `ref`: this one only."""
+    """Return the versions that a variable holds after the write of `ref`: only that of `ref`."""
     return frozenset((ref.version,))
 
 
@@ -233,14 +233,14 @@ def _check_ops(expr: Expr) -> None:
             if op is None:
                 fail("an unknown op", node)
             if len(node.args) != op.arity:
-                fail(f"`{node.op}` takes {op.arity}", node)
+                fail(f"`{node.op}` takes {op.arity} operands", node)
 
 
 def _check_streams(plan: Plan, sweep: Sweep) -> None:
     """Check that a sweep touches its streams in the usual order, and stores what it assigns.
 
-    One of several sweeps may touch fewer streams, and leave the store to a later sweep. Locals
-    come last.
+    In a plan of several sweeps, a sweep may touch fewer streams, and leave stores to a later sweep.
+    Locals come last.
     """
     algorithm, is_cut = plan.algorithm, plan.is_cut
     names = [s.name for s in sweep.streams if s.role != "local"]

@@ -14,7 +14,7 @@ from optgen.ir.print_ir import expr_text
 
 Versions = dict[str, frozenset[int]]
 """Versions that a variable holds. After a copy to the next version, it holds both."""
-Assumed = Mapping[Expr, bool]
+Path = Mapping[Expr, bool]
 """A path: the conditions known on it, and whether each of them holds."""
 
 
@@ -28,12 +28,12 @@ class StaleReadError(VerifyError):
 
 @dataclass(frozen=True)
 class _Past:
-    """The programs that ran before a statement; `rerun` runs them again on a narrower path.
+    """The programs that ran before a statement.
 
-    `conditions` are those of all their branches.
+    `rerun` runs them again with more known conditions. `conditions` are those of their branches.
     """
 
-    rerun: Callable[[Assumed], Versions]
+    rerun: Callable[[Path], Versions]
     conditions: frozenset[Expr]
 
 
@@ -49,15 +49,15 @@ class Paths:
     kinds: Mapping[Ref, Kind]
     written: set[Ref]
     copies: bool = False
-    found: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
-    """Versions found so far, by position in a program and path."""
+    cache: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
+    """Cached versions, by position in a program and path."""
 
     def run(
         self,
         program: Program,
         before: Versions,
-        assumed: Assumed | None = None,
-        done: list[tuple[Assign, Assumed]] | None = None,
+        assumed: Path | None = None,
+        done: list[tuple[Assign, Path]] | None = None,
         past: _Past | None = None,
         stop: int | None = None,
     ) -> Versions:
@@ -67,7 +67,7 @@ class Paths:
             program: the statements.
             before: the versions before the program.
             assumed: the conditions known on this path.
-            done: the assignments so far with their paths; extended here.
+            done: the assignments so far with their paths; this call appends to it.
             past: the programs that ran before.
             stop: the number of statements to run; None for all.
         """
@@ -95,11 +95,11 @@ class Paths:
     def _past_of(self, program: Program, index: int, past: _Past) -> _Past:
         """Return the past of the statement at an index of a program, given the program's past."""
 
-        def rerun(path: Assumed) -> Versions:
+        def rerun(path: Path) -> Versions:
             key = (id(program), index, frozenset(path.items()))
-            if key not in self.found:
-                self.found[key] = self.run(program, past.rerun(path), path, past=past, stop=index)
-            return self.found[key]
+            if key not in self.cache:
+                self.cache[key] = self.run(program, past.rerun(path), path, past=past, stop=index)
+            return self.cache[key]
 
         return _Past(rerun, past.conditions | set(_conditions(program[:index])))
 
@@ -107,8 +107,8 @@ class Paths:
         self,
         stmt: If,
         before: Versions,
-        path: Assumed,
-        done: list[tuple[Assign, Assumed]],
+        path: Path,
+        done: list[tuple[Assign, Path]],
         starts: Mapping[bool, Versions],
         past: _Past,
     ) -> Versions:
@@ -119,7 +119,7 @@ class Paths:
         taken = path.get(stmt.condition)
         if taken is not None:  # an outer branch on the same condition: the other arm is dead
             live, dead = (stmt.then, stmt.orelse) if taken else (stmt.orelse, stmt.then)
-            return _on_taken(before, self.run(live, before, path, done, past), dead)
+            return _after_taken_arm(before, self.run(live, before, path, done, past), dead)
         then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done, past)
         orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done, past)
         return self._joined(before, then, orelse)
@@ -142,7 +142,7 @@ class Paths:
                 after[name] = frozenset()
         return after
 
-    def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
+    def read(self, expr: Expr, now: Versions, path: Path) -> None:
         """Check that each name an expression reads has that version here, except in properties."""
         match expr:
             case Ref():
@@ -153,8 +153,8 @@ class Paths:
                 for child in children(expr):
                     self.read(child, now, path)
 
-    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
-        """Check one name."""
+    def read_ref(self, ref: Ref, now: Versions, path: Path) -> None:
+        """Check that a name is defined and has the version that is read."""
         if ref not in self.kinds:
             fail("a name without a kind", ref)
         if ref.name not in now:
@@ -176,19 +176,19 @@ class SweepPaths(Paths):
     scalars: Program = ()
     inputs: Versions = field(default_factory=dict)
 
-    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
+    def read_ref(self, ref: Ref, now: Versions, path: Path) -> None:
         """Check one name. A scalar must have the version that the scalar program leaves."""
         if ref in self.kinds and self.kinds[ref].is_scalar:
             self.scalar_paths.read_ref(ref, self._scalars_on(path), path)
         else:
             super().read_ref(ref, now, path)
 
-    def _scalars_on(self, path: Assumed) -> Versions:
+    def _scalars_on(self, path: Path) -> Versions:
         """Return the versions after the scalar program on a path."""
         key = ("scalars", frozenset(path.items()))
-        if key not in self.found:
-            self.found[key] = self.scalar_paths.run(self.scalars, self.inputs, path)
-        return self.found[key]
+        if key not in self.cache:
+            self.cache[key] = self.scalar_paths.run(self.scalars, self.inputs, path)
+        return self.cache[key]
 
 
 def _conditions(program: Program) -> Iterator[Expr]:
@@ -209,17 +209,17 @@ def _positive(stmt: If) -> If:
 
 def _held_after(stmt: Assign, now: Versions) -> frozenset[int]:
     """Return the versions that the target's variable holds after an assignment."""
-    made = frozenset((stmt.target.version,))
+    written = frozenset((stmt.target.version,))
     source = copied(stmt) if is_self_copy(stmt) else None
     held = now.get(stmt.target.name, frozenset())
-    return held | made if source is not None and source.version in held else made
+    return held | written if source is not None and source.version in held else written
 
 
-def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
+def _after_taken_arm(before: Versions, taken: Versions, dead: Program) -> Versions:
     """Return the versions after a branch of which one arm is dead on this path.
 
-    A variable that the taken arm leaves alone also holds the last version of the dead arm:
-    statements after the branch read it by that version.
+    Statements after the branch read a variable by the version of the arm that assigns it. So a
+    variable that only the dead arm assigns also holds the last version of that arm.
     """
     joined = {a.target.name: frozenset((a.target.version,)) for a in assigns(dead)}
     return {
@@ -228,7 +228,7 @@ def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
     }
 
 
-def _exclude_each_other(path: Assumed, other: Assumed) -> bool:
+def _exclude_each_other(path: Path, other: Path) -> bool:
     """Tell whether no run can take both paths."""
     return any(other.get(condition) is (not holds) for condition, holds in path.items())
 

@@ -12,16 +12,16 @@ from typing import TypeGuard
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, Ref, expressions, walk
-from optgen.ir.ops import FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
+from optgen.ir.ops import DRAWS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
-_OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", "gaussian", *WIDE_OPS}
-"""The ops whose result for one matrix depends on the other matrices of the parameter."""
+_OF_ALL_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", *DRAWS, *WIDE_OPS}
+"""The ops whose result for one matrix depends on the whole parameter, or on the matrix's place."""
 
 
 def why_not_in_triton(algorithm: Algorithm) -> str:
     """Say in a few words why a rule is not lowered to Triton; "" if it is."""
-    if whole := why_uncut(algorithm):
-        return whole
+    if reason := why_uncut(algorithm):
+        return reason
     known = {h.name for h in algorithm.hypers if h.type in ("flag", "number")}
     known -= {h.name for h in algorithm.hypers if h.tensor != "never"}
     if not all(_is_known(condition, known) for condition in _around_wide(algorithm.rule)):
@@ -39,15 +39,15 @@ def _around_wide(program: Program, around: tuple[Expr, ...] = ()) -> Iterator[Ex
 
 
 def _is_known(condition: Expr, hypers: Collection[str]) -> bool:
-    """Tell whether the host knows a condition from these hyperparameters of the group."""
+    """Tell whether a condition reads only these hyperparameters, which the host knows."""
     return all(not isinstance(e, Ref) or e.name in hypers for e in walk(condition))
 
 
 def why_uncut(algorithm: Algorithm) -> str:
     """Say in a few words why a rule works on whole tensors; "" if it is cut into sweeps."""
     for state in algorithm.matrix_states():
-        square = state.shape[0] == state.shape[1]
-        return f"the state {state.key} is a {'square' if square else 'thin'} matrix"
+        is_square = state.shape[0] == state.shape[1]
+        return f"the state {state.key} is a {'square' if is_square else 'thin'} matrix"
     for op in _ops(expressions(algorithm.rule)):
         if op in LINEAR_ALGEBRA:
             return f"the rule has `{op}`, which takes whole matrices"
@@ -61,7 +61,7 @@ def why_uncut(algorithm: Algorithm) -> str:
     if algorithm.is_wide:
         for op in _ops(expressions(algorithm.rule)):
             if op in MATRIX_OPS:
-                return f"the rule has `{op}` beside numbers of several parameters"
+                return f"the rule has `{op}`, and reduces over several parameters"
     return ""
 
 
@@ -88,7 +88,10 @@ def _in_branches(program: Program) -> Iterator[Expr]:
 
 
 def _arms(program: Program, within: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the matrix ops, each after the arms of branches on shape predicates that it is in."""
+    """Yield pairs: the arms of the branches around a matrix op as a text, and the op.
+
+    The text is "" for an op outside of branches.
+    """
     for position, stmt in enumerate(program):
         if isinstance(stmt, If):
             for arm, inside in enumerate((stmt.then, stmt.orelse)):
@@ -98,7 +101,7 @@ def _arms(program: Program, within: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_decided(condition: Expr) -> bool:
-    """Tell whether a condition is made of shape predicates only: it is known before a step."""
+    """Tell whether a condition consists of shape predicates, which are known before a step."""
     match condition:
         case Call(op, _) if op in FACTS:
             return True

@@ -25,23 +25,26 @@ _WORDS = {
     "is_none": "no",
     "neg": "minus",
 }
-_LONGEST = 32  # characters of a name
+_MAX_LENGTH = 32  # characters of a name
 
 
 def candidate_names(*conditions: Expr) -> Iterator[str]:
-    """Yield candidate names: each condition in words if short enough, then condition1, 2, ..."""
+    """Yield candidate names: each condition in words if short, then condition1, condition2, …"""
     for name in map(_in_words, conditions):
-        if len(name) <= _LONGEST and name.isidentifier():
+        if len(name) <= _MAX_LENGTH and name.isidentifier():
             yield name
     yield from (f"condition{n}" for n in count(1))
 
 
 def _in_words(expr: Expr) -> str:
+    """Return a condition in words, joined by underscores: `has_growth_rate`."""
     match expr:
         case Const(value):
             return str(value).replace("-", "minus_").replace(".", "_")
         case Ref(name):
             return name
+        case Call("not", (Call("is_none", (a,)),)):
+            return f"has_{_in_words(a)}"
         case Call(word, (a,)):
             return f"{_WORDS.get(word, word)}_{_in_words(a)}"
         case Call(word, args):

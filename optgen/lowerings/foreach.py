@@ -39,14 +39,14 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.merge_square_roots import merge_square_roots
-from optgen.passes.name_random import name_random
+from optgen.passes.name_random import draw_first, name_random
 from optgen.passes.plan import plans
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
-ALIVE = 4
-"""The number of lists of temporaries that optgen.runtime.eager.slices expects by default."""
+_DEFAULT_ALIVE = 4
+"""Default of `alive` in optgen.runtime.eager.slices: how many lists of temporaries may exist."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,
@@ -72,32 +72,33 @@ def lower(algorithm: Algorithm) -> Context:
 def _whole(algorithm: Algorithm) -> Iterator[Function]:
     """Yield the functions of a rule on whole matrices, which has no form for shards."""
     for plan in plans(algorithm):
-        ready = use_ieee_operators(inline_scalars(hoist_scalars(plan)))
-        yield bucket_function(truths_to_bool(ready), lambda p: whole_body(p, WHOLE_LISTS))
+        ready = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
+        yield bucket_function(draw_first(ready), lambda p: whole_body(p, WHOLE_LISTS))
 
 
 def _sharded(plan: Plan) -> Iterator[Function]:
     """Yield the `update` for sharded parameters, if it differs from the one for whole parameters.
 
     A rule with phases gets a generator: it yields the reductions that the ranks complete together.
-    An elementwise rule gets a function if it reads sizes, which must be those of the whole.
+    An elementwise rule gets a function if it reads sizes or draws random numbers, because both
+    depend on the whole parameter.
     """
     arguments, plan = keywords(plan), name_fresh(plan)
     body = phases(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
-        about, returns = "yields the reductions that all ranks must complete.", "Update"
+        about, returns = "Yield the reductions that all ranks complete together.", "Update"
         if plan.algorithm.is_wide:
-            about = "yields the reductions over ranks and parameters."
+            about = "Yield the reductions over ranks and parameters."
     elif plan.algorithm.draws:
-        about, returns = "draws the random numbers of the whole parameters.", "None"
+        about, returns = "Draw the random numbers of whole parameters.", "None"
     elif any(SHARDED.param in line for line in scalars):
-        about, returns = "reads the sizes of the whole parameters.", "None"
+        about, returns = "The sizes are those of whole parameters.", "None"
     else:
         return
     yield Function(
         function_name("update_sharded", plan.facts),
-        f"Update one bucket of shards in place; {about}",
+        f"Update the shards of one bucket. {about}",
         list_names(plan.algorithm),
         (*arguments, "collectives: Collectives"),
         parted([*body.opening, *scalars], body.lines),
@@ -105,8 +106,11 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     )
 
 
-def _loop(plan: Plan, drawn_for: str = "") -> Body:
-    """Return the sweep over lists. `drawn_for` are further arguments of calls that draw."""
+def _loop(plan: Plan, draw_arguments: str = "") -> Body:
+    """Return the sweep over lists. `draw_arguments` is added to the arguments of calls that draw.
+
+    It begins with a comma.
+    """
     if plan.is_cut:
         return phases(plan, TENSOR_LISTS)
     plan, drawn = name_random(plan)
@@ -114,13 +118,14 @@ def _loop(plan: Plan, drawn_for: str = "") -> Body:
     names = [plural(name) for name in (*(s.name for s in sweep.streams), *drawn)]
     lists = ", ".join(names)
     program = select_instructions(plan, sweep)
-    alive = len(set(new_tensors(program))) + 1  # a new value exists beside the old
-    room = f", alive={alive}" if alive > ALIVE else ""
+    # A temporary that is overwritten exists twice for a moment, hence + 1.
+    alive = len(set(new_tensors(program))) + 1
+    alive_argument = f", alive={alive}" if alive > _DEFAULT_ALIVE else ""
     lines = [f"{unpacked(names)} = chunk", *foreach_lines(program)]
-    rows = widened(plan, f"chunks({lists}{room})", (s.stored for s in sweep.streams))
+    rows = widened(plan, f"chunks({lists}{alive_argument})", (s.stored for s in sweep.streams))
     header = f"for chunk in {rows}:"
     reads = read_by(drawn).union(numbers_read(program))
-    body = [*draw_for_lists(drawn, drawn_for), *indented(lines, header)]
+    body = [*draw_for_lists(drawn, draw_arguments), *indented(lines, header)]
     return Body(body, reads, undefined_before_draw(plan, drawn))
 
 

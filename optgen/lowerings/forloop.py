@@ -1,14 +1,13 @@
 """Lower to a for-loop: one tensor at a time, in an in-place and a functional form.
 
-The in-place form is the one to read: one operation on one tensor a line. The functional form is
-out of place up to its last copies, so that autograd (`differentiable`) or a graph capture
-(`capturable`) can follow it.
+The in-place form is written for readers: each line is one operation on one tensor. The functional
+form works out of place until its last lines, which copy the results. So autograd (`differentiable`)
+or a graph capture (`capturable`) can follow it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
@@ -45,7 +44,7 @@ from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
 from optgen.lowerings.python.whole_printer import (
     read_lines,
     streams,
-    when,
+    under_existence,
     whole_body,
     whole_statements,
     with_typed_numbers,
@@ -55,7 +54,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
-from optgen.passes.name_random import name_random
+from optgen.passes.name_random import draw_first, name_random
 from optgen.passes.plan import Order, plan
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.specialize_shape import Facts, fact_combinations
@@ -72,7 +71,7 @@ def lower(algorithm: Algorithm) -> Context:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     whole = bool(why_uncut(algorithm))
-    loop = partial(whole_body, form=WHOLE_TENSOR) if whole else _loop
+    loop = _whole_loop if whole else _loop
     functions = []
     for facts in fact_combinations(algorithm):
         functions.append(bucket_function(truths_to_bool(planned(facts, "early")), loop))
@@ -81,13 +80,18 @@ def lower(algorithm: Algorithm) -> Context:
     return python_file(algorithm, functions)
 
 
+def _whole_loop(plan: Plan) -> Body:
+    return whole_body(draw_first(plan), WHOLE_TENSOR)
+
+
 def _loop(plan: Plan) -> Body:
+    """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phases(plan, ONE_TENSOR)
     plan, drawn = name_random(plan)
     (sweep,) = plan.sweeps
-    every = [*(s.name for s in sweep.streams), *drawn]
-    names, lists = unpacked(every), ", ".join(map(plural, every))
+    all_names = [*(s.name for s in sweep.streams), *drawn]
+    names, lists = unpacked(all_names), ", ".join(map(plural, all_names))
     program = select_instructions(plan, sweep)
     rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
@@ -96,13 +100,14 @@ def _loop(plan: Plan) -> Body:
 
 
 def _functional(plan: Plan, whole: bool) -> Function:
+    """Return the functional form of a plan; `whole` tells whether its rule is on whole matrices."""
     arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
     named, drawn = name_random(plan)
     program = with_typed_numbers(named)
     numbers = names_read(program) | read_by(drawn)
     stored = [stream.name for stream in streams(plan) if stream.stored]  # autograd keeps old values
-    reads = read_lines(plan, program, WHOLE_TENSOR, stored) if whole else _reads(plan)
-    opening = [*reads, *undefined_before_draw(plan, drawn)]
+    read = read_lines(plan, program, WHOLE_TENSOR, stored) if whole else _read_lines(plan)
+    opening = [*read, *undefined_before_draw(plan, drawn)]
     opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]
     body = (
         whole_statements(plan, program, WHOLE_TENSOR)
@@ -113,7 +118,7 @@ def _functional(plan: Plan, whole: bool) -> Function:
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),
-        "Update out of place, except for the last copies; autograd or a graph capture can follow.",
+        "Compute out of place, for autograd and graph captures. Copy the results at the end.",
         lists,
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),
@@ -125,11 +130,11 @@ def _line(stmt: Assign) -> str:
     match stmt.value:
         case Call(word, _) as call if word in MATRIX_OPS:
             return f"{stmt.target.name} = {matrix_call(call)}"
-    asks = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
-    return f"{stmt.target.name} = {asks}{_PRINTER.text(stmt.value)}"
+    request = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
+    return f"{stmt.target.name} = {request}{_PRINTER.text(stmt.value)}"
 
 
-def _reads(plan: Plan) -> Iterator[str]:
+def _read_lines(plan: Plan) -> Iterator[str]:
     """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in streams(plan):
         value = f"{plural(stream.name)}[index]"
@@ -137,7 +142,7 @@ def _reads(plan: Plan) -> Iterator[str]:
             value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
         elif stream.stored:
             value += ".clone()"
-        yield from when(stream, f"{stream.name} = {value}")
+        yield from under_existence(stream, f"{stream.name} = {value}")
 
 
 FORLOOP = Lowering("forloop", "forloop.py", "forloop.py.jinja", lower)

@@ -41,5 +41,5 @@ FUNCTION = Lowering(
     filename="__init__.py",
     template="function.py.jinja",
     lower=function_context,
-    of="function",
+    content="function",
 )

@@ -17,21 +17,21 @@ PlanPass = Callable[[Plan], Plan]
 class Lowering:
     """Lowering that writes one generated file.
 
-    `lower` turns an algorithm into the variables of `template`. `of` says what the file contains:
-    code for a "rule", or the "optimizer" class or "function" that runs the rule. A derived
-    algorithm (`base=`) shares its base's rule, so only its class file is written. `refusal` says in
-    a few words why this lowering cannot take a rule; "" if it can.
+    `lower` turns an algorithm into the variables of `template`. `content` says what the file
+    contains: code for a "rule", or the "optimizer" class or "function" that runs the rule. A
+    derived algorithm (`base=`) shares its base's rule, so only its class file is written. `refusal`
+    says in a few words why this lowering cannot take a rule; "" if it can.
     """
 
     name: str
     filename: str
     template: str
     lower: Callable[[Algorithm], Context]
-    of: Literal["rule", "optimizer", "function"] = "rule"
+    content: Literal["rule", "optimizer", "function"] = "rule"
     refusal: Callable[[Algorithm], str] = lambda algorithm: ""
 
     def applies(self, algorithm: Algorithm) -> bool:
         """Tell whether this lowering writes a file for an algorithm."""
-        if self.of == "rule":
+        if self.content == "rule":
             return algorithm.base is None and not self.refusal(algorithm)
-        return algorithm.is_function is (self.of == "function")
+        return algorithm.is_function is (self.content == "function")

@@ -13,10 +13,10 @@ from optgen.passes.outline_sweeps import outline_sweeps
 
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/outlined.py.jinja: the functions of each plan."""
-    made = python_file(algorithm, list(_functions(algorithm)))
+    context = python_file(algorithm, list(_functions(algorithm)))
     sweeps = [function.name for function in outline_sweeps(algorithm).functions]
-    imports = {**made["imports"], "eager.sweep_functions": ["sweep_function"]}
-    return {**made, "imports": imports, "sweeps": sweeps}
+    imports = {**context["imports"], "eager.sweep_functions": ["sweep_function"]}
+    return {**context, "imports": imports, "sweeps": sweeps}
 
 
 def _functions(algorithm: Algorithm) -> Iterator[Function]:

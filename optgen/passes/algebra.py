@@ -63,7 +63,7 @@ def _differs_somewhere(expr: sympy.Expr) -> bool:
 
     False proves nothing: the point may be a pole, or the expression may be 0 there only.
     """
-    names = sorted(expr.free_symbols, key=str)
-    point = {name: (0.618 * number) % 1 for number, name in enumerate(names, 1)}
-    found = expr.evalf(subs=point)
-    return bool(found.is_number and found.is_finite and abs(found) > 1e-3)
+    symbols = sorted(expr.free_symbols, key=str)
+    point = {symbol: (0.618 * number) % 1 for number, symbol in enumerate(symbols, 1)}
+    value = expr.evalf(subs=point)
+    return bool(value.is_number and value.is_finite and abs(value) > 1e-3)

@@ -15,7 +15,7 @@ from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalar_arithmetic import ONE, multiply, negate, unsigned
 
-_AS_A_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)
+_NUMBER_AS_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)  # `is_tensor` needs axes
 
 
 def coefficients_to_factors(plan: Plan) -> Plan:
@@ -34,25 +34,25 @@ def coefficients_to_factors(plan: Plan) -> Plan:
 
     def move_in_term(term: Term) -> Term:
         minus, bare = unsigned(term.coefficient)
-        parts = list(_multiplied(bare))
-        numbers = [part for part in parts if part in reduced]  # the parts that become factors
-        if not numbers:
+        operands = list(_product_operands(bare))
+        new_factors = [operand for operand in operands if operand in reduced]
+        if not new_factors:
             return term
         rest: Expr = ONE
-        for part in parts:
-            rest = rest if part in reduced else multiply(rest, part)
+        for operand in operands:
+            rest = rest if operand in reduced else multiply(rest, operand)
         coefficient = negate(rest) if minus else rest
-        return Term(coefficient, (*term.factors, *numbers), term.divisors)
+        return Term(coefficient, (*term.factors, *new_factors), term.divisors)
 
-    kinds = {**plan.kinds, **dict.fromkeys(reduced, _AS_A_TENSOR)}
+    kinds = {**plan.kinds, **dict.fromkeys(reduced, _NUMBER_AS_TENSOR)}
     return replace(plan.map_sweeps(lambda body: map_values(body, move)), kinds=kinds)
 
 
-def _multiplied(expr: Expr) -> Iterator[Expr]:
+def _product_operands(expr: Expr) -> Iterator[Expr]:
     """Yield the operands of a product, including those of products inside it."""
     match expr:
         case Call("*", (a, b)):
-            yield from _multiplied(a)
-            yield from _multiplied(b)
+            yield from _product_operands(a)
+            yield from _product_operands(b)
         case _:
             yield expr

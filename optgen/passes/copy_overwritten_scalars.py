@@ -13,7 +13,7 @@ from itertools import chain, count
 from optgen.ir.binding_times import Kind
 from optgen.ir.nodes import Assign, Program, Ref, Stmt, assigns, expressions, map_expressions
 from optgen.ir.plan import reads
-from optgen.passes.rewrite import read_instead
+from optgen.passes.rewrite import replace_reads
 
 
 def copy_overwritten_scalars(
@@ -29,16 +29,16 @@ def copy_overwritten_scalars(
         kinds[copies[ref]] = kinds[ref]
     if not copies:
         return scalars, programs
-    inputs = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
-    copied = tuple(_with_copies(scalars, copies))
-    renamed = (map_expressions(p, lambda expr: read_instead(expr, copies)) for p in programs)
-    return (*inputs, *copied), tuple(renamed)
+    input_copies = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
+    with_copies = tuple(_with_copies(scalars, copies))
+    renamed = (map_expressions(p, lambda expr: replace_reads(expr, copies)) for p in programs)
+    return (*input_copies, *with_copies), tuple(renamed)
 
 
 def _overwritten(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> Iterator[Ref]:
-    """Yield scalars that a phase reads and another statement overwrites, in reading order."""
+    """Yield the scalars that a phase reads and a later statement overwrites, in reading order."""
     writes = [a.target for a in assigns(scalars) if not _only_copies(a)]
     writes += [a.target for p in programs for a in assigns(p) if not kinds[a.target].is_tensor]
     last = {ref: position for position, ref in enumerate(writes)}
@@ -63,13 +63,14 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
             continue
         yield replace(
             stmt,
-            condition=read_instead(stmt.condition, copies),
+            condition=replace_reads(stmt.condition, copies),
             then=tuple(_with_copies(stmt.then, copies)),
             orelse=tuple(_with_copies(stmt.orelse, copies)),
         )
 
 
 def _unused(name: str, kinds: dict[Ref, Kind]) -> str:
-    taken = {ref.name for ref in kinds}
+    """Return the name, with a number if it is in use."""
+    used = {ref.name for ref in kinds}
     numbered = (f"{name}{number}" for number in count(2))
-    return next(each for each in chain([name], numbered) if each not in taken)
+    return next(each for each in chain([name], numbered) if each not in used)

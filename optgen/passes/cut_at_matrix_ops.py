@@ -21,8 +21,9 @@ from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[RulePhases, bool]:
     """Return the phases of an SSA rule with named reductions, and whether they store states early.
 
-    If states are stored late, a later sweep recomputes them, and for that it may need a number that
-    the matrix op needed too. In that case the rule is cut again with states stored early.
+    `early` asks for early stores; `cut_phases` defines early and late. If states are stored late, a
+    later sweep recomputes them, and for that it may need a number that the matrix op needed too. In
+    that case the rule is cut again with early stores.
 
     Raises:
         RuleError: The same number, row or column is needed before a matrix op and after it.
@@ -63,7 +64,7 @@ class _Dependencies:
             for stmt in assigns(algorithm.rule)
             if needs_sweep(stmt.value, kinds) and self._is_small(stmt.target)
         }
-        self.makers = {a.target: a for a in reversed(tuple(assigns(algorithm.rule)))}
+        self.definitions = {a.target: a for a in reversed(tuple(assigns(algorithm.rule)))}
 
     def _add_reads(self, program: Program, conditions: tuple[Expr, ...]) -> None:
         for stmt in program:
@@ -76,17 +77,17 @@ class _Dependencies:
 
     def floors(self, phases: RulePhases, depths: Depths) -> Mapping[Ref, int]:
         """Return the least depth of each value that must be computed later, after a matrix op."""
-        found: dict[Ref, int] = {}
+        floors: dict[Ref, int] = {}
         for depth, calls in enumerate(phases.calls):
             for call in calls:
                 for ref in self._crossing(phases, depths, depth):
                     for root, least in self._delayed(ref, depth).items():
-                        self._check(root, call)
-                        found[root] = max(least, found.get(root, 0))
-        return found
+                        self._check_is_no_operand(root, call)
+                        floors[root] = max(least, floors.get(root, 0))
+        return floors
 
     def _crossing(self, phases: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
-        """Yield small values that are made before a matrix op of this depth and read after it."""
+        """Yield small values computed before the matrix ops of this depth and read after them."""
         programs = (*phases.sweeps[depth:], *phases.finishes[depth:])
         read = dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e))
         for ref in read:
@@ -95,18 +96,21 @@ class _Dependencies:
                 yield ref
 
     def _delayed(self, ref: Ref, depth: int) -> dict[Ref, int]:
-        """Return the new least depth of the reductions that a small value needs, else of itself."""
+        """Return the new least depth of each reduction that a small value needs.
+
+        If it needs no reduction, return the least depth of the small value itself.
+        """
         roots = [r for r in self._upstream(ref, small=True) if r in self.reductions]
         return dict.fromkeys(roots, depth + 1) if roots else {ref: depth}
 
-    def _check(self, root: Ref, call: Assign) -> None:
+    def _check_is_no_operand(self, root: Ref, call: Assign) -> None:
         """Raise RuleError if the matrix op needs the value that is to be computed after it."""
         if root not in self._upstream(call.target):
             return
         assert isinstance(call.value, Call)
         word = call.value.op
         raise RuleError(
-            self.makers[root].place,
+            self.definitions[root].place,
             f"the value computed here is read both before and after `{word}`",
             f"numbers, rows and columns are not kept across `{word}`: recompute the value after it",
         )
@@ -116,15 +120,16 @@ class _Dependencies:
 
         With `small`, follow small values only, and stop at reductions.
         """
-        found: set[Ref] = set()
+        upstream: set[Ref] = set()
         waiting = [ref]
         while waiting:
             current = waiting.pop()
-            if current not in found and not (small and not self._is_small(current)):
-                found.add(current)
-                if not (small and current in self.reductions):
-                    waiting += self.read.get(current, ())
-        return found
+            if current in upstream or (small and not self._is_small(current)):
+                continue
+            upstream.add(current)
+            if not (small and current in self.reductions):
+                waiting += self.read.get(current, ())
+        return upstream
 
     def _is_small(self, ref: Ref) -> bool:
         kind = self.kinds[ref]

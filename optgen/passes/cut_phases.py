@@ -55,24 +55,24 @@ def as_one_phase(algorithm: Algorithm) -> RulePhases:
 class _Cutter:
     """Cutter of an SSA rule with named reductions.
 
-    `made` has the statements that assign each version, and `final` the last version of the
-    parameter and of each tensor state.
+    `definitions` has the statements that assign each version of a name. `final` has the last
+    version of the parameter and of each tensor state.
     """
 
     algorithm: Algorithm
     kinds: Kinds
     depths: Depths
-    made: dict[Ref, list[Assign]] = field(default_factory=dict)
+    definitions: dict[Ref, list[Assign]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rule = self.algorithm.rule
         for stmt in assigns(self.rule):
-            self.made.setdefault(stmt.target, []).append(stmt)
+            self.definitions.setdefault(stmt.target, []).append(stmt)
         self.sweep_count = 1 + max(self.depths[stmt.target] for stmt in assigns(self.rule))
         self.all_sweeps = range(self.sweep_count)
         self.final = {
             ref.name: ref
-            for ref in sorted(self.made, key=lambda ref: ref.version)
+            for ref in sorted(self.definitions, key=lambda ref: ref.version)
             if ref.name in self._stored_names()
         }
 
@@ -80,26 +80,28 @@ class _Cutter:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
     def cut(self, early: bool) -> RulePhases:
+        """Return the phases; `early` stores each state as early as possible."""
         stored = self._stored_early() if early else self._stored_late({})
-        known = [self._stored_before(stored, sweep) for sweep in self.all_sweeps]
+        in_memory = [self._in_memory(stored, sweep) for sweep in self.all_sweeps]
         needed = [
-            self._needed(self._roots(sweep, stored), known[sweep]) for sweep in self.all_sweeps
+            self._needed(self._roots(sweep, stored), in_memory[sweep]) for sweep in self.all_sweeps
         ]
+        computed = [needed[sweep] - in_memory[sweep] for sweep in self.all_sweeps]
         return RulePhases(
-            tuple(self._sweep(sweep, needed[sweep] - known[sweep]) for sweep in self.all_sweeps),
-            tuple(self._finish(depth) for depth in self.all_sweeps),
+            tuple(self._sweep(sweep, computed[sweep]) for sweep in self.all_sweeps),
+            tuple(self._finish(sweep) for sweep in self.all_sweeps),
             tuple(tuple(self._calls(sweep)) for sweep in self.all_sweeps),
-            tuple(frozenset(n for n, at in stored.items() if at == t) for t in self.all_sweeps),
+            tuple(frozenset(n for n, at in stored.items() if at == s) for s in self.all_sweeps),
             tuple(self._call_inputs(sweep) for sweep in self.all_sweeps),
         )
 
-    def _sweep(self, sweep: int, needed: set[Ref]) -> Program:
-        """Return the statements of one sweep: its tensors, and the reductions it can make."""
+    def _sweep(self, sweep: int, computed: set[Ref]) -> Program:
+        """Return the statements of one sweep: the tensors it computes, and its reductions."""
 
         def belongs(stmt: Assign) -> bool:
             if self._needs_sweep(stmt):
                 return self._is_reduction(stmt) and self.depths[stmt.target] == sweep + 1
-            return stmt.target in needed and self._is_tensor(stmt.target)
+            return stmt.target in computed and self._is_tensor(stmt.target)
 
         return filter_assigns(self.rule, belongs)
 
@@ -132,8 +134,8 @@ class _Cutter:
                 roots |= set(self._tensors_read(stmt))
         return roots
 
-    def _needed(self, roots: Iterable[Ref], known: set[Ref]) -> set[Ref]:
-        """Return the tensors that a sweep computes or reads; it reads `known` ones from memory."""
+    def _needed(self, roots: Iterable[Ref], in_memory: set[Ref]) -> set[Ref]:
+        """Return the tensors that a sweep computes, or reads because they are `in_memory`."""
         needed: set[Ref] = set()
         waiting = list(roots)
         while waiting:
@@ -141,8 +143,8 @@ class _Cutter:
             if ref in needed:
                 continue
             needed.add(ref)
-            if ref not in known:
-                waiting += [r for s in self.made.get(ref, ()) for r in self._tensors_read(s)]
+            if ref not in in_memory:
+                waiting += [r for s in self.definitions.get(ref, ()) for r in self._tensors_read(s)]
         return needed
 
     def _tensors_read(self, stmt: Assign) -> Iterator[Ref]:
@@ -150,7 +152,10 @@ class _Cutter:
         return (ref for ref in reads(stmt.value) if self._is_tensor(ref))
 
     def _stored_late(self, chosen: Mapping[str, int]) -> dict[str, int]:
-        """Return the sweep that stores each name: the last that needs its old value."""
+        """Return the sweep that stores each name: the last that needs its old value.
+
+        The names in `chosen` already have a sweep.
+        """
         stored = dict(chosen)
         for sweep in reversed(self.all_sweeps):
             while names := self._storable(sweep, stored):
@@ -163,13 +168,11 @@ class _Cutter:
         This sweep is the first that knows their new values, or the last that needs their old ones.
         """
         roots = self._roots(sweep, stored)
-        needed = self._needed(
-            roots, self._stored_before(stored, sweep) | self._matrix_results(sweep)
-        )
-        waiting = {n: ref for n, ref in self.final.items() if n not in stored}
+        needed = self._needed(roots, self._in_memory(stored, sweep) | self._matrix_results(sweep))
+        unstored = {n: ref for n, ref in self.final.items() if n not in stored}
         return {
             name
-            for name, ref in waiting.items()
+            for name, ref in unstored.items()
             if self.depths[ref] == sweep or (self.depths[ref] < sweep and Ref(name) in needed)
         }
 
@@ -178,24 +181,24 @@ class _Cutter:
 
         A name whose old value a later sweep needs is stored late.
         """
-        soon = {name: self.depths[ref] for name, ref in self.final.items()}
+        early = {name: self.depths[ref] for name, ref in self.final.items()}
         while True:
-            stored = self._stored_late(soon)
+            stored = self._stored_late(early)
             late = {
                 name
-                for name, at in soon.items()
+                for name, at in early.items()
                 for sweep in range(at + 1, self.sweep_count)
                 if Ref(name)
-                in self._needed(self._roots(sweep, stored), self._stored_before(stored, sweep))
+                in self._needed(self._roots(sweep, stored), self._in_memory(stored, sweep))
             }
             if not late:
                 return stored
-            soon = {name: at for name, at in soon.items() if name not in late}
+            early = {name: at for name, at in early.items() if name not in late}
 
-    def _stored_before(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
-        """Return what a sweep finds in memory: stored new values, and results of matrix ops."""
-        found = {self.final[name] for name, at in stored.items() if at < sweep}
-        return found | self._matrix_results(sweep)
+    def _in_memory(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
+        """Return what a sweep can read: new values stored before it, and results of matrix ops."""
+        new_values = {self.final[name] for name, at in stored.items() if at < sweep}
+        return new_values | self._matrix_results(sweep)
 
     def _matrix_results(self, sweep: int) -> set[Ref]:
         return {s.target for depth in range(sweep + 1) for s in self._calls(depth)}

@@ -10,23 +10,23 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
     """Return the definition of every scalar that has exactly one.
 
     Several branches may repeat the same definition. A name that only one side of a branch assigns
-    has two definitions if it had a value before, which the other side keeps.
+    has two definitions if it had a value before the branch, because the other side keeps that one.
     """
-    found: dict[Ref, Expr] = {}
-    several: set[Ref] = set()
+    values: dict[Ref, Expr] = {}
+    ambiguous: set[Ref] = set()
     for stmt in assigns(plan.scalars):
-        if found.get(stmt.target, stmt.value) != stmt.value:
-            several.add(stmt.target)
-        found[stmt.target] = stmt.value
+        if values.get(stmt.target, stmt.value) != stmt.value:
+            ambiguous.add(stmt.target)
+        values[stmt.target] = stmt.value
     always = on_every_path(plan.scalars, lambda target: target)
     states = {state.symbol for state in plan.algorithm.scalar_states()}
-    names = [ref.name for ref in found]
-    several |= {
+    names = [ref.name for ref in values]
+    ambiguous |= {
         ref
-        for ref in found.keys() - always
+        for ref in values.keys() - always
         if ref.name in states or names.count(ref.name) > 1  # the name had a value before
     }
-    return {ref: value for ref, value in found.items() if ref not in several}
+    return {ref: value for ref, value in values.items() if ref not in ambiguous}
 
 
 def expand_definitions(expr: Expr, known: dict[Ref, Expr]) -> Expr:

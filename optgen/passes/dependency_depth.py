@@ -2,7 +2,8 @@
 
 The result of a reduction of tensors, or of a matrix op, is one deeper than its operand. Any other
 value is as deep as its deepest operand. A reduction over several parameters is at least as deep as
-each such reduction before it: all parameters ask for them in one order, whatever their plans are.
+each such reduction before it, because all parameters must reach these reductions in one order, even
+if their plans differ.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
 
 
 def _add_kinds(program: Program, kinds: dict[Ref, Kind], stored: Mapping[str, Kind]) -> None:
+    """Join the kind of each assigned value into the kind of its name."""
     for stmt in program:
         if not isinstance(stmt, Assign):
             _add_kinds(stmt.then, kinds, stored)
@@ -84,8 +86,8 @@ class _DepthFinder:
 
     `last_wide` is the depth of the last reduction over several parameters so far. `last_read`
     holds, for each state that a finish stores, the greatest depth at which it has been read so far.
-    The new value gets at least that depth. So even a reader that waits for a matrix op finds the
-    old value.
+    The state's new value gets at least that depth, so that even a reader that waits for a matrix op
+    finds the old value.
     """
 
     kinds: Kinds
@@ -94,26 +96,27 @@ class _DepthFinder:
     last_read: dict[str, int]
     last_wide: int = 0
 
-    def find(self, program: Program, least: int) -> None:
+    def find(self, program: Program, condition_depth: int) -> None:
         """Find the depths of a program.
 
-        The conditions of the branches around it are known at depth `least`.
+        The conditions of the branches around it are known at `condition_depth`.
         """
         for stmt in program:
             if isinstance(stmt, Assign):
-                self._assign(stmt, least)
+                self._assign(stmt, condition_depth)
                 continue
-            inside = max(least, greatest_depth(reads(stmt.condition), self.depths))
+            inside = max(condition_depth, greatest_depth(reads(stmt.condition), self.depths))
             self._note_reads(stmt.condition, inside)
             self.find(stmt.then, inside)
             self.find(stmt.orelse, inside)
 
-    def _assign(self, stmt: Assign, least: int) -> None:
+    def _assign(self, stmt: Assign, condition_depth: int) -> None:
+        """Find the depth of the target of an assignment."""
         operand_depth, name = greatest_depth(reads(stmt.value), self.depths), stmt.target.name
         known = self.depths.get(stmt.target, 0) if stmt.target.version else 0
         depth = operand_depth + 1 if needs_sweep(stmt.value, self.kinds) else operand_depth
         floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
-        self.depths[stmt.target] = max(least, depth, *floors)
+        self.depths[stmt.target] = max(condition_depth, depth, *floors)
         if is_wide(stmt.value):
             self.depths[stmt.target] = max(self.depths[stmt.target], self.last_wide)
             self.last_wide = self.depths[stmt.target]
@@ -136,5 +139,5 @@ def needs_sweep(value: Expr, kinds: Kinds) -> bool:
 
 
 def greatest_depth(read: Iterable[Ref], depths: Depths) -> int:
-    """Return the depth at which all these names are known."""
+    """Return the greatest depth of some names: there all of them are known."""
     return max((depths[ref] for ref in read), default=0)

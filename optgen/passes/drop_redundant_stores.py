@@ -17,7 +17,7 @@ from optgen.passes.split_scalars import Splitter
 
 
 def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
-    """Return an SSA rule without assignments to p or to a state if none of them changes it."""
+    """Return an SSA rule without the assignments to any state, or to p, that never changes."""
     stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     written = {a.target.name for a in assigns(algorithm.rule)}
     unchanged = stored & written - _changed(algorithm, stored)
@@ -31,7 +31,7 @@ def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
 
 
 def _changed(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
-    """Return the names that get another value than their own, which is read or is the last one."""
+    """Return the stored names to which a statement gives a new value that is read or is final."""
     last = {a.target.name: a.target for a in assigns(algorithm.rule) if a.target.name in stored}
     rule = _live(algorithm.rule, last.values())
     programs = Splitter(replace(algorithm, rule=rule), kinds_of(algorithm)).split(rule)
@@ -65,7 +65,7 @@ def _read(*programs: Program) -> set[Ref]:
 
 
 def _copies(program: Program, stored: Collection[str]) -> dict[Ref, Ref]:
-    """Return, for each local variable that is assigned once, as a copy of a name, that name."""
+    """Map each local variable whose only assignment copies another name to that name."""
     times = Counter(a.target for a in assigns(program))
     pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
     return {to: source for to, source in pairs if source and to.name not in stored}

@@ -16,14 +16,14 @@ def encode_choices(plan: Plan) -> Plan:
         known = choices[name]
         return Const(known.index(value) if value in known else -1)
 
-    def numbered(expr: Expr) -> Expr:
+    def with_indices(expr: Expr) -> Expr:
         match expr:
             case Call("is_none", (Ref(name) as ref,)) if name in choices:
                 return Call("==", (ref, index_of(name, None)), expr.place)
             case Call("==" | "!=", (Ref(name) as ref, Const(str() as value))) if name in choices:
                 return replace(expr, args=(ref, index_of(name, value)))
-        return rebuild(expr, numbered)
+        return rebuild(expr, with_indices)
 
     if not choices:
         return plan
-    return plan.map_programs(lambda program: map_expressions(program, numbered))
+    return plan.map_programs(lambda program: map_expressions(program, with_indices))

@@ -1,9 +1,7 @@
-"""Expand means and norms into primitive reductions: sums and largest magnitudes.
+"""Expand means and norms into primitive reductions, and arithmetic on the parameter's sizes.
 
-These are `sum`, `max_abs`, and the same two of every row and of every column.
-
-What remains is arithmetic on the parameter's sizes. A plan does it once per parameter, between two
-sweeps.
+The primitive reductions are `sum`, `max_abs`, and the same two for each row or each column. The
+arithmetic runs once per parameter, between two sweeps.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Kind, declared_kinds, kind_of
-from optgen.ir.matrix_axes import Axes, above, beside
+from optgen.ir.matrix_axes import Axes, height, width
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
 from optgen.ir.rank import RANK, effective_rank
 
@@ -38,29 +36,29 @@ def _expanded_program(algorithm: Algorithm, program: Program, kinds: dict[Ref, K
 
 
 def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:
-    whole = rebuild(expr, lambda child: _expanded(algorithm, child, kinds))
-    if not isinstance(whole, Call) or whole.op not in _EXPANDED:
-        return whole
-    (x,) = whole.args
+    expr = rebuild(expr, lambda child: _expanded(algorithm, child, kinds))
+    if not isinstance(expr, Call) or expr.op not in _EXPANSIONS:
+        return expr
+    (x,) = expr.args
     sizes = _Sizes(kind_of(x, kinds.__getitem__).axes, Ref(algorithm.param))
-    return _EXPANDED[whole.op](x, sizes)
+    return _EXPANSIONS[expr.op](x, sizes)
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Expressions for the sizes of a value."""
+    """Expressions for the numbers of elements of a value with these axes."""
 
     axes: Axes
     param: Ref
 
     def of_row(self) -> Expr:
         """Return the number of elements in a row."""
-        size = beside(self.axes)
+        size = width(self.axes)
         return self._of("cols" if size == "1" else size)
 
     def of_column(self) -> Expr:
         """Return the number of elements in a column."""
-        size = above(self.axes)
+        size = height(self.axes)
         return self._of("rows" if size == "1" else size)
 
     def count(self) -> Expr:
@@ -69,16 +67,16 @@ class _Sizes:
         A parameter holds numel / (rows * cols) matrices. If a size of the value cancels a divisor,
         both are left out.
         """
-        every = self._of("numel")
-        own = sorted(size for size in (above(self.axes), beside(self.axes)) if size != "1")
-        if self.axes is Axes.NONE or own == ["cols", "rows"]:
-            return every
-        first, *others = own or ("1",)
+        numel = self._of("numel")
+        sizes = sorted(size for size in (height(self.axes), width(self.axes)) if size != "1")
+        if self.axes is Axes.NONE or sizes == ["cols", "rows"]:
+            return numel
+        first, *others = sizes or ("1",)
         rows, cols = self._of("rows"), self._of("cols")
         divisor = {"rows": cols, "cols": rows}.get(first)
         if divisor is None:
-            divisor, others = Call("*", (rows, cols)), own
-        count = Call("/", (every, divisor))
+            divisor, others = Call("*", (rows, cols)), sizes
+        count = Call("/", (numel, divisor))
         for size in others:
             count = Call("*", (count, self._of(size)))
         return count
@@ -95,7 +93,7 @@ def _root(x: Expr) -> Expr:
     return Call("sqrt", (x,))
 
 
-_EXPANDED: dict[str, Callable[[Expr, _Sizes], Expr]] = {
+_EXPANSIONS: dict[str, Callable[[Expr, _Sizes], Expr]] = {
     "row_mean": lambda x, sizes: Call("/", (Call("row_sum", (x,)), sizes.of_row())),
     "col_mean": lambda x, sizes: Call("/", (Call("col_sum", (x,)), sizes.of_column())),
     "row_norm": lambda x, sizes: _root(_sum_of_squares(x, "row_sum")),

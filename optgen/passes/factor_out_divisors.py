@@ -21,7 +21,7 @@ def _factored_out(expr: Expr) -> Expr:
         return expr
     by_divisors: dict[tuple[Expr, ...], list[Term]] = {}
     for number, term in enumerate(expr.terms):
-        key = term.divisors or (Const(number),)  # terms without divisors stay apart
+        key = term.divisors or (Const(number),)  # a term without divisors gets a key of its own
         by_divisors.setdefault(key, []).append(term)
     return replace(expr, terms=tuple(map(_over_common_divisors, by_divisors.values())))
 

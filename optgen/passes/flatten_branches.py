@@ -15,7 +15,7 @@ from optgen.ir.nodes import Assign, Call, Expr, If, Program, Stmt
 
 @dataclass(frozen=True)
 class BranchFlattener:
-    """Flattening of programs. `settled` tells whether a condition is known at compile time."""
+    """Flattener of nested branches. `settled` tells if a condition is known at compile time."""
 
     settled: Callable[[Expr], bool]
 
@@ -28,16 +28,16 @@ class BranchFlattener:
             yield stmt
             return
         stmt = replace(stmt, then=self(stmt.then), orelse=self(stmt.orelse))
-        if self.settled(stmt.condition) or not self._branches((*stmt.then, *stmt.orelse)):
+        if self.settled(stmt.condition) or not self._has_branch((*stmt.then, *stmt.orelse)):
             yield stmt
             return
         yield from self._under(stmt, stmt.condition, stmt.then)
         yield from self._under(stmt, Call("not", (stmt.condition,)), stmt.orelse)
 
-    def _branches(self, program: Program) -> bool:
+    def _has_branch(self, program: Program) -> bool:
         """Tell whether a program has an unsettled branch."""
         return any(
-            not self.settled(stmt.condition) or self._branches((*stmt.then, *stmt.orelse))
+            not self.settled(stmt.condition) or self._has_branch((*stmt.then, *stmt.orelse))
             for stmt in program
             if isinstance(stmt, If)
         )

@@ -29,9 +29,10 @@ class _Folder:
         self.kinds = dict(kinds)
         self.stored = stored  # kinds of p and of states: they stay tensors if assigned a number
         self.hypers = hypers  # no statement changes them
-        self.decided: dict[Expr, bool] = {}  # conditions on hyperparameters, in the current arm
+        self.decided: dict[Expr, bool] = {}  # truth of conditions on hyperparameters, in this arm
 
     def program(self, program: Program) -> Program:
+        """Return a program with its expressions folded and its unreachable arms dropped."""
         out: list[Stmt] = []
         for stmt in program:
             if isinstance(stmt, Assign):
@@ -48,13 +49,13 @@ class _Folder:
         return tuple(out)
 
     def condition(self, condition: Expr) -> Expr:
-        """Return a condition folded; true or false if the arms around it have decided it."""
+        """Return a condition folded: to a constant if the branches around it decide it."""
         folded = fold(condition)
         base, holds = _without_not(folded)
         return Const(self.decided[base] is holds) if base in self.decided else folded
 
     def arms(self, stmt: If) -> tuple[Program, Program]:
-        """Return both arms folded, and join the kinds that a name gets in either arm."""
+        """Return both arms folded: `then`, `orelse`. Join the kinds that names get in them."""
         before = dict(self.kinds)
         then = self.arm(stmt.then, stmt.condition, True)
         after_then, self.kinds = self.kinds, before
@@ -63,11 +64,11 @@ class _Folder:
             self.kinds[name] = kind.join(self.kinds.get(name, kind))
         return then, orelse
 
-    def arm(self, program: Program, condition: Expr, taken: bool) -> Program:
-        """Return an arm folded, in which its condition holds if it is `taken`."""
+    def arm(self, program: Program, condition: Expr, is_then: bool) -> Program:
+        """Return an arm folded, under a condition that holds in the `then` arm only."""
         outer, (base, holds) = self.decided, _without_not(condition)
         if {ref.name for ref in refs(base)} <= self.hypers:
-            self.decided = {**outer, base: holds is taken}
+            self.decided = {**outer, base: holds is is_then}
         folded = self.program(program)
         self.decided = outer
         return folded

@@ -24,23 +24,23 @@ def fold(expr: Expr) -> Expr:
         case Call("not", (a,)) if is_truth(a):
             return Const(not a.value, expr.place)
         case Call("and" | "or" as word, (a, b)):
-            for one, other in ((a, b), (b, a)):
-                if is_truth(one):
-                    return one if one.value is (word == "or") else other
+            for side, other in ((a, b), (b, a)):
+                if is_truth(side):
+                    return side if side.value is (word == "or") else other
         case Call("truth", (a,)) if _is_number(a):
             return Const(a.value != 0, expr.place)
         case Call(word, args) if OPS[word].category in _FOLDED and all(map(_is_number, args)):
-            return _computed(expr)
+            return _evaluated(expr)
     return expr
 
 
-def _computed(call: Call) -> Const:
-    """Evaluate an op on constants in float64; integer operands give an integer where exact."""
+def _evaluated(call: Call) -> Const:
+    """Evaluate an op on constants in float64; integer operands give an integer if that is exact."""
     constants = [arg.value for arg in call.args if isinstance(arg, Const)]
     values = [value for value in constants if isinstance(value, int | float)]
     result = evaluate_numbers(call.op, values)
-    whole = all(isinstance(value, int) for value in values) and call.op != "/"
-    if whole and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
+    integral = all(isinstance(value, int) for value in values) and call.op != "/"
+    if integral and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
         result = int(result)
     return Const(result, call.place)
 

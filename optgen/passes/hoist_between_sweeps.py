@@ -30,7 +30,7 @@ from optgen.passes.name_reductions import ends_phase
 from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, unsigned
 
 Arms = tuple[tuple[Expr, bool], ...]
-"""The branches around a statement: for each its condition, and whether the arm is `then`."""
+"""Branches around a statement, outermost first: each condition, and whether the arm is `then`."""
 
 
 def hoist_between_sweeps(plan: Plan) -> Plan:
@@ -46,10 +46,10 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
             continue
         hoister = _Hoister(kinds, known)
         body = hoister.program(phase.body, ())
-        if hoister.made:
+        if hoister.hoisted:
             before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
             assert isinstance(before, Finish)
-            phases.append(Finish((*before.body, *hoister.made)))
+            phases.append(Finish((*before.body, *hoister.hoisted)))
         phases.append(Sweep(_still_touched(phase, body), body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
 
@@ -62,11 +62,14 @@ def _still_touched(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
 
 @dataclass
 class _Hoister:
-    """Hoister of one sweep's small values. A hoisted statement keeps the branches around it."""
+    """Hoister of one sweep's small values. A hoisted statement keeps the branches around it.
+
+    `known` holds the names of the values that are already hoisted.
+    """
 
     kinds: dict[Ref, Kind]
     known: dict[tuple[Expr, Arms], Ref]
-    made: list[Stmt] = field(default_factory=list)  # statements for the `Finish` before
+    hoisted: list[Stmt] = field(default_factory=list)  # statements for the `Finish` before
 
     def program(self, body: Program, arms: Arms) -> Program:
         out: list[Stmt] = []
@@ -80,6 +83,7 @@ class _Hoister:
         return tuple(out)
 
     def _value(self, stmt: Assign, arms: Arms) -> Expr:
+        """Return the value of a statement with a name for each small value in it."""
         target = stmt.target.name
 
         def named(expr: Expr, name: str) -> Expr:
@@ -93,7 +97,7 @@ class _Hoister:
             return self._kind(expr).axes is not Axes.TENSOR
 
         def inner(expr: Expr) -> Expr:
-            if small(expr) and self._is_late(expr):
+            if small(expr) and self._is_device_value(expr):
                 return named(expr, f"{target}_bound")
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, False) for t in expr.terms))
@@ -101,34 +105,35 @@ class _Hoister:
 
         def term(t: Term, outermost: bool) -> Term:
             coefficient = t.coefficient
-            if self._is_late(coefficient):
+            if self._is_device_value(coefficient):
                 is_step = outermost and target == "param"
                 coefficient = named(coefficient, "step_size" if is_step else f"{target}_scale")
-            factors, divisors = self._grouped(t, small, named)
+            factors, divisors = self._with_merged_lines(t, small, named)
             return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
 
         if isinstance(stmt.value, Linear):
             return replace(stmt.value, terms=tuple(term(t, True) for t in stmt.value.terms))
         return rebuild(stmt.value, inner) if ends_phase(stmt.value) else inner(stmt.value)
 
-    def _grouped(
+    def _with_merged_lines(
         self, term: Term, small: Callable[[Expr], bool], named: Callable[[Expr, str], Expr]
     ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
         """Return a term's factors and divisors, with its rows and its columns merged."""
-        parts: dict[str, list[tuple[Expr, bool]]] = {}
-        for expr, multiplies in _parts(term):
+        merged: dict[str, list[tuple[Expr, bool]]] = {}
+        for expr, multiplies in _factors_and_divisors(term):
             if small(expr):
-                parts.setdefault(_NAMES[self._kind(expr).axes], []).append((expr, multiplies))
-        per_matrix = parts.pop("matrix_factor", [])
+                name = _FACTOR_NAMES[self._kind(expr).axes]
+                merged.setdefault(name, []).append((expr, multiplies))
+        per_matrix = merged.pop("matrix_factor", [])
         if per_matrix:  # goes into the row or column factor, if there is one
-            name = next((n for n in ("row_factor", "col_factor") if n in parts), "matrix_factor")
-            parts[name] = [*parts.get(name, []), *per_matrix]
+            name = next((n for n in ("row_factor", "col_factor") if n in merged), "matrix_factor")
+            merged[name] = [*merged.get(name, []), *per_matrix]
         factors = [e for e in term.factors if not small(e)]
-        for name in sorted(parts, reverse=True):
-            factors.append(named(_product(parts[name]), name))
+        for name in sorted(merged, reverse=True):
+            factors.append(named(_product(merged[name]), name))
         return tuple(factors), tuple(e for e in term.divisors if not small(e))
 
-    def _is_late(self, expr: Expr) -> bool:
+    def _is_device_value(self, expr: Expr) -> bool:
         """Tell whether a value depends on a reduction or on a row, column or tensor."""
         return self._kind(expr).stage is Stage.DEVICE
 
@@ -142,11 +147,11 @@ class _Hoister:
         ref = Ref(free_name(wanted, {ref.name for ref in self.kinds}))
         self.kinds[ref] = self._kind(expr)
         self.known[expr, arms] = ref
-        self.made.append(under(arms, Assign(ref, expr, stmt.quote)))
+        self.hoisted.append(inside_arms(arms, Assign(ref, expr, stmt.quote)))
         return ref
 
 
-_NAMES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
+_FACTOR_NAMES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
 
 
 def as_plain_arithmetic(expr: Expr) -> Expr:
@@ -155,14 +160,14 @@ def as_plain_arithmetic(expr: Expr) -> Expr:
         return rebuild(expr, as_plain_arithmetic)
     total: Expr = Const(0)
     for term in expr.terms:
-        parts = ((term.coefficient, True), *_parts(term))
+        parts = ((term.coefficient, True), *_factors_and_divisors(term))
         total = add(
             total, _product((as_plain_arithmetic(e), multiplies) for e, multiplies in parts)
         )
     return total
 
 
-def _parts(term: Term) -> Iterator[tuple[Expr, bool]]:
+def _factors_and_divisors(term: Term) -> Iterator[tuple[Expr, bool]]:
     """Yield each factor and divisor of a term, and whether it multiplies."""
     yield from ((factor, True) for factor in term.factors)
     yield from ((divisor, False) for divisor in term.divisors)
@@ -176,7 +181,7 @@ def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
     return product
 
 
-def under(arms: Arms, stmt: Assign) -> Stmt:
+def inside_arms(arms: Arms, stmt: Assign) -> Stmt:
     """Return a statement inside the branches that lead to it."""
     inside: Stmt = stmt
     for condition, taken in reversed(arms):

@@ -1,8 +1,8 @@
 """Hoist scalar arithmetic out of sweeps into the scalar program, which runs once per parameter.
 
-After this pass a coefficient is a number, a name of the scalar program, or the negation of one. A
-number that a branch of a sweep needs is computed in the same branch of the scalar program, because
-only the side that is taken may be evaluated. Plain sums and products can always be evaluated, so
+After this pass a coefficient is a number, a name of the scalar program, or the negation of such a
+name. A number that a branch of a sweep needs is computed in the same branch of the scalar program,
+because only the arm that runs may be evaluated. Plain sums and products can always be evaluated, so
 they are computed outside of the branch.
 """
 
@@ -70,7 +70,7 @@ class _Scope:
         return _Scope((*self.arms, (condition, taken)), known)
 
     def excludes(self, arms: tuple[tuple[Expr, bool], ...]) -> bool:
-        """Tell whether this block and the other lie in opposite arms of one branch."""
+        """Tell whether this block and a block in `arms` lie in opposite arms of one branch."""
         return any((condition, not taken) in arms for condition, taken in self.arms)
 
 
@@ -85,7 +85,7 @@ class _Hoister:
 
     def __post_init__(self) -> None:
         self.kinds |= self.plan.kinds
-        self.taken = {r.name for r in self.kinds}
+        self.plan_names = {r.name for r in self.kinds}
         # name -> the arms and the expression of each use
         self.uses_of_name: dict[str, list[tuple[tuple[tuple[Expr, bool], ...], Expr]]] = {}
         self.assigned_in_branches = {
@@ -113,23 +113,23 @@ class _Hoister:
         """Hoist from both arms of a sweep's branch, and return the branch.
 
         The statements go into the branch of `scalars` on the same condition, or else into a new
-        one in the scope.
+        branch, which is added to the scope.
         """
         index, twin = _twin(stmt, scalars)
         late: set[Ref] = set()
         if index is not None:
-            # Move the new statements before the branch, so that its arms can read their names,
-            # unless they themselves read what the branch assigns. The arms do not know names
-            # from after the branch (`late`).
+            # Move the new statements before the branch, so that its arms can read their names.
+            # New statements that read what the branch assigns must stay after it. The arms cannot
+            # read the names that are assigned after the branch (`late`).
             early = _with_operands(scope.added, scalars[index + 1 :])
             if not _read(early) & {a.target for a in assigns((twin,))}:
                 scalars[:] = [s for s in scalars if all(s is not e for e in early)]
                 scalars[index:index], scope.added = early, []
                 index += len(early)
             late = {a.target for a in assigns((*scalars[index:], *scope.added))}
-        on, off = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
-        then_scalars, then = self.block(twin.then, stmt.then, on)
-        else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)
+        then_scope, else_scope = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
+        then_scalars, then = self.block(twin.then, stmt.then, then_scope)
+        else_scalars, orelse = self.block(twin.orelse, stmt.orelse, else_scope)
         if then_scalars or else_scalars:
             twin = replace(twin, then=then_scalars, orelse=else_scalars)
             if index is None:
@@ -174,11 +174,10 @@ class _Hoister:
     def _name(self, expr: Expr, hints: tuple[str, ...], scope: _Scope) -> Ref:
         """Name a scalar and its nameable parts, and add their statements in the right place."""
         value = rebuild(expr, lambda e: self._with_named_parts(e, scope))
-        own = scalar_name(value)
+        derived_name = scalar_name(value)
+        candidates = (derived_name,) if derived_name else hints
         always_defined = self._is_always_defined(expr)
-        ref = Ref(
-            self._free((own,) if own else hints, value, _Scope() if always_defined else scope)
-        )
+        ref = Ref(self._free(candidates, value, _Scope() if always_defined else scope))
         self.kinds[ref] = self._kind(expr)
         if always_defined:
             self.outside_branches.append(Assign(ref, value))
@@ -213,7 +212,7 @@ class _Hoister:
         return name
 
     def _is_free(self, name: str, expr: Expr, scope: _Scope) -> bool:
-        if not is_free(name, self.taken):
+        if not is_free(name, self.plan_names):
             return False
         uses = self.uses_of_name.get(name, ())
         return all(other == expr or scope.excludes(arms) for arms, other in uses)
@@ -230,7 +229,10 @@ def _is_atomic_condition(expr: Expr) -> bool:
 
 
 def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
-    """Return the scalar program's branch on the same condition of the spec, or an empty branch."""
+    """Return the index of the scalar program's branch on the same condition, and the branch.
+
+    If there is none, return None and an empty branch.
+    """
     for index, other in enumerate(scalars):
         if isinstance(other, If) and (other.condition, other.place) == (stmt.condition, stmt.place):
             return index, other
@@ -262,12 +264,12 @@ def _read(stmts: list[Stmt]) -> set[Ref]:
 def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
     """Return the added statements, preceded by the later statements that they read."""
     needed = _read(added)
-    found: list[Stmt] = []
+    operands: list[Stmt] = []
     for stmt in reversed(later):
         if isinstance(stmt, Assign) and stmt.target in needed:
-            found.insert(0, stmt)
+            operands.insert(0, stmt)
             needed |= set(refs(stmt.value))
-    return [*found, *added]
+    return [*operands, *added]
 
 
 def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Program:

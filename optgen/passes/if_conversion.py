@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 
 from optgen.ir.binding_times import Kind, Stage, kind_of
 from optgen.ir.nodes import (
@@ -39,12 +39,12 @@ _TENSOR_LOGIC = {"and": "both", "or": "either", "not": "opposite"}
 
 
 def if_convert(plan: Plan) -> Plan:
-    """Return the plan with each branch on possible tensors in both forms, chosen by `capturable`.
+    """Return the plan with each branch on possible tensors in both forms; `capturable` chooses.
 
     `and`, `or` and `not` of possible tensors become `both`, `either` and `opposite`. The `truth` of
     a possible tensor becomes `holds`, which does not read a tensor's value on the host.
     """
-    converter = _IfConverter(plan, frozenset(_tensors(plan)), dict(plan.kinds))
+    converter = _IfConverter(plan, frozenset(_possible_tensors(plan)), dict(plan.kinds))
 
     def change(program: Program) -> Program:
         return map_expressions(
@@ -66,14 +66,14 @@ def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
     return rebuild(expr, lambda child: use_tensor_logic(child, may_be_tensor))
 
 
-def _tensors(plan: Plan) -> set[Ref]:
+def _possible_tensors(plan: Plan) -> set[Ref]:
     """Return the names that may be tensors in a captured step."""
-    found = {Ref(h.name) for h in plan.algorithm.hypers if h.tensor != "never"}
-    found |= {ref for ref, kind in plan.kinds.items() if kind.stage >= Stage.PARAM}
+    tensors = {Ref(h.name) for h in plan.algorithm.hypers if h.tensor != "never"}
+    tensors |= {ref for ref, kind in plan.kinds.items() if kind.stage >= Stage.PARAM}
     for stmt in assigns(plan.scalars):
-        if not found.isdisjoint(refs(stmt.value)):
-            found.add(stmt.target)
-    return found
+        if not tensors.isdisjoint(refs(stmt.value)):
+            tensors.add(stmt.target)
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,10 @@ class _IfConverter:
         )
 
     def _both_forms(self, stmt: If) -> If:
-        """Return a branch with its second form; one branch if the forms are equal."""
+        """Return a branch with its branch-free form, or with `capturable` added to its condition.
+
+        The latter suffices if the branch-free form is the branch's `then` arm.
+        """
         branch_free = self._branch_free((stmt,))
         if branch_free == stmt.then and not stmt.orelse:
             return replace(stmt, condition=Call("or", (CAPTURABLE, stmt.condition)))
@@ -122,27 +125,27 @@ class _IfConverter:
 
     def _branch_free(self, program: Program, suffix: str = "") -> Program:
         """Return a program without branches on possible tensors; new names end in the suffix."""
-        parts = (
+        converted = (
             (stmt,) if isinstance(stmt, Assign) else self._branch_free_if(stmt, stmt, suffix)
             for stmt in program
         )
-        return tuple(stmt for part in parts for stmt in part)
+        return tuple(chain.from_iterable(converted))
 
     def _branch_free_if(self, stmt: If, origin: If, suffix: str) -> Program:
         """Convert one branch; `origin` is the plan's statement that the branch was split from."""
-        known = next((a for a in _atoms(stmt.condition) if not self._may_be_tensor(a)), None)
-        if known is None:
+        flag = next((a for a in _atoms(stmt.condition) if not self._may_be_tensor(a)), None)
+        if flag is None:
             return self._both_arms(stmt, origin, suffix)
         arms = []
         for answer in (True, False):
-            condition = _simplified(stmt.condition, known, answer)
+            condition = _simplified(stmt.condition, flag, answer)
             if isinstance(condition, Const):
                 taken = stmt.then if condition.value else stmt.orelse
                 arms.append(self._branch_free(taken, suffix))
             else:
                 rest = replace(stmt, condition=condition)
                 arms.append(self._branch_free_if(rest, origin, suffix))
-        return (replace(stmt, condition=known, then=arms[0], orelse=arms[1]),) if any(arms) else ()
+        return (replace(stmt, condition=flag, then=arms[0], orelse=arms[1]),) if any(arms) else ()
 
     def _both_arms(self, stmt: If, origin: If, suffix: str) -> Program:
         """Return both arms in sequence, then a `where` for every name that is read later."""
@@ -153,13 +156,13 @@ class _IfConverter:
         rest = tuple(self._rest(origin))
         elsewhere = _names(rest) | self._stored() | {r.name for r in refs(stmt.condition)}
         assigned = [_assigned(arm) for arm in arms]
-        shared = tuple(  # for each arm, the assigned names that also mean something outside of it
+        shared = tuple(  # for each arm, the names it assigns that are also used outside of it
             {
                 n
-                for n in own & (elsewhere | _names(other))
-                if n in set.intersection(*assigned) or self._had_a_value(n)
+                for n in names & (elsewhere | _names(other))
+                if n in set.intersection(*assigned) or self._has_earlier_value(n)
             }
-            for own, other in zip(assigned, reversed(arms), strict=True)
+            for names, other in zip(assigned, reversed(arms), strict=True)
         )
         read = {r for e in expressions(rest) for r in refs(e)}
         wanted = {
@@ -168,34 +171,41 @@ class _IfConverter:
             for a in assigns(arm)
             if a.target.name in names and (a.target in read or a.target.name in self._stored())
         }
-        condition, naming = self._saved_condition(stmt.condition, wanted)
-        joins = (
+        condition, save_condition = self._saved_condition(stmt.condition, wanted)
+        selects = (
             Assign(target, Call("where", (condition, *_sides(name, shared, suffixes))))
             for name, target in sorted(wanted.items())
         )
         then, orelse = map(self._suffixed, arms, shared, suffixes)
-        return (*naming, *then, *orelse, *joins)
+        return (*save_condition, *then, *orelse, *selects)
 
-    def _suffixed(self, arm: Program, names: set[str], end: str) -> Program:
-        """Return an arm that always runs, with its assigned names suffixed.
+    def _suffixed(self, arm: Program, names: set[str], suffix: str) -> Program:
+        """Return an arm that always runs, with a suffix at the `names` that it assigns.
 
-        A name that the arm may leave alone because of a flag starts with its old value.
+        A name that a flag may leave unassigned starts with its old value.
         """
-        own = {a.target for a in assigns(arm) if a.target.name in names}
+        targets = {a.target for a in assigns(arm) if a.target.name in names}
         first = {n: next(s for s in arm if n in _assigned((s,))) for n in sorted(names)}
-        begun = [n for n, stmt in first.items() if isinstance(stmt, If) and self._had_a_value(n)]
-        for ref in own:
-            self.kinds[replace(ref, name=ref.name + end)] = self.kinds[ref]
-            self.kinds[Ref(ref.name + end)] = self.kinds[ref]
-        renamed = rename_program(arm, lambda r: replace(r, name=r.name + end) if r in own else r)
-        return (*(Assign(Ref(n + end), Ref(n)) for n in begun), *renamed)
+        optional = [
+            n for n, stmt in first.items() if isinstance(stmt, If) and self._has_earlier_value(n)
+        ]
+        for ref in targets:
+            self.kinds[replace(ref, name=ref.name + suffix)] = self.kinds[ref]
+            self.kinds[Ref(ref.name + suffix)] = self.kinds[ref]
+        renamed = rename_program(
+            arm, lambda r: replace(r, name=r.name + suffix) if r in targets else r
+        )
+        return (*(Assign(Ref(n + suffix), Ref(n)) for n in optional), *renamed)
 
-    def _had_a_value(self, name: str) -> bool:
+    def _has_earlier_value(self, name: str) -> bool:
         """Tell whether a name has an earlier value that an arm may leave unchanged."""
         return len({ref for ref in self.plan.kinds if ref.name == name}) > 1
 
     def _saved_condition(self, condition: Expr, assigned: dict[str, Ref]) -> tuple[Expr, Program]:
-        """Return the condition, saved under a new name if the selects change what it reads."""
+        """Return a condition that all selects can read, and the statements that save it.
+
+        A condition is saved under a new name if a select assigns what it reads.
+        """
         if assigned.keys().isdisjoint(r.name for r in refs(condition)):
             return condition, ()
         taken = {r.name for r in self.plan.kinds}
@@ -218,7 +228,7 @@ class _IfConverter:
 
 
 def _atoms(condition: Expr) -> Iterator[Expr]:
-    """Yield the operands that `and`, `or` and `not` connect."""
+    """Yield the operands of a condition's `and`, `or` and `not`, at all depths."""
     if isinstance(condition, Call) and OPS[condition.op].category == "logic":
         for arg in condition.args:
             yield from _atoms(arg)
@@ -227,7 +237,7 @@ def _atoms(condition: Expr) -> Iterator[Expr]:
 
 
 def _simplified(condition: Expr, atom: Expr, answer: bool) -> Expr:
-    """Return a condition simplified by the known answer of one of its atoms."""
+    """Return a condition simplified by the answer of one of its atoms."""
     if condition == atom:
         return Const(answer)
     if not (isinstance(condition, Call) and OPS[condition.op].category == "logic"):
@@ -264,7 +274,8 @@ def _names(program: Program) -> set[str]:
 def _sides(name: str, shared: tuple[set[str], ...], suffixes: tuple[str, ...]) -> tuple[Ref, ...]:
     """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
     return tuple(
-        Ref(name + end * (name in assigned)) for assigned, end in zip(shared, suffixes, strict=True)
+        Ref(name + suffix if name in assigned else name)
+        for assigned, suffix in zip(shared, suffixes, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""Inline short scalars that are used once: `1 - beta1` says more than a name."""
+"""Inline short scalars that are used once: `1 - beta1` is easier to read than a generated name."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from optgen.passes.definitions import definitions
 from optgen.passes.rewrite import filter_assigns, map_values
 from optgen.passes.scalar_arithmetic import is_number
 
-_LONGEST = 2  # operators
+_MAX_OPERATORS = 2
 
 
 def inline_scalars(plan: Plan) -> Plan:
-    """Return the plan with short generated scalars inlined into the one place that reads them.
+    """Return the plan with short generated scalars and inverses inlined where they are read.
 
-    The author's names stay. A scalar also stays if a scalar state that it reads changes later.
+    The author's names stay. A scalar also stays if a name that its definition reads changes later.
     """
-    inlined = _chosen(plan)
+    inlined = _inlinable(plan)
 
     def change(expr: Expr) -> Expr:
         if isinstance(expr, Ref) and expr in inlined:
             return change(inlined[expr])
         return rebuild(expr, change)
 
-    def shorter(program: Program) -> Program:
+    def inline(program: Program) -> Program:
         return map_values(filter_assigns(program, lambda a: a.target not in inlined), change)
 
-    return plan.map_programs(shorter)
+    return plan.map_programs(inline)
 
 
-def _chosen(plan: Plan) -> dict[Ref, Expr]:
+def _inlinable(plan: Plan) -> dict[Ref, Expr]:
+    """Map each scalar that is to be inlined to its definition."""
     uses = Counter(r for e in (*plan.values(), *expressions(plan.scalars)) for r in refs(e))
     generated = {a.target for a in assigns(plan.scalars) if not a.quote}
     states = {s.symbol for s in plan.algorithm.states}
@@ -62,7 +63,7 @@ def _chosen(plan: Plan) -> dict[Ref, Expr]:
 def _is_worth_it(value: Expr, uses: int) -> bool:
     """Tell whether to inline a value: an inverse, or a short value that is used once.
 
-    torch divides as fast as it multiplies by an inverse.
+    An inverse need not be kept, because torch divides as fast as it multiplies by an inverse.
     """
     return _is_inverse(value) or (uses == 1 and _is_short(value))
 
@@ -75,10 +76,10 @@ def _is_inverse(expr: Expr) -> bool:
 
 
 def _is_short(expr: Expr) -> bool:
-    """Tell whether a value has one or two operators, all + - *. Quotients and copies stay named."""
+    """Tell whether a value has one or two operators, all of them + - *."""
     nodes = list(walk(expr))
     plain = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
-    return plain and 0 < sum(isinstance(e, Call) for e in nodes) <= _LONGEST
+    return plain and 0 < sum(isinstance(e, Call) for e in nodes) <= _MAX_OPERATORS
 
 
 def _is_operator(expr: Expr) -> bool:

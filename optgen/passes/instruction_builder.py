@@ -29,8 +29,8 @@ class InstructionBuilder:
     """Builder of the operations of one statement. A repeated subexpression is computed once.
 
     `stored` holds the names of the streams that a step changes. `owned` holds the names of tensors
-    that the generated code allocates, so it may overwrite them. `made` maps each expression of the
-    statement that some variable holds to this variable, and `shared` has the
+    that the generated code allocates, so it may overwrite them. `variable_of` maps each expression
+    of the statement that is already computed to the variable that holds it. `shared` has the
     subexpressions that occur more than once.
     """
 
@@ -38,7 +38,7 @@ class InstructionBuilder:
     sweep: Sweep
     owned: set[str] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
-    made: dict[Expr, str] = field(default_factory=dict)
+    variable_of: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
     temporaries: set[str] = field(default_factory=set)  # their names; some are not computed yet
     mixed: set[str] = field(default_factory=set)  # names whose dtype may differ from the param's
@@ -52,10 +52,10 @@ class InstructionBuilder:
 
     def _begin(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
-        self.steps, self.made, self.shared, self.temporaries = [], {}, set(), set()
+        self.steps, self.variable_of, self.shared, self.temporaries = [], {}, set(), set()
         seen: set[Expr] = set()
 
-        def look(expr: Expr) -> None:
+        def visit(expr: Expr) -> None:
             if isinstance(expr, Ref | Const) or not self._is_tensor(expr):
                 return
             if expr in seen:
@@ -63,26 +63,29 @@ class InstructionBuilder:
                 return
             seen.add(expr)
             for child in children(expr):
-                look(child)
+                visit(child)
 
-        look(value)
+        visit(value)
 
     def _materialise(self, expr: Expr, name: str) -> str:
-        """Return the variable of an expression; compute it into `name` if no variable holds it."""
+        """Return the variable of an expression, which is computed into `name` if none holds it."""
         if isinstance(expr, Ref):
             return expr.name
-        if expr in self.made:
-            return self.made[expr]
+        if expr in self.variable_of:
+            return self.variable_of[expr]
         if isinstance(expr, Linear):
             name = self._sum(expr.terms, name)
         else:
             assert isinstance(expr, Call)
             self._opaque_op(expr, name)
-        self.made[expr] = name
+        self.variable_of[expr] = name
         return name
 
     def _sum(self, terms: tuple[Term, ...], name: str) -> str:
-        """Compute a sum, starting with a tensor. A sum of numbers alone fills a new tensor."""
+        """Compute a sum into `name`, starting with a tensor term if any, else by filling a tensor.
+
+        Return the variable that holds the sum: a single bare tensor is not copied.
+        """
         first, *others = sorted(terms, key=_has_no_tensor)
         source = name if _has_no_tensor(first) else self._leading(first, name)
         if _has_no_tensor(first):
@@ -93,7 +96,7 @@ class InstructionBuilder:
         return source
 
     def _leading(self, term: Term, name: str) -> str:
-        """Return the variable of a sum's first term; a bare tensor needs no operation."""
+        """Compute a sum's first term, and return its variable; a bare tensor is not copied."""
         source = self._unscaled(term, name)
         if is_number(term.coefficient, 1):
             return source
@@ -108,7 +111,7 @@ class InstructionBuilder:
         return self._materialise(expr, self._temporary("operand") if expr in self.shared else name)
 
     def _unscaled(self, term: Term, name: str) -> str:
-        """Compute a term without its coefficient."""
+        """Compute a term without its coefficient, and return its variable."""
         if not term.factors:
             self._emit("reciprocal", name, self._materialise_divisors(term))
             return name
@@ -134,20 +137,20 @@ class InstructionBuilder:
                 self._emit("mul", name, source or name, (coefficient,))
 
     def _accumulate(
-        self, name: str, term: Term, parts: tuple[str, ...], source: str | None = None
+        self, name: str, term: Term, operands: tuple[str, ...], source: str | None = None
     ) -> None:
-        """Add one term to a variable in a single operation."""
-        start = source or name
-        if not parts:
-            self._emit("add", name, start, (term.coefficient,))
-        elif len(parts) == 1:
-            self._emit("add", name, start, parts, term.coefficient)
+        """Compute `name = source + term` in a single operation; `source` defaults to `name`."""
+        source = source or name
+        if not operands:
+            self._emit("add", name, source, (term.coefficient,))
+        elif len(operands) == 1:
+            self._emit("add", name, source, operands, term.coefficient)
         else:
             word = "addcdiv" if term.divisors else "addcmul"
-            self._emit(word, name, start, parts, term.coefficient)
+            self._emit(word, name, source, operands, term.coefficient)
 
     def _operands(self, term: Term) -> tuple[str, ...]:
-        """Return the one or two tensors of a term that `add`, `addcmul` or `addcdiv` takes."""
+        """Return the tensors of a term that `add`, `addcmul` or `addcdiv` takes: at most two."""
         if term.divisors:
             below = self._materialise_divisors(term)
             if not term.factors:
@@ -166,14 +169,14 @@ class InstructionBuilder:
         if len(factors) == 1:
             return self._operand(factors[0], name)
         form = Linear((Term(ONE, factors),))
-        return self.made.get(form) or self._materialise(form, self._temporary(name))
+        return self.variable_of.get(form) or self._materialise(form, self._temporary(name))
 
     def _operand(self, factor: Expr, name: str = "") -> str:
         """Return the tensor of a factor, built into a temporary if no variable holds it."""
         if isinstance(factor, Ref):
             return factor.name
         name = name or _operand_name(factor)
-        return self.made.get(factor) or self._materialise(factor, self._temporary(name))
+        return self.variable_of.get(factor) or self._materialise(factor, self._temporary(name))
 
     def _opaque_op(self, call: Call, name: str) -> None:
         """Build an op other than + - * /; its first operand is built into the result's variable."""
@@ -212,12 +215,15 @@ class InstructionBuilder:
         self._emit("atan2", name, first, (second,))
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
-        """Build a `where`. If one side is a number, fill it into the other side's new tensor."""
+        """Build a `where`. If one side is a number, try to fill it into the other side's tensor.
+
+        That needs the other side in the result's own variable, which may be overwritten.
+        """
         condition = self._tensor_or_scalar(mask, "condition")
         if self._fills(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
-            made = self._materialise(tensor, name)
-            if made == name and self._has_room(name, (condition,)):
+            variable = self._materialise(tensor, name)
+            if variable == name and self._has_room(name, (condition,)):
                 self._fill(name, self._negated(condition) if number is b else condition, number)
                 return
         values = self._tensors_or_scalars((a, b), "value")
@@ -266,7 +272,7 @@ class InstructionBuilder:
         )
 
     def _typed_stream(self) -> str:
-        """Return a stream in the parameter's dtype; another value of its name may be wider."""
+        """Return the name of a stream that has the parameter's dtype for sure, if there is one."""
         names = [stream.name for stream in self.sweep.streams]
         return next((name for name in names if name not in self.mixed), names[0])
 
@@ -278,16 +284,16 @@ class InstructionBuilder:
 
         The target needs every axis of the broadcast result.
         """
-        own = self._axes_of((target,))
-        return own | self._axes_of(args) == own
+        target_axes = self._axes_of((target,))
+        return target_axes | self._axes_of(args) == target_axes
 
     def _axes_of(self, operands: tuple[Operand, ...]) -> int:
         """Return the axes of the operands' broadcast result, as bits."""
-        found = 0
+        axes = 0
         for operand in operands:
             if isinstance(operand, str):
-                found |= self.axes.get(operand, Axes.TENSOR)
-        return found
+                axes |= self.axes.get(operand, Axes.TENSOR)
+        return axes
 
     def _temporary(self, name: str) -> str:
         """Return a name that neither the rule nor another temporary of this statement uses."""
@@ -305,9 +311,10 @@ class InstructionBuilder:
         scalar: Expr = ONE,
         inplace: bool = False,
     ) -> None:
+        """Append an operation, in place if the target may be overwritten and holds the result."""
         if source == target and (target in self.stored or target in self.owned):
             inplace = word not in ALWAYS_NEW and self._has_room(target, args)
-        self.made = {e: name for e, name in self.made.items() if name != target}
+        self.variable_of = {e: name for e, name in self.variable_of.items() if name != target}
         self.axes[target] = self._axes_of((source, *args))
         self.steps.append(Op(word, target, source, args, scalar, inplace))
         if target not in self.stored:

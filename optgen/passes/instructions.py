@@ -88,7 +88,7 @@ def numbers_read(program: tuple[Instruction, ...]) -> Iterator[str]:
 
 
 def live_tensors(program: tuple[Instruction, ...], known: Collection[str]) -> list[str]:
-    """Return the names of allocated tensors that exist at the end on every path.
+    """Return the names of the allocated tensors that exist at the end of a program on every path.
 
     `known` are names that exist before the program.
     """

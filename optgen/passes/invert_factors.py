@@ -4,8 +4,8 @@
 primed values are inverse roots. A sweep then multiplies, and the `Finish` before it computes one
 root and one division per row and per column instead of one per element. The divisor must consist of
 rows, columns and numbers. It must be provably nonnegative: only then is the root of a product the
-product of the roots, and only then do inverses swap `maximum` and `minimum`. A row of zeros has the
-inverse inf, which the inverted bound catches as the bound caught the zero.
+product of the roots, and only then do inverses swap `maximum` and `minimum`. The inverse of a zero
+is inf, and `minimum` with the inverted bound replaces it, as `maximum` replaced the zero.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from optgen.passes.ranges import Range, is_not_negative, range_of
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalar_arithmetic import ONE
 
-_NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
+_POWER_NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
 _INVERSE = Fraction(-1)
 
 
@@ -50,35 +50,38 @@ def invert_factors(plan: Plan) -> Plan:
             inverter.learn(phase.body)
         if isinstance(phase, Sweep):
             phase = replace(phase, body=inverter.sweep(phase.body))
-            if inverter.made:
+            if inverter.hoisted:
                 before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
                 assert isinstance(before, Finish)
-                phases.append(Finish((*before.body, *inverter.made)))
-                inverter.made.clear()
+                phases.append(Finish((*before.body, *inverter.hoisted)))
+                inverter.hoisted.clear()
         phases.append(phase)
     return replace(plan, phases=tuple(phases), kinds=inverter.kinds)
 
 
 @dataclass
 class _Inverter:
-    """Inverter of the row and column divisors of a plan's sweeps."""
+    """Inverter of the row and column divisors of a plan's sweeps.
+
+    `known` holds the names of the powers that a `Finish` already computes.
+    """
 
     plan: Plan
     kinds: dict[Ref, Kind] = field(default_factory=dict)
     known: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)
-    made: list[Assign] = field(default_factory=list)  # statements for the `Finish` before
+    hoisted: list[Assign] = field(default_factory=list)  # statements for the `Finish` before
 
     def __post_init__(self) -> None:
         self.kinds |= self.plan.kinds
         self.ranges: dict[Ref, Range] = dict(proven_ranges(self.plan.algorithm))
-        self.branched: set[Ref] = set()
+        self.assigned_in_branches: set[Ref] = set()  # names without a known range
         self.quote: tuple[str, ...] = ()
 
     def learn(self, body: Program) -> None:
-        """Record the ranges of a `Finish`'s values, and which of them only a branch assigns."""
+        """Record the ranges of a `Finish`'s values, and which of its names a branch assigns."""
         for stmt in body:
             if isinstance(stmt, If):
-                self.branched |= {a.target for a in assigns((stmt,))}
+                self.assigned_in_branches |= {a.target for a in assigns((stmt,))}
             else:
                 self.ranges.setdefault(stmt.target, range_of(stmt.value, self.ranges))
 
@@ -117,7 +120,7 @@ class _Inverter:
             return True
         match expr:
             case Ref():
-                return expr not in self.branched
+                return expr not in self.assigned_in_branches
             case Call("sqrt" | "maximum" | "minimum", args):
                 return all(map(self._can_be_inverted, args))
             case Linear((Term(coefficient, factors, divisors),)):
@@ -134,9 +137,9 @@ class _Inverter:
             case Call("sqrt", (a,)):
                 return self._power(a, power / 2)
             case Call("maximum" | "minimum" as word, (a, b)):
-                other = {"maximum": "minimum", "minimum": "maximum"}
+                opposite = {"maximum": "minimum", "minimum": "maximum"}
                 sides = self._power(a, power), self._power(b, power)
-                return Call(word if power > 0 else other[word], sides)
+                return Call(word if power > 0 else opposite[word], sides)
             case Linear((Term(coefficient, factors, divisors),)):
                 powers = [self._power(f, power) for f in factors]
                 powers += [self._power(d, -power) for d in divisors]
@@ -145,7 +148,7 @@ class _Inverter:
         raise TypeError(f"not a product of rows and columns: {expr!r}")
 
     def _number(self, expr: Expr, power: Fraction) -> Expr:
-        """Return the power of a scalar, which the scalar program can compute before the sweep."""
+        """Return a power of a scalar as plain arithmetic, which the scalar program can compute."""
         match expr:
             case Const(1):
                 return expr
@@ -158,11 +161,11 @@ class _Inverter:
         if power == 1:
             return ref
         if (ref, power) not in self.known:
-            wanted = f"{ref.name}_{_NAMES.get(power, 'power')}"
-            made = Ref(free_name(wanted, {other.name for other in self.kinds}))
-            self.kinds[made] = self.kinds[ref]
-            self.known[ref, power] = made
-            self.made.append(Assign(made, _plain_power(ref, power), self.quote))
+            wanted = f"{ref.name}_{_POWER_NAMES.get(power, 'power')}"
+            name = Ref(free_name(wanted, {other.name for other in self.kinds}))
+            self.kinds[name] = self.kinds[ref]
+            self.known[ref, power] = name
+            self.hoisted.append(Assign(name, _plain_power(ref, power), self.quote))
         return self.known[ref, power]
 
     def _kind(self, expr: Expr) -> Kind:
@@ -170,7 +173,7 @@ class _Inverter:
 
 
 def _factors(expr: Expr) -> Iterator[Expr]:
-    """Yield the factors of a product, or the expression itself if it is none."""
+    """Yield the factors of a product; of any other expression, the expression itself."""
     match expr:
         case Linear((Term(Const(1), factors, ()),)):
             yield from factors

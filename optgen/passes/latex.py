@@ -60,11 +60,11 @@ _WITHOUT_TIME = {
     **{word: (OPS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
 
-_SIGNS = str.maketrans(
+_ESCAPES = str.maketrans(
     {sign: rf"\{sign}" for sign in "{}$&#%_"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )
-"""LaTeX escapes of characters that would start a command."""
+"""LaTeX escapes of characters that have a meaning in LaTeX."""
 
 
 def to_latex(algorithm: Algorithm) -> str:
@@ -77,9 +77,9 @@ def to_latex(algorithm: Algorithm) -> str:
 class _Typesetter:
     """Typesetter of statements in order.
 
-    `written` holds the names that already have new values, and `carried` those whose old value is
-    their new one unless a branch writes them. `changing` holds the variables that change with time
-    on some path.
+    `written` holds the names that already have new values. `carried` holds the names that keep
+    their old value unless the present branch writes them; a line before the branch says so. `timed`
+    holds the names with a time index, and `changing` the local variables that change with time.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -115,7 +115,7 @@ class _Typesetter:
         return rf"{self._ref(self.algorithm.grad)} \leftarrow {loss}"
 
     def _program(self, program: Program, depth: int, later: frozenset[str]) -> Iterator[str]:
-        """Yield the lines of a program; `later` are the names that later statements read."""
+        """Yield the lines of a program; `later` are the names that are read after the program."""
         for i, stmt in enumerate(program):
             if isinstance(stmt, If):
                 yield from self._if(stmt, depth, later | names_read(program[i + 1 :]))
@@ -129,6 +129,7 @@ class _Typesetter:
         return rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
+        """Yield the lines of a branch, below lines for names that keep their old value."""
         always = always_assigned((stmt,))
         sometimes = {a.target.name for a in assigns((stmt,))} - always
         # A name that some arm does not write keeps its old value there.
@@ -143,6 +144,7 @@ class _Typesetter:
         self.written |= carried
 
     def _arms(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
+        """Yield the lines of both arms; an `if` alone in the second arm becomes an "else if"."""
         before = set(self.written)
         yield from self._program(stmt.then, depth + 1, later)
         after_then, self.written = self.written, before
@@ -166,13 +168,15 @@ class _Typesetter:
         return self.symbols.at(name, "t" if changes else "")
 
     def _text(self, expr: Expr, level: int = 0) -> str:
-        text, own = self._node(expr)
-        if own >= level:
+        """Typeset an expression, in parentheses if its precedence is lower than `level`."""
+        text, precedence = self._node(expr)
+        if precedence >= level:
             return text
         tall = r"\frac" in text or r"\sqrt" in text
         return rf"\left({text}\right)" if tall else f"({text})"
 
     def _node(self, expr: Expr) -> tuple[str, int]:
+        """Return the LaTeX of an expression, and its precedence."""
         match expr:
             case Const(value):
                 return _constant(value)
@@ -200,17 +204,18 @@ class _Typesetter:
         raise TypeError(f"cannot typeset {type(expr).__name__}: {expr!r}")
 
     def _without_time(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
-        """Typeset a predicate. A state in a predicate has no time index."""
-        drops_time = [isinstance(a, Ref) and a.name in self.timed for a in args]
-        names = [
-            self.symbols.at(a.name) if drops and isinstance(a, Ref) else self._text(a, 5)
-            for a, drops in zip(args, drops_time, strict=True)
+        """Typeset a predicate or property. A state in it has no time index."""
+        operands = [
+            self.symbols.at(arg.name)
+            if isinstance(arg, Ref) and arg.name in self.timed
+            else self._text(arg, 5)
+            for arg in args
         ]
-        return latex.format(*names), level
+        return latex.format(*operands), level
 
 
 def _written_key(number: Expr) -> Expr:
-    """Return a seed as the author wrote it, without the reduction to 24 bits."""
+    """Return a seed or stream number as the author wrote it, without the reduction to 24 bits."""
     match number:
         case Call("floor", (Call("%", (written, _)),)):
             return written
@@ -218,12 +223,14 @@ def _written_key(number: Expr) -> Expr:
 
 
 def _without_properties(expr: Expr) -> Expr:
+    """Return an expression with the constant 1 in place of each property, such as `numel(p)`."""
     if isinstance(expr, Call) and expr.op in PROPERTIES:
         return Const(1)
     return rebuild(expr, _without_properties)
 
 
 def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
+    """Return the LaTeX of a constant, and its precedence."""
     if value is None:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
@@ -239,8 +246,8 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
 
 
 def _escaped(text: str) -> str:
-    """Return a text with the characters escaped that start a LaTeX command."""
-    return " ".join(text.translate(_SIGNS).split())
+    """Return a text with LaTeX's special characters escaped, and single spaces."""
+    return " ".join(text.translate(_ESCAPES).split())
 
 
 def _short_power(text: str) -> str:

@@ -27,17 +27,17 @@ _CUSTOM = {
     "ns_coefficients": "a",
     "ns_steps": "k",
 }
-"""Letters that torch's documentation uses for the parameter and for hyperparameters."""
+"""Names of letters that torch's documentation uses for the parameter and for hyperparameters."""
 
-_ACCENTS = {"hat": "hat", "bar": "bar", "tilde": "tilde"}
-_ABOVE = {
+_ACCENTS = ("hat", "bar", "tilde")
+_SUPERSCRIPTS = {
     "max": r"\max",
     "min": r"\min",
     "minus": "-",
     "plus": "+",
     "prev": r"\text{prev}",
 }
-_BELOW = {"inf": r"\infty"}
+_SUBSCRIPTS = {"inf": r"\infty"}
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,14 @@ class Letter:
 
 
 def _group(text: str) -> str:
-    return text if len(text) == 1 or text in _BELOW.values() else f"{{{text}}}"
+    return text if len(text) == 1 or text in _SUBSCRIPTS.values() else f"{{{text}}}"
 
 
 def read_letter(name: str) -> Letter:
-    """Return the letter of a name such as beta1, m_hat, v_max or mu_next; words stay text."""
+    """Return the letter of a name such as beta1, m_hat, v_max or mu_next.
+
+    A name that does not begin with a letter's name, such as `update`, becomes upright text.
+    """
     if name[:-2] and name.endswith("_t"):
         return replace(read_letter(name[:-2]), timed=True)
     first, *rest = name.split("_")
@@ -80,18 +83,18 @@ def read_letter(name: str) -> Letter:
     words: list[str] = []
     for part in rest:
         if part in _ACCENTS:
-            letter = replace(letter, base=rf"\{_ACCENTS[part]}{{{letter.base}}}")
-        elif part in _BELOW:
-            letter = replace(letter, below=_BELOW[part])
+            letter = replace(letter, base=rf"\{part}{{{letter.base}}}")
+        elif part in _SUBSCRIPTS:
+            letter = replace(letter, below=_SUBSCRIPTS[part])
         elif part == "next":
             letter = replace(letter, ahead=True)
         else:
-            words.append(_ABOVE.get(part, rf"\text{{{part}}}"))
+            words.append(_SUPERSCRIPTS.get(part, rf"\text{{{part}}}"))
     return replace(letter, above=r"\,".join(words))
 
 
 class Symbols:
-    """Letters of all names of an algorithm; no two names have the same letter."""
+    """Letters of all names of an algorithm. Two names have different letters where possible."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
@@ -101,32 +104,39 @@ class Symbols:
             for values, index in _items(stmt)
         }
         self._letters: dict[str, Letter] = {}
-        own = [algorithm.grad, *self._states()]
-        own += [algorithm.step] if algorithm.step else []
-        for name in [*own, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
+        inputs = [algorithm.grad, *self._states()]
+        inputs += [algorithm.step] if algorithm.step else []
+        for name in [*inputs, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
             self._add(name)
 
     def _hypers(self) -> Iterator[str]:
         return (h.name for h in self.algorithm.hypers if h.type == "number")
 
     def _add(self, name: str) -> None:
+        """Choose the letter of a name."""
         if name in self._letters:
             return
-        letters = list(self._candidates(name))
-        fit = (
-            x for x in letters if not any(self._clash(name, x, other) for other in self._letters)
+        candidates = list(self._candidates(name))
+        unique = (
+            letter
+            for letter in candidates
+            if not any(self._looks_like(other, name, letter) for other in self._letters)
         )
-        self._letters[name] = next(fit, letters[-1])
+        self._letters[name] = next(unique, candidates[-1])
 
-    def _clash(self, name: str, letter: Letter, other: str) -> bool:
-        """Tell whether two names would look alike. Hyperparameters have no time index."""
-        taken = self._letters[other]
-        if taken.ahead:
+    def _looks_like(self, other: str, name: str, letter: Letter) -> bool:
+        """Tell whether a name with this letter would look like another name.
+
+        Hyperparameters have no time index.
+        """
+        used = self._letters[other]
+        if used.ahead:
             return False
         with_time = not self.algorithm.hyper(name) and not self.algorithm.hyper(other)
-        return letter.at() == taken.at() or (with_time and letter.at("t") == taken.at("t"))
+        return letter.at() == used.at() or (with_time and letter.at("t") == used.at("t"))
 
     def _candidates(self, name: str) -> Iterator[Letter]:
+        """Yield the letters that a name may get, best first."""
         base = name.removesuffix("_next")
         if base != name and base in [self.algorithm.param, *self._states()]:
             yield replace(next(self._candidates(base)), above=r"\text{next}")
@@ -149,7 +159,7 @@ class Symbols:
         return declared and name in _CUSTOM
 
     def at(self, name: str, time: str = "") -> str:
-        """Return a name's letter at a time."""
+        """Return a name's letter at a time: "t", "t-1", or "" for no time."""
         hyper = self.algorithm.hyper(name)
         if hyper is not None and hyper.type in ("flag", "choice"):
             return rf"\textit{{{name.replace('_', chr(92) + '_')}}}"
@@ -179,6 +189,7 @@ def is_unpacking(stmt: Assign) -> bool:
 
 
 def _items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
+    """Yield the tuple and the index of the item that a statement names, if it names one."""
     match stmt.value:
         case Call("item", (Ref() as values, Const(int() as index))):
             yield values, index

@@ -16,7 +16,7 @@ from optgen.passes.scalar_arithmetic import ONE
 
 
 def use_lerp_form(plan: Plan) -> Plan:
-    """Return the plan with every stored average of a stream and one other tensor in lerp form."""
+    """Return the plan with each average of a state's old value and another tensor in lerp form."""
     stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
     known = definitions(plan)
 
@@ -35,20 +35,21 @@ def use_lerp_form(plan: Plan) -> Plan:
 
 
 def _in_lerp_form(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
+    """Return a value in lerp form if it is an average of the old value of the name."""
     match value:
         case Linear((Term(_, (Ref(),), ()) as first, Term(_, (Ref(),), ()) as second)):
             pass
         case _:
             return value
-    own, other = (first, second) if _is_of(name, first) else (second, first)
-    own_weight, other_weight = (expand_definitions(t.coefficient, known) for t in (own, other))
-    if not _is_of(name, own) or not sums_to_one(own_weight, other_weight):
+    old, other = (first, second) if _is_multiple_of(name, first) else (second, first)
+    old_weight, other_weight = (expand_definitions(t.coefficient, known) for t in (old, other))
+    if not _is_multiple_of(name, old) or not sums_to_one(old_weight, other_weight):
         return value
-    difference = Linear((Term(ONE, other.factors), Term(Const(-1), own.factors)))
-    return replace(value, terms=(Term(ONE, own.factors), Term(other.coefficient, (difference,))))
+    difference = Linear((Term(ONE, other.factors), Term(Const(-1), old.factors)))
+    return replace(value, terms=(Term(ONE, old.factors), Term(other.coefficient, (difference,))))
 
 
-def _is_of(name: str, term: Term) -> bool:
+def _is_multiple_of(name: str, term: Term) -> bool:
     """Tell whether a term with one factor is a multiple of a name."""
     (factor,) = term.factors
     return isinstance(factor, Ref) and factor.name == name

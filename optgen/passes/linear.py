@@ -2,7 +2,7 @@
 
 All ops but + - * / and squares are opaque. Like terms are collected, so `p - lr * w * p` becomes
 `(1 - lr * w) * p`. A scalar is moved out of a square root only if it is provably nonnegative. A sum
-that is to be computed as written is opaque, too: a form of its own, with two terms.
+that is to be computed as written is opaque, too: it becomes one factor, a linear form of two terms.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Terms = tuple[Term, ...]
 class Linearizer:
     """Converter of tensor expressions to linear forms.
 
-    `is_tensor` tells tensors from scalars. `expand` returns the terms of a name that is to be
-    inlined, or None. `as_written` tells which sums keep their two operands.
+    `is_tensor` tells whether an expression is a tensor. `expand` returns the terms of a name that
+    is to be inlined, or None. `as_written` tells whether a sum is to be computed as written.
     """
 
     is_tensor: Callable[[Expr], bool]
@@ -53,8 +53,9 @@ class Linearizer:
                 right = _single(self.terms(b))
                 minus = replace(right, coefficient=negate(right.coefficient))
                 both = (_single(self.terms(a)), right if sign == "+" else minus)
-                alike = len(_collect(both)) == 1  # multiples of one tensor are added as ever
-                return _collect(both) if alike else (Term(ONE, (Linear(both),)),)
+                collected = _collect(both)
+                # Multiples of one tensor are collected even here.
+                return collected if len(collected) == 1 else (Term(ONE, (Linear(both),)),)
             case Call("+", (a, b)):
                 return _collect((*self.terms(a), *self.terms(b)))
             case Call("-", (a, b)):
@@ -71,7 +72,7 @@ class Linearizer:
                 return (Term(ONE, (rebuild(expr, self._operand),)),)
 
     def _operand(self, expr: Expr) -> Expr:
-        """Convert an operand of an opaque op; a plain name stays a name."""
+        """Return an operand of an opaque op with its tensors in linear form."""
         return _as_factor(self.terms(expr)) if self.is_tensor(expr) else expr
 
     def _product(self, a: Terms, b: Terms) -> Terms:

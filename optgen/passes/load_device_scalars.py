@@ -1,7 +1,8 @@
-"""Load device scalars in the scalar program of a kernel, which runs on the device itself.
+"""Load scalar states that live on the device in the scalar program of a kernel.
 
-Their old values are then numbers that every phase may read, like other scalar states. Only the new
-values, which come from reductions, are known late. A `Finish` stores them.
+This program runs on the device itself, so reading such a state makes no host wait. The old values
+are then numbers that every phase may read, like other scalar states. The new values come from
+reductions, so a `Finish` stores them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from optgen.ir.algorithm import Algorithm
 
 
 def load_device_scalars(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm with its device scalars as states of the scalar program."""
+    """Return the algorithm with its scalars on the device as states of the scalar program."""
     if not any(state.on_device for state in algorithm.states):
         return algorithm  # the same object, because plans are cached by identity
     states = tuple(replace(state, on_device=False) for state in algorithm.states)

@@ -15,5 +15,5 @@ def add_maximize(algorithm: Algorithm) -> Algorithm:
     grad = Ref(algorithm.grad)
     negate = Assign(grad, Call("neg", (grad,)), (f"{grad.name} = -{grad.name}",))
     flag = Hyper("maximize", "flag", False)
-    climb = If(Ref("maximize"), (negate,), (), ("if maximize:",))
-    return replace(algorithm, hypers=(*algorithm.hypers, flag), rule=(climb, *algorithm.rule))
+    branch = If(Ref("maximize"), (negate,), (), ("if maximize:",))
+    return replace(algorithm, hypers=(*algorithm.hypers, flag), rule=(branch, *algorithm.rule))

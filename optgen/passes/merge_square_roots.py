@@ -1,7 +1,8 @@
 """Merge square roots: sqrt(a) / sqrt(b) becomes sqrt(a / b), with one root and one rounding less.
 
-Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. a / b may
-overflow although its root would not: in float32 with Adadelta's eps, for gradients above 1e16.
+Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. The price:
+a / b may overflow although its root would not. In float32 with Adadelta's eps, this happens for
+gradients above 1e16.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ def merge_square_roots(plan: Plan) -> Plan:
 
 def _merged(term: Term, ranges: Ranges) -> Term:
     factors, divisors = list(term.factors), list(term.divisors)
-    roots = [index for index, f in enumerate(factors) if _is_real_root(f, ranges)]
+    root_indices = [index for index, f in enumerate(factors) if _is_real_root(f, ranges)]
     divisor_roots = [divisor for divisor in divisors if _is_real_root(divisor, ranges)]
-    for index, divisor in zip(roots, divisor_roots, strict=False):
+    for index, divisor in zip(root_indices, divisor_roots, strict=False):
         factors[index] = _over(factors[index], divisor)
         divisors.remove(divisor)
     return replace(term, factors=tuple(factors), divisors=tuple(divisors))
 
 
 def _is_real_root(expr: Expr, ranges: Ranges) -> bool:
+    """Tell whether an expression is the root of a provably nonnegative value."""
     return isinstance(expr, Call) and expr.op == "sqrt" and is_not_negative(expr.args[0], ranges)
 
 

@@ -1,4 +1,4 @@
-"""Name the items of tuples: a `Finish` between two sweeps reads only names and reductions."""
+"""Name the items of tuples, because a `Finish` between two sweeps reads only names."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def name_items(algorithm: Algorithm) -> Algorithm:
         return rebuild(expr, named)
 
     def changed(expr: Expr) -> Expr:
-        unpacked = isinstance(expr, Call) and expr.op == "item"
-        return expr if unpacked else named(expr)
+        has_name = isinstance(expr, Call) and expr.op == "item"  # as in `beta1 = betas[0]`
+        return expr if has_name else named(expr)
 
     rule = map_expressions(algorithm.rule, changed)
-    made: Program = tuple(Assign(name, item) for item, name in names.items())
-    return replace(algorithm, rule=(*made, *rule))
+    namings: Program = tuple(Assign(name, item) for item, name in names.items())
+    return replace(algorithm, rule=(*namings, *rule))

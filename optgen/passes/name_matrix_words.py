@@ -1,4 +1,4 @@
-"""Give matrix words and elementwise work statements of their own, in a rule on whole matrices.
+"""Split statements of a rule on whole matrices, so that elementwise work has its own statements.
 
 `p - lr * (U @ (m / sqrt(v)))` becomes three statements: a quotient, a product, and the new `p`. The
 first and the last are elementwise, so a sweep can compute them.
@@ -24,12 +24,12 @@ class MatrixWordNamer:
     """Namer of the operands and results of matrix words.
 
     A statement is split only if a sweep can then compute a part of it. `kinds` gains the new
-    names, and `taken` has the names of all variables.
+    names, and `used_names` has the names of all variables. A *word* is a matrix word here.
     """
 
     kinds: dict[Ref, Kind]
-    taken: set[str]
-    made: list[Assign] = field(default_factory=list)  # new statements before the present one
+    used_names: set[str]
+    new_statements: list[Assign] = field(default_factory=list)  # before the present statement
 
     def program(self, program: Program) -> Program:
         """Return a program with split statements."""
@@ -44,17 +44,17 @@ class MatrixWordNamer:
         return tuple(out)
 
     def _split(self, stmt: Assign) -> list[Assign]:
-        """Return the parts of a statement; the statement itself if no sweep gains a part."""
-        kinds, taken = dict(self.kinds), set(self.taken)
-        self.made = []
+        """Return the parts of a statement; the statement itself if no part is fusable."""
+        kinds, used_names = dict(self.kinds), set(self.used_names)
+        self.new_statements = []
         value = only_factor(stmt.value)
         value = self._word(value) if _is_word(value) else self._elementwise(value)
-        parts = [*self.made, replace(stmt, value=value)]
+        parts = [*self.new_statements, replace(stmt, value=value)]
         if any(is_fusable(part, self.kinds) for part in parts):
             return [replace(part, quote=stmt.quote, place=stmt.place) for part in parts]
         self.kinds.clear()
         self.kinds |= kinds
-        self.taken.intersection_update(taken)
+        self.used_names.intersection_update(used_names)
         return [stmt]
 
     def _elementwise(self, expr: Expr) -> Expr:
@@ -72,17 +72,17 @@ class MatrixWordNamer:
         bare = only_factor(expr)
         if _is_word(bare):
             return self._word(bare)
-        if isinstance(bare, Ref | Const) or kind_of(bare, self.kinds.__getitem__).is_scalar:
+        if isinstance(bare, Ref | Const) or _is_scalar(bare, self.kinds):
             return expr
         return self._named(self._elementwise(expr), "value")
 
     def _named(self, value: Expr, suffix: str) -> Ref:
         tensors = (ref.name for ref in refs(value) if not self.kinds[ref].is_scalar)
-        name = free_name(f"{next(tensors, 'matrix')}_{suffix}", self.taken)
-        self.taken.add(name)
+        name = free_name(f"{next(tensors, 'matrix')}_{suffix}", self.used_names)
+        self.used_names.add(name)
         ref = Ref(name)
         self.kinds[ref] = kind_of(value, self.kinds.__getitem__)
-        self.made.append(Assign(ref, value))
+        self.new_statements.append(Assign(ref, value))
         return ref
 
 
@@ -98,8 +98,8 @@ def _is_elementwise_op(op: str) -> bool:
 def is_fusable(stmt: Assign, kinds: dict[Ref, Kind]) -> bool:
     """Tell whether a sweep can compute a statement.
 
-    It is elementwise, and its tensors have one shape, with rows and columns. Its numbers are
-    coefficients: the host decides conditions on numbers.
+    The statement must be elementwise, and its tensors must have one shape, with rows and columns.
+    It must not test numbers: a sweep takes them as coefficients only.
     """
     axes = kinds[stmt.target].axes
     return (
@@ -132,8 +132,8 @@ def _is_fusable_node(node: Expr, axes: Axes, kinds: dict[Ref, Kind]) -> bool:
         case Call(op, args):
             if not _is_elementwise_op(op):
                 return False
-            scalar = kind_of(node, kinds.__getitem__).is_scalar
-            return not (scalar and OPS[op].category in _CONDITIONS) and bool(args)
+            tests_numbers = OPS[op].category in _CONDITIONS and _is_scalar(node, kinds)
+            return bool(args) and not tests_numbers
     return True
 
 
@@ -146,4 +146,8 @@ def _reads_number_as_boolean(node: Expr, kinds: dict[Ref, Kind]) -> bool:
             operands = args
         case _:
             return False
-    return any(kind_of(each, kinds.__getitem__).is_scalar for each in operands)
+    return any(_is_scalar(operand, kinds) for operand in operands)
+
+
+def _is_scalar(expr: Expr, kinds: dict[Ref, Kind]) -> bool:
+    return kind_of(expr, kinds.__getitem__).is_scalar

@@ -1,8 +1,8 @@
 """Compute equal products and decompositions of matrices once, in a rule on whole matrices.
 
-One that is used several times gets a statement and a name of its own. A power uses its operand
-several times, because a square is computed as `x * x`. Elementwise ops are cheap beside products
-and stay where they are.
+A product that is used several times gets a statement and a name of its own. The same holds for
+decompositions; "product" means both in this file. A power uses its operand several times, because
+a square is computed as `x * x`. Elementwise ops are cheap beside products and stay in place.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ _VIEWS = ("transpose", "diag")  # they compute nothing
 
 def name_products(algorithm: Algorithm) -> Algorithm:
     """Return an SSA rule that computes no product or decomposition twice."""
-    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
-    namer = _Namer(_repeated(expressions(algorithm.rule)), taken)
+    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    namer = _Namer(_repeated(expressions(algorithm.rule)), used_names)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
 def _repeated(values: Iterable[Expr]) -> frozenset[Expr]:
-    """Return the products that are used several times; operands of equal ones count once."""
+    """Return the products that are used several times.
+
+    The operands of equal products count once.
+    """
     uses: Counter[Expr] = Counter()
 
     def count(expr: Expr) -> None:
@@ -64,19 +67,19 @@ def _is_product(expr: Expr) -> bool:
 @dataclass
 class _Namer:
     repeated: frozenset[Expr]
-    taken: set[str]
-    made: list[Assign] = field(default_factory=list)  # new statements before the present one
+    used_names: set[str]
+    new_statements: list[Assign] = field(default_factory=list)  # before the present statement
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
-        """Rewrite a block. Names made in an arm are not known after the branch."""
+        """Rewrite a block. The names of products in an arm are not known after the branch."""
         out: list[Stmt] = []
         for stmt in program:
-            self.made = []
+            self.new_statements = []
             if isinstance(stmt, Assign):
                 last: Stmt = replace(stmt, value=self._statement_value(stmt, known))
             else:
                 last = replace(stmt, condition=self._with_names(stmt.condition, known))
-            out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
+            out += [replace(s, quote=stmt.quote, place=stmt.place) for s in self.new_statements]
             if isinstance(last, If):
                 then, orelse = (self.program(arm, dict(known)) for arm in (last.then, last.orelse))
                 last = replace(last, then=then, orelse=orelse)
@@ -84,7 +87,10 @@ class _Namer:
         return tuple(out)
 
     def _statement_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
-        """Rewrite a statement's value. A product stays the value unless it has a name."""
+        """Rewrite a statement's value.
+
+        A repeated product without a name stays the value, and is known by the statement's target.
+        """
         if stmt.value not in self.repeated or stmt.value in known:
             return self._with_names(stmt.value, known)
         known[stmt.value] = stmt.target
@@ -97,12 +103,13 @@ class _Namer:
         if expr not in self.repeated:
             return inner
         known[expr] = Ref(self._free(expr))
-        self.made.append(Assign(known[expr], inner))
+        self.new_statements.append(Assign(known[expr], inner))
         return known[expr]
 
     def _free(self, expr: Expr) -> str:
+        """Return an unused name for a product, from the first name that it reads."""
         assert isinstance(expr, Call)
         first = next(refs(expr)).name
-        name = free_name(f"{first}_{'product' if expr.op == '@' else expr.op}", self.taken)
-        self.taken.add(name)
+        name = free_name(f"{first}_{'product' if expr.op == '@' else expr.op}", self.used_names)
+        self.used_names.add(name)
         return name

@@ -12,16 +12,16 @@ from optgen.ir.ops import OPS, PROPERTIES
 
 
 def name_properties(algorithm: Algorithm) -> Algorithm:
-    """Return a rule, not yet in SSA form, whose first statements name these properties."""
-    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    """Return a rule, not yet in SSA form, that first names the properties that conditions read."""
+    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     names: dict[str, Assign] = {}
 
     def named(expr: Expr) -> Expr:
         if not isinstance(expr, Call) or expr.op not in PROPERTIES:
             return rebuild(expr, named)
         if expr.op not in names:
-            target = Ref(free_name(f"param_{expr.op}", taken))
-            taken.add(target.name)
+            target = Ref(free_name(f"param_{expr.op}", used_names))
+            used_names.add(target.name)
             names[expr.op] = Assign(target, expr)
         return names[expr.op].target
 

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 from optgen.ir.binding_times import TENSOR, Kind
 from optgen.ir.generated_names import free_name
-from optgen.ir.nodes import Call, Expr, Ref, map_expressions, names_read, rebuild
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    map_expressions,
+    names_read,
+    rebuild,
+)
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import Phase, Plan, Stream, Sweep
 
@@ -16,16 +26,16 @@ Drawn = Mapping[str, Call]
 
 
 def name_random(plan: Plan) -> tuple[Plan, Drawn]:
-    """Return the plan with a name in place of every random number, and the calls by name."""
+    """Return the plan with a name in place of every call that draws, and the calls by name."""
     names: dict[Call, str] = {}
-    taken = {ref.name for ref in plan.kinds}
+    used_names = {ref.name for ref in plan.kinds}
 
     def named(expr: Expr) -> Expr:
         if not isinstance(expr, Call) or expr.op not in RANDOM_OPS:
             return rebuild(expr, named)
         if expr not in names:
-            names[expr] = free_name("uniform", taken)
-            taken.add(names[expr])
+            names[expr] = free_name("uniform", used_names)
+            used_names.add(names[expr])
         return Ref(names[expr])
 
     changed = plan.map_sweeps(lambda body: map_expressions(body, named))
@@ -33,13 +43,31 @@ def name_random(plan: Plan) -> tuple[Plan, Drawn]:
     return replace(changed, kinds=kinds), {name: call for call, name in names.items()}
 
 
-def with_streams(plan: Plan, drawn: Drawn) -> Plan:
+def draw_first(plan: Plan) -> Plan:
+    """Return a rule's only sweep with statements before it that draw its random numbers."""
+    named, drawn = name_random(plan)
+    draws = tuple(Assign(Ref(name), call) for name, call in drawn.items())
+    return named.map_sweeps(lambda body: (*draws, *body))
+
+
+def draws_of(program: Program) -> Drawn:
+    """Return the calls that a program draws random numbers with, by the names of their results."""
+    values = {a.target.name: a.value for a in assigns(program)}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, Call) and value.op in RANDOM_OPS
+    }
+
+
+def with_random_streams(plan: Plan, drawn: Drawn) -> Plan:
     """Return the plan with random numbers as streams of the sweeps that read them."""
 
-    def with_own(phase: Phase) -> Phase:
+    def changed(phase: Phase) -> Phase:
         if not isinstance(phase, Sweep):
             return phase
-        own = (Stream(name, "local", False) for name in drawn if name in names_read(phase.body))
-        return replace(phase, streams=(*phase.streams, *own))
+        names = (name for name in drawn if name in names_read(phase.body))
+        random_streams = (Stream(name, "local", False) for name in names)
+        return replace(phase, streams=(*phase.streams, *random_streams))
 
-    return replace(plan, phases=tuple(map(with_own, plan.phases)))
+    return replace(plan, phases=tuple(map(changed, plan.phases)))

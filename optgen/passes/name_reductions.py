@@ -1,10 +1,10 @@
 """Give every reduction and every matrix op a statement and a name of its own.
 
 Both end a phase, so a plan is cut at these statements. Equal reductions of one parameter are
-computed once, but not equal reductions over several: plans for other shapes might not find them
-equal, and all parameters must ask for the same ones. After a matrix op, reductions are computed
-again, because no small value is kept across it. The operand of a matrix op gets a name too: the
-sweep before the op stores it.
+computed once. Equal reductions over several parameters are not merged: a plan for another shape
+might not merge them, and all parameters must take part in the same reductions. After a matrix op,
+reductions are computed again, because no small value is kept across it. The operand of a matrix op
+gets a name too, under which the sweep before the op stores it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _PHASE_ENDS = ("reduction", "wide reduction", "matrix")
 def name_reductions(algorithm: Algorithm) -> Algorithm:
     """Return an SSA rule in which each reduction or matrix op is the whole value of a statement."""
     declared = set(declared_kinds(algorithm))
-    taken = {a.target.name for a in assigns(algorithm.rule)} | declared
+    used_names = {a.target.name for a in assigns(algorithm.rule)} | declared
     times = Counter(a.target for a in assigns(algorithm.rule))
-    namer = _Namer(taken, declared, {ref for ref, count in times.items() if count > 1})
+    namer = _Namer(used_names, declared, {ref for ref, count in times.items() if count > 1})
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
@@ -42,46 +42,49 @@ def is_matrix_op(expr: Expr) -> bool:
     return isinstance(expr, Call) and OPS[expr.op].category == "matrix"
 
 
-def _forget(known: dict[Expr, Ref]) -> None:
-    """Drop the known reductions: after a matrix op they are computed again."""
+def _drop_reductions(known: dict[Expr, Ref]) -> None:
+    """Drop the known reductions, because after a matrix op they are computed again."""
     for expr in [e for e in known if not is_matrix_op(e)]:
         del known[expr]
 
 
 @dataclass
 class _Namer:
-    taken: set[str]
+    used_names: set[str]
     declared: set[str]
     joined: set[Ref]  # names that both arms of a branch assign
-    made: list[Assign] = field(default_factory=list)  # new statements before the present one
-    results: set[str] = field(default_factory=set)  # names of matrix ops' results
+    new_statements: list[Assign] = field(default_factory=list)  # before the present statement
+    matrix_results: set[str] = field(default_factory=set)  # names
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
-        """Rewrite a block. Names made in an arm are not known after the branch."""
+        """Rewrite a block. The names of reductions in an arm are not known after the branch."""
         out: list[Stmt] = []
         for stmt in program:
-            self.made = []
+            self.new_statements = []
             if isinstance(stmt, Assign):
                 value = self._statement_value(stmt.value, known)
                 # Only one statement may assign the result of a reduction or matrix op.
-                shared = stmt.target in self.joined or stmt.target.name in self.declared
-                if ends_phase(value) and shared:
+                has_other_values = stmt.target in self.joined or stmt.target.name in self.declared
+                if ends_phase(value) and has_other_values:
                     value = self._named(value, known)
                 if is_matrix_op(value):
-                    self.results.add(stmt.target.name)
-                out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
+                    self.matrix_results.add(stmt.target.name)
+                out += [replace(s, quote=stmt.quote, place=stmt.place) for s in self.new_statements]
                 out.append(replace(stmt, value=value))
                 if ends_phase(value):
                     known[value] = stmt.target
                 continue
             condition = self._with_named_ops(stmt.condition, known)
-            out += [replace(made, place=stmt.place) for made in self.made]
+            out += [replace(s, place=stmt.place) for s in self.new_statements]
             then, orelse = (self.program(a, dict(known)) for a in (stmt.then, stmt.orelse))
             out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
         return tuple(out)
 
     def _statement_value(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
-        """Rewrite a statement's value. A reduction stays the value unless its result has a name."""
+        """Rewrite a statement's value.
+
+        A reduction or matrix op stays the value unless its result already has a name.
+        """
         if is_matrix_op(value):
             inner = self._matrix_op(value, known)
         else:
@@ -94,7 +97,7 @@ class _Namer:
         return self._with_named_reductions(self._with_named_matrix_ops(expr, known), known)
 
     def _with_named_matrix_ops(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
-        """Name the matrix ops of an expression. They come first, before its reductions."""
+        """Name the matrix ops of an expression, which are computed before its reductions."""
         if not is_matrix_op(expr):
             return rebuild(expr, lambda child: self._with_named_matrix_ops(child, known))
         return self._named(self._matrix_op(expr, known), known)
@@ -108,21 +111,22 @@ class _Namer:
         op = rebuild(op, lambda child: self._with_named_ops(child, known))
         assert isinstance(op, Call)
         first, *rest = op.args
-        # A sweep lies between two matrix ops. It stores the first one's result for the second.
-        if not isinstance(first, Ref) or first.name in self.declared | self.results:
+        # Between two matrix ops lies a sweep, which stores the operand of the second op. So even
+        # the first op's result is assigned to a local.
+        if not isinstance(first, Ref) or first.name in self.declared | self.matrix_results:
             local = Ref(self._free(_described(first) + "_matrix"))
-            self.made.append(Assign(local, first))
+            self.new_statements.append(Assign(local, first))
             op = replace(op, args=(local, *rest))
         if op not in known:
-            _forget(known)
+            _drop_reductions(known)
         return op
 
     def _named(self, expr: Expr, known: dict[Expr, Ref]) -> Ref:
         if expr not in known:
             known[expr] = Ref(self._name(expr))
-            self.made.append(Assign(known[expr], expr))
+            self.new_statements.append(Assign(known[expr], expr))
             if is_matrix_op(expr):
-                self.results.add(known[expr].name)
+                self.matrix_results.add(known[expr].name)
         return known[expr]
 
     def _name(self, expr: Expr) -> str:
@@ -130,8 +134,8 @@ class _Namer:
         return self._free(f"{_described(expr.args[0])}_{expr.op}")
 
     def _free(self, wanted: str) -> str:
-        name = free_name(wanted, self.taken)
-        self.taken.add(name)
+        name = free_name(wanted, self.used_names)
+        self.used_names.add(name)
         return name
 
 

@@ -40,13 +40,14 @@ def _begins_nonnegative(state: State, algorithm: Algorithm) -> bool:
 
 
 def _ranges_assuming(algorithm: Algorithm, assumed: set[str]) -> dict[Ref, Range]:
+    """Return the ranges of all names if the assumed states are nonnegative before the step."""
     ranges = declared_ranges(algorithm) | {Ref(name): NOT_NEGATIVE for name in assumed}
 
     def walk(program: Program) -> None:
         for stmt in program:
             if isinstance(stmt, Assign):
-                found = range_of(stmt.value, ranges)
-                ranges[stmt.target] = found.union(ranges.get(stmt.target, found))
+                new = range_of(stmt.value, ranges)
+                ranges[stmt.target] = new.union(ranges.get(stmt.target, new))
             else:
                 walk(stmt.then)
                 walk(stmt.orelse)

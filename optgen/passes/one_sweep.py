@@ -21,24 +21,27 @@ def is_flat_sweep(plan: Plan) -> bool:
     exprs = (*expressions(plan.scalars), *plan.values())
     words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
-    has_all = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
-    return is_one_sweep(plan) and has_all and words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
+    has_all_streams = plan.algorithm.is_function or len(streams) == len(
+        addresses_of(plan.algorithm)
+    )
+    is_flat = words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
+    return is_one_sweep(plan) and has_all_streams and is_flat
 
 
 def addresses_of(algorithm: Algorithm) -> list[str]:
-    """Return the rows of addresses in a bucket's table: param, grad, and the states' keys."""
+    """Return the names of the rows in a bucket's table of addresses: param, grad, state keys."""
     return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
 
 
 def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the fused lowerings that read the codes of an algorithm's states of 8 bits.
 
-    Their kernels take whole blocks of flat tensors.
+    Only rules of one sweep qualify, because these kernels decode whole blocks of flat tensors.
     """
     if not algorithm.has_codes or why_uncut(algorithm):
         return ()
-    found = plans(load_device_scalars(algorithm))
-    if len(found) > 1 or not is_one_sweep(found[0]):
+    first, *others = plans(load_device_scalars(algorithm))
+    if others or not is_one_sweep(first):
         return ()
-    in_triton = not why_not_in_triton(algorithm) and is_flat_sweep(found[0])
+    in_triton = not why_not_in_triton(algorithm) and is_flat_sweep(first)
     return ("fused_cpu", "fused_triton") if in_triton else ("fused_cpu",)

@@ -1,9 +1,10 @@
 """Outline the elementwise parts of a rule on whole matrices as functions over lists of tensors.
 
 The rule's statements stay in the author's branches, and torch computes its matrix words. The
-elementwise statements between two words become one call of a function, which is one sweep. Such a
-statement waits for others: it is computed when a matrix word needs it, or at the end of its branch.
-A function overwrites the parameter and states; its other results are new tensors.
+elementwise statements between two matrix words become one call of a function, which is one sweep.
+So that one call computes many statements, an elementwise statement is delayed until a matrix word
+needs it, or until the end of its branch. A function overwrites the parameter and states; its other
+results are new tensors.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
+from optgen.passes.name_random import draw_first
 from optgen.passes.plan import plans
 from optgen.passes.sweep_function import SweepBuilder, SweepFunction
 from optgen.passes.truths_to_bool import truths_to_bool
@@ -44,12 +46,12 @@ from optgen.passes.use_ieee_operators import use_ieee_operators
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
 MOST_FUNCTIONS = 16
-"""The most functions of a rule. Each is compiled by itself, which takes half a second."""
+"""The most functions that a rule may have: each is compiled by itself, in half a second."""
 
 
 @dataclass(frozen=True)
 class Outlined:
-    """The plans of a rule that calls functions, and these functions.
+    """Plans of a rule that calls functions, and these functions.
 
     A call is a statement whose target and op have the name of the function.
     """
@@ -61,8 +63,8 @@ class Outlined:
 def outline_sweeps(algorithm: Algorithm) -> Outlined:
     """Return a rule on whole matrices with its elementwise parts as functions.
 
-    There are none if the rule is cut into sweeps itself, waits for other parameters, or would have
-    more than `MOST_FUNCTIONS` functions.
+    The result is empty if the rule is cut into sweeps itself, reduces over several parameters, or
+    would have more than `MOST_FUNCTIONS` functions.
     """
     if algorithm.is_function or algorithm.base or algorithm.is_wide or not why_uncut(algorithm):
         return Outlined()
@@ -74,48 +76,54 @@ def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
     return (*algorithm.with_functions, *outline_sweeps(algorithm).functions)
 
 
-@lru_cache(maxsize=4)  # several lowerings ask for one rule
+@lru_cache(maxsize=4)  # several lowerings use the result of one rule
 def _outlined(this: ByIdentity) -> Outlined:
     functions: list[Algorithm] = []
-    made = []
+    outlined = []
     for plan in plans(this.algorithm):
-        ready = truths_to_bool(use_ieee_operators(hoist_scalars(plan)))
-        made.append(_Outliner(ready, functions).plan())
+        ready = draw_first(truths_to_bool(use_ieee_operators(hoist_scalars(plan))))
+        outlined.append(_Outliner(ready, functions).plan())
     if not 0 < len(functions) <= MOST_FUNCTIONS:
         return Outlined()
-    return Outlined(tuple(made), tuple(functions))
+    return Outlined(tuple(outlined), tuple(functions))
 
 
 @dataclass
 class _Outliner:
-    """Outliner of one plan. `functions` has those of earlier plans, which this plan may call."""
+    """Outliner of one plan.
 
-    whole: Plan
+    `functions` has those of earlier plans, which this plan may call, and gains new ones. `shared`
+    has the variables whose tensors may have a second name. A function overwrites the tensors of the
+    variables in `in_place`.
+    """
+
+    whole_plan: Plan
     functions: list[Algorithm]
     kinds: dict[Ref, Kind] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
 
     def plan(self) -> Plan:
         """Return the plan, whose sweep calls functions."""
-        algorithm = self.whole.algorithm
-        self.kinds |= self.whole.kinds
-        self.taken |= {ref.name for ref in self.kinds}
-        (sweep,) = self.whole.sweeps
-        self.body = MatrixWordNamer(self.kinds, self.taken).program(sweep.body)
+        algorithm = self.whole_plan.algorithm
+        self.kinds |= self.whole_plan.kinds
+        self.used_names |= {ref.name for ref in self.kinds}
+        (sweep,) = self.whole_plan.sweeps
+        self.body = MatrixWordNamer(self.kinds, self.used_names).program(sweep.body)
         self.booleans = _booleans(self.body)
         device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
         self.stored = {algorithm.param, *device}
         unfused = [stmt for stmt in assigns(self.body) if not self._is_elementwise(stmt)]
-        self.shared = {n for stmt in unfused if not _makes_new(stmt) for n in _names(stmt)}
+        self.shared = {n for stmt in unfused if not _makes_new_tensor(stmt) for n in _names(stmt)}
         self.in_place = frozenset(self.stored - self.shared)
         body = self._block(self.body)
-        return replace(self.whole, phases=(replace(sweep, body=body),), kinds=self.kinds)
+        return replace(self.whole_plan, phases=(replace(sweep, body=body),), kinds=self.kinds)
 
     def _is_elementwise(self, stmt: Assign) -> bool:
         names = {ref.name for ref in refs(stmt.value)} | {stmt.target.name}
         return names.isdisjoint(self.booleans) and is_fusable(stmt, self.kinds)
 
     def _block(self, program: Program) -> Program:
+        """Return a block whose elementwise statements are calls, as late as possible."""
         out: list[Stmt] = []
         waiting: list[Assign] = []
         for stmt in program:
@@ -130,7 +138,7 @@ class _Outliner:
                     waiting = []
                 waiting.append(stmt)
             else:
-                needed = _before(stmt, waiting)
+                needed = _needed_before(stmt, waiting)
                 out += self._calls([each for each in waiting if each in needed])
                 waiting = [each for each in waiting if each not in needed]
                 out.append(stmt)
@@ -145,47 +153,49 @@ class _Outliner:
         """Yield the statements that compute a group, with a call for each shape in it."""
         shapes = dict.fromkeys(self.kinds[stmt.target].axes for stmt in group)
         for axes in shapes:
-            alike = [stmt for stmt in group if self.kinds[stmt.target].axes is axes]
-            yield from self._call(alike)
+            of_shape = [stmt for stmt in group if self.kinds[stmt.target].axes is axes]
+            yield from self._call(of_shape)
 
     def _call(self, group: Sequence[Assign]) -> Iterator[Stmt]:
-        made = {stmt.target.name for stmt in group}
+        """Yield the statements that compute a group of one shape: a call if that is worth it."""
+        targets = {stmt.target.name for stmt in group}
         others = [s for s in assigns(self.body) if not any(s is each for each in group)]
         read = {r.name for s in others for r in refs(s.value)} | _read_by_conditions(self.body)
         dead = {s.target.name for s in others} - read - self.stored - self.shared
         names = {function.name for function in self.functions}
-        names |= {program.function.name for program in self.whole.algorithm.programs}
-        name = free_name(f"sweep{len(self.functions) + 1}", self.taken | names)
-        builder = SweepBuilder(self.whole.algorithm, self.in_place, self.kinds)
-        built = builder.build(group, made & (read | self.stored), dead, name)
-        if built is None or (self.in_place.isdisjoint(made) and _is_one_op(group)):
+        names |= {program.function.name for program in self.whole_plan.algorithm.programs}
+        name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
+        builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds)
+        built = builder.build(group, targets & (read | self.stored), dead, name)
+        if built is None or (self.in_place.isdisjoint(targets) and _is_one_op(group)):
             yield from map(_as_new_tensor, group)
         else:
-            yield from self._statements(group, built)
+            yield from self._call_statements(group, built)
 
-    def _statements(self, group: Sequence[Assign], built: SweepFunction) -> Iterator[Assign]:
+    def _call_statements(self, group: Sequence[Assign], built: SweepFunction) -> Iterator[Assign]:
+        """Yield the call of a function, between the statements that create and name its lists."""
         quote = tuple(dict.fromkeys(line for stmt in group for line in stmt.quote))
         kind = self.kinds[group[0].target]
         for name, like in built.new.items():
-            self._add(name, kind)
+            self._declare(name, kind)
             yield Assign(Ref(name), Call(EMPTY_LIKE, (Ref(like),)), quote)
         for name, dead in built.reused.items():
             yield Assign(Ref(name), Ref(dead), quote)
         called = self._shared_function(built.function)
-        self.taken.add(called.name)
+        self.used_names.add(called.name)
         scalars = {r.name: r for s in group for r in refs(s.value) if self.kinds[r].is_scalar}
         numbers = (scalars[hyper.name] for hyper in called.hypers)
         lists = (Ref(name) for name in built.arguments)
         for name in built.arguments:
-            self._add(name, kind)
+            self._declare(name, kind)
         self.kinds[Ref(called.name)] = kind
         yield Assign(Ref(called.name), Call(called.name, (*lists, *numbers)), quote)
         for name, after in built.renamed.items():
             yield Assign(Ref(name), Ref(after), quote)
-            self._add(name, kind)
+            self._declare(name, kind)
 
-    def _add(self, name: str, kind: Kind) -> None:
-        self.taken.add(name)
+    def _declare(self, name: str, kind: Kind) -> None:
+        self.used_names.add(name)
         self.kinds.setdefault(Ref(name), kind)
 
     def _shared_function(self, function: Algorithm) -> Algorithm:
@@ -197,24 +207,24 @@ class _Outliner:
         return function
 
 
-def _before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
-    """Return the waiting statements that must come before a statement, in order."""
+def _needed_before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
+    """Return the waiting statements that must be computed before a statement, in order."""
     needed: list[Assign] = []
     for each in reversed(waiting):
-        if any(_depends(later, each) for later in (stmt, *needed)):
+        if any(_must_keep_order(later, each) for later in (stmt, *needed)):
             needed.insert(0, each)
     return needed
 
 
-def _depends(later: Assign, earlier: Assign) -> bool:
+def _must_keep_order(later: Assign, earlier: Assign) -> bool:
     """Tell whether two statements must keep their order."""
     return earlier.target.name in _names(later) or later.target.name in _names(earlier)
 
 
 def _as_new_tensor(stmt: Assign) -> Assign:
-    """Return a statement, with a copy of the tensor if it only gives a tensor a second name.
+    """Return a statement whose target is a new tensor: a plain copy of a name copies the tensor.
 
-    A sweep may overwrite the tensor later.
+    Otherwise a sweep that later overwrites one of the two names would change the other.
     """
     source = copied(stmt)
     return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
@@ -240,15 +250,16 @@ def _read_by_conditions(program: Program) -> set[str]:
 
 def _booleans(program: Program) -> frozenset[str]:
     """Return the variables that are true or false."""
-    found: set[str] = set()
+    booleans: set[str] = set()
     while True:
-        more = {s.target.name for s in assigns(program) if _is_boolean(s.value, found)} - found
-        if not more:
-            return frozenset(found)
-        found |= more
+        names = {s.target.name for s in assigns(program) if _is_boolean(s.value, booleans)}
+        if names <= booleans:
+            return frozenset(booleans)
+        booleans |= names
 
 
 def _is_boolean(value: Expr, known: set[str]) -> bool:
+    """Tell whether a value is true or false; `known` has the variables that are."""
     match only_factor(value):
         case Ref(name):
             return name in known
@@ -261,11 +272,11 @@ def _is_boolean(value: Expr, known: set[str]) -> bool:
     return False
 
 
-_SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian")
-"""Words whose results may be views, or one tensor for all tensors of a list."""
+_SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian", "random", "random16")
+"""Words whose results may be views, or one tensor that all positions of a list share."""
 
 
-def _makes_new(stmt: Assign) -> bool:
+def _makes_new_tensor(stmt: Assign) -> bool:
     """Tell whether the value of a statement is a new tensor."""
     value = only_factor(stmt.value)
     shares = isinstance(value, Call) and value.op in _SHARE_MEMORY

@@ -66,50 +66,47 @@ def plans(algorithm: Algorithm, order: Order = "late") -> tuple[Plan, ...]:
 def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late") -> Plan:
     """Return the plan of an algorithm for parameters with these shape predicates.
 
-    Several lowerings ask for one plan: it is made once.
+    The plan is cached, because several lowerings use it.
 
     Raises:
         RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
     """
     if order == "early" and algorithm.elementwise:
         order = "late"  # its only sweep stores all states
-    made = _plan(ByIdentity(algorithm), tuple((facts or {}).items()), order)
-    return replace(made, facts=dict(made.facts), kinds=dict(made.kinds))
+    cached = _cached_plan(ByIdentity(algorithm), tuple((facts or {}).items()), order)
+    return replace(cached, facts=dict(cached.facts), kinds=dict(cached.kinds))
 
 
-@lru_cache(maxsize=32)  # the plans of an algorithm are asked for one after another
-def _plan(this: ByIdentity, known: tuple[tuple[str, bool], ...], order: Order) -> Plan:
-    """Make a plan.
-
-    Copies of a name into the version of a join are dropped, because printers write all versions of
-    a name as one variable.
+@lru_cache(maxsize=32)  # enough for the plans of a few algorithms, which are used in turn
+def _cached_plan(key: ByIdentity, facts_items: tuple[tuple[str, bool], ...], order: Order) -> Plan:
+    """Return a plan whose mappings belong to the cache.
 
     Raises:
         RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
     """
-    algorithm, facts = this.algorithm, dict(known)
+    algorithm, facts = key.algorithm, dict(facts_items)
     order = "whole" if why_uncut(algorithm) else order
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts)
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
-        made = _planned(named, order, separate=False)
+        result = _planned(named, order, separate=False)
     except (CyclicDependencyError, StaleReadError):
         try:
-            made = _planned(named, order, separate=True)
+            result = _planned(named, order, separate=True)
         except CyclicDependencyError as error:
-            if refusal := circular_matrix_op(named.rule):
-                raise refusal from error
+            if rule_error := circular_matrix_op(named.rule):
+                raise rule_error from error
             raise
-    if not made.sweeps:
+    if not result.sweeps:
         raise changes_nothing(algorithm, facts)
-    return replace(made, facts=facts, fresh_keys=fresh_keys_of(algorithm))
+    return replace(result, facts=facts, fresh_keys=fresh_keys_of(algorithm))
 
 
 def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:
     """Return the plan of a rule that is not yet in SSA form.
 
-    With `separate`, every version but the last of a name gets its own name, and the arms of a
-    branch share none. Some rules need that. The others need fewer tensors without it.
+    With `separate`, every version of a name except the last gets its own name, and the two arms of
+    a branch share none of these names. Some rules need that. All others need fewer tensors without.
 
     Raises:
         CyclicDependencyError: Values of both arms of a branch depend on one another.
@@ -120,18 +117,21 @@ def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:
     between = (*cut.finishes, *cut.calls)
     scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *between), kinds)
     programs = _without_unused(programs, versioned)
-    programs = programs if cut.is_whole else _trimmed(programs, cut, versioned)
+    programs = programs if cut.is_whole else _without_dead_code(programs, cut, versioned)
     scalars = _without_self_copies(used_scalars(scalars, programs, versioned))
     complete = Plan(versioned, scalars, _phases(versioned, cut, programs), kinds)
     if complete.is_cut:  # `verify_plan` raises where sweeps disagree about a state
         verify_plan(hoist_between_sweeps(complete), hoisted=False)
     fewer = tuple(map(_without_self_copies, programs))
-    made = replace(complete, phases=_phases(versioned, cut, fewer))
-    return made if order == "whole" else hoist_between_sweeps(made)
+    result = replace(complete, phases=_phases(versioned, cut, fewer))
+    return result if order == "whole" else hoist_between_sweeps(result)
 
 
 def _without_self_copies(program: Program) -> Program:
-    """Return a program without copies of a name to its next version: both are one variable."""
+    """Return a program without copies of a name to its next version.
+
+    They do nothing, because printers write all versions of a name as one variable.
+    """
     return filter_assigns(program, lambda a: not is_self_copy(a))
 
 
@@ -161,11 +161,11 @@ def _split(
     scalars, _ = splitter.split(numbers)
     sweeps: list[Program] = []
     ops = (a.value for call in cut.calls for a in assigns(call))
-    held = frozenset(ref for op in ops for ref in refs(op))  # matrix ops take names
+    held = frozenset(ref for op in ops for ref in refs(op))  # not inlined: matrix ops take names
     for sweep in cut.sweeps:
         only = replace(algorithm, rule=sweep)
-        piece = Splitter(only, kinds, dict(splitter.ranges), held=held, rounded=rounded)
-        sweeps.append(piece.split(sweep)[1])
+        sweep_splitter = Splitter(only, kinds, dict(splitter.ranges), held=held, rounded=rounded)
+        sweeps.append(sweep_splitter.split(sweep)[1])
         if early:
             held |= {a.target for a in assigns(sweeps[-1])}
     return scalars, tuple(sweeps)
@@ -191,10 +191,10 @@ def _phases(
         if finishes[sweep]:
             phases.append(Finish(finishes[sweep]))
         if sweeps[sweep]:
-            waiting = (e for program in calls[sweep + 1 : sweep + 2] for e in expressions(program))
-            taken = {ref.name for expr in waiting for ref in refs(expr)}  # by the next matrix ops
+            next_ops = (e for program in calls[sweep + 1 : sweep + 2] for e in expressions(program))
+            read_by_ops = {ref.name for expr in next_ops for ref in refs(expr)}
             stored = cut.stored[sweep]
-            inputs = tuple(name for name in cut.call_inputs[sweep] if name in taken)
+            inputs = tuple(name for name in cut.call_inputs[sweep] if name in read_by_ops)
             streams = streams_of_sweep(algorithm, sweeps[sweep], stored, inputs, tuple(results))
             phases.append(Sweep(streams, sweeps[sweep]))
     match phases:
@@ -203,21 +203,22 @@ def _phases(
     return tuple(phases)
 
 
-def _trimmed(
+def _without_dead_code(
     programs: tuple[Program, ...], cut: RulePhases, algorithm: Algorithm
 ) -> tuple[Program, ...]:
     """Return the phases without dead code: a sweep keeps what it reads, reduces or stores."""
     count = len(cut.sweeps)
     calls = programs[2 * count :]
-    taken = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
+    read_by_ops = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
     sweeps = (
-        _needed_statements(p, {*s, *taken}) for p, s in zip(programs, cut.stored, strict=False)
+        _needed_statements(p, {*s, *read_by_ops})
+        for p, s in zip(programs, cut.stored, strict=False)
     )
     return _without_unused((*sweeps, *programs[count:]), algorithm)
 
 
 def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
-    """Return a sweep's statements that assign a stored name or one that is read, or reduce."""
+    """Return a sweep's statements that reduce, or assign a name that is stored or read."""
     read = {ref for expr in expressions(sweep) for ref in refs(expr)}
     fewer = filter_assigns(
         sweep, lambda a: a.target.name in stored or a.target in read or is_reduction(a.value)
@@ -228,7 +229,7 @@ def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
     """Return the phases without locals that no phase reads.
 
-    A reduction over several parameters stays: others read it.
+    A reduction over several parameters stays, because other parameters read its result.
     """
     stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     read = {r for p in programs for e in expressions(p) for r in refs(e)}

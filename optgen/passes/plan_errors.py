@@ -1,4 +1,4 @@
-"""Make the errors for rules that no plan can execute."""
+"""Errors for rules that no plan can execute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def circular_matrix_op(program: Program) -> RuleError | None:
 
 
 def changes_nothing(algorithm: Algorithm, facts: Facts) -> RuleError:
-    """Return the error for a rule that only assigns values that are there already."""
+    """Return the error for a rule that gives no tensor a new value."""
     cases = " and ".join(fact if holds else f"not {fact}" for fact, holds in facts.items())
     return RuleError(
         algorithm.place,

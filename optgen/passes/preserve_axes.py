@@ -1,8 +1,8 @@
 """Preserve the axes of values that constant folding would turn into one number.
 
-`where(False and g != 0, 2, 2)` is 2 for every element of `g`, and its sum is twice their number.
-Folding would leave the number 2, whose sum is 2. So this pass replaces the expression by a `where`
-of two equal values, with a condition that reads `g`.
+`where(False and g != 0, 2, 2)` is 2 for every element of `g`, and its sum is twice the number of
+elements. Folding would leave the number 2, whose sum is 2. So this pass replaces the expression by
+a `where` of two equal values, with a condition that reads `g`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from optgen.passes.fold_expression import fold
 
 
 def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
-    """Return an equal value that keeps its axes when folded, as do its reductions' operands."""
+    """Return an equal value that keeps its axes when it is folded.
+
+    The operands of its reductions, matrix ops and linear algebra keep their axes, too.
+    """
 
     def preserved(expr: Expr) -> Expr:
         axes = kind_of(expr, kinds).axes
@@ -61,8 +64,8 @@ def _sources_of_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
     """Yield the names, reductions and products that give an expression its axes."""
     if kind_of(expr, kinds).axes is Axes.NONE:
         return  # a property of a tensor, such as rows(p), has no axes
-    whole = (*REDUCTIONS, *LINEAR_ALGEBRA)
-    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in whole):
+    not_elementwise = (*REDUCTIONS, *LINEAR_ALGEBRA)
+    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in not_elementwise):
         yield expr
         return
     for child in children(expr):

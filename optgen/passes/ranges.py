@@ -31,13 +31,13 @@ class Range:
 ANYTHING = Range()
 NOT_NEGATIVE = Range(0.0)
 Ranges = Mapping[Ref, Range]
-_NEVER_NEGATIVE = {"sqrt", "exp", "abs"} | {
+_NONNEGATIVE_WORDS = {"sqrt", "exp", "abs"} | {
     f"{axis}{word}" for axis in ("", "row_", "col_") for word in ("norm", "rms", "max_abs")
 }
 
 
 def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
-    """Return the ranges of declared names: hyperparameters from their bounds, t from 1."""
+    """Return the ranges of declared names: hyperparameters' bounds, and [1, inf] for the step."""
     ranges = {}
     for hyper in algorithm.hypers:
         low = hyper.bounds.ge if hyper.bounds.ge is not None else hyper.bounds.gt
@@ -60,7 +60,7 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
         case Call("neg", (a,)):
             inner = range_of(a, ranges)
             return Range(_below_zero(-inner.high), -inner.low)
-        case Call(word, _) if word in _NEVER_NEGATIVE:
+        case Call(word, _) if word in _NONNEGATIVE_WORDS:
             return NOT_NEGATIVE
         case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # monotonic
             inner = range_of(a, ranges)
@@ -104,17 +104,17 @@ def _below_zero(low: float) -> float:
 
 
 def _term(term: Term, ranges: Ranges) -> Range:
-    """Return a term's range. Of a product of tensors only the sign is tracked."""
-    counted = Counter((*term.factors, *term.divisors))
-    signed = [factor for factor, times in counted.items() if times % 2]
-    if not counted:
+    """Return a term's range. For a product of tensors only the sign is tracked."""
+    powers = Counter((*term.factors, *term.divisors))
+    odd = [factor for factor, power in powers.items() if power % 2]  # even powers are nonnegative
+    if not powers:
         return range_of(term.coefficient, ranges)
-    positive = all(range_of(e, ranges).low >= 0 for e in (term.coefficient, *signed))
-    return NOT_NEGATIVE if positive else ANYTHING
+    nonnegative = all(range_of(e, ranges).low >= 0 for e in (term.coefficient, *odd))
+    return NOT_NEGATIVE if nonnegative else ANYTHING
 
 
-def _sum(parts: list[Range]) -> Range:
-    return _between(sum(part.low for part in parts), sum(part.high for part in parts))
+def _sum(ranges: list[Range]) -> Range:
+    return _between(sum(each.low for each in ranges), sum(each.high for each in ranges))
 
 
 def _arithmetic(word: str, a: Range, b: Range) -> Range:
@@ -137,7 +137,7 @@ def _lies_in(inner: Range, outer: Range) -> bool:
 
 
 def _between(low: float, high: float) -> Range:
-    """Return the interval [low, high]; a NaN end (inf - inf) is unbounded."""
+    """Return the interval [low, high]; an end that is NaN (inf - inf) becomes infinite."""
     return Range(-inf if isnan(low) else low, inf if isnan(high) else high)
 
 

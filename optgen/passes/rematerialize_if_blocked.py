@@ -2,8 +2,8 @@
 
 After a sweep over a whole tensor its locals are still in memory, and the next sweep reads them.
 After a sweep in blocks, only the last block's locals are left, so the next sweep recomputes them.
-A local that is another name of a stream is always recomputed: the next sweep may overwrite the
-stream, and then needs a copy.
+A local that is an alias of a stream is always recomputed: the next sweep may overwrite the stream,
+and must then copy it first.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def rematerialize_if_blocked(plan: Plan) -> Plan:
     for phase in plan.phases:
         if isinstance(phase, Sweep):
             phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
-            made = {a.target.name: a.target for a in assigns(phase.body)}
-            lost = {a.target.name for a in assigns(phase.body) if _is_other_name(a.value)}
-            held = (available | made).items()
-            available = {name: ref for name, ref in held if name not in declared | lost}
+            assigned = {a.target.name: a.target for a in assigns(phase.body)}
+            aliases = {a.target.name for a in assigns(phase.body) if _is_alias(a.value)}
+            held = (available | assigned).items()
+            available = {name: ref for name, ref in held if name not in declared | aliases}
             if not phase.body:
                 continue
         phases.append(phase)
     return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
 
 
-def _is_other_name(value: Expr) -> bool:
+def _is_alias(value: Expr) -> bool:
     """Tell whether a value is another tensor itself, neither scaled nor copied."""
     match value:
         case Linear((Term(Const(1), (Ref(),), ()),)):
@@ -58,15 +58,17 @@ def _is_other_name(value: Expr) -> bool:
 
 def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
     """Return the sweep's body: first the branch that recomputes locals, then the rest."""
-    needed, needed_alone = _needed(sweep, available), _needed(sweep, set())
-    recomputed = filter_assigns(sweep.body, lambda a: a.target in needed_alone - needed)
+    needed, needed_if_blocked = _needed(sweep, available), _needed(sweep, set())
+    recomputed = filter_assigns(sweep.body, lambda a: a.target in needed_if_blocked - needed)
     rest = filter_assigns(sweep.body, lambda a: a.target in needed)
-    made_by_rest = {a.target for a in assigns(rest)}
-    reads_rest = any(ref in made_by_rest for expr in expressions(recomputed) for ref in refs(expr))
+    targets_of_rest = {a.target for a in assigns(rest)}
+    reads_rest = any(
+        ref in targets_of_rest for expr in expressions(recomputed) for ref in refs(expr)
+    )
     if not recomputed:
         return rest
-    if reads_rest:  # then the branch cannot come first, and the whole sweep is computed again
-        return filter_assigns(sweep.body, lambda a: a.target in needed_alone)
+    if reads_rest:  # then the branch cannot come first, so all locals are recomputed without it
+        return filter_assigns(sweep.body, lambda a: a.target in needed_if_blocked)
     return (If(BLOCKED, recomputed), *rest)
 
 

@@ -15,11 +15,11 @@ from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 def rename(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with p, g, t and the states renamed to param, grad, step and keys.
 
-    The keys are those of checkpoints. The lists of a function keep the author's names.
+    A state's key is its name in checkpoints. The lists of a function keep the author's names.
 
-    A name that a printer would confuse with another is changed: a state gets the prefix `state_`
-    (for example a state `step_size` beside a hyperparameter `step_sizes`), and a local gets
-    trailing underscores. Hyperparameters keep their names, because callers use them.
+    A name that a printer would confuse with another name is changed: a state gets the prefix
+    `state_` (for example a state `step_size` beside a hyperparameter `step_sizes`), and a local
+    gets trailing underscores. Hyperparameters keep their names, because callers use them.
     """
     keys = {s.symbol: s.key for s in algorithm.states}
     wanted = {algorithm.param: "param", algorithm.grad: "grad"}
@@ -30,14 +30,14 @@ def rename(algorithm: Algorithm) -> Algorithm:
     wanted |= keys
     wanted |= {n: n for a in assigns(algorithm.rule) if (n := a.target.name) not in wanted}
     names: dict[str, str] = {}
-    taken = {"state_steps", *(h.name for h in algorithm.hypers), *_shadowable_calls(algorithm)}
-    taken |= set() if algorithm.step else {"step"}
+    used_names = {"state_steps", *(h.name for h in algorithm.hypers), *_shadowable_calls(algorithm)}
+    used_names |= set() if algorithm.step else {"step"}
     for name, ideal in wanted.items():
         candidates = _of_state(ideal) if name in keys else _underscored(ideal)
-        names[name] = next(n for n in candidates if is_free(n, taken))
-        taken.add(names[name])
+        names[name] = next(n for n in candidates if is_free(n, used_names))
+        used_names.add(names[name])
         if names[name] != ideal:
-            taken.add(f"fresh_{ideal}")  # the runtime builds this name from the key
+            used_names.add(f"fresh_{ideal}")  # the runtime builds this name from the key
     return replace(
         algorithm,
         param=names[algorithm.param],

@@ -21,7 +21,7 @@ def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
 
 
 def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
-    """Return the program with only the assignments to keep, without branches left empty."""
+    """Return the program with only the assignments that `keep` accepts, without empty branches."""
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -33,11 +33,11 @@ def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
     return tuple(out)
 
 
-def read_instead(expr: Expr, names: Mapping[Ref, Ref]) -> Expr:
-    """Return an expression with its names replaced, except the state names in `fresh`."""
+def replace_reads(expr: Expr, names: Mapping[Ref, Ref]) -> Expr:
+    """Return an expression that reads other names; the state names in `fresh` stay."""
     match expr:
         case Ref():
             return names.get(expr, expr)
         case Call("fresh", _):
             return expr
-    return rebuild(expr, lambda child: read_instead(child, names))
+    return rebuild(expr, lambda child: replace_reads(child, names))

@@ -11,36 +11,36 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs
-from optgen.ir.ops import CONDITIONS
+from optgen.ir.ops import CONDITION_OPERANDS
 
 ROUNDED = "in_state_dtype"
-"""Op that rounds to the state's dtype. Only printers of compiled languages meet it."""
+"""Op that rounds to the state's dtype. Only printers of compiled languages get it."""
 
-_LARGEST_EXACT = 256  # every dtype has all integers up to here
+_LARGEST_EXACT = 256  # every floating-point dtype represents all integers up to 256
 
 
 def round_state(value: Expr, state: str) -> Expr:
     """Return the value assigned to a scalar state, with every rounding explicit."""
-    if isinstance(value, Call) and derives(value, state):
+    if isinstance(value, Call) and _derives_from(value, state):
         value = replace(value, args=_operands(value, state))
     return value if _is_exact(value, state) else Call(ROUNDED, (value,))
 
 
-def derives(expr: Expr, state: str) -> bool:
+def _derives_from(expr: Expr, state: str) -> bool:
     """Tell whether an expression is computed from the state."""
     return any(ref.name == state for ref in refs(expr))
 
 
 def _operands(call: Call, state: str) -> tuple[Expr, ...]:
     """Return the rounded operands of an op, one of which derives from the state."""
-    count = CONDITIONS.get(call.op, 0)
+    count = CONDITION_OPERANDS.get(call.op, 0)
     conditions = (_condition(arg, state) for arg in call.args[:count])
     return (*conditions, *(round_state(arg, state) for arg in call.args[count:]))
 
 
 def _condition(expr: Expr, state: str) -> Expr:
-    """Return a condition, with its comparisons of the state made in the state's dtype."""
-    if isinstance(expr, Call) and derives(expr, state):
+    """Return a condition whose comparisons with the state are in the state's dtype."""
+    if isinstance(expr, Call) and _derives_from(expr, state):
         return replace(expr, args=_operands(expr, state))
     return expr
 

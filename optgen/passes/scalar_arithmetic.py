@@ -1,6 +1,7 @@
 """Add, multiply and divide scalar expressions, the coefficients of linear forms, symbolically.
 
-A product or quotient is kept as one fraction, with its sign in front and the author's order.
+A product or quotient is kept as one fraction, with its sign in front and its operands in the
+author's order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def is_number(expr: Expr, value: float) -> TypeGuard[Const]:
 
 
 def negate(a: Expr) -> Expr:
-    """Return -a, with a double negation removed."""
+    """Return -a, without a double negation."""
     match a:
         case Call("neg", (inner,)):
             return inner
@@ -82,6 +83,7 @@ def _root(a: Expr) -> Expr:
 
 
 def _fraction(a: Expr) -> tuple[Expr, Expr]:
+    """Return the numerator and the denominator of an expression."""
     match a:
         case Call("/", (numer, denom)):
             return numer, denom

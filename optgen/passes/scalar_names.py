@@ -7,14 +7,14 @@ from optgen.ir.ops import OPS
 
 
 def scalar_name(expr: Expr) -> str:
-    """Return a name derived from the expression, or "" if its place in the rule says more."""
+    """Return a name derived from the expression, or "" if the caller should choose the name."""
     match expr:
         case Call("-", (Const(1), Call("**", (Ref(base), Ref("step"))))):
             digits = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
             return f"bias_correction{digits}"
         case Call("-", (Const(1), Ref(name))):
             return f"one_minus_{name}"
-        case Call("floor", (Call("%", (Ref(name), Const(16777216))),)):
+        case Call("floor", (Call("%", (Ref(name), Const(16777216))),)):  # 24 bits of a seed
             return f"{name}_key"
         case Call("machine_eps", _):
             return "machine_eps"

@@ -3,7 +3,7 @@
 Several values of a sparse gradient may belong to one row. Usually they are summed before the rule
 reads them. A scatter-add rule can skip that sum and add each value to its row directly. In such a
 rule the new parameter is the old one plus terms that are linear in the gradient. The factors of
-these terms are one number for all elements, and no state has a value per element.
+these terms are the same for all elements, and no state has a value per element.
 """
 
 from __future__ import annotations
@@ -36,27 +36,30 @@ def is_scatter_add(algorithm: Algorithm) -> bool:
     flags = {state.when for state in algorithm.states if not state.rows}
     if None in flags:  # a state that always exists needs dense gradients
         return False
-    # conditions that are false whenever the rule reads a sparse gradient
-    untrue = {flag for flag in flags if flag} | {h.name for h in algorithm.hypers if not h.rows}
+    # These are false whenever the rule reads a sparse gradient: while one of them is true, the
+    # runtime refuses sparse gradients or makes them dense.
+    false_flags = {flag for flag in flags if flag} | {
+        h.name for h in algorithm.hypers if not h.rows
+    }
     forms = {state.symbol: Form.OTHER for state in algorithm.tensor_states()}
     forms |= {algorithm.param: Form.PARAM, algorithm.grad: Form.GRADIENT}
-    after = _after(add_maximize(algorithm).rule, forms, untrue)
+    after = _forms_after(add_maximize(algorithm).rule, forms, false_flags)
     return after[algorithm.param] is Form.PARAM
 
 
-def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
-    """Return the forms of all names after a program whose conditions in `untrue` are false."""
+def _forms_after(program: Program, forms: Forms, false_flags: set[str]) -> Forms:
+    """Return the forms of all names after a program in which `false_flags` are false."""
     now = dict(forms)
     for stmt in program:
         if isinstance(stmt, Assign):
             now[stmt.target.name] = _form(stmt.value, now)
-        elif _flag(stmt.condition) in untrue:
-            now = dict(_after(stmt.orelse, now, untrue))
+        elif _flag(stmt.condition) in false_flags:
+            now = dict(_forms_after(stmt.orelse, now, false_flags))
         else:
-            then, orelse = (_after(arm, now, untrue) for arm in (stmt.then, stmt.orelse))
+            then, orelse = (_forms_after(arm, now, false_flags) for arm in (stmt.then, stmt.orelse))
             for name in {*then, *orelse}:
-                found = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
-                now[name] = found.pop() if len(found) == 1 else Form.OTHER
+                both = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
+                now[name] = both.pop() if len(both) == 1 else Form.OTHER
     return now
 
 
@@ -69,15 +72,16 @@ def _flag(condition: Expr) -> str:
 
 
 def _form(expr: Expr, forms: Forms) -> Form:
+    """Return the form of a value."""
     match expr:
         case Ref(name):
             return forms.get(name, Form.NUMBER)
         case Const():
             return Form.NUMBER
-    found = [_form(child, forms) for child in children(expr)]
-    if all(form is Form.NUMBER for form in found):
+    operand_forms = [_form(child, forms) for child in children(expr)]
+    if all(form is Form.NUMBER for form in operand_forms):
         return Form.NUMBER
-    match expr, found:
+    match expr, operand_forms:
         case Call("neg"), [Form.GRADIENT]:
             return Form.GRADIENT
         case Call("*"), [Form.NUMBER, Form.GRADIENT] | [Form.GRADIENT, Form.NUMBER]:

@@ -44,7 +44,7 @@ class _Selector(InstructionBuilder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.known = definitions(self.plan)
+        self.definitions = definitions(self.plan)
         self.matrix_inputs = {call.args[0] for call in self.plan.calls}
 
     def program(self, body: Program) -> Iterator[Instruction]:
@@ -57,10 +57,10 @@ class _Selector(InstructionBuilder):
                 yield Ops(stmt.quote, tuple(self.steps))
 
     def _branch(self, stmt: If) -> Branch:
-        """Select the instructions of a branch, and join what is known of its arms.
+        """Select the instructions of a branch, and join the facts about names after its arms.
 
-        After the branch a name is owned if both arms own it. It is an alias, or may have another
-        dtype, if either arm makes it so.
+        A name is owned if both arms own it. It is an alias, or may have another dtype, if that
+        holds after either arm.
         """
         before = set(self.owned), dict(self.aliases), set(self.mixed)
         then = tuple(self.program(stmt.then))
@@ -74,6 +74,7 @@ class _Selector(InstructionBuilder):
         return Branch(stmt.condition, then, orelse)
 
     def _assign(self, stmt: Assign) -> None:
+        """Append the operations of one statement, and record whether its target is an alias."""
         name = stmt.target.name
         aliased = frozenset[str]()
         match stmt.value:
@@ -90,7 +91,7 @@ class _Selector(InstructionBuilder):
             case Linear(terms) if name in self.stored:
                 self._update(name, terms)
             case Linear(terms):
-                self._local(name, Linear(_led_by(name, terms)))
+                self._local(name, Linear(_own_term_first(name, terms)))
             case value:
                 self._local(name, value)
         self.aliases[name] = aliased
@@ -99,13 +100,14 @@ class _Selector(InstructionBuilder):
             (self.mixed.add if is_mixed else self.mixed.discard)(name)
 
     def _is_changed(self, stmt: Assign, source: str) -> bool:
-        """Tell whether a copied tensor is changed in place before the copy's last use."""
+        """Tell whether a copy's source is changed in place before the copy's last use."""
         if stmt.target.name in self.stored:  # a stored stream has its own tensor
             return False
-        every = list(assigns(self.sweep.body))
-        later = every[next(index for index, each in enumerate(every) if each is stmt) + 1 :]
-        own = self.stored & self._storage(source)
-        change = next((n for n, each in enumerate(later) if each.target.name in own), None)
+        statements = list(assigns(self.sweep.body))
+        position = next(n for n, each in enumerate(statements) if each is stmt)
+        later = statements[position + 1 :]
+        sharing = self.stored & self._storage(source)
+        change = next((n for n, each in enumerate(later) if each.target.name in sharing), None)
         if change is None:
             return False
         read = {ref.name for each in later[change + 1 :] for ref in refs(each.value)}
@@ -123,12 +125,15 @@ class _Selector(InstructionBuilder):
         return self.aliases.get(name, frozenset()) | {name}
 
     def _local(self, name: str, value: Expr) -> None:
-        """Compute a local into a new tensor; use a temporary if its old value is read meanwhile."""
-        leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (
+        """Compute a local into a new tensor.
+
+        A temporary takes the value if the local's old value is still read while it is computed.
+        """
+        is_first = isinstance(value, Linear) and value.terms[0].factors[:1] == (
             self._ref(name, value),
         )
         reads = sum(name in self._storage(r.name) for r in refs(value))
-        if reads == 0 or (leads and reads == 1):
+        if reads == 0 or (is_first and reads == 1):
             self._materialise(value, name)
             return
         self.steps.append(Alias(name, self._materialise(value, self._temporary(f"{name}_new"))))
@@ -139,7 +144,7 @@ class _Selector(InstructionBuilder):
 
     def _update(self, name: str, terms: tuple[Term, ...]) -> None:
         """Store a sum in a stream: add to its old value in place if that is one of the terms."""
-        own = next((t for t in terms if _is_plain(t, name)), None)
+        own = next((t for t in terms if _is_scaled_name(t, name)), None)
         others = tuple(t for t in terms if t is not own)
         if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
             self._overwrite(name, terms)
@@ -150,11 +155,11 @@ class _Selector(InstructionBuilder):
         else:
             operands = [self._operands(t) for t in others]
             self._scale(name, own.coefficient)
-            for term, parts in zip(others, operands, strict=True):
-                self._accumulate(name, term, parts)
+            for term, tensors in zip(others, operands, strict=True):
+                self._accumulate(name, term, tensors)
 
     def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
-        """Give a stored stream a value that is no scaled update of its old one."""
+        """Store a value in a stream whose old value is not simply scaled and added to."""
         value = Linear(terms)
         reads = sum(name in self._storage(r.name) for r in refs(value))
         match terms:
@@ -162,11 +167,11 @@ class _Selector(InstructionBuilder):
                 self._emit("copy", name, name, (source,), inplace=True)
             case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._fills(mask, a, b):
                 self._overwrite_where(name, mask, a, b)
-            case _ if reads == 1 and self._leads(name, value):
+            case _ if reads == 1 and self._starts_with(name, value):
                 self._materialise(value, name)
             case _:
-                made = self._materialise(value, self._temporary("update"))
-                self._emit("copy", name, name, (made,), inplace=True)
+                update = self._materialise(value, self._temporary("update"))
+                self._emit("copy", name, name, (update,), inplace=True)
 
     def _overwrite_where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Store a `where` of a tensor and a number: copy the tensor, then fill in the number."""
@@ -176,28 +181,28 @@ class _Selector(InstructionBuilder):
             self._emit("copy", name, name, (value,), inplace=True)
         self._fill(name, self._negated(condition) if number is b else condition, number)
 
-    def _leads(self, name: str, value: Expr) -> bool:
+    def _starts_with(self, name: str, value: Expr) -> bool:
         """Tell whether a value starts with an operation on a variable."""
         match value:
             case Ref():
                 return value.name == name
             case Linear(terms):
-                return any(self._leads(name, f) for f in terms[0].factors[:1])
+                return any(self._starts_with(name, f) for f in terms[0].factors[:1])
             case Call(word, args) if word not in ALWAYS_NEW:
-                return self._leads(name, args[0])
+                return self._starts_with(name, args[0])
         return False
 
     def _lerp_weight(self, own: Term, others: tuple[Term, ...]) -> Expr | None:
         """Return the weight if the terms are (1 - weight) * own + weight * other, else None."""
         match others:
             case (Term(weight, (_,), ()),):
-                a, b = (expand_definitions(c, self.known) for c in (own.coefficient, weight))
+                a, b = (expand_definitions(c, self.definitions) for c in (own.coefficient, weight))
                 return weight if sums_to_one(a, b) else None
         return None
 
 
-def _is_plain(term: Term, name: str) -> bool:
-    """Tell whether a term is a scaled variable of this name."""
+def _is_scaled_name(term: Term, name: str) -> bool:
+    """Tell whether a term is a number times the variable of this name."""
     return not term.divisors and len(term.factors) == 1 and _is_name(term.factors[0], name)
 
 
@@ -205,6 +210,6 @@ def _is_name(expr: Expr, name: str) -> bool:
     return isinstance(expr, Ref) and expr.name == name
 
 
-def _led_by(name: str, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+def _own_term_first(name: str, terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """Return the terms with the variable's own term first, so that the others are added to it."""
-    return tuple(sorted(terms, key=lambda t: not _is_plain(t, name)))
+    return tuple(sorted(terms, key=lambda t: not _is_scaled_name(t, name)))

@@ -1,6 +1,6 @@
-"""Tell whether a rule leaves out steps with gradients that are not finite, and which state counts.
+"""Find the state that counts the steps that a rule skips because a gradient is not finite.
 
-Such a rule looks at all gradients anyway. So a gradient scaler need not look at them too.
+A rule that skips such steps checks all gradients itself. So a gradient scaler need not check them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from optgen.ir.whole_matrices import why_uncut
 
 
 def skip_count(algorithm: Algorithm) -> str:
-    """Return the key of the state that counts steps left out; "" unless all of this holds.
+    """Return the key of the state that counts skipped steps; "" unless all of this holds.
 
     * The rule computes `finite = 0 * max_abs(g, over="all") == 0` from the gradient as it is.
     * The rule assigns `where(finite, s, s + 1)` to one scalar state `s`, outside of branches.
     * Everything else that the rule assigns to the parameter `p` or to a state is
       `where(finite, x, p)`, for any `x`.
-    * No state has codes of 8 bits, which change when they are stored again.
-    * The rule is cut into sweeps. Decompositions of matrices with NaN raise errors.
+    * No state has codes of 8 bits, because they change even if the same values are stored again.
+    * The rule is cut into sweeps, because decompositions of matrices with NaN raise errors.
     """
     if algorithm.step is None or algorithm.counter != "tensor" or algorithm.has_codes:
         return ""
     if why_uncut(algorithm):
         return ""
-    keys = (_counted(algorithm, finite) for finite in _finite(algorithm))
+    keys = (_counter_key(algorithm, finite) for finite in _finite_flags(algorithm))
     return next(filter(None, keys), "")
 
 
-def _finite(algorithm: Algorithm) -> Iterator[Ref]:
-    """Yield the names that are true if all gradients are finite, as the rule finds them."""
+def _finite_flags(algorithm: Algorithm) -> Iterator[Ref]:
+    """Yield the names that are true if and only if all gradients are finite."""
     times = Counter(each.target.name for each in assigns(algorithm.rule))
     grad = Ref(algorithm.grad)
     largest = Call("all_max", (Call("max_abs", (grad,)),))
@@ -51,13 +51,13 @@ def _is_finite(number: Expr) -> Expr:
     return Call("==", (Call("*", (Const(0), number)), Const(0)))
 
 
-def _counted(algorithm: Algorithm, finite: Ref) -> str:
-    """Return the key of the state that counts steps in which `finite` is false; "" for none.
+def _counter_key(algorithm: Algorithm, finite: Ref) -> str:
+    """Return the key of the state that counts steps in which `finite` is false.
 
-    It is also "" if such a step changes anything else.
+    Return "" if there is none, or if such a step changes anything else.
     """
-    kept = {algorithm.param, *(state.symbol for state in algorithm.states)}
-    changes = [each for each in assigns(algorithm.rule) if each.target.name in kept]
+    stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
+    changes = [each for each in assigns(algorithm.rule) if each.target.name in stored]
     changes = [each for each in changes if not _is_guarded(each, finite)]
     if len(changes) != 1 or changes[0] not in algorithm.rule:
         return ""

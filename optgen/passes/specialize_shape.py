@@ -22,19 +22,20 @@ def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
-    """Yield every combination of answers, True first; one empty mapping if the rule reads none.
+    """Yield every possible combination of answers, True first.
 
-    A tall parameter has rows and columns, so it is factored, too.
+    A tall parameter has rows and columns, so it is factored, too. If the rule reads no facts, yield
+    one empty mapping.
     """
     facts = facts_asked(algorithm)
     for answers in product((True, False), repeat=len(facts)):
-        found = dict(zip(facts, answers, strict=True))
-        if found.get("factored", True) or not found.get("tall"):
-            yield found
+        combination = dict(zip(facts, answers, strict=True))
+        if combination.get("factored", True) or not combination.get("tall"):
+            yield combination
 
 
 def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
-    """Return the algorithm for parameters with these facts; states they rule out are dropped."""
+    """Return the algorithm for parameters with these facts, without states that do not exist."""
     if not facts:
         return algorithm
     states = tuple(_without_fact(s, facts) for s in algorithm.states if _exists(s, facts))

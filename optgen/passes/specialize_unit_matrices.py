@@ -1,8 +1,8 @@
-"""Specialize a rule to 1 x 1 matrices, for which row and column reductions are the identity.
+"""Specialize a rule to 1 x 1 matrices, whose row and column sums are their elements.
 
-A 1 x 1 convolution has up to half a million such matrices. The specialized rule is elementwise, so
-one loop over elements replaces the loops over rows and columns. Only sums over the whole parameter
-still end a sweep.
+The weight of a 1 x 1 convolution has up to half a million such matrices. The specialized rule is
+elementwise, so one loop over elements replaces the loops over rows and columns. Only reductions
+over the whole parameter still end a sweep.
 """
 
 from __future__ import annotations

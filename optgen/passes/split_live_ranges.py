@@ -31,19 +31,19 @@ from optgen.ir.nodes import (
 )
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.name_reductions import is_matrix_op
-from optgen.passes.rewrite import read_instead
-from optgen.passes.ssa import under
+from optgen.passes.rewrite import replace_reads
+from optgen.passes.ssa import under_condition
 
 
 def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
     """Return an SSA rule with split live ranges.
 
-    A name that a matrix op assigns is split too, except for its last version, because a later sweep
-    may need every version. With `tensors`, the parameter, all states and what matrix ops read are
-    split likewise.
+    A name that a matrix op assigns is split too, because a later sweep may need every version; its
+    last version keeps the name. With `tensors`, the parameter, all tensor states and the operands
+    of matrix ops are split in the same way.
     """
     algorithm = _with_old_states(algorithm)
-    to_split = {state.symbol for state in algorithm.finish_states()} | _fed_scalars(algorithm)
+    to_split = {state.symbol for state in algorithm.finish_states()} | _reduced_scalars(algorithm)
     matrix_ops = [a for a in assigns(algorithm.rule) if is_matrix_op(a.value)]
     to_split |= {a.target.name for a in matrix_ops}
     if tensors:
@@ -59,7 +59,7 @@ def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
 def _with_old_states(algorithm: Algorithm) -> Algorithm:
     """Copy each state of a `Finish` if tensor values are computed from its old value.
 
-    Every later sweep recomputes these values, after the state has got its new value.
+    A later sweep may recompute these values after the state has got its new value.
     """
     kinds = kinds_of(algorithm)
     states = [Ref(state.symbol) for state in algorithm.finish_states()]
@@ -71,17 +71,17 @@ def _with_old_states(algorithm: Algorithm) -> Algorithm:
     copies = {ref: Ref(name, 1) for ref, name in zip(old, names, strict=True)}
 
     def change(expr: Expr) -> Expr:
-        of_elements = kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR
-        return read_instead(expr, copies) if of_elements else rebuild(expr, change)
+        has_all_axes = kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR
+        return replace_reads(expr, copies) if has_all_axes else rebuild(expr, change)
 
-    made = (
-        under(algorithm.existence(old.name), Assign(new, Call("copy", (old,))))
+    copy_statements = (
+        under_condition(algorithm.existence(old.name), Assign(new, Call("copy", (old,))))
         for old, new in copies.items()
     )
-    return replace(algorithm, rule=(*made, *map_expressions(algorithm.rule, change)))
+    return replace(algorithm, rule=(*copy_statements, *map_expressions(algorithm.rule, change)))
 
 
-def _fed_scalars(algorithm: Algorithm) -> set[str]:
+def _reduced_scalars(algorithm: Algorithm) -> set[str]:
     """Return the states of the scalar program that get a value from a reduction."""
     kinds, states = kinds_of(algorithm), {state.symbol for state in algorithm.scalar_states()}
     return {ref.name for ref, kind in kinds.items() if ref.name in states and not kind.is_scalar}
@@ -137,12 +137,12 @@ def _last_version(program: Program, name: str) -> int:
 
 
 def _new_names(algorithm: Algorithm, names: Iterable[str], suffix: str = "") -> list[str]:
-    """Return a free name for each name, built from it with a suffix or a number."""
-    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
-    found: list[str] = []
+    """Return, for each name, a free name that consists of it and a suffix or a number."""
+    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    new_names: list[str] = []
     for name in names:
         numbered = (f"{name}{suffix}{i}" for i in count(2))
         candidates = chain([f"{name}{suffix}"] if suffix else [], numbered)
-        found.append(next(n for n in candidates if is_free(n, taken)))
-        taken.add(found[-1])
-    return found
+        new_names.append(next(n for n in candidates if is_free(n, used_names)))
+        used_names.add(new_names[-1])
+    return new_names

@@ -42,10 +42,10 @@ class Splitter:
     """Splitter that walks a program once, tracking kinds, ranges and inlined definitions.
 
     * `expansions`: for each inlined tensor its terms, and the spec's lines that they come from.
-    * `unscaled`: for each name without its common scale, the name with it.
+    * `unscaled`: maps the name of a value without its scale to the name of the scaled value.
     * `held`: tensors that later phases read. They keep their statements.
     * `rounded`: values that derive from a rounding to the parameter's dtype.
-    * `copied_from`: for each plain copy of a tensor, the names that hold the same value.
+    * `copied_from`: for each plain copy of a tensor, the names that it was copied from.
     """
 
     algorithm: Algorithm
@@ -61,7 +61,7 @@ class Splitter:
         self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
         self.ranges |= declared_ranges(self.algorithm)
         self.uses = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
-        self.order = list(_events(self.algorithm.rule))
+        self.events = list(_events(self.algorithm.rule))
         states = {s.symbol for s in self.algorithm.states}
         self.stored = {self.algorithm.param, *states}
 
@@ -101,23 +101,23 @@ class Splitter:
 
     def _learn_range(self, stmt: Assign) -> None:
         """Record a scalar's range. A scalar that both arms assign has the union of both ranges."""
-        found = range_of(stmt.value, self.ranges)
-        known = self.ranges.get(stmt.target, found)
-        self.ranges[stmt.target] = found.union(known)
+        new = range_of(stmt.value, self.ranges)
+        known = self.ranges.get(stmt.target, new)
+        self.ranges[stmt.target] = new.union(known)
 
     def _tensor_names(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
     def _tensor(self, stmt: Assign) -> list[Stmt]:
-        """Return a tensor statement in linear form, or no statement if its uses inline it."""
+        """Return a tensor statement in linear form, or no statement if its value is inlined."""
         read = set(refs(stmt.value))
         quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
         form = self._linear(stmt.value)
         quote = tuple(dict.fromkeys([*(q for quote in quotes for q in quote), *stmt.quote]))
-        if self._can_expand(stmt.target, form) or self._changes_nothing(stmt.target, form):
+        if self._can_expand(stmt.target, form) or self._is_droppable_copy(stmt.target, form):
             self.expansions[stmt.target] = (form.terms, quote)
             return []
-        value = self._real_copy_if_needed(stmt.target, form)
+        value = self._with_copy_if_needed(stmt.target, form)
         return [replace(stmt, value=value, quote=quote)]
 
     def _operand(self, expr: Expr) -> Expr:
@@ -141,12 +141,12 @@ class Splitter:
             return False
         if len(form.terms) != 1 or self._is_joined(target) or not self.kinds[target].is_tensor:
             return False
-        if not _is_pure_scale(form.terms[0]) and self.uses[target] != 1:
+        if not _is_scaled_name(form.terms[0]) and self.uses[target] != 1:
             return False
         return not self._overwritten_before_last_use(target, form)
 
-    def _changes_nothing(self, target: Ref, form: Linear) -> bool:
-        """Tell whether a statement only copies a name to its next version."""
+    def _is_droppable_copy(self, target: Ref, form: Linear) -> bool:
+        """Tell whether a statement only copies a name to its next version, which is no join."""
         return is_self_copy(Assign(target, form)) and not self._is_joined(target)
 
     def _is_joined(self, target: Ref) -> bool:
@@ -154,18 +154,18 @@ class Splitter:
         return sum(a.target == target for a in assigns(self.algorithm.rule)) > 1
 
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
-        """Tell whether a form reads what is overwritten before the last use of its target."""
+        """Tell whether a name that the form reads is overwritten before the target's last use."""
         start = next(
-            i for i, (kind, ref) in enumerate(self.order) if kind != "read" and ref == target
+            i for i, (kind, ref) in enumerate(self.events) if kind != "read" and ref == target
         )
         same = self._copies_of(target)
-        uses = [i for i, (kind, ref) in enumerate(self.order) if kind == "read" and ref in same]
+        uses = [i for i, (kind, ref) in enumerate(self.events) if kind == "read" and ref in same]
         if not uses:
             return False
         names = {r.name for r in refs(form) if not self.kinds[r].is_scalar}
         names |= {name for r in refs(form) for name in self.copied_from.get(r, ())}
         names |= {self.unscaled[name] for name in names if name in self.unscaled}
-        between = self.order[start + 1 : max(uses)]
+        between = self.events[start + 1 : max(uses)]
         return any(kind == "write" and ref.name in names for kind, ref in between)
 
     def _copies_of(self, target: Ref) -> set[Ref]:
@@ -176,11 +176,11 @@ class Splitter:
                 same.add(stmt.target)
         return same
 
-    def _real_copy_if_needed(self, target: Ref, form: Linear) -> Expr:
-        """Return a form, as a real copy if its source is overwritten while the target is used."""
+    def _with_copy_if_needed(self, target: Ref, form: Linear) -> Expr:
+        """Return a form; if it is a tensor that is overwritten too early, return a copy of it."""
         term = form.terms[0]
-        plain = len(form.terms) == 1 and _is_pure_scale(term) and is_number(term.coefficient, 1)
-        if not plain or target.name in self.stored or target.name in {r.name for r in refs(form)}:
+        is_name = len(form.terms) == 1 and _is_scaled_name(term) and is_number(term.coefficient, 1)
+        if not is_name or target.name in self.stored or target.name in {r.name for r in refs(form)}:
             return form
         if self._overwritten_before_last_use(target, form):
             return Call("copy", term.factors)
@@ -189,7 +189,7 @@ class Splitter:
         return form
 
     def _lift_common_scale(self, stmt: If) -> If:
-        """Move a scale that both arms apply to a name out of the branch, into the name's uses."""
+        """Move a scale that both arms apply to a name out of the branch, to where it is read."""
         for target in _joined_targets(stmt):
             forms = [_last_form(arm, target) for arm in (stmt.then, stmt.orelse)]
             scales = {f.terms[0].coefficient for f in forms if f is not None}
@@ -198,7 +198,7 @@ class Splitter:
             scale = scales.pop()
             if (
                 is_number(scale, 1)
-                or self._keeps_scale(target, stmt)
+                or self._must_keep_scale(target, stmt)
                 or self._is_assigned_outside(target, stmt)
             ):
                 continue
@@ -218,7 +218,7 @@ class Splitter:
         everywhere = [a for a in assigns(self.algorithm.rule) if a.target == target]
         return len(everywhere) > sum(a.target == target for a in assigns((stmt,)))
 
-    def _keeps_scale(self, target: Ref, stmt: If) -> bool:
+    def _must_keep_scale(self, target: Ref, stmt: If) -> bool:
         """Tell whether an arm reads the scaled target, or its source is overwritten too early."""
         if any(target in refs(e) for e in expressions((stmt,))):
             return True
@@ -227,7 +227,7 @@ class Splitter:
 
 
 def _uses(expr: Expr) -> Iterator[Ref]:
-    """Yield every name as often as an expression's linear form has it: in a square, twice."""
+    """Yield every name as often as an expression's linear form reads it: in a square, twice."""
     match expr:
         case Ref():
             yield expr
@@ -238,12 +238,12 @@ def _uses(expr: Expr) -> Iterator[Ref]:
                 yield from _uses(child)
 
 
-def _is_pure_scale(term: Term) -> bool:
+def _is_scaled_name(term: Term) -> bool:
     return len(term.factors) == 1 and isinstance(term.factors[0], Ref) and not term.divisors
 
 
 def _events(program: Program) -> Iterator[tuple[str, Ref]]:
-    """Yield every read and write of a name, in order."""
+    """Yield every "read", "write" or "copy" of a name, in order. A copy keeps the name's value."""
     for stmt in program:
         if isinstance(stmt, Assign):
             yield from (("read", r) for r in refs(stmt.value))
@@ -255,6 +255,7 @@ def _events(program: Program) -> Iterator[tuple[str, Ref]]:
 
 
 def _joined_targets(stmt: If) -> list[Ref]:
+    """Return the versions that both arms of a branch assign, outside of inner branches."""
     ends = {s.target for s in stmt.orelse if isinstance(s, Assign)}
     return [s.target for s in stmt.then if isinstance(s, Assign) and s.target in ends]
 

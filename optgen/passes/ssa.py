@@ -35,7 +35,7 @@ def to_ssa(algorithm: Algorithm, separate: bool = False) -> Algorithm:
 
 
 class _Versions(Counter[str]):
-    """Number of versions of each name so far, and the place in the rule.
+    """Number of versions of each name up to a place in the rule, and the path to this place.
 
     * `separate`: whether an arm's last value keeps its own version.
     * `exists_if`: for each state, the condition under which it exists; None if it always does.
@@ -50,16 +50,19 @@ class _Versions(Counter[str]):
     def copy_to(self, joined: Ref, last: Ref) -> Program:
         """Return the statements that copy an arm's last version to the version of the join.
 
-        There are none if the arm excludes the state. If that is unknown, the copy has a condition.
+        There are none if the state does not exist in this arm. If that is unknown, the copy runs
+        under the condition that the state exists.
         """
         condition = self.exists_if.get(joined.name)
         if condition is not None and _negated(condition) in self.path:
             return ()
-        return (under(None if condition in self.path else condition, Assign(joined, last)),)
+        return (
+            under_condition(None if condition in self.path else condition, Assign(joined, last)),
+        )
 
 
-def under(condition: Expr | None, stmt: Assign) -> Stmt:
-    """Return a statement that runs only under a condition, if there is one."""
+def under_condition(condition: Expr | None, stmt: Assign) -> Stmt:
+    """Return a statement that runs only if a condition holds; None stands for no condition."""
     match condition:
         case None:
             return stmt
@@ -79,7 +82,7 @@ def _versioned(program: Program, current: dict[str, int], versions: _Versions) -
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
-            value = _read(stmt.value, current)
+            value = _with_versions(stmt.value, current)
             name = stmt.target.name
             versions[name] += 1
             current[name] = versions[name]
@@ -89,14 +92,14 @@ def _versioned(program: Program, current: dict[str, int], versions: _Versions) -
     return tuple(out)
 
 
-def _read(expr: Expr, current: dict[str, int]) -> Expr:
+def _with_versions(expr: Expr, current: dict[str, int]) -> Expr:
     """Return an expression with versions, except in `fresh` and in properties of a parameter."""
     match expr:
         case Ref():
             return _at(expr, current)
         case Call(word, _) if word == "fresh" or word in PROPERTIES:
             return expr
-    return rebuild(expr, lambda child: _read(child, current))
+    return rebuild(expr, lambda child: _with_versions(child, current))
 
 
 def _at(ref: Ref, current: dict[str, int]) -> Ref:
@@ -104,7 +107,8 @@ def _at(ref: Ref, current: dict[str, int]) -> Ref:
 
 
 def _versioned_if(stmt: If, current: dict[str, int], versions: _Versions) -> If:
-    condition = _read(stmt.condition, current)
+    """Return a branch in SSA form, whose arms end in the same version of each name."""
+    condition = _with_versions(stmt.condition, current)
     ends = [dict(current), dict(current)]
     outer = versions.path
     paths = [(*outer, holds) for holds in (condition, _negated(condition))]

@@ -14,12 +14,12 @@ from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 
 @dataclass(frozen=True)
 class SweepFunction:
-    """A function, and its use in the rule.
+    """Function, and how the rule calls it.
 
-    * `new`: for each variable that the caller creates, a variable of the same shape.
-    * `reused`: for each variable that takes the memory of another one, this other one.
-    * `arguments`: the caller's variables in the order of the lists.
-    * `renamed`: for each variable that gets its new value under another name, that name.
+    * `new`: maps each variable that the caller must create to a variable of the same shape.
+    * `reused`: maps each variable to the dead variable whose memory it takes.
+    * `arguments`: the caller's variables in the order of the function's lists.
+    * `renamed`: maps each variable to the name under which the call returns its new value.
     """
 
     function: Algorithm
@@ -46,7 +46,7 @@ class SweepBuilder:
     ) -> SweepFunction | None:
         """Return the function of a group of statements.
 
-        There is none if it would write every list that it reads, or no list that is read later.
+        Return None if the function would write all lists that it reads, or no output.
 
         Args:
             group: statements over tensors of one shape.
@@ -54,10 +54,10 @@ class SweepBuilder:
             dead: the variables that no other statement reads; their memory may be reused.
             name: the name of the function.
         """
-        made = dict.fromkeys(stmt.target.name for stmt in group)
-        read = self._read_before_made(group)
-        kept = [n for n in made if n in outputs]
-        reused = self._reused(group, kept, [n for n in read if n in dead and n not in made])
+        assigned = dict.fromkeys(stmt.target.name for stmt in group)
+        read = self._read_before_assigned(group)
+        kept = [n for n in assigned if n in outputs]
+        reused = self._reused(group, kept, [n for n in read if n in dead and n not in assigned])
         inputs = [n for n in read if n not in reused.values()]
         updated = [n for n in kept if n in self.in_place]
         if not set(inputs) - set(updated):
@@ -65,9 +65,9 @@ class SweepBuilder:
         only_read = [n for n in inputs if n not in updated]
         if not only_read or not kept:
             return None
-        taken = {ref.name for ref in self.kinds}
-        before = {n: free_name(f"{n}_before", taken) for n in only_read if n in made}
-        after = {n: free_name(f"{n}_after", taken) for n in before if n in kept}
+        used_names = {ref.name for ref in self.kinds}
+        before = {n: free_name(f"{n}_before", used_names) for n in only_read if n in assigned}
+        after = {n: free_name(f"{n}_after", used_names) for n in before if n in kept}
         written = [*updated, *(n for n in kept if n not in updated)]
         numbers = dict.fromkeys(
             r.name for s in group for r in refs(s.value) if self.kinds[r].is_scalar
@@ -84,29 +84,29 @@ class SweepBuilder:
             after,
         )
 
-    def _read_before_made(self, group: Sequence[Assign]) -> list[str]:
+    def _read_before_assigned(self, group: Sequence[Assign]) -> list[str]:
         """Return the tensors that a group reads before it assigns them, in order."""
-        made: set[str] = set()
+        assigned: set[str] = set()
         read: dict[str, None] = {}
         for stmt in group:
             names = (r.name for r in refs(stmt.value) if not self.kinds[r].is_scalar)
-            read |= dict.fromkeys(n for n in names if n not in made)
-            made.add(stmt.target.name)
+            read |= dict.fromkeys(n for n in names if n not in assigned)
+            assigned.add(stmt.target.name)
         return list(read)
 
     def _reused(
         self, group: Sequence[Assign], kept: Sequence[str], dead: Sequence[str]
     ) -> dict[str, str]:
-        """Return for new variables the list whose memory they take: it is not read afterwards."""
-        found: dict[str, str] = {}
+        """Map each new variable to a dead one that is not read after the new one is assigned."""
+        reused: dict[str, str] = {}
         for name in kept:
             first = next(i for i, stmt in enumerate(group) if stmt.target.name == name)
             later = {r.name for stmt in group[first + 1 :] for r in refs(stmt.value)}
-            is_new = name not in self.in_place and name not in self._read_before_made(group)
-            free = [n for n in dead if n not in later and n not in found.values()]
+            is_new = name not in self.in_place and name not in self._read_before_assigned(group)
+            free = [n for n in dead if n not in later and n not in reused.values()]
             if is_new and free:
-                found[name] = free[0]
-        return found
+                reused[name] = free[0]
+        return reused
 
     def _function(
         self,
@@ -116,6 +116,7 @@ class SweepBuilder:
         numbers: Sequence[str],
         body: Program,
     ) -> Algorithm:
+        """Return an algorithm over lists: the first written one is its parameter."""
         param, grad = written[0], next(n for n in lists if n not in written)
         others = [n for n in lists if n not in (param, grad)]
         return Algorithm(
@@ -134,18 +135,19 @@ class SweepBuilder:
 
 
 def _with_inputs(group: Sequence[Assign], inputs: Mapping[str, str]) -> Program:
-    """Return the statements of a group without versions, and with names for overwritten inputs.
+    """Return the statements of a group without versions, reading old values by other names.
 
-    A variable that is in `inputs` is read by its name there until the group assigns it.
+    `inputs` maps a variable to the name of its old value, which is read until the group assigns
+    the variable.
     """
-    made: set[str] = set()
+    assigned: set[str] = set()
     out = []
     for stmt in group:
 
-        def current(ref: Ref, made: frozenset[str] = frozenset(made)) -> Ref:
-            return Ref(ref.name if ref.name in made else inputs.get(ref.name, ref.name))
+        def current(ref: Ref, assigned: frozenset[str] = frozenset(assigned)) -> Ref:
+            return Ref(ref.name if ref.name in assigned else inputs.get(ref.name, ref.name))
 
         value: Expr = rename_refs(as_plain_arithmetic(stmt.value), current)
-        made.add(stmt.target.name)
+        assigned.add(stmt.target.name)
         out.append(Assign(Ref(stmt.target.name), value, stmt.quote, stmt.place))
     return tuple(out)

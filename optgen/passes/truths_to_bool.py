@@ -1,6 +1,7 @@
-"""Convert the truth of a number to a bool where a value reads it.
+"""Convert the truth of a number to a bool where it is part of a value.
 
-torch accepts neither None nor 3.0 as a truth value. A Python `if` accepts both.
+There torch accepts neither None nor 3.0 as a truth value. A Python `if` accepts both, so conditions
+of branches stay as they are.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Division by zero gives infinity or NaN in C++, in Triton and in torch, but raises in Python. So
 `a / b` becomes `divide(a, b)`, unless the bounds of the hyperparameters prove that `b` is above
-zero. `**` and `%` become `power` and `remainder` in the same way. Where the bounds prove that an
-operator is safe, the operator stays, and raises if a hyperparameter is set out of its bounds.
+zero. `**` and `%` become `power` and `remainder` in the same way. An operator that stays may raise
+if a hyperparameter is later set outside of its bounds.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from optgen.ir.plan import Plan
 from optgen.passes.definitions import definitions, expand_definitions
 from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
 
-_GUARDED = {"/": "divide", "**": "power", "%": "remainder"}
+_FUNCTIONS = {"/": "divide", "**": "power", "%": "remainder"}
 
 
 def use_ieee_operators(plan: Plan) -> Plan:
     """Return the plan with every unsafe scalar operator replaced by its IEEE function."""
     proof = _Proof(plan, definitions(plan))
 
-    def guarded(expr: Expr) -> Expr:
-        inner = rebuild(expr, guarded)
+    def replaced(expr: Expr) -> Expr:
+        inner = rebuild(expr, replaced)
         match expr:
-            case Call(word, (a, b)) if word in _GUARDED and plan.kind(expr).is_scalar:
+            case Call(word, (a, b)) if word in _FUNCTIONS and plan.kind(expr).is_scalar:
                 if not proof.is_safe(word, a, b):
                     return _as_function_call(inner)
         return inner
 
-    return plan.map_programs(lambda program: map_expressions(program, guarded))
+    return plan.map_programs(lambda program: map_expressions(program, replaced))
 
 
 @dataclass
@@ -38,7 +38,7 @@ class _Proof:
     """Proofs about the scalars of a plan: their ranges, and which of them are never zero."""
 
     plan: Plan
-    known: dict[Ref, Expr]
+    definitions: dict[Ref, Expr]
 
     def __post_init__(self) -> None:
         self.hypers = {h.name: h.bounds for h in self.plan.algorithm.hypers}
@@ -47,21 +47,22 @@ class _Proof:
     def _ranges(self) -> Ranges:
         ranges = declared_ranges(self.plan.algorithm)
         for stmt in assigns(self.plan.scalars):
-            found = range_of(stmt.value, ranges)
-            ranges[stmt.target] = found.union(ranges.get(stmt.target, found))
+            new = range_of(stmt.value, ranges)
+            ranges[stmt.target] = new.union(ranges.get(stmt.target, new))
         return ranges
 
     def is_safe(self, word: str, a: Expr, b: Expr) -> bool:
         """Tell whether the Python operator gives the IEEE result within the bounds."""
-        a, b = (expand_definitions(expr, self.known) for expr in (a, b))
+        a, b = (expand_definitions(expr, self.definitions) for expr in (a, b))
         if word != "**":
-            return self._is_above_zero(b) or _is_other_than_zero(b)
+            return self._is_above_zero(b) or _is_nonzero_constant(b)
         base, power = range_of(a, self.ranges), range_of(b, self.ranges)
         shrinks = 0 <= base.low and base.high <= 1 and power.low >= 0
         return shrinks or (base.low >= 1 and power.high <= 0)
 
     def _is_above_zero(self, expr: Expr) -> bool:
-        # no case for `*` and `/`: a product or a quotient may underflow to zero
+        """Tell whether a scalar is provably above zero."""
+        # `*` and `/` have no case, because a product or a quotient may underflow to zero.
         match expr:
             case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
                 bounds = self.hypers[name]
@@ -82,6 +83,7 @@ class _Proof:
         return range_of(expr, self.ranges).low > 0
 
     def _is_below_one(self, expr: Expr) -> bool:
+        """Tell whether a scalar is provably below one."""
         match expr:
             case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
                 bounds = self.hypers[name]
@@ -90,7 +92,7 @@ class _Proof:
                 least_power = range_of(b, self.ranges).low
                 return least_power >= 1 and self._is_not_negative(a) and self._is_below_one(a)
             case Call("*", (a, b)):
-                inside = all(_lies_in_unit(range_of(side, self.ranges)) for side in (a, b))
+                inside = all(_is_in_unit_interval(range_of(side, self.ranges)) for side in (a, b))
                 return inside and (self._is_below_one(a) or self._is_below_one(b))
         return range_of(expr, self.ranges).high < 1
 
@@ -104,12 +106,12 @@ def _as_function_call(expr: Expr) -> Expr:
     a, b = expr.args
     if expr.op == "**" and isinstance(a, Ref) and b == Const(2):
         return replace(expr, op="*", args=(a, a))
-    return replace(expr, op=_GUARDED[expr.op])
+    return replace(expr, op=_FUNCTIONS[expr.op])
 
 
-def _is_other_than_zero(expr: Expr) -> bool:
+def _is_nonzero_constant(expr: Expr) -> bool:
     return isinstance(expr, Const) and expr.value != 0
 
 
-def _lies_in_unit(found: Range) -> bool:
-    return found.low >= 0 and found.high <= 1
+def _is_in_unit_interval(values: Range) -> bool:
+    return values.low >= 0 and values.high <= 1

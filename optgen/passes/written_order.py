@@ -1,4 +1,4 @@
-"""Find the values that derive from a rounding: sums of them are computed as the author wrote them.
+"""Find the values that derive from a rounding: their sums are computed in the order of the spec.
 
 After `new = rounded(p + y)`, `c = y - (new - p)` is what the rounding has lost. The difference of
 the nearly equal numbers `new` and `p` is exact. But `y - new` would be rounded, so `c` must not
@@ -13,12 +13,12 @@ from optgen.ir.ops import STORAGE_OPS
 
 def rounded_refs(rule: Program) -> frozenset[Ref]:
     """Return the names of a rule in SSA form whose values derive from a rounding of this step."""
-    found: set[Ref] = set()
+    rounded: set[Ref] = set()
     while True:
-        more = {a.target for a in assigns(rule) if derives_from_rounding(a.value, found)} - found
-        if not more:
-            return frozenset(found)
-        found |= more
+        derived = {a.target for a in assigns(rule) if derives_from_rounding(a.value, rounded)}
+        if derived <= rounded:
+            return frozenset(rounded)
+        rounded |= derived
 
 
 def derives_from_rounding(expr: Expr, rounded: frozenset[Ref] | set[Ref]) -> bool:

@@ -16,11 +16,11 @@ def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str
     """
     names = [h.name for h in hypers]
     arguments = [h.name for h in hypers if not h.fixed]
-    for option, needed, more in (("keywords", arguments, ("*",)), ("group", names, ())):
+    for option, needed, optional in (("keywords", arguments, ("*",)), ("group", names, ())):
         order: tuple[str, ...] = getattr(algorithm, option)
         for position, name in enumerate(order):
-            if name not in (*needed, *ADDED_ARGUMENTS, *more) or name in order[:position]:
-                why = "is there twice" if name in order[:position] else "is no argument"
+            if name not in (*needed, *ADDED_ARGUMENTS, *optional) or name in order[:position]:
+                why = "occurs twice" if name in order[:position] else "is no argument"
                 hint = did_you_mean(name, needed, f"arguments: {', '.join(needed)}")
                 return f"`{name}` in {option} {why}", hint
         missing = [name for name in needed if order and name not in order]

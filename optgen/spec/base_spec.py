@@ -23,8 +23,8 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
     """
     if algorithm.base is None:
         return None
-    usual = specs / f"{module_name(algorithm.base)}.py"  # reading all specs takes a second
-    base = _optimizers([usual] if usual.is_file() else []).get(algorithm.base)
+    likely = specs / f"{module_name(algorithm.base)}.py"  # reading all specs takes a second
+    base = _optimizers([likely] if likely.is_file() else []).get(algorithm.base)
     if base is None:
         catalogue = _optimizers(sorted(specs.glob("[!_]*.py")))
         base = catalogue.get(algorithm.base)
@@ -49,7 +49,7 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
 
 
 def _optimizers(paths: Iterable[Path]) -> dict[str, Algorithm]:
-    """Return the optimizers of these files by their names, without functions over lists."""
+    """Return the optimizers of these files by name; functions over lists are left out."""
     return {a.name: a for path in paths for a in read_spec(path) if not a.is_function}
 
 

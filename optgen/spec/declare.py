@@ -21,7 +21,7 @@ from optgen.spec.function_source import source_of_function
 
 @dataclass(frozen=True)
 class Spec:
-    """A spec as it was written: its source text, its file, and its first line there.
+    """A spec as it was written: its source text, its file, and the line where the text begins.
 
     The text is that of a whole file, or of one function with the constants and helpers it uses.
     `name` is the name of the optimizer class. `optgen.load` makes the class.
@@ -47,20 +47,20 @@ class Spec:
         return self._program("eval", function)
 
     def _program(self, mode: str, function: Callable[..., None]) -> Declared:
-        """Return a token for a program, which the optimizer's text holds already.
+        """Return a token for a program. The text of the optimizer already contains the program.
 
         Raises:
             SpecError: the program stands in another file or notebook cell.
         """
-        written = _inert_spec(function)
+        program = _inert_spec(function)
         lines = self.source.splitlines()
         end = self.line + len(lines)
-        if written.file != self.file or not self.line <= function.__code__.co_firstlineno < end:
+        if program.file != self.file or not self.line <= function.__code__.co_firstlineno < end:
             raise SpecError(
-                Place(written.file, written.line, 1),
+                Place(program.file, program.line, 1),
                 f"`{function.__name__}` is a program of `{self.name}`, but not in its text",
                 f"write it below `{self.name}`, in the same file or cell",
-                "\n" * (written.line - 1) + written.source,
+                "\n" * (program.line - 1) + program.source,
             )
         return Declared(mode, (self.name, function.__name__), ())
 
@@ -155,19 +155,19 @@ class Modifier:
         """Return the modifier with these values.
 
         Raises:
-            TypeError: a value has no hyperparameter, or two.
+            TypeError: a value is for no hyperparameter, or a hyperparameter gets two values.
         """
         names = [name for name, _ in hypers_of(self.spec)]
         if len(args) > len(names):
             takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
             raise TypeError(f"{self.spec.name} takes {takes}: {', '.join(names) or 'none'}")
-        given = dict(zip(names, args, strict=False))
+        positional = dict(zip(names, args, strict=False))
         for name in options:
-            if name not in names or name in given:
-                why = "is given twice" if name in given else "is no argument"
+            if name not in names or name in positional:
+                why = "is given twice" if name in positional else "is no argument"
                 known = f"it takes {', '.join(names) or 'none'}"
                 raise TypeError(f"{self.spec.name}: `{name}` {why}; {known}")
-        return replace(self, values=tuple({**dict(self.values), **given, **options}.items()))
+        return replace(self, values=tuple({**dict(self.values), **positional, **options}.items()))
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -185,7 +185,7 @@ class Modifier:
 
 
 def _default(declared: str) -> Any:
-    """Return the default of a declaration's text, such as `hyper(0.9, ge=0)`."""
+    """Return the default in the text of a declaration, such as `hyper(0.9, ge=0)`."""
     call = ast.parse(declared, mode="eval").body
     try:
         return ast.literal_eval(call.args[0]) if isinstance(call, ast.Call) else None
@@ -311,7 +311,7 @@ def state(
 
 
 def given(name: Any) -> Any:
-    """Declare an extra input, `h=given("hessian")`; in a rule, tell whether it is there.
+    """Declare an extra input, `h=given("hessian")`; in a rule, tell whether a step gets it.
 
     Args:
         name: the argument of `step` that hands it over: `optimizer.step(hessian=[…])`, one tensor

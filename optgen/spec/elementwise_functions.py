@@ -55,12 +55,12 @@ def lists_of(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(a.arg for a in node.args.posonlyargs)
 
 
-def roles(
+def list_roles(
     source: Source, node: ast.FunctionDef, lists: tuple[str, ...]
 ) -> tuple[str, str, dict[str, bool]]:
-    """Return the first written list, the first that is only read, and the others.
+    """Return the first list that the rule writes, the first that it only reads, and the others.
 
-    The others map to whether the rule writes them.
+    The others are a dict: it tells for each of them whether the rule writes it.
     """
     stores = {
         n.id

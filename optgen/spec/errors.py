@@ -74,11 +74,11 @@ PlaceOf = Callable[[ast.AST], Place]
 
 
 @contextlib.contextmanager
-def located_errors(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator[None]:
+def located_errors(fallback: Place, source: str, place_of: PlaceOf | None = None) -> Iterator[None]:
     """Turn any exception into a SpecError or an InternalError with a place in the spec.
 
     Args:
-        first: the place to report if no closer one is known.
+        fallback: the place to report if no closer one is known.
         source: the text of the spec.
         place_of: returns the place of a node of the syntax tree, while there is a tree.
     """
@@ -87,13 +87,13 @@ def located_errors(first: Place, source: str, place_of: PlaceOf | None = None) -
     except RuleError as error:
         raise SpecError(error.place, error.message, error.hint, source) from None
     except RecursionError as error:
-        place = _nearest(error, first, place_of)
+        place = _nearest(error, fallback, place_of)
         message, hint = "an expression here is nested too deeply", "give parts of it names"
         raise SpecError(place, message, hint, source) from None
     except (SpecError, InternalError, OSError, MemoryError):
         raise  # these have a place already, or come from the machine and not from the spec
     except Exception as error:
-        raise InternalError(_nearest(error, first, place_of), error) from error
+        raise InternalError(_nearest(error, fallback, place_of), error) from error
 
 
 def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]:
@@ -101,18 +101,18 @@ def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]
     return located_errors(algorithm.place, algorithm.source)
 
 
-def _nearest(error: Exception, first: Place, place_of: PlaceOf | None) -> Place:
+def _nearest(error: Exception, fallback: Place, place_of: PlaceOf | None) -> Place:
     """Return the place of the statement, else of the expression, that raised an error.
 
     Every pass and printer holds the node it works on in a local variable. The innermost such
-    node in the traceback that has a place is taken. Return `first` if there is none.
+    node in the traceback that has a place is taken. Return `fallback` if there is none.
     """
     statements: list[Place] = []
-    expression = first
+    expression = fallback
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             place = _place(value, place_of)
-            if place is not None and place.file == first.file:
+            if place is not None and place.file == fallback.file:
                 if isinstance(value, Assign | If | ast.stmt):
                     statements.append(place)
                 elif not statements:
@@ -130,16 +130,14 @@ def _place(value: object, place_of: PlaceOf | None) -> Place | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint that names the closest known name, or `otherwise` if none is close.
-
-    A known name is close if at most one letter in three differs, in each part between underscores.
-    """
+    """Return a hint that names the closest known name, or `otherwise` if none is close."""
     distances = {other: _edit_distance(name, other) for other in known if _is_close(name, other)}
     close = min(distances, key=lambda o: (distances[o], not name.startswith(o)), default="")
     return f"did you mean `{close}`?" if close else otherwise
 
 
 def _is_close(name: str, other: str) -> bool:
+    """Tell whether at most one letter in three differs, in each part between underscores."""
     words, others = name.split("_"), other.split("_")
     if len(words) != len(others):
         words, others = [name], [other]

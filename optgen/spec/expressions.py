@@ -30,7 +30,7 @@ BINARY = {
     ast.MatMult: "@",
 }
 LARGEST_RULE = 3000
-"""The most names, numbers and ops in a rule. Compile time grows faster than their number."""
+"""The most names, numbers and ops in a rule: compile time grows faster than their number."""
 
 _COMPARE = {
     ast.Lt: "<",
@@ -51,7 +51,7 @@ _HINTS: dict[type[ast.expr], str] = {
 }
 
 _Side: TypeAlias = tuple[ast.expr, Expr]
-"""One side of a comparison: as it is written, and as it was read."""
+"""One side of a comparison: its syntax tree, and its expression."""
 
 
 _NUMBERS = {"pi": math.pi, "tau": math.tau}
@@ -59,7 +59,7 @@ _NUMBERS = {"pi": math.pi, "tau": math.tau}
 
 
 def _hint(node: ast.expr) -> str:
-    """Return the way out for an expression that the language does not have."""
+    """Return a hint what to write instead of an expression that the language does not have."""
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
         return f"write transpose({ast.unparse(node.value)})"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
@@ -68,10 +68,7 @@ def _hint(node: ast.expr) -> str:
 
 
 class Expressions:
-    """Reader of expressions.
-
-    A subclass implements `call`, for calls of ops and helpers, and `linear_algebra`.
-    """
+    """Reader of expressions. A subclass reads calls and linear algebra."""
 
     def __init__(self, source: Source, scope: Scope) -> None:
         self.source = source
@@ -197,13 +194,14 @@ class Expressions:
 
     def _short_circuited(self, logic: str, nodes: list[ast.expr]) -> list[Expr]:
         """Read the operands of and/or; each may rely on the result of those before it."""
-        known_before, found = self.scope.known_true, list[Expr]()
+        known_before, conditions = self.scope.known_true, list[Expr]()
         for node in nodes:
-            found.append(self.condition(node))
-            holds_for_next = found[-1] if logic == "and" else Call("not", (found[-1],))
+            condition = self.condition(node)
+            conditions.append(condition)
+            holds_for_next = condition if logic == "and" else Call("not", (condition,))
             self.scope.known_true |= implied(holds_for_next)
         self.scope.known_true = known_before
-        return found
+        return conditions
 
     def _joined(self, logic: str, conditions: list[Expr]) -> Expr:
         """Return the conditions joined by and/or."""
@@ -308,7 +306,7 @@ class Expressions:
         self.source.error(
             node,
             f"unknown name `{name}`",
-            did_you_mean(name, self.scope.known(), otherwise),
+            did_you_mean(name, self.scope.visible_names(), otherwise),
         )
 
     def _item(self, node: ast.Subscript, values: ast.Name, index: int) -> Expr:

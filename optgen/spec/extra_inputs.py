@@ -1,7 +1,7 @@
 """Read extra inputs: names before `/` for tensors that `step` is handed, `h=given("hessian")`.
 
-An extra input is a state that the rule only reads, and that lives for one step. If the rule asks
-`given(h)`, the state exists where a flag is true, and each step sets the flag for each parameter.
+An extra input is a state that the rule only reads, and that lives for one step. If the rule calls
+`given(h)`, the state exists only if a flag is true, which each step sets for each parameter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from optgen.spec.literals import literal
 from optgen.spec.reserved_names import why_taken_verbatim
 from optgen.spec.source import Source
 
-WORD = "given"
-_OF_STEP = ("self", "closure", "grads")
-"""Names that `step` has already."""
+GIVEN = "given"
+_ARGUMENTS_OF_STEP = ("self", "closure", "grads")
+"""Names of arguments that `step` has already."""
 
 
 def is_given(node: ast.expr | None) -> bool:
     """Tell whether a node is a call of `given`."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == WORD
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == GIVEN
 
 
 def extra_inputs(
@@ -32,9 +32,9 @@ def extra_inputs(
     defaults: Mapping[str, ast.expr],
     constants: Mapping[str, Any],
 ) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
-    """Return the extra inputs as states, and the flags that tell whether they are there."""
+    """Return the extra inputs as states, and the flags that tell whether a step gets them."""
     names = [a.arg for a in node.args.posonlyargs if is_given(defaults.get(a.arg))]
-    asked = _asked(source, node, names)
+    tested = _tested_inputs(source, node, names)
     states: list[State] = []
     for name in names:
         declaration = defaults[name]
@@ -46,36 +46,36 @@ def extra_inputs(
             if other != key:
                 message = f'the inputs "{other}" and "{key}" differ in case only'
             source.error(declaration, message, "choose another name")
-        when = f"given_{key}" if name in asked else None
+        when = f"given_{key}" if name in tested else None
         place = source.place(declaration)
         states.append(State(name, f"{key}_input", when=when, written=False, given=key, place=place))
     flags = [s.when for s in states if s.when]
     return tuple(states), tuple(Hyper(f, "flag", False, fixed=True, given=True) for f in flags)
 
 
-def _asked(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[str]:
-    """Return the extra inputs of which the rule asks whether they are given."""
-    found = set()
+def _tested_inputs(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[str]:
+    """Return the extra inputs for which the rule tests whether they are given."""
+    tested = set()
     for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
         if not is_given(call):
             continue
         match call:
             case ast.Call(args=[ast.Name(id=name)], keywords=[]) if name in names:
-                found.add(name)
+                tested.add(name)
             case _:
-                hint = ", ".join(names) or f'declare one before `/`: h={WORD}("hessian")'
-                source.error(call, f"`{WORD}` takes an extra input", hint)
-    return found
+                hint = ", ".join(names) or f'declare one before `/`: h={GIVEN}("hessian")'
+                source.error(call, f"`{GIVEN}` takes an extra input", hint)
+    return tested
 
 
 def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]) -> str:
     """Return the name by which `step` takes an input."""
-    example = f'{name}={WORD}("hessian"): optimizer.step(hessian=[…])'
+    example = f'{name}={GIVEN}("hessian"): optimizer.step(hessian=[…])'
     values = [literal(each, source, constants) for each in node.args]
     if node.keywords or len(values) != 1 or not isinstance(values[0], str):
-        source.error(node, f"`{WORD}` takes the name of an argument of `step`", example)
+        source.error(node, f"`{GIVEN}` takes the name of an argument of `step`", example)
     key = values[0]
-    if not key.isidentifier() or keyword.iskeyword(key) or key in _OF_STEP:
+    if not key.isidentifier() or keyword.iskeyword(key) or key in _ARGUMENTS_OF_STEP:
         source.error(node, f'"{key}" cannot be an argument of `step`', example)
     why = why_taken_verbatim(key)
     if why:
@@ -94,8 +94,8 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
     keys = (state.key for state in algorithm.kept_states())
     others = {name.upper() for name in (*(a.arg for a in arguments), *keys)}
     for state in algorithm.states:
-        own = (state.key, f"given_{state.given}") if state.given else ()
-        taken = [name for name in own if name.upper() in others]
+        generated = (state.key, f"given_{state.given}") if state.given else ()
+        taken = [name for name in generated if name.upper() in others]
         if taken:
             message = f'`{taken[0]}` is used for the input "{state.given}"'
             source.error_at(state.place, message, "choose another name")

@@ -29,7 +29,9 @@ def read_file(path: Path) -> str:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         message = f"this file has more than {LARGEST:,} bytes"
-        raise SpecError(Place(str(path), 1, 1), message, "a spec is one function: is it one?")
+        raise SpecError(
+            Place(str(path), 1, 1), message, "a spec is one function: is this a spec file?"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -17,8 +17,8 @@ _FORBIDDEN = re.compile(
 
 def first_forbidden(text: str, allowed: str = "") -> int | None:
     """Return the index of the first forbidden character that is not in `allowed`, or None."""
-    places = (match.start() for match in _FORBIDDEN.finditer(text))
-    return next((at for at in places if text[at] not in allowed), None)
+    indices = (match.start() for match in _FORBIDDEN.finditer(text))
+    return next((index for index in indices if text[index] not in allowed), None)
 
 
 def described(character: str) -> str:

@@ -12,7 +12,8 @@ Definition = ast.Assign | ast.FunctionDef
 def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
     """Return the text of a function with the definitions it uses, and the text's first line number.
 
-    Lines in between that are not needed become empty, so that every line keeps its number.
+    Lines in between that the function does not need become empty, so that no line changes its
+    number.
 
     Raises:
         OSError: Python cannot find the text of the function.
@@ -33,20 +34,20 @@ def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
 
 
 def _needed(tree: ast.Module, first: int) -> list[Definition]:
-    """Return the programs of the function at a line, and what it and they use.
+    """Return the programs of the function at a line, and all definitions that they need.
 
-    A definition is used too if another used definition reads it.
+    The function, its programs and needed definitions need each definition that they read.
     """
     known = dict(_definitions(tree))
     waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]
-    found: dict[str, Definition] = {n.name: n for node in waiting for n in _programs(tree, node)}
-    waiting += found.values()
+    needed: dict[str, Definition] = {n.name: n for node in waiting for n in _programs(tree, node)}
+    waiting += needed.values()
     while waiting:
         for name in _free_names(waiting.pop()):
-            if name in known and name not in found:
-                found[name] = known[name]
+            if name in known and name not in needed:
+                needed[name] = known[name]
                 waiting.append(known[name])
-    return list(found.values())
+    return list(needed.values())
 
 
 def _programs(tree: ast.Module, optimizer: ast.stmt) -> Iterator[ast.FunctionDef]:

@@ -68,7 +68,7 @@ class Option:
     """A keyword of a declaration: a test of its values, and a description of them."""
 
     accepts: Callable[[Any], bool]
-    what: str
+    description: str
 
 
 def one_of(*values: str | tuple[str, ...] | None) -> Option:
@@ -92,7 +92,7 @@ def options(
     constants: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the keywords of a declaration, after checking their names and values."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for keyword in keywords:
         name = keyword.arg
         if name is None:
@@ -104,7 +104,7 @@ def options(
             source.error(keyword, f"unknown option `{name}`", hint)
         value = literal(keyword.value, source, constants)
         if not allowed[name].accepts(value):
-            hint = f"it is {allowed[name].what}"
+            hint = f"it is {allowed[name].description}"
             source.error(keyword.value, f"`{name}` cannot be {value!r}", hint)
-        found[name] = value
-    return found
+        values[name] = value
+    return values

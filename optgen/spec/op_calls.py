@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from optgen.ir.matrix_axes import SHAPES, above, beside
+from optgen.ir.matrix_axes import SHAPES, height, width
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
 from optgen.ir.ops import (
     CALLABLE,
@@ -34,9 +34,10 @@ _LETTERS: Mapping[str, Sequence[str]] = {
     "singular_vectors": ("x", "rank"),
     "gaussian": ("x", "seed", "stream"),
 }
-"""Names of arguments in hints, where they say more than letters."""
+"""Names of arguments in hints, for ops whose arguments need more than letters."""
 
-_MATRICES = tuple(axes for axes in SHAPES if "1" not in (above(axes), beside(axes)))
+_MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
+"""Axes of matrices, without numbers per row, column or matrix."""
 
 
 class OpCalls(Expressions):
@@ -46,17 +47,19 @@ class OpCalls(Expressions):
         raise NotImplementedError
 
     def named(self, name: str, value: Expr) -> Ref:
-        """Assign a value to a new variable with a name like the one given, and return it.
+        """Assign a value to a new variable, and return the variable.
+
+        Its name is `name`, or `name` with a number.
 
         The statement is appended at the current point, so the value is computed once.
         """
-        made, kind = self.scope.unused(name), self.scope.kind(value)
-        self.scope.out.append(Assign(Ref(made), value, (), value.place))
-        self.scope.kinds[made] = kind
-        self.scope.axes[made] = kind.axes
+        variable, kind = self.scope.unused(name), self.scope.kind(value)
+        self.scope.out.append(Assign(Ref(variable), value, (), value.place))
+        self.scope.kinds[variable] = kind
+        self.scope.axes[variable] = kind.axes
         if type_of(value, self.scope) == "truth":
-            self.scope.booleans.add(made)
-        return Ref(made)
+            self.scope.booleans.add(variable)
+        return Ref(variable)
 
     def call(self, node: ast.Call) -> Expr:
         """Read a call of an op or of a helper."""
@@ -150,13 +153,15 @@ class OpCalls(Expressions):
         return value
 
     def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:
-        """Read an op of linear algebra: of two matrices for `@`, else of one and of numbers."""
+        """Read an op of linear algebra. `@` takes two matrices, other ops a matrix and numbers."""
         self._check_matrix(node, op)
         values = tuple(map(self.number, arguments))
         for number, argument in zip(values[1:], arguments[1:], strict=True):
             if op != "@" and not self.scope.kind(number).is_scalar:
                 message = f"`{op}` takes a matrix and numbers"
-                self.source.error(argument, message, "write a number that no tensor takes part in")
+                self.source.error(
+                    argument, message, "write a number that is not computed from tensors"
+                )
         if op == "singular_vectors":
             rank = read_rank(self.source, self.scope.algorithm, values[1], arguments[1])
             values = (values[0], rank)
@@ -180,7 +185,9 @@ class OpCalls(Expressions):
         for scalar, argument in zip(scalars, numbers, strict=True):
             if not self.scope.kind(scalar).is_scalar:
                 message = f"`{name}` takes a tensor, a tuple and two numbers"
-                self.source.error(argument, message, "write a number that no tensor takes part in")
+                self.source.error(
+                    argument, message, "write a number that is not computed from tensors"
+                )
         return (value, triples, *scalars)
 
     def _check_matrix(self, node: ast.expr, name: str) -> None:
@@ -192,7 +199,7 @@ class OpCalls(Expressions):
             self.source.error(node, message, hint)
 
     def _mask(self, node: ast.expr) -> Expr:
-        """Read the condition of a `where`. It is a comparison: no op tests a tensor for truth."""
+        """Read the condition of a `where`: a comparison, since no op tests a tensor for truth."""
         condition = self.condition(node)
         if isinstance(condition, Call) and condition.op == "truth":
             hint = f"write {self.source.quote(node)} != 0"
@@ -209,7 +216,7 @@ class OpCalls(Expressions):
                     self.source.error_at(expr.place, message, "compare it: … != 0")
 
     def _given(self, node: ast.Call) -> Expr:
-        """Read the question whether a step was handed an extra input."""
+        """Read a test whether a step was handed an extra input."""
         states = [self.scope.algorithm.state(a.id) for a in node.args if isinstance(a, ast.Name)]
         if self.scope.renamed is None and states and states[0] is not None and states[0].when:
             return Ref(states[0].when, 0, self.source.place(node))
@@ -218,7 +225,7 @@ class OpCalls(Expressions):
         self.source.error(node, message, hint)
 
     def _fresh(self, node: ast.Call) -> Expr:
-        """Read the question whether a state was created in this step."""
+        """Read a test whether a state was created in this step."""
         match node.args[0]:
             case ast.Name(id=name):
                 value = (self.scope.renamed or {}).get(name, Ref(name))

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard, get_args
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
-from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, roles
+from optgen.spec.elementwise_functions import NEED_WHOLE_TENSOR, list_roles
 from optgen.spec.errors import did_you_mean
 from optgen.spec.read_algorithm import read_rule
 from optgen.spec.reserved_names import is_snake_case
@@ -54,30 +54,30 @@ def with_programs(
     """Return the algorithms of a file, each with its programs.
 
     Raises:
-        SpecError: the first mistake in a program; or an optimizer has one mode without the other.
+        SpecError: the first mistake in a program; or an optimizer has a program for one mode only.
     """
-    found: dict[str, dict[Mode, ModeProgram]] = {a.name: {} for a in algorithms}
+    programs: dict[str, dict[Mode, ModeProgram]] = {a.name: {} for a in algorithms}
     for node in nodes:
         optimizer, mode = _decorated(source, node, algorithms)
-        if mode in found[optimizer.name]:
-            other = found[optimizer.name][mode].function
+        if mode in programs[optimizer.name]:
+            other = programs[optimizer.name][mode].function
             message = f"`{optimizer.name}` has two programs for {mode}"
             source.error(node, message, f"the other one is `{other.name}`, at {other.place}")
         function = _Reader(source, node, optimizer, mode).read(constants, helpers)
-        found[optimizer.name][mode] = ModeProgram(mode, function)
-    return tuple(_complete(source, a, found[a.name]) for a in algorithms)
+        programs[optimizer.name][mode] = ModeProgram(mode, function)
+    return tuple(_complete(source, a, programs[a.name]) for a in algorithms)
 
 
 def _complete(
     source: Source, optimizer: Algorithm, programs: Mapping[Mode, ModeProgram]
 ) -> Algorithm:
-    """Return an optimizer with its programs, after checking that they go together."""
+    """Return an optimizer with its programs, after checking that it has both or none."""
     if len(programs) == 1:
-        (given,) = programs.values()
-        (mode,) = set(MODES) - {given.mode}
-        message = f"`{optimizer.name}` has a program for {given.mode}, but none for {mode}"
-        hint = f"@{optimizer.name}.{mode}: it undoes `{given.function.name}`"
-        source.error_at(given.function.place, message, hint)
+        (program,) = programs.values()
+        (mode,) = set(MODES) - {program.mode}
+        message = f"`{optimizer.name}` has a program for {program.mode}, but none for {mode}"
+        hint = f"@{optimizer.name}.{mode}: it undoes `{program.function.name}`"
+        source.error_at(program.function.place, message, hint)
     kept = {hyper.name: hyper.place for hyper in optimizer.hypers}
     kept |= {state.key: state.place for state in optimizer.group_states()}
     if programs and MODE_KEY in kept:
@@ -154,19 +154,19 @@ class _Reader:
     def _declared(
         self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
     ) -> tuple[Algorithm, tuple[str, ...]]:
-        """Return the function without its rule, and the name of the added copy, if there is one."""
+        """Return the function without its rule, and the name of the added copy or ()."""
         written = {n.id for n in ast.walk(self.node) if _is_stored(n)}
         names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
         copied = () if set(lists) - written else (free_name(f"{lists[0]}_before", names),)
         param, grad, others = (
             (lists[0], copied[0], dict.fromkeys(lists[1:], True))
             if copied
-            else roles(self.source, self.node, lists)
+            else list_roles(self.source, self.node, lists)
         )
         function = Algorithm(
             name=self.node.name,
             module=self.optimizer.module,
-            doc=ast.get_docstring(self.node) or self._usual_doc(),
+            doc=ast.get_docstring(self.node) or self._default_doc(),
             paper="",
             states=tuple(self._state(name, written) for name, written in others.items()),
             hypers=hypers,
@@ -180,7 +180,7 @@ class _Reader:
         )
         return function, copied
 
-    def _usual_doc(self) -> str:
+    def _default_doc(self) -> str:
         return f"Update parameters as `{self.optimizer.name}.{self.mode}` does."
 
     def _check_parts(self) -> None:

@@ -1,4 +1,4 @@
-"""Read calls of `random(seed, stream)`, and check that a rule can draw random numbers."""
+"""Read calls of `random(seed, stream)`, and number them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import (
     Call,
     Const,
@@ -19,9 +18,8 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import AXIS_REDUCTIONS, DRAWS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS
+from optgen.ir.ops import DRAWS
 from optgen.ir.random_numbers import SEEDS
-from optgen.spec.source import Source
 
 if TYPE_CHECKING:
     from optgen.spec.expressions import Expressions
@@ -38,7 +36,7 @@ def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
     numbers = [reader.number(argument) for argument in node.args]
     for number, argument in zip(numbers, node.args, strict=True):
         if not scope.kind(number).is_scalar:
-            hint = "write a number that no tensor takes part in"
+            hint = "write a number that is not computed from tensors"
             reader.source.error(argument, f"`{name}` takes two numbers", hint)
     return Call(name, keys_of_draw(reader, node, name, numbers), reader.source.place(node))
 
@@ -46,7 +44,9 @@ def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
 def keys_of_draw(
     reader: Expressions, node: ast.expr, name: str, numbers: Iterable[Expr]
 ) -> tuple[Expr, ...]:
-    """Return what a draw depends on: the given numbers, the step count, the number of the call.
+    """Return the keys of a draw: seed, stream, step count, and the number of the call in the rule.
+
+    `numbers` are the seed and the stream as the author wrote them.
 
     Raises:
         SpecError: the rule counts no steps, or draws too often.
@@ -65,22 +65,22 @@ def keys_of_draw(
 
 
 def _as_key(number: Expr) -> Expr:
-    """Return a number as a whole number that the generator takes."""
+    """Return the expression of a seed or stream as a whole number below `SEEDS`."""
     return Call("floor", (Call("%", (number, Const(SEEDS))),))
 
 
 def number_calls(rule: Program) -> Program:
     """Return the rule with its draws numbered from 0, in the order of their appearance.
 
-    Draws in code that is left out leave gaps.
+    The reader numbers draws as it reads them, so draws that it leaves out of the rule leave gaps.
     """
-    found = (
+    old_numbers = (
         node.args[-1]
         for expr in expressions(rule)
         for node in walk(expr)
         if isinstance(node, Call) and node.op in DRAWS
     )
-    numbers = {old: Const(new) for new, old in enumerate(dict.fromkeys(found))}
+    numbers = {old: Const(new) for new, old in enumerate(dict.fromkeys(old_numbers))}
 
     def numbered(expr: Expr) -> Expr:
         inner = rebuild(expr, numbered)
@@ -89,22 +89,3 @@ def number_calls(rule: Program) -> Program:
         return inner
 
     return map_expressions(rule, numbered) if numbers else rule
-
-
-def check_random(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule that draws random numbers has no values of rows, columns and matrices."""
-    if not algorithm.draws:
-        return
-    hint = "draw random numbers in a rule without rows, columns and matrices"
-    whole = (*AXIS_REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *FACTS)
-    for expr in expressions(algorithm.rule):
-        for node in walk(expr):
-            if isinstance(node, Call) and node.op in whole:
-                source.error_at(
-                    node.place, f"`{node.op}` beside random numbers is not possible", hint
-                )
-    for state in algorithm.states:
-        by_fact = (state.when or "").removeprefix("not ") in FACTS
-        if by_fact or state.shape not in ("like", "scalar"):
-            message = f"the state `{state.symbol}` beside random numbers is not possible"
-            source.error_at(state.place, message, hint)

@@ -16,7 +16,7 @@ def check_rank(source: Source, algorithm: Algorithm) -> None:
     """Check that a rule with matrices of the rank declares it as a whole number, at least 1.
 
     Raises:
-        SpecError: the rule has no such hyperparameter, or it is no such number.
+        SpecError: the rule has no such hyperparameter, or one that is no such number.
     """
     for state in algorithm.matrix_states():
         if RANK in state.shape and algorithm.hyper(RANK) is None:
@@ -28,10 +28,10 @@ def check_rank(source: Source, algorithm: Algorithm) -> None:
 
 
 def read_rank(source: Source, algorithm: Algorithm, value: Expr, node: ast.expr) -> Expr:
-    """Return the rank of a parameter's matrices, for which a rule writes the hyperparameter.
+    """Return the rank of a parameter's matrices; the argument in the rule is the hyperparameter.
 
     Raises:
-        SpecError: the rule writes something else, or the hyperparameter is no whole number.
+        SpecError: the argument is something else, or the hyperparameter is no whole number.
     """
     hyper = algorithm.hyper(RANK)
     if not isinstance(value, Ref) or value.name != RANK or hyper is None:

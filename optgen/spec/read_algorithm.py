@@ -14,13 +14,13 @@ from optgen.spec.elementwise_functions import (
     check_function,
     check_name,
     is_elementwise,
+    list_roles,
     lists_of,
-    roles,
 )
 from optgen.spec.extra_inputs import check_inputs
 from optgen.spec.literals import BOOLEAN, STRINGS, TEXT, Option, one_of, options
 from optgen.spec.quantized_states import check_quantized
-from optgen.spec.random_calls import check_random, number_calls
+from optgen.spec.random_calls import number_calls
 from optgen.spec.rank import check_rank
 from optgen.spec.require_conditions import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
@@ -30,7 +30,6 @@ from optgen.spec.semantic_checks import (
     check_gradient,
     check_orders,
     check_references,
-    check_roundings,
     check_rule,
     check_shapes,
 )
@@ -65,7 +64,7 @@ def read_algorithm(
     `read_elsewhere` has the names that programs read. The rule need not read them.
 
     Raises:
-        SpecError: the first thing in the function that the language does not allow.
+        SpecError: the first mistake in the function.
     """
     signature = Signature(source, constants, node)
     algorithm = _declared(source, module, node, constants, signature)
@@ -74,20 +73,18 @@ def read_algorithm(
     check_rank(source, algorithm)
     check_orders(source, algorithm, node)
     check_inputs(source, algorithm, node)
-    while True:  # until every state that follows from a reduction is on the device
+    while True:  # until every scalar state that is computed from a reduction is on the device
         with_rule, scope = read_rule(source, algorithm, node, constants, helpers, read_elsewhere)
         fed = scope.fed_by_reductions
         if fed <= {state.symbol for state in algorithm.device_scalars()}:
             break
-        algorithm = _on_device(algorithm, fed)  # more states may follow from these
+        algorithm = _on_device(algorithm, fed)  # other states may be computed from these
     if with_rule.is_function:
         check_function(source, with_rule, scope, node)
         check_elementwise(source, with_rule)
     check_gradient(source, with_rule, node)
-    check_random(source, with_rule)
     check_device_scalars(source, with_rule)
     check_shared(source, with_rule)
-    check_roundings(source, with_rule)
     check_quantized(source, with_rule)
     return with_rule if with_rule.is_function else _mark_written_states(with_rule, scope)
 
@@ -160,7 +157,7 @@ def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
     """Return what an `@elementwise` function declares, except its hyperparameters."""
     check_name(source, node)
     lists = lists_of(source, node)
-    param, grad, others = roles(source, node, lists)
+    param, grad, others = list_roles(source, node, lists)
     return {
         "paper": "",
         "lists": lists,

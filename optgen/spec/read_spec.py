@@ -23,7 +23,7 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
 _LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
 
 
-def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
+def read_spec(spec: Path | str | Spec) -> tuple[Algorithm, ...]:
     """Return every algorithm of a spec file, or of one decorated function, in the file's order.
 
     Raises:
@@ -31,14 +31,14 @@ def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
         InternalError: a defect of optgen, with the place in the spec where it happened.
         OSError: the file cannot be opened.
     """
-    if isinstance(what, Spec):
-        source = Source(what.source, what.file, what.line, is_excerpt=True)
-        if not (what.name.isidentifier() and what.name.isascii()):
-            message = f"`{what.name}` is not a class name in ASCII"
-            source.error_at(Place(what.file, what.line, 1), message, "def MyRule(p, g, …):")
-        return _read(source, module_name(what.name))
-    path = Path(what)
-    return _read(Source(read_file(path), str(what)), path.stem)
+    if isinstance(spec, Spec):
+        source = Source(spec.source, spec.file, spec.line, is_excerpt=True)
+        if not (spec.name.isidentifier() and spec.name.isascii()):
+            message = f"`{spec.name}` is not a class name in ASCII"
+            source.error_at(Place(spec.file, spec.line, 1), message, "def MyRule(p, g, …):")
+        return _read(source, module_name(spec.name))
+    path = Path(spec)
+    return _read(Source(read_file(path), str(spec)), path.stem)
 
 
 def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
@@ -138,7 +138,7 @@ def _check_spec_names(
 
 
 def _check_no_modifier(source: Source, node: ast.FunctionDef) -> None:
-    """Refuse a modifier, which is read as a part of a composition only."""
+    """Refuse a modifier, which only `optgen.compose` reads."""
     for decorator in node.decorator_list:
         match decorator:
             case ast.Name(id="modifier") | ast.Call(func=ast.Name(id="modifier")):

@@ -8,7 +8,7 @@ import re
 import string
 from collections.abc import Iterator
 
-from optgen.ir.generated_names import PYTHON, derived_names
+from optgen.ir.generated_names import RESERVED_IN_PYTHON, derived_names
 from optgen.ir.ops import BY_ELEMENT, FACTS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
 from optgen.spec.source import Source
 
@@ -41,7 +41,7 @@ DECLARATIONS = (
 )
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUTS = ("param", "grad", "step")
-_GENERATED = PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))
+_GENERATED = RESERVED_IN_PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))
 
 
 def is_snake_case(name: str) -> bool:

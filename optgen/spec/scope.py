@@ -24,7 +24,7 @@ class Scope:
     * `booleans`: the variables that are true or false.
     * `axes`: the axes of every name ever assigned.
     * `items`: the variables unpacked from a tuple, with the item each stands for.
-    * `renamed`: while a helper is inlined, its names and what they stand for; else None.
+    * `renamed`: while a helper is inlined, the expressions of its names; else None.
     * `inlining`: the helpers that are being inlined, outermost first.
     * `rule_names`: all names in the rule's text. An inlined name may not collide with them.
     * `known_true`: conditions that hold in the current branch, as `implied` returns them:
@@ -68,8 +68,8 @@ class Scope:
         """Return the kind of an expression at the current point."""
         return kind_of(expr, lambda ref: self.kinds[ref.name])
 
-    def known(self) -> Iterator[str]:
-        """Yield every name that is visible here, for hints."""
+    def visible_names(self) -> Iterator[str]:
+        """Yield every name that a rule or a helper may read at this point, for hints."""
         yield from self.kinds if self.renamed is None else self.renamed
         yield from self.constants
 

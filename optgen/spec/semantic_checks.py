@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from optgen.ir.algorithm import MATRIX_SHAPES, Algorithm, Hyper, Shape, State
-from optgen.ir.nodes import Call, Expr, If, Program, expressions, walk
-from optgen.ir.ops import FACTS, STORAGE_OPS
+from optgen.ir.nodes import Call, Expr, If, Program
+from optgen.ir.ops import FACTS
 from optgen.ir.rank import RANK
-from optgen.ir.whole_matrices import why_uncut
 from optgen.spec.argument_order import order_error
 from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
@@ -215,15 +214,6 @@ def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
         if state.dtype is None:
             message = f"`{state.symbol}` comes from a reduction, so it is float64 or float32"
             source.error_at(state.place, message, 'leave dtype="torch" out')
-
-
-def check_roundings(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule on whole matrices, which computes with wider copies, rounds no value."""
-    if algorithm.rounds and why_uncut(algorithm):
-        for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
-            if isinstance(node, Call) and node.op in STORAGE_OPS:
-                message = f"`{node.op}` in a rule on whole matrices"
-                source.error_at(node.place, message, "leave it out: results are rounded once")
 
 
 def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:

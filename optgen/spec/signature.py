@@ -214,10 +214,10 @@ class Signature:
         place = self.source.place(node)
         return Hyper(name, "choice", args[0], choices=tuple(args), place=place, **options)
 
-    def _check_error(self, node: ast.Call, error: str, *known: str) -> None:
+    def _check_error(self, node: ast.Call, error: str, *allowed: str) -> None:
         """Check that the braces in a message hold nothing but the allowed names."""
         for field in message_fields(error, node, self.source):
-            if field not in known:
+            if field not in allowed:
                 self.source.error(node, f"`{{{field}}}` in an error", "write {} for the value")
 
     def _number(self, name: str, node: ast.Call) -> Hyper:

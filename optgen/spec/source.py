@@ -24,8 +24,8 @@ class Source:
     """The text of a spec, and its file name for errors. Lines end with a newline only.
 
     `first_line` is the number of the file's line at which the text begins: a decorated function in
-    a notebook or module starts further down than line 1, and may be indented. `is_excerpt` says
-    that the text may be only one function of a file, with what the function needs.
+    a notebook or module starts further down than line 1, and may be indented. `is_excerpt` tells
+    that the text may be one function, cut out of a file with the definitions that it needs.
     """
 
     text: str
@@ -131,7 +131,10 @@ def _forbidden(character: str) -> tuple[str, str]:
 
 
 def _checked(tree: ast.Module, file: str) -> ast.Module:
-    """Compile a tree and return it. Only this finds errors such as a repeated argument name."""
+    """Return a tree after compiling it, which finds errors that parsing does not.
+
+    A repeated argument name is such an error.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reader raises errors for what Python warns about
         # The reader itself reports deep nesting and forbidden characters, with their places.

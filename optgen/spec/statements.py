@@ -197,10 +197,10 @@ class Statements(OpCalls):
             for statement in node.orelse:
                 self._statement(statement)
         after_else = self.scope.kinds
-        both = after_then.keys() & after_else.keys()
+        in_both = after_then.keys() & after_else.keys()
         self.scope.maybe_undefined |= after_then.keys() ^ after_else.keys()
         self.scope.kinds = {
-            name: after_then[name].join(after_else[name]) for name in after_then if name in both
+            name: after_then[name].join(after_else[name]) for name in after_then if name in in_both
         }
         quote = (f"if {self.source.quote(node.test)}:",)
         place = self.source.place(node)

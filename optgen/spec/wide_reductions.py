@@ -1,4 +1,4 @@
-"""Read reductions over several parameters, `sum(x, over="group")`, and check what they reach."""
+"""Read reductions over several parameters, `sum(x, over="group")`, and check their branches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_wide_call(node: ast.Call) -> bool:
 
 def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
     """Read a reduction over several parameters; it becomes a statement of its own."""
-    scope = _over(reader, node, name)
+    scope = _scope_of(reader, node, name)
     value = reader.number(node.args[0])
     axes = reader.scope.kind(value).axes
     if axes is not Axes.TENSOR:
@@ -37,8 +37,8 @@ def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
     return _in_two_stages(reader, name, scope, value, reader.source.place(node))
 
 
-def _over(reader: OpCalls, node: ast.Call, name: str) -> str:
-    """Return the scope that a call names, after checking its form."""
+def _scope_of(reader: OpCalls, node: ast.Call, name: str) -> str:
+    """Return the scope that `over=` names, "group" or "all", after checking the call."""
     hint = f'write {name}(x, over="group") or {name}(x, over="all")'
     if name not in WORDS:
         words = ", ".join(WORDS)
@@ -93,7 +93,10 @@ def check_shared(source: Source, algorithm: Algorithm) -> None:
 
 
 class _Shared:
-    """Names that have one value for all parameters of a group, at the current statement."""
+    """Checker of a rule with states of the group or reductions over several parameters.
+
+    `names` have the same value for all parameters of a group, at the current statement.
+    """
 
     def __init__(self, source: Source, algorithm: Algorithm) -> None:
         self.source, self.algorithm = source, algorithm
@@ -103,7 +106,7 @@ class _Shared:
     def check(self, program: Program, in_branch: bool = False, by_all: bool = True) -> None:
         """Check the statements of a rule or of a branch.
 
-        `by_all` tells whether all parameters of a group run them, or none.
+        `by_all` tells that either all parameters of a group run these statements, or none.
         """
         for stmt in program:
             if isinstance(stmt, Assign):
@@ -120,10 +123,10 @@ class _Shared:
                 self.names -= {a.target.name for a in assigns((stmt,))}
 
     def _check_branch(self, value: Expr, in_branch: bool, by_all: bool) -> None:
-        """Check that the parameters that a reduction reaches all take the branches around it.
+        """Check that all parameters of a reduction take the branches around it.
 
-        They need not have equal shapes, step counts or extra inputs, but those of one group have
-        equal hyperparameters.
+        These parameters may have different shapes, step counts and extra inputs. Parameters of one
+        group have equal hyperparameters.
         """
         if not is_wide(value):
             return
@@ -136,7 +139,7 @@ class _Shared:
             self.source.error_at(value.place, message, hint)
 
     def _assign(self, stmt: Assign, by_all: bool) -> None:
-        """Note whether the parameters share the assigned value; a state of the group needs it."""
+        """Note whether all parameters share the assigned value, as a state of the group must."""
         name, shared = stmt.target.name, by_all and self._is_shared(stmt.value)
         if name in self.states and not shared:
             message = f"`{name}` belongs to the group, and this value to one parameter"
@@ -145,7 +148,7 @@ class _Shared:
         (self.names.add if shared else self.names.discard)(name)
 
     def _is_shared(self, value: Expr) -> bool:
-        """Tell whether a value follows from shared names; a wide reduction is shared itself."""
+        """Tell whether a value is a wide reduction, or depends on shared names only."""
         match value:
             case Ref(name):
                 return name in self.names

@@ -10,7 +10,7 @@ def adaptive_clip(
     clip_factor=hyper(0.01, gt=0),
     clip_eps=hyper(1e-3, gt=0),
 ):
-    """Clip each row's gradient to a share of the row's weights (AGC; Brock et al., 2021)."""
+    """Clip the gradient's norm to a share of the weights', by row (AGC; Brock et al., 2021)."""
     require(ndim(p) <= 2, "adaptive_clip takes rows: give the shape {shape} a view of two axes")
     if factored(p):
         largest = clip_factor * maximum(row_norm(p), clip_eps)

@@ -3,9 +3,9 @@ from optgen.spec import maximum, mean, modifier, where
 
 @modifier(stage="mask")
 def cautious(g, u, /):
-    """Drop the elements of the update that go with the gradient (Liang et al., 2024).
+    """Zero the elements of the update that have the gradient's sign (Liang et al., 2024).
 
-    The others grow, so that the update keeps its mean size.
+    The others are scaled up by the inverse of their share.
     """
     kept = where(u * g < 0, 1, 0)
     u = u * kept / maximum(mean(kept), 1e-3)

@@ -3,6 +3,6 @@ from optgen.spec import maximum, modifier, norm
 
 @modifier(stage="project")
 def hyperball(p, u, lr, /):
-    """Move on the sphere of the weights' norm by the learning rate's share (Wen et al., 2025)."""
+    """Keep the weights' norm, and move by `lr` times this norm (Wen et al., 2025)."""
     moved = p + lr * norm(p) * u / maximum(norm(u), maximum(lr * 1e-10, 1e-37))
     u = norm(p) * moved / maximum(norm(moved), 1e-10) - p

@@ -3,6 +3,6 @@ from optgen.spec import modifier, norm, where
 
 @modifier(stage="trust_ratio")
 def trust_ratio(p, u, lr, /):
-    """Let the update's norm be the learning rate's share of the weights' norm, as LAMB does."""
-    size, length = norm(p), norm(u)
-    u = u * where(size > 0 and length > 0, lr * size / length, 1)
+    """Scale the update to `lr` times the weights' norm, as LAMB does."""
+    param_norm, update_norm = norm(p), norm(u)
+    u = u * where(param_norm > 0 and update_norm > 0, lr * param_norm / update_norm, 1)

@@ -3,9 +3,9 @@ from optgen.spec import factored, flag, hyper, maximum, modifier, norm, row_norm
 
 @modifier(stage="trust_ratio")
 def update_floor(p, u, lr, /, *, least_ratio=hyper(0.35, ge=0), by_row=flag(False)):
-    """Let no update be smaller, beside the weights, than a share of the learning rate.
+    """Scale smaller updates up to `least_ratio * lr` times the weights' norm.
 
-    `by_row` does so for each row of a matrix. An update of zeros stays one.
+    With `by_row`, scale each row of a matrix by itself. An update of zeros stays zero.
     """
     least = least_ratio * lr
     if by_row and factored(p):

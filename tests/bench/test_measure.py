@@ -1,4 +1,4 @@
-"""Test rounds of samples with a fake clock: who takes part, for how long, and the figures."""
+"""Test rounds of samples with a fake clock: order of variants, number of samples, and figures."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Stub:
     clock: Clock
     name: str = ""
     log: list[str] = field(default_factory=list)
-    given: list[int] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
 
     def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         self.log.append(self.name)
-        self.given.append(gradients[0].data_ptr())
+        self.addresses.append(gradients[0].data_ptr())
 
     def step(self) -> None:
         self.clock.now += self.seconds
@@ -53,7 +53,7 @@ def test_a_slow_variant_gets_its_share_of_the_time(clock: Clock) -> None:
     found = compare(both, lambda: [zeros(3)], Budget(1.0, most=15, least=2, clock=clock))
 
     assert found["quick"]["samples"] == 15
-    assert found["slow"]["samples"] == 3  # of a cold step and a repeated one each
+    assert found["slow"]["samples"] == 3  # each has a cold step and a repeated one
     assert found["quick"] == pytest.approx(
         {"median": 1, "min": 1, "cold": 1, "cold_min": 1, "samples": 15}
     )
@@ -67,14 +67,14 @@ def test_the_least_number_of_samples_is_taken(clock: Clock) -> None:
 
 
 def test_gradients_move_from_round_to_round(clock: Clock) -> None:
-    one = Stub(0.01, clock)
+    stub = Stub(0.01, clock)
 
-    compare({"one": one}, lambda: [zeros(1000)], Budget(10, most=4, clock=clock))
+    compare({"one": stub}, lambda: [zeros(1000)], Budget(10, most=4, clock=clock))
 
-    assert all(a != b for a, b in zip(one.given, one.given[1:], strict=False))
+    assert all(a != b for a, b in zip(stub.addresses, stub.addresses[1:], strict=False))
 
 
-def test_the_order_changes(clock: Clock) -> None:
+def test_the_order_of_variants_changes_from_round_to_round(clock: Clock) -> None:
     log: list[str] = []
     three = {name: Stub(0.01, clock, name, log) for name in "abc"}
 
@@ -85,7 +85,7 @@ def test_the_order_changes(clock: Clock) -> None:
     assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
 
 
-def test_caches_are_filled_anew_before_each_cold_step(
+def test_caches_are_refilled_before_each_cold_step(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled: list[float] = []
@@ -98,10 +98,8 @@ def test_caches_are_filled_anew_before_each_cold_step(
     assert filled == [3, 3.5, 4, 4.5]  # after both have warmed up, by three steps each
 
 
-def test_what_no_cache_holds_is_not_repeated(clock: Clock) -> None:
-    one = Stub(0.3, clock)
-
-    compare({"one": one}, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
+def test_a_step_beyond_all_caches_is_not_repeated(clock: Clock) -> None:
+    compare({"one": Stub(0.3, clock)}, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
 
     assert clock.now == pytest.approx(0.3 * (3 + 2))  # the warm-up uses the real time
 
@@ -111,7 +109,7 @@ def test_a_sample_is_long_enough(clock: Clock) -> None:
     assert clock.now == pytest.approx(0.021)
 
 
-def test_what_is_drawn_anew_shares_the_time(clock: Clock) -> None:
+def test_redrawn_variants_share_the_time(clock: Clock) -> None:
     log: list[str] = []
     drawn: list[Stub] = []
 

@@ -1,4 +1,4 @@
-"""Test what a step reads and writes, by the plan of its rule."""
+"""Test the streams that a step reads and writes according to its plan."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from optgen.spec.read_spec import read_spec
 
 
 def keys(traffic: Traffic, group: dict[str, object]) -> list[tuple[list[str], list[str]]]:
-    """Return the keys of every trip: those that it writes back, and those that it only reads."""
+    """Return (keys that are stored, keys that are only read) for each trip."""
     trips = list(traffic.present(group))
     return [
         ([t.key for t in trip if t.stored], [t.key for t in trip if not t.stored]) for trip in trips
     ]
 
 
-def test_one_trip_of_an_elementwise_rule() -> None:
+def test_an_elementwise_rule_has_one_trip() -> None:
     (found,) = traffic("AdamW") or ()
     states = ["exp_avg", "exp_avg_sq"]
 
@@ -28,13 +28,13 @@ def test_one_trip_of_an_elementwise_rule() -> None:
 
 
 @pytest.mark.parametrize(("momentum", "states"), [(0, []), (0.9, ["momentum_buffer"])])
-def test_flags_bring_streams(momentum: float, states: list[str]) -> None:
+def test_a_flag_adds_a_stream(momentum: float, states: list[str]) -> None:
     (found,) = traffic("SGD") or ()
 
     assert keys(found, {"momentum": momentum}) == [(["param", *states], ["grad"])]
 
 
-def test_phases_of_rows_and_columns() -> None:
+def test_a_rule_with_rows_and_columns_has_a_trip_for_each_phase() -> None:
     """Trips make sums, update the factors, and twice read the factors with the gradient."""
     factored, plain = traffic("Adafactor") or ()
 
@@ -53,8 +53,8 @@ def test_phases_of_rows_and_columns() -> None:
     assert not factored.suits(torch.empty(2))
 
 
-def test_a_rule_that_stores_late() -> None:
-    """LAMB's moments are computed twice and stored once."""
+def test_lamb_stores_its_moments_in_the_second_trip() -> None:
+    """Both trips compute the moments, and only the second stores them."""
     (algorithm,) = read_spec(spec_file("lamb"))
     (found,) = traffic_of(algorithm) or ()
 
@@ -64,7 +64,7 @@ def test_a_rule_that_stores_late() -> None:
     ]
 
 
-def test_no_limit_where_matrices_are_multiplied() -> None:
+def test_a_rule_that_multiplies_matrices_has_no_traffic() -> None:
     assert traffic("Muon") is None
 
 

@@ -9,7 +9,7 @@ from optgen.bench.results import Cell, load, machine_of, merge
 ONE, TWO = Cell("step", "AdamW", "1e6"), Cell("step", "AdamW", "1e6", "bfloat16", 2)
 
 
-def test_later_results_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
+def test_later_results_replace_earlier_ones(tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.json"
     assert load(path) == machine_of(path) == {}
 
@@ -25,13 +25,13 @@ def test_later_results_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
     assert "torch" in machine_of(path)
 
 
-def test_a_line_for_each_cell(tmp_path: Path) -> None:
+def test_the_file_has_a_line_for_each_cell(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     merge(path, {ONE: {}, TWO: {}})
 
     assert sum('"AdamW"' in line for line in path.read_text().splitlines()) == 2
 
 
-def test_a_cell_says_what_it_is() -> None:
+def test_a_cell_prints_its_case() -> None:
     assert str(ONE) == "AdamW, 1e6, float32, 1 thread"
     assert str(Cell("busy", "SGD", "1e6", threads=2)) == "busy: SGD, 1e6, float32, 2 threads"

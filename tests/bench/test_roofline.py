@@ -39,7 +39,7 @@ def words(optimizer: torch.optim.Optimizer, *keys: str) -> list[list[Tensor]]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_every_word_is_as_it_was(dtype: torch.dtype) -> None:
+def test_a_step_changes_no_word(dtype: torch.dtype) -> None:
     optimizer = stepped("Adafactor", (40, 30), (33,), (8, 4, 1, 1), dtype=dtype)
     params = optimizer.param_groups[0]["params"]
     params[0].data[0, :3] = torch.tensor([float("nan"), 1e-42, -0.0])
@@ -49,15 +49,15 @@ def test_every_word_is_as_it_was(dtype: torch.dtype) -> None:
     roofline = Roofline(traffic("Adafactor") or (), optimizer)
     roofline.step()
 
-    for param, was, had in zip(params, before, states, strict=True):
-        assert param.detach().view(torch.uint8).equal(was.view(torch.uint8))
-        for now, then in zip(optimizer.state[param].values(), had, strict=True):
-            assert torch.equal(now, then)
+    for param, old_param, old_states in zip(params, before, states, strict=True):
+        assert param.detach().view(torch.uint8).equal(old_param.view(torch.uint8))
+        for new, old in zip(optimizer.state[param].values(), old_states, strict=True):
+            assert torch.equal(new, old)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_what_is_read_and_what_is_written(threads: int) -> None:
-    """The mask lets everything through, so each stored word shows all words that were read."""
+def test_a_trip_reads_all_its_streams_and_writes_the_stored_ones(threads: int) -> None:
+    """With a mask of ones, each stored word shows all words that were read."""
     optimizer = stepped("AdamW", (50, 7), (1,), (129,))
     keys = ("param", "exp_avg", "exp_avg_sq", "grad")
     before = words(optimizer, *keys)
@@ -74,7 +74,7 @@ def test_what_is_read_and_what_is_written(threads: int) -> None:
         assert torch.equal(now[3], was[3])
 
 
-def test_what_is_only_read_is_read() -> None:
+def test_streams_that_are_not_stored_are_read() -> None:
     optimizer = stepped("Adafactor", (6, 5))
     ((param, grad, row, column),) = words(optimizer, "param", "grad", "row_var", "col_var")
     roofline = Roofline([(traffic("Adafactor") or ())[0]], optimizer)

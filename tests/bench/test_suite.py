@@ -42,8 +42,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_step_of_every_class(name: str) -> None:
-    """There are our step, the limit if memory limits the step, and the forms that torch has."""
+def test_every_class_is_measured_beside_torchs_forms(name: str) -> None:
+    """The results have our step, torch's forms, and the limit if memory limits the step."""
     cell = Cell("step", name, "small" if is_memory_bound(name) else "20groups", "bfloat16")
 
     found = SUITE.run(cell)
@@ -62,13 +62,13 @@ def test_groups_are_compared_with_one() -> None:
     assert found[ONE_GROUP]["median"] > 0
 
 
-def test_our_other_lowerings_on_request() -> None:
+def test_our_other_lowerings_are_measured_on_request() -> None:
     found = Suite(traffic, SUITE.budget, unfused=True).run(Cell("step", "Adam", "small"))
 
     assert {"optgen for-loop", "optgen foreach"} <= set(found)
 
 
-def test_threads_are_as_before() -> None:
+def test_the_number_of_threads_is_restored() -> None:
     before = torch.get_num_threads()
 
     found = SUITE.run(Cell("bits", "AdamW", "small", threads=before + 1))
@@ -77,7 +77,7 @@ def test_threads_are_as_before() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_momentum_is_what_sgd_is_measured_with() -> None:
+def test_sgd_is_measured_with_momentum() -> None:
     params = [torch.zeros(2, requires_grad=True)]
 
     for title in forms("SGD", torch.float32):
@@ -94,7 +94,7 @@ def test_steps_are_measured_beside_a_busy_process(monkeypatch: pytest.MonkeyPatc
     assert min(found[OURS].values()) > 0
 
 
-def test_a_peak_is_seen_whoever_takes_the_memory() -> None:
+def test_a_peak_counts_memory_of_torch_and_of_malloc() -> None:
     libc = peak_memory.ctypes.CDLL(None)
     libc.malloc.restype = peak_memory.ctypes.c_void_p
 
@@ -108,7 +108,7 @@ def test_a_peak_is_seen_whoever_takes_the_memory() -> None:
     assert peak_memory.peak(lambda: None) < 1e6
 
 
-def test_peaks_of_every_form() -> None:
+def test_the_peak_of_every_form_is_measured() -> None:
     found = peak_memory.measured("Adam", "small", "float32", torch.get_num_threads())
 
     assert set(found) == set(forms("Adam", torch.float32))
@@ -118,16 +118,16 @@ def test_peaks_of_every_form() -> None:
 def test_memory_that_a_step_keeps_counts_and_state_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept = []
+    extra_memory = []
     monkeypatch.setitem(LISTS, "small", TensorList("small", "", [(1_000_000,)]))
     step = optgen.optim.SGD.step
 
-    def hoarding(self: Any) -> None:
+    def step_that_keeps_memory(self: Any) -> None:
         step(self)
-        if not kept and self.param_groups[0]["params"][0].numel() > 1000:
-            kept.append(torch.ones(2_000_000))
+        if not extra_memory and self.param_groups[0]["params"][0].numel() > 1000:
+            extra_memory.append(torch.ones(2_000_000))
 
-    monkeypatch.setattr(optgen.optim.SGD, "step", hoarding)
+    monkeypatch.setattr(optgen.optim.SGD, "step", step_that_keeps_memory)
 
     found = peak_memory.measured("SGD", "small", "float32", torch.get_num_threads())
 
@@ -135,7 +135,7 @@ def test_memory_that_a_step_keeps_counts_and_state_does_not(
     assert abs(found[FUSED]["bytes"]) < 1e6
 
 
-def test_the_first_step_of_a_process() -> None:
+def test_the_first_step_of_a_process_is_measured() -> None:
     """The measurement of a new process runs in this one, with the same request."""
     request: dict[str, Any] = {"dtype": "float32", "threads": torch.get_num_threads()}
 

@@ -1,4 +1,4 @@
-"""Test targets: reached, missed, not measured."""
+"""Test verdicts on targets: reached, missed, not measured."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def test_a_bound_includes_its_value_and_no_nan(value: float, word: str) -> None:
 
 
 def test_a_geometric_mean_says_how_many_figures_it_has() -> None:
-    """Two of four figures are measured. Torch takes 8/2 and 2/1 times as long as ours in its
-    fastest form, 20/2 and 2/1 times as long in its default form.
+    """Two of four figures are measured.
+
+    Torch's fastest form takes 8/2 and 2/1 times as long as ours, its default form 20/2 and 2/1
+    times as long.
     """
     fastest = mean(speedup(["AdamW", "SGD"], ["1e6"]), 4)(RESULTS)
     default = mean(speedup(["AdamW", "SGD"], ["1e6"], DEFAULT), 4)(RESULTS)
@@ -74,8 +76,8 @@ def test_a_geometric_mean_says_how_many_figures_it_has() -> None:
     assert default == {"2 of 4": pytest.approx((10.0 * 2.0) ** 0.5)}
 
 
-def test_the_targets_of_a_machine() -> None:
-    """A processor with bfloat16 conversion in hardware has three targets more.
+def test_a_machine_that_converts_bfloat16_has_three_more_targets() -> None:
+    """The machine's processor converts bfloat16 in hardware.
 
     The table has a header, and a row for each target, measured or not.
     """
@@ -90,7 +92,7 @@ def test_the_targets_of_a_machine() -> None:
     ]
 
 
-def test_the_classes_of_the_targets() -> None:
+def test_the_targets_cover_twelve_classes() -> None:
     assert FACTORED == ("Adafactor",)
     assert set(VECTOR_CLASSES) == {*ELEMENTWISE, *FACTORED}
     assert len(VECTOR_CLASSES) == 12

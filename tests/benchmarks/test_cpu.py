@@ -1,4 +1,4 @@
-"""Test the CPU benchmark: its requests, the results that it keeps, and the README's figures."""
+"""Test the CPU benchmark: its arguments, the results that it writes, and the README's figures."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cpu.json"
 
 
-ASKED = ("--parts", "step", "--lists", "1e6", "--dtype", "float32", "--threads", "1")
+ARGUMENTS = ("--parts", "step", "--lists", "1e6", "--dtype", "float32", "--threads", "1")
 
 
-def test_results_are_kept_and_judged(
+def test_results_are_written_and_judged(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "--only", "SGD", *ASKED, "--out", str(out)) == 0
+    assert run(monkeypatch, "--only", "SGD", *ARGUMENTS, "--out", str(out)) == 0
 
     assert set(load(out)) == {Cell("step", "SGD", "1e6")}
     printed = capsys.readouterr().out
@@ -41,17 +41,17 @@ def test_results_are_kept_and_judged(
     assert "not measured" in printed
 
 
-def test_what_is_there_is_left_out(
+def test_resume_skips_measured_cells(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "--only", "SGD", *ASKED, "--out", str(out)) == 0
-    assert run(monkeypatch, "--only", "SGD", "ASGD", *ASKED, "--out", str(out), "--resume") == 0
+    assert run(monkeypatch, "--only", "SGD", *ARGUMENTS, "--out", str(out)) == 0
+    assert run(monkeypatch, "--only", "SGD", "ASGD", *ARGUMENTS, "--out", str(out), "--resume") == 0
 
     assert "1/1 ASGD" in capsys.readouterr().out
     assert {cell.name for cell in load(out)} == {"SGD", "ASGD"}
 
 
-def test_a_cell_that_fails_is_said_and_the_others_measured(
+def test_a_cell_that_fails_is_reported_and_the_others_are_measured(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(suite: Suite, cell: Cell) -> dict[str, dict[str, float]]:
@@ -61,14 +61,14 @@ def test_a_cell_that_fails_is_said_and_the_others_measured(
 
     monkeypatch.setattr(Suite, "run", failing)
 
-    assert run(monkeypatch, "--only", "SGD", "Adam", *ASKED, "--out", str(out)) == 1
+    assert run(monkeypatch, "--only", "SGD", "Adam", *ARGUMENTS, "--out", str(out)) == 1
 
     assert "failed: SGD, 1e6" in capsys.readouterr().out
     assert {cell.name for cell in load(out)} == {"Adam"}
 
 
 def test_trying_writes_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(monkeypatch, "--only", "SGD", *ASKED, "--out", str(out), "--try") == 0
+    assert run(monkeypatch, "--only", "SGD", *ARGUMENTS, "--out", str(out), "--try") == 0
 
     assert not out.exists()
 
@@ -79,7 +79,7 @@ def test_the_readme_shows_the_results() -> None:
     assert cpu.with_summary(text, load(cpu.RESULTS)) == text
 
 
-def test_a_summary_says_what_was_measured_only() -> None:
+def test_a_summary_has_only_measured_figures() -> None:
     figures = {OURS: {"median": 2.0}, LIMIT: {"median": 1.9}, "torch for-loop": {"median": 1234.0}}
     text = cpu.with_summary(
         f"a\n{cpu.MARKS[0]}\nold\n{cpu.MARKS[1]}\nb\n", {Cell("step", "AdamW", "gpt2"): figures}

@@ -19,9 +19,9 @@ from optgen.runtime import GeneratedOptimizer
 
 
 def test_every_class_with_dense_gradients_is_measured() -> None:
-    kinds = {n: getattr(optgen.optim, n) for n in optgen.optim.__all__}
+    public = {name: getattr(optgen.optim, name) for name in optgen.optim.__all__}
     ours = {
-        n for n, k in kinds.items() if isinstance(k, type) and issubclass(k, GeneratedOptimizer)
+        n for n, c in public.items() if isinstance(c, type) and issubclass(c, GeneratedOptimizer)
     }
     assert ours - set(CLASSES) <= {"SparseAdam"}
     assert set(gpu_cases.SETTINGS) <= set(CLASSES)
@@ -30,7 +30,9 @@ def test_every_class_with_dense_gradients_is_measured() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_checks_can_be_made_of_every_class(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_class_passes_its_checks_on_the_cpu(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpu_cases, "DEVICE", "cpu")
     monkeypatch.setattr(gpu_checks, "STEPS", 2)
     monkeypatch.setattr(gpu_cases, "SIZES", ((), (17,), (64, 33), (4, 5, 3, 3)))
@@ -45,8 +47,8 @@ def test_a_class_without_settings_of_its_own_is_checked_with_weight_decay() -> N
 
 
 @outside_interpreter
-def test_a_rehearsal_takes_every_way(tmp_path: Path) -> None:
-    """The script runs for one class in new processes; what is done is not done again.
+def test_a_rehearsal_runs_every_part_once(tmp_path: Path) -> None:
+    """The script runs for one class in new processes. A second run repeats nothing.
 
     Libraries of the generator and the tests cannot be imported: a machine with a GPU may lack them.
     """
@@ -72,7 +74,7 @@ def test_a_rehearsal_takes_every_way(tmp_path: Path) -> None:
 
 
 class Faulty:
-    """A process that ends in mid-task until it has been started often."""
+    """A process that crashes in a check at its first two starts."""
 
     started = 0
 
@@ -91,7 +93,7 @@ class Faulty:
     wait = poll
 
 
-def test_a_fault_ends_a_check_and_not_the_run(
+def test_a_crash_fails_a_check_and_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", Faulty)
@@ -107,7 +109,7 @@ def test_a_run_out_of_time_says_so(tmp_path: Path) -> None:
     assert gpu.main(["--out", str(out), "--minutes", "0"]) == 3
 
 
-def test_results_are_a_line_each(tmp_path: Path) -> None:
+def test_each_result_is_a_line(tmp_path: Path) -> None:
     out = tmp_path / "sub" / "results.jsonl"
     results = Results(out)
     results.begin("one")

@@ -28,7 +28,7 @@ def test_an_unknown_option_is_a_usage_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "AdamW"])
-def test_a_module_and_a_class_are_one_name(name: str) -> None:
+def test_a_name_may_be_that_of_the_module_or_of_the_class(name: str) -> None:
     result = run("check", name)
 
     assert result.exit_code == 0, result.output
@@ -50,7 +50,7 @@ def test_unknown_name_has_a_hint() -> None:
     assert "did you mean adam?" in result.output
 
 
-def test_a_name_of_a_file_that_lies_here_has_a_hint(
+def test_a_name_of_a_file_in_the_current_folder_has_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dual.py").write_text("")

@@ -15,16 +15,16 @@ from optgen.cli import bench
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
 
-def test_bench_makes_a_table_a_file_and_a_picture(
+def test_bench_writes_a_table_a_file_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each class and list has a row with torch's times and ours."""
     monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     plot, json = tmp_path / "bench.png", tmp_path / "bench.json"
-    asked = ("--list", "2000x256", "--seconds", "0.01", "--json", str(json), "--plot", str(plot))
+    options = ("--list", "2000x256", "--seconds", "0.01", "--json", str(json), "--plot", str(plot))
 
-    result = run("bench", "SGD", "radam", "--unfused", *asked)
+    result = run("bench", "SGD", "radam", "--unfused", *options)
 
     assert result.exit_code == 0, result.output
     assert "torch's default  optgen for-loop  optgen foreach" in result.stdout
@@ -34,7 +34,7 @@ def test_bench_makes_a_table_a_file_and_a_picture(
     assert plot.stat().st_size > 1000
 
 
-def test_bench_says_what_there_is() -> None:
+def test_bench_refuses_unknown_names_and_lists_the_known_ones() -> None:
     assert run("bench", "Adamm").exit_code == 2
     assert "dense gradients are measured" in run("bench", "SparseAdam").output
     assert "no algorithm is called lio; did you mean lion?" in run("bench", "lio").output
@@ -49,7 +49,7 @@ def test_the_help_names_every_list_of_tensors() -> None:
 
 
 def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory's limit is a C loop, so without a compiler there is nothing to compare with."""
+    """The memory's limit is measured by a C loop, which needs a compiler."""
     monkeypatch.setattr(compiler, "find", lambda: None)
     monkeypatch.setattr(roofline, "_library", roofline._library.__wrapped__)
     monkeypatch.setattr(library_cache, "folders", lambda: iter(()))

@@ -1,4 +1,4 @@
-"""Test optgen bench with a user's own rule: against the memory's limit, and torch's if any."""
+"""Test optgen bench with a user's own rule, beside the memory's limit and classes of torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     traffic.cache_clear()
 
 
-def written(folder: Path, name: str, text: str) -> str:
+def write_spec(folder: Path, name: str, text: str) -> str:
     """Write a spec file; return its path."""
     path = folder / f"{name}.py"
     path.write_text(text)
@@ -39,7 +39,7 @@ def benched(*names: str, lists: str = "2000x256") -> list[str]:
 
 
 def test_an_own_rule_is_compared_with_the_limit(tmp_path: Path) -> None:
-    path = written(tmp_path, "my_rule", spec())
+    path = write_spec(tmp_path, "my_rule", spec())
     header, _, row = benched(path)
     assert "of limit" in header
     assert "torch" not in header
@@ -48,7 +48,7 @@ def test_an_own_rule_is_compared_with_the_limit(tmp_path: Path) -> None:
 
 
 def test_an_own_spec_stands_beside_a_class_of_torch(tmp_path: Path) -> None:
-    path = written(tmp_path, "my_rule", spec())
+    path = write_spec(tmp_path, "my_rule", spec())
     header, _, own, theirs = benched(path, "sgd", path)
     assert "torch's default" in header
     assert own.split()[-2:] == ["-", "-"]
@@ -57,11 +57,11 @@ def test_an_own_spec_stands_beside_a_class_of_torch(tmp_path: Path) -> None:
 
 def test_groups_need_no_learning_rate(tmp_path: Path) -> None:
     text = spec("p = p - rate * g", hypers="rate=hyper(0.1)")
-    assert benched(written(tmp_path, "my_rule", text), lists="20groups")[2].startswith("Made")
+    assert benched(write_spec(tmp_path, "my_rule", text), lists="20groups")[2].startswith("Made")
 
 
 def test_an_own_rule_has_no_picture(tmp_path: Path) -> None:
-    path = written(tmp_path, "my_rule", spec("p = p - lr * g / (norm(g) + 1)"))
+    path = write_spec(tmp_path, "my_rule", spec("p = p - lr * g / (norm(g) + 1)"))
     plot = tmp_path / "bench.png"
     result = run("bench", path, "--list", "2000x256", "--seconds", "0.01", "--plot", str(plot))
     assert result.exit_code == 0, result.output
@@ -70,18 +70,18 @@ def test_an_own_rule_has_no_picture(tmp_path: Path) -> None:
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:
     assert run("bench", str(tmp_path / "none.py")).exit_code == 2
-    wrong = run("bench", written(tmp_path, "wrong", spec("p = p - lr * nothing")))
+    wrong = run("bench", write_spec(tmp_path, "wrong", spec("p = p - lr * nothing")))
     assert wrong.exit_code == 3
     assert "unknown name `nothing`" in wrong.output
     sparse = PLAIN.replace(")", ', gradient="sparse_only")')
-    found = run("bench", written(tmp_path, "rows", spec(decorator=sparse)))
+    found = run("bench", write_spec(tmp_path, "rows", spec(decorator=sparse)))
     assert found.exit_code == 2
     assert "dense gradients are measured" in found.output
     needy = spec("p = p - lr * g * h / t", inputs='p, g, t, h=given("hessian")')
-    found = run("bench", written(tmp_path, "needy", needy))
+    found = run("bench", write_spec(tmp_path, "needy", needy))
     assert found.exit_code == 2
     assert "a step needs hessian" in " ".join(found.output.split())
-    first, second = (written(tmp_path, f"my_{n}", spec(f"p = p - {n} * lr * g")) for n in (2, 3))
+    first, second = (write_spec(tmp_path, f"my_{n}", spec(f"p = p - {n} * lr * g")) for n in (2, 3))
     assert "two of these files hold a class Made" in run("bench", first, second).output
 
 

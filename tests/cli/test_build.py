@@ -47,7 +47,7 @@ def test_a_spec_outside_a_checkout_becomes_a_package(
     assert parameter.tolist() == pytest.approx([1 - 0.5 * (1 + 1.9)] * 3)
 
 
-def test_what_is_built_outside_says_where_it_comes_from(outside_checkout: Path) -> None:
+def test_files_built_outside_a_checkout_name_their_spec(outside_checkout: Path) -> None:
     """Generated files name neither specs/ nor a bare `optgen build`, nor a path of this machine."""
     (outside_checkout / "specs").mkdir()
     (outside_checkout / "specs" / "light.py").write_text(RULE.replace("Heavy", "Light"))
@@ -66,7 +66,7 @@ def test_what_is_built_outside_says_where_it_comes_from(outside_checkout: Path) 
         assert str(outside_checkout) not in path.read_text()
 
 
-def test_a_file_of_somebody_else_stays(outside_checkout: Path) -> None:
+def test_hand_written_files_stay(outside_checkout: Path) -> None:
     """The error names hand-written modules in the way, and no file is written."""
     folder = outside_checkout / "my_package" / "heavy"
     folder.mkdir(parents=True)
@@ -85,10 +85,12 @@ def test_a_file_of_somebody_else_stays(outside_checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "says"),
+    ("out", "named"),
     [("heavy.py", "is a file"), ("/proc/x", "/proc/x"), ("blocked", "blocked/heavy")],
 )
-def test_a_folder_that_cannot_be_made_is_named(out: str, says: str, outside_checkout: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(
+    out: str, named: str, outside_checkout: Path
+) -> None:
     (outside_checkout / "blocked").mkdir()
     (outside_checkout / "blocked" / "heavy").write_text("a file where a folder goes\n")
 
@@ -96,7 +98,7 @@ def test_a_folder_that_cannot_be_made_is_named(out: str, says: str, outside_chec
 
     assert result.exit_code == 2
     assert result.exception is None or isinstance(result.exception, SystemExit)
-    assert says in result.output
+    assert named in result.output
 
 
 def test_second_build_writes_nothing(checkout: Path) -> None:
@@ -108,7 +110,7 @@ def test_second_build_writes_nothing(checkout: Path) -> None:
     assert snapshot(checkout) == before
 
 
-def test_check_names_what_is_stale(checkout: Path) -> None:
+def test_check_names_stale_files(checkout: Path) -> None:
     path = checkout / "generated" / "heavy" / "forloop.py"
     path.write_text(path.read_text() + "# edited\n")
     (checkout / "generated" / "heavy" / "__init__.py").unlink()
@@ -122,7 +124,7 @@ def test_check_names_what_is_stale(checkout: Path) -> None:
     assert snapshot(checkout) == before
 
 
-def test_diff_prints_what_is_stale(checkout: Path) -> None:
+def test_diff_prints_the_differences_of_stale_files(checkout: Path) -> None:
     path = checkout / "generated" / "heavy" / "forloop.py"
     path.write_text(path.read_text() + "# edited\n")
     before = snapshot(checkout)
@@ -134,7 +136,7 @@ def test_diff_prints_what_is_stale(checkout: Path) -> None:
     assert snapshot(checkout) == before
 
 
-def test_build_removes_what_it_left_over(checkout: Path) -> None:
+def test_build_removes_its_files_of_specs_that_are_gone(checkout: Path) -> None:
     """optgen's files of a lowering or a spec that is gone are removed; other files stay."""
     folder = checkout / "generated"
     (folder / "heavy" / "old.py").write_text(f"# {emit.MARK} from specs/heavy.py.\n")
@@ -227,7 +229,9 @@ def test_a_folder_of_a_spec_that_is_gone_is_stale(outside_checkout: Path) -> Non
     (outside_checkout / "out" / "mine" / "notes.py").write_text("# by hand\n")
     assert run("build", "heavy.py", "light.py", "--out", "out").exit_code == 0
     one_of_two = ("build", "heavy.py", "--out", "out")
-    assert run(*one_of_two, "--check").exit_code == 0  # its spec exists, although it was not given
+    assert (
+        run(*one_of_two, "--check").exit_code == 0
+    )  # light.py exists, although this command does not name it
 
     (outside_checkout / "light.py").unlink()
     before = snapshot(outside_checkout)

@@ -18,8 +18,8 @@ def test_check_says_ok_and_writes_nothing(outside_checkout: Path) -> None:
     assert snapshot(outside_checkout) == before
 
 
-def test_check_finds_what_no_plan_can_cut(outside_checkout: Path) -> None:
-    """A number is needed on both sides of a matrix op; other commands show the same error."""
+def test_check_finds_errors_of_the_planner(outside_checkout: Path) -> None:
+    """The rule reads a number before and after a matrix op. Other commands show the same error."""
     rule = """from optgen.spec import *
 
 
@@ -66,7 +66,7 @@ def test_check_compiles(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(list((outside_checkout / "cache").glob("heavy-*.so"))) == 2
 
 
-def test_check_says_what_keeps_a_rule_from_compiling(
+def test_check_says_why_a_rule_does_not_compile(
     outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error equals a step's warning and the text of `explain`."""

@@ -39,14 +39,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_function_has_a_folder(folder: Path) -> None:
-    made = snapshot(folder / "generated" / "lists")
-    assert set(made) == {
+    files = snapshot(folder / "generated" / "lists")
+    assert set(files) == {
         "__init__.py",
         *(f"{name}/{file}" for name in ("nudge", "swap_in") for file in FILES),
     }
-    assert b"from specs/lists.py." in made["nudge/foreach.py"][0]
+    assert b"from specs/lists.py." in files["nudge/foreach.py"][0]
     assert run("build", "--check").exit_code == 0
-    assert snapshot(folder / "generated" / "lists") == made
+    assert snapshot(folder / "generated" / "lists") == files
 
 
 def test_a_build_removes_the_files_of_functions_that_are_gone(folder: Path) -> None:

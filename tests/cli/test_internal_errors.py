@@ -43,7 +43,7 @@ def test_a_command_reports_a_defect_in_one_line(command: tuple[str, ...], broken
     assert snapshot(broken) == before
 
 
-def test_check_goes_on_to_other_files(broken: Path) -> None:
+def test_check_continues_with_other_files(broken: Path) -> None:
     (broken / "wrong.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
 
     result = run("check", "heavy.py", "wrong.py")
@@ -81,7 +81,7 @@ def test_a_defect_of_the_reader_is_reported(
     assert result.stdout == "Heavy: ok (state: momentum_buffer)\n"
 
 
-def test_text_that_is_no_python_is_not_written(
+def test_generated_text_that_is_no_python_is_not_written(
     outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from optgen.lowerings.python.expression_printer import PythonPrinter
@@ -96,7 +96,7 @@ def test_text_that_is_no_python_is_not_written(
     assert not (outside_checkout / "made").exists()
 
 
-def test_what_the_machine_lacks_is_no_defect(
+def test_an_error_of_the_system_is_no_defect(
     outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> NoReturn:

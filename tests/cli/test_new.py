@@ -11,7 +11,7 @@ from cli.commands import run, snapshot
 from optgen import emit
 
 
-def test_new_makes_a_spec_that_builds(outside_checkout: Path) -> None:
+def test_new_writes_a_spec_that_builds(outside_checkout: Path) -> None:
     assert run("new", "my_rule").exit_code == 0
     assert run("check", "my_rule.py").exit_code == 0
     assert run("build", "my_rule.py", "--out", "out").exit_code == 0
@@ -30,7 +30,7 @@ def test_new_in_a_checkout(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["heavy", "MyRule", "my-rule", "class", "../up"])
-def test_new_refuses(name: str, outside_checkout: Path) -> None:
+def test_new_refuses_existing_files_and_invalid_names(name: str, outside_checkout: Path) -> None:
     """The command refuses a file that exists, and a name that is not snake_case."""
     before = snapshot(outside_checkout)
 

@@ -25,11 +25,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_program_has_a_folder(folder: Path) -> None:
-    made = snapshot(folder / "generated" / "average")
-    assert set(made) == {*FILES, *(f"{name}/{file}" for name in PROGRAMS for file in FILES)}
-    assert b"from specs/average.py." in made["to_average/foreach.py"][0]
+    files = snapshot(folder / "generated" / "average")
+    assert set(files) == {*FILES, *(f"{name}/{file}" for name in PROGRAMS for file in FILES)}
+    assert b"from specs/average.py." in files["to_average/foreach.py"][0]
     assert run("build", "--check").exit_code == 0
-    assert snapshot(folder / "generated" / "average") == made
+    assert snapshot(folder / "generated" / "average") == files
 
 
 def test_a_build_removes_the_files_of_programs_that_are_gone(folder: Path) -> None:

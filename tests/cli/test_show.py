@@ -34,7 +34,7 @@ def test_list_without_a_checkout(outside_checkout: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "lowering", ["optimizer", "forloop", "foreach", "fused_cpu", "fused_triton"]
 )
-def test_show_lowering(lowering: str) -> None:
+def test_show_prints_the_checked_in_file(lowering: str) -> None:
     """The command prints the checked-in file."""
     name = "__init__" if lowering == "optimizer" else lowering
     (path,) = (ROOT / "generated" / "adam").glob(f"{name}.*")
@@ -49,7 +49,7 @@ def test_show(golden: Golden, outside_checkout: Path) -> None:
 
 
 def test_show_of_a_rule_on_whole_matrices() -> None:
-    """Its C++ is that of its sweeps. There is no Triton file, and the command says why."""
+    """The command prints the C++ of the rule's sweeps, and says why the rule has no Triton file."""
     path = str(ROOT / "specs" / "soap.py")
     result = run("show", path, "--lowering", "fused_triton")
     assert result.exit_code == 2
@@ -67,5 +67,5 @@ def test_show_of_a_derived_class() -> None:
     assert result.exit_code == 2
     message = "AdamW runs Adam's forloop: show Adam instead"
     assert message in " ".join(result.output.split())
-    assert r"\beta_1 m_{t-1}" in run("show", "adamw", "--latex").output  # the rule is Adam's
+    assert r"\beta_1 m_{t-1}" in run("show", "adamw", "--latex").output  # AdamW has Adam's rule
     assert "m = beta1 * m" in run("show", "adamw", "--ir").output

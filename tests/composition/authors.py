@@ -13,7 +13,7 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class Published:
-    """An optimizer of groups whose rule is a function of a parameter's own memory."""
+    """An optimizer whose rule is a function; `memory` holds the states of each parameter."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], rule: Callable[..., Tensor]) -> None:
         self.groups, self.rule = groups, rule
@@ -68,13 +68,13 @@ def ranger(param: Tensor, gradient: Tensor, memory: Any, step: int, lr: float) -
     if param.ndim > 1:
         gradient = gradient - gradient.mean(dim=1, keepdim=True)
     m = moments(gradient, memory, step)[0]
-    longest = 2 / (1 - BETA2) - 1
-    length = longest - 2 * step * BETA2**step / (1 - BETA2**step)
+    max_length = 2 / (1 - BETA2) - 1
+    length = max_length - 2 * step * BETA2**step / (1 - BETA2**step)
     if length > 5:
-        above = (length - 4) * (length - 2) * longest
-        below = (longest - 4) * (longest - 2) * length
+        numerator = (length - 4) * (length - 2) * max_length
+        denominator = (max_length - 4) * (max_length - 2) * length
         root = (memory["v"].sqrt() + EPS) / math.sqrt(1 - BETA2**step)
-        fast = param - lr * math.sqrt(above / below) * m / root
+        fast = param - lr * math.sqrt(numerator / denominator) * m / root
     else:
         fast = param - lr * m
     if step % 5 == 0:

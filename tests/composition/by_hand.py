@@ -1,4 +1,4 @@
-"""Modifiers, done by hand around the steps of an optimizer of torch."""
+"""Apply each modifier by hand, around the steps of an optimizer of torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
 class ByHand:
-    """An optimizer of torch. A subclass says what is done before and after each step."""
+    """An optimizer of torch; subclasses change parameters before and after its steps."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -103,7 +103,7 @@ class FixedDecay(ByHand):
 
 
 class CorrectedDecay(ByHand):
-    """The decay of AdamC: its share is that of the learning rate in the largest one."""
+    """The decay of AdamC, scaled by the ratio of the learning rate to the largest one."""
 
     def before(self, param: Tensor, lr: float) -> None:
         param.mul_(1 - lr * (lr / 0.1) * 0.2)
@@ -134,7 +134,7 @@ class Cautious(ByHand):
 
 
 class Grams(ByHand):
-    """The size of the optimizer's step in the direction of the negative gradient."""
+    """Each element of the step keeps its size and gets the sign of the negative gradient."""
 
     def after(self, param: Tensor, lr: float, old: Tensor) -> None:
         assert param.grad is not None
@@ -142,7 +142,7 @@ class Grams(ByHand):
 
 
 def scale_step(param: Tensor, lr: float, old: Tensor) -> None:
-    """Make a step as long as the learning rate's share of the weights, as LAMB and LARS do."""
+    """Scale a step to the norm of the weights times the learning rate, as in LAMB and LARS."""
     direction = (old - param) / lr
     ratio = (torch.linalg.norm(old) / torch.linalg.norm(direction)).item()
     param.copy_(old - lr * ratio * direction)
@@ -169,7 +169,7 @@ class Lars(ByHand):
 
 
 class Hyperball(ByHand):
-    """A step in the unit direction, as long as the rate's share, and back to the sphere."""
+    """A step of `lr` times the norm of the weights, projected back to the sphere of that norm."""
 
     def after(self, param: Tensor, lr: float, old: Tensor) -> None:
         radius = torch.linalg.norm(old)
@@ -179,18 +179,20 @@ class Hyperball(ByHand):
 
 
 class Accumulate(ByHand):
-    """Gradients are summed by hand, and every third call is a step with their mean."""
+    """Gradients are collected, and every third call is a step with their mean."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        self.kept: list[list[Tensor]] = []
+        self.accumulated: list[list[Tensor]] = []
 
     def step(self) -> None:
-        self.kept.append([param.grad.clone() for param in self.params if param.grad is not None])
-        if len(self.kept) == 3:
-            for param, grads in zip(self.params, zip(*self.kept, strict=True), strict=True):
+        self.accumulated.append(
+            [param.grad.clone() for param in self.params if param.grad is not None]
+        )
+        if len(self.accumulated) == 3:
+            for param, grads in zip(self.params, zip(*self.accumulated, strict=True), strict=True):
                 param.grad = torch.stack(grads).mean(dim=0)
-            self.kept = []
+            self.accumulated = []
             self.whole_step()
 
     def whole_step(self) -> None:
@@ -205,7 +207,7 @@ class SkipNonfinite(ByHand):
 
 
 class Lookahead(ByHand):
-    """Slow weights that begin where training begins; they take half of every third step."""
+    """Slow weights, which start as the weights and move 0.4 of the way to them every third step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -222,7 +224,7 @@ class Lookahead(ByHand):
 
 
 class EmaNesterov(ByHand):
-    """The loop of the track's scripts: each step begins at the point ahead."""
+    """The loop of the track's scripts: each step begins at extrapolated weights."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -239,7 +241,7 @@ class EmaNesterov(ByHand):
 
 
 class Ema(ByHand):
-    """torch's AveragedModel, beside the training."""
+    """torch's AveragedModel, updated after each step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -286,8 +288,8 @@ class ScheduleFree:
             self.params[index].copy_((1 - self.momentum) * z + self.momentum * x)
 
 
-class Everything(Lookahead):
-    """Modifiers of many stages, one after another."""
+class ManyStages(Lookahead):
+    """Modifiers of many stages, in the order of the stages."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -324,9 +326,9 @@ class AccumulateAndMore(Accumulate):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        self.rest = MaskedLookahead(optimizer)
+        self.masked_lookahead = MaskedLookahead(optimizer)
         self.ema = Ema(optimizer)
 
     def whole_step(self) -> None:
-        self.rest.step()
+        self.masked_lookahead.step()
         self.ema.averaged.update_parameters(self.ema.model)

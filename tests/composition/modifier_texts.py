@@ -18,7 +18,7 @@ def text(
     before: str = "",
     after: str = "",
 ) -> str:
-    """Return a file with one modifier; `body` holds the lines of it."""
+    """Return the text of a file with one modifier, whose lines are `body`."""
     lines = "\n".join(f"    {line}" for line in (doc, *(body or (DOUBLE,))) if line)
     decorator = decorator or f"@modifier(stage={stage!r}{options})"
     function = f"{decorator}\ndef {name}({takes}):\n{lines}"
@@ -30,6 +30,6 @@ def modifier_of(written: str, name: str = "made") -> Modifier:
     return Modifier(Spec(name, written, f"{name}.py", 1))
 
 
-def made(*body: str, **options: str) -> Modifier:
-    """Return the modifier of a text that `text` makes."""
+def modifier_from(*body: str, **options: str) -> Modifier:
+    """Return a modifier whose text is built by `text`."""
     return modifier_of(text(*body, **options), options.get("name", "made"))

@@ -1,4 +1,4 @@
-"""Any modifiers, done by hand around an optimizer of torch, in the order of docs/compose.md.
+"""Apply any modifiers by hand around an optimizer of torch, in the order of docs/compose.md.
 
 `Step` is a training step in the order of the stages. Modifiers of the gradient are functions of a
 parameter and its gradient, and those of the update are functions of the parameter before the step,
@@ -106,38 +106,38 @@ class Step:
         self.optimizer, self.names = optimizer, in_order(names)
         self.weights = [weight for weight, _ in members(optimizer)]
         starts = [weight.detach().clone() for weight in self.weights]
-        apart = not {"master", "schedule_free"}.isdisjoint(names)
-        self.params = [start.clone() for start in starts] if apart else self.weights
+        has_own_params = not {"master", "schedule_free"}.isdisjoint(names)
+        self.params = [start.clone() for start in starts] if has_own_params else self.weights
         self.slow, self.last, self.averages = ([x.clone() for x in starts] for _ in range(3))
         self.means, self.moves = [x.clone() for x in starts], [torch.zeros_like(x) for x in starts]
-        self.kept: list[list[Tensor]] = []
+        self.accumulated: list[list[Tensor]] = []
         self.noise = _Noise(starts) if "gradient_noise" in names else None
         self.count, self.largest, self.total = 0, [0.0] * len(starts), [0.0] * len(starts)
 
     @torch.no_grad()
     def step(self) -> None:
         """Take a step, or skip it, or keep its gradients for a later one."""
-        found = [param.grad for param in self.params]
-        grads = [grad.clone() for grad in found if grad is not None]
-        drawn = self.noise.drawn() if self.noise else []
+        given = [param.grad for param in self.params]
+        grads = [grad.clone() for grad in given if grad is not None]
+        drawn = self.noise.draw() if self.noise else []
         if "skip_nonfinite" in self.names and not all(g.isfinite().all() for g in grads):
             return
         if "accumulate" in self.names:
-            self.kept.append(grads)
-            if len(self.kept) < 2:
+            self.accumulated.append(grads)
+            if len(self.accumulated) < 2:
                 return
-            grads = [torch.stack(each).mean(dim=0) for each in zip(*self.kept, strict=True)]
-            self.kept = []
+            grads = [torch.stack(each).mean(dim=0) for each in zip(*self.accumulated, strict=True)]
+            self.accumulated = []
         self.count += 1
         olds = [weight.detach().clone() for weight in self.weights]
-        for weight, grad in zip(self.weights, self.changed(grads, drawn), strict=True):
+        for weight, grad in zip(self.weights, self.modified_gradients(grads, drawn), strict=True):
             weight.grad = grad
         self.optimizer.step()
         for index, old in enumerate(olds):
             self.update(index, old)
 
-    def changed(self, grads: list[Tensor], drawn: list[Tensor]) -> list[Tensor]:
-        """Return the gradients as the optimizer's rule finds them."""
+    def modified_gradients(self, grads: list[Tensor], drawn: list[Tensor]) -> list[Tensor]:
+        """Return the gradients after the modifiers that change them."""
         for name in self.names:
             if name == "gradient_noise":
                 size = (0.5 / (1 + self.count) ** 0.55) ** 0.5
@@ -168,11 +168,11 @@ class Step:
         weight.copy_(old + u)
         self.store(index, weight, lr)
         if "ema" in self.names:
-            first = self.count == 1
-            self.averages[index].lerp_(self.params[index].detach(), 1.0 if first else 0.1)
+            is_first = self.count == 1
+            self.averages[index].lerp_(self.params[index].detach(), 1.0 if is_first else 0.1)
 
     def store(self, index: int, weight: Tensor, lr: float) -> None:
-        """Store the parameter where it is not the weight itself."""
+        """Compute the stored parameter from the weight, for modifiers that keep both."""
         if "master" in self.names:
             weight.copy_(weight.float())
             self.params[index].copy_(weight)
@@ -184,15 +184,15 @@ class Step:
 
 
 class _Noise:
-    """The normal numbers of gradient_noise: SGD with a rate of 1 subtracts them from zeros."""
+    """The numbers that gradient_noise draws: SGD with a rate of 1 subtracts them from zeros."""
 
     def __init__(self, like: Sequence[Tensor]) -> None:
         self.params = [torch.zeros_like(each) for each in like]
         cls: Any = optgen.compose("sgd", catalogue.gradient_noise(1.0, 0.0))
         self.optimizer = cls(self.params, lr=1.0)
 
-    def drawn(self) -> list[Tensor]:
-        """Return the numbers of the next call."""
+    def draw(self) -> list[Tensor]:
+        """Return the noise of the next call."""
         for param in self.params:
             param.zero_()
             param.grad = torch.zeros_like(param)

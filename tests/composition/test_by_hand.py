@@ -1,4 +1,4 @@
-"""Every modifier computes what is done by hand around an optimizer of torch."""
+"""Test that every modifier equals its change by hand, around an optimizer of torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from optgen.spec.errors import SpecError
 
 OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "AdamW": {"weight_decay": 0}}
 ELSEWHERE = ("gradient_noise", "kahan", "low_precision_copy", "master", "stochastic_rounding")
-"""Modifiers that change nothing, or too much, in float64: see test_low_precision.py."""
+"""Modifiers that other files test: in float64 they change nothing, or add random numbers."""
 
 
 def chosen(*bases: str) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def chosen(*bases: str) -> tuple[str, ...]:
 
 
 class Case(NamedTuple):
-    """A modifier by hand, the arguments that it has there, and a third optimizer."""
+    """A modifier's change by hand, its arguments there, and the optimizers beside AdamW."""
 
     by_hand: type[Any]
     arguments: dict[str, Any]
@@ -73,7 +73,7 @@ CASES = {
     "trust_ratio": Case(hand.TrustRatio, {}, "Adagrad"),
     "update_floor": Case(hand.UpdateFloor, {"least_ratio": 2.0}, "Adamax"),
 }
-WAYS = [
+COMBINATIONS = [
     (name, base, lowering)
     for name, case in CASES.items()
     for base in chosen("AdamW", case.first, case.third)
@@ -88,8 +88,8 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__, "test_by_hand and fused_triton")
 
 
-def both(name: str, base: str) -> tuple[Any, Any]:
-    """Return the composition, and what is done by hand."""
+def composed_and_by_hand(name: str, base: str) -> tuple[Any, Any]:
+    """Return an optimizer with the modifier, and one with the change by hand."""
     case, options = CASES[name], OPTIONS.get(base, {})
     cls: Any = compose(getattr(optim, base), modifier(name)(**case.arguments))
     ours = cls(in_groups(parameters(case.shapes)), **options)
@@ -103,38 +103,38 @@ def test_every_modifier_has_a_case() -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", chosen("Adam", "AdamW"))
-def test_amsgrad_is_torchs(base: str, lowering: str) -> None:
+def test_amsgrad_equals_torchs(base: str, lowering: str) -> None:
     ours = compose(getattr(optim, base), modifier("amsgrad"))(in_groups(parameters()))
     theirs = getattr(torch.optim, base)(in_groups(parameters()), amsgrad=True)
-    params, wanted = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
+    params, expected = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
     for seed in range(STEPS):
-        for each in (params, wanted):
+        for each in (params, expected):
             give_gradients(each, seed)
         with use_lowering(lowering):
             ours.step()
         theirs.step()
-        assert difference(params, wanted) < BOUND
+        assert difference(params, expected) < BOUND
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_gradients_are_left_at_zero(lowering: str) -> None:
+def test_zero_grad_leaves_gradients_at_zero(lowering: str) -> None:
     ours = compose(optim.AdamW, modifier("zero_grad"))(in_groups(parameters()))
     theirs = optim.AdamW(in_groups(parameters()))
-    params, wanted = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
+    params, expected = [param for param, _ in members(ours)], [p for p, _ in members(theirs)]
     for seed in range(STEPS):
-        for each in (params, wanted):
+        for each in (params, expected):
             give_gradients(each, seed)
-        params[seed % 4].grad = wanted[seed % 4].grad = None
+        params[seed % 4].grad = expected[seed % 4].grad = None
         with use_lowering(lowering):
             ours.step()
             theirs.step()
-        assert difference(params, wanted) < BOUND
+        assert difference(params, expected) < BOUND
         assert all(p.grad is None or not p.grad.any() for p in params)
 
 
-@pytest.mark.parametrize(("name", "base", "lowering"), WAYS)
+@pytest.mark.parametrize(("name", "base", "lowering"), COMBINATIONS)
 def test_by_hand(name: str, base: str, lowering: str) -> None:
-    optimizer, by_hand = both(name, base)
+    optimizer, by_hand = composed_and_by_hand(name, base)
     check_same_path(optimizer, by_hand, lowering)
 
 
@@ -156,7 +156,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_by_hand(name: str, lowering: str) -> None:
+def test_published_optimizers_by_hand(name: str, lowering: str) -> None:
     cls, rule, options = PUBLISHED[name]
     optimizer = cls(in_groups(parameters(MATRICES)), **options)
     by_hand = authors.Published(in_groups(parameters(MATRICES)), rule)
@@ -165,23 +165,25 @@ def test_published_by_hand(name: str, lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(
-    ("theirs", "changed"),
+    ("theirs", "base_and_modifier"),
     [
         (torch.optim.AdamW, ("Adam", "decoupled_decay")),
         (torch.optim.Adam, ("Adam", "coupled_decay")),
         (torch.optim.SGD, ("SGD", "coupled_decay")),
     ],
 )
-def test_decays_of_torch(theirs: Any, changed: tuple[str, str], lowering: str) -> None:
-    base, name = changed
+def test_decays_equal_torchs(
+    theirs: Any, base_and_modifier: tuple[str, str], lowering: str
+) -> None:
+    base, name = base_and_modifier
     optimizer: Any = compose(base, modifier(name)(0.1))(in_groups(parameters()))
     torchs = theirs(in_groups(parameters()), weight_decay=0.1)
     check_same_path(optimizer, hand.ByHand(torchs), lowering)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_every_stage_in_the_order_of_the_stages(lowering: str) -> None:
-    """The parts are listed in another order."""
+def test_modifiers_take_effect_in_the_order_of_the_stages(lowering: str) -> None:
+    """The modifiers are listed in another order than that of their stages."""
     parts: dict[str, dict[str, Any]] = {
         "ema": CASES["ema"].arguments,
         "lookahead": CASES["lookahead"].arguments,
@@ -195,15 +197,15 @@ def test_every_stage_in_the_order_of_the_stages(lowering: str) -> None:
     }
     listed = [modifier(name)(**arguments) for name, arguments in parts.items()]
     optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters(MATRICES)), weight_decay=0)
-    by_hand = hand.Everything(torch.optim.AdamW(in_groups(parameters(MATRICES)), weight_decay=0))
+    by_hand = hand.ManyStages(torch.optim.AdamW(in_groups(parameters(MATRICES)), weight_decay=0))
     check_same_path(optimizer, by_hand, lowering)
     averages = [optimizer.state[param]["ema"] for param, _ in members(optimizer)]
     assert difference(averages, by_hand.averages()) < BOUND
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_maximize(lowering: str) -> None:
-    """Modifiers see the negative gradient, as torch's decay does."""
+def test_modifiers_see_the_negative_gradient_if_maximize_is_set(lowering: str) -> None:
+    """torch's decay sees the negative gradient, too."""
     listed = [modifier("clip_value")(0.3), modifier("coupled_decay")(0.1)]
     optimizer: Any = compose(optim.SGD, *listed)(in_groups(parameters()), maximize=True)
     torchs = torch.optim.SGD(in_groups(parameters()), maximize=True, weight_decay=0.1)
@@ -212,7 +214,7 @@ def test_maximize(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["centralize", "adaptive_clip"])
-def test_convolutions_as_matrices(name: str, lowering: str) -> None:
+def test_convolutions_seen_as_matrices_by_hand(name: str, lowering: str) -> None:
     """With the view (outputs, -1), a row holds an output's weights, as in the authors' code."""
     case, shapes = CASES[name], ((2, 3, 2), (2, 2, 3))
     cls: Any = compose(optim.AdamW, modifier(name)(**case.arguments))
@@ -238,10 +240,10 @@ def spoil(params: list[torch.Tensor], index: int, value: float) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", chosen("AdamW", "RMSprop", "Adamax"))
-def test_gradients_that_are_not_finite(base: str, lowering: str) -> None:
-    """The first step is skipped too: no state and no count may change."""
+def test_steps_with_nonfinite_gradients_are_skipped(base: str, lowering: str) -> None:
+    """Even in a skipped first step, no state and no count may change."""
     spoiled = {0: (2, float("nan")), 3: (0, float("inf")), 4: (3, -float("inf"))}
-    optimizer, by_hand = both("skip_nonfinite", base)
+    optimizer, by_hand = composed_and_by_hand("skip_nonfinite", base)
     params = [param for param, _ in members(optimizer)]
     for seed in range(STEPS):
         for each in (params, by_hand.params):
@@ -256,8 +258,8 @@ def test_gradients_that_are_not_finite(base: str, lowering: str) -> None:
 
 
 @pytest.mark.parametrize("base", ["SGD", "NAdam", "RAdam", "ASGD"])
-def test_rules_whose_steps_cannot_be_skipped(base: str) -> None:
-    """They ask the host for a count of steps that only the device knows."""
+def test_rules_that_count_steps_on_the_host_cannot_skip(base: str) -> None:
+    """Only the device knows how many steps were not skipped."""
     with pytest.raises((CompositionError, SpecError)):
         compose(base.lower(), modifier("skip_nonfinite"))
 
@@ -291,7 +293,7 @@ def test_accumulated_gradients_are_clipped_together(lowering: str) -> None:
         ("ema", "schedule_free"),
     ],
 )
-def test_modifiers_that_do_not_go_together(names: tuple[str, ...]) -> None:
+def test_modifiers_that_do_not_go_together_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises((CompositionError, SpecError)):
         compose("adamw", *map(modifier, names))
 
@@ -307,7 +309,7 @@ def test_large_gradients_are_not_skipped(dtype: torch.dtype, large: float) -> No
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_eval_swaps_the_weights_and_their_average(lowering: str) -> None:
-    optimizer, by_hand = both("ema", "AdamW")
+    optimizer, by_hand = composed_and_by_hand("ema", "AdamW")
     check_same_path(optimizer, by_hand, lowering)
     params = [param for param, _ in members(optimizer)]
     weights = [param.detach().clone() for param in params]
@@ -323,7 +325,7 @@ def test_eval_swaps_the_weights_and_their_average(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_eval_takes_the_average_of_schedule_free(lowering: str) -> None:
-    optimizer, by_hand = both("schedule_free", "AdamW")
+    optimizer, by_hand = composed_and_by_hand("schedule_free", "AdamW")
     check_same_path(optimizer, by_hand, lowering)
     params = [param for param, _ in members(optimizer)]
     optimizer.eval()
@@ -334,8 +336,8 @@ def test_eval_takes_the_average_of_schedule_free(lowering: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ema", "schedule_free"])
-def test_no_step_in_eval_mode(name: str) -> None:
-    optimizer, by_hand = both(name, "AdamW")
+def test_a_step_in_eval_mode_is_refused(name: str) -> None:
+    optimizer, by_hand = composed_and_by_hand(name, "AdamW")
     check_same_path(optimizer, by_hand, LOWERINGS[0], steps=1)
     optimizer.eval()
     with pytest.raises(RuntimeError, match="train"):
@@ -344,8 +346,8 @@ def test_no_step_in_eval_mode(name: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", chosen("AdamW", "SGD", "NAdam"))
-def test_modifiers_of_accumulated_steps(base: str, lowering: str) -> None:
-    """Everything after the accumulation sees the steps only, and counts them."""
+def test_modifiers_see_accumulated_steps_only(base: str, lowering: str) -> None:
+    """Modifiers after the accumulation count its steps, and not the calls between them."""
     names = ("lookahead", "ema", "cautious", "accumulate")
     listed = [modifier(name)(**CASES[name].arguments) for name in names]
     options = OPTIONS.get(base, {})
@@ -362,20 +364,20 @@ def test_modifiers_of_accumulated_steps(base: str, lowering: str) -> None:
 def test_modifiers_of_one_stage_keep_their_order(order: tuple[int, int], lowering: str) -> None:
     listed = [modifier("clip_tensor_norm")(0.5), modifier("adaptive_clip")(0.1)]
     by_hand = [hand.ClipTensorNorm, hand.AdaptiveClip]
-    cls: Any = compose(optim.SGD, *(listed[place] for place in order))
+    cls: Any = compose(optim.SGD, *(listed[index] for index in order))
 
     class Both(hand.ByHand):
         def before(self, param: torch.Tensor, lr: float) -> None:
-            for place in order:
-                by_hand[place].before(self, param, lr)
+            for index in order:
+                by_hand[index].before(self, param, lr)
 
     torchs = torch.optim.SGD(in_groups(parameters(MATRICES)))
     check_same_path(cls(in_groups(parameters(MATRICES))), Both(torchs), lowering)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_parameters_without_a_gradient(lowering: str) -> None:
-    """They stay as they are, and count neither for norms nor for steps."""
+def test_parameters_without_a_gradient_stay(lowering: str) -> None:
+    """Such parameters count neither for norms nor for steps."""
     listed = [modifier("clip_norm")(1.0), modifier("decoupled_decay")(0.1)]
     optimizer: Any = compose(optim.AdamW, *listed)(in_groups(parameters()), weight_decay=0)
     params = [param for param, _ in members(optimizer)]
@@ -391,7 +393,7 @@ def test_parameters_without_a_gradient(lowering: str) -> None:
         assert difference(params, by_hand.params) < BOUND
 
 
-def test_hyperball_with_a_learning_rate_of_zero() -> None:
+def test_hyperball_moves_nothing_with_a_learning_rate_of_zero() -> None:
     """A warm-up may begin with 0."""
     optimizer: Any = compose(optim.Adam, modifier("hyperball"))(parameters(), lr=0.0)
     give_gradients((param for param, _ in members(optimizer)), 0)

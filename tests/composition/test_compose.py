@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from cli.commands import run
-from composition.modifier_texts import made
+from composition.modifier_texts import modifier_from
 from conftest import Golden
 from torch import Tensor
 
@@ -40,35 +40,35 @@ def Plain(p, g, /, m=state("m"), *, lr=hyper(0.1, ge=0)):
 def trained(cls: Any, steps: int = 4, **options: Any) -> tuple[Any, list[Tensor]]:
     generator = torch.Generator().manual_seed(3)
     params = [torch.randn(s, generator=generator).double() for s in ((3, 4), (5,), (2, 3))]
-    made = cls([{"params": params[:2]}, {"params": params[2:]}], **options)
+    optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], **options)
     for _ in range(steps):
         for param in params:
             param.grad = torch.randn(param.shape, generator=generator).double()
-        made.step()
-    return made, params
+        optimizer.step()
+    return optimizer, params
 
 
 @pytest.mark.parametrize(
-    "given",
+    "base",
     [AdamW, "adamw", "AdamW", optgen.load("adamw"), CATALOGUE / "adamw.py"],
     ids=["class", "name", "class name", "loaded", "path"],
 )
-def test_what_it_takes(given: Any) -> None:
-    _, params = trained(compose(given, modifiers.clip_value(0.3), modifiers.ema))
-    _, same = trained(compose(AdamW, modifiers.clip_value(0.3), modifiers.ema))
-    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+def test_compose_takes_classes_names_and_paths(base: Any) -> None:
+    _, params = trained(compose(base, modifiers.clip_value(0.3), modifiers.ema))
+    _, expected = trained(compose(AdamW, modifiers.clip_value(0.3), modifiers.ema))
+    assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
-def test_decorated_functions() -> None:
+def test_compose_takes_decorated_functions() -> None:
     _, params = trained(compose(Plain, halved(0.25)))
-    _, same = trained(optgen.load(Plain), lr=0.025)
-    assert all(torch.allclose(a, b, rtol=1e-13) for a, b in zip(params, same, strict=True))
+    _, expected = trained(optgen.load(Plain), lr=0.025)
+    assert all(torch.allclose(a, b, rtol=1e-13) for a, b in zip(params, expected, strict=True))
 
 
 def test_no_modifier_gives_the_optimizer() -> None:
     _, params = trained(compose(Adam))
-    _, same = trained(Adam)
-    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+    _, expected = trained(Adam)
+    assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
 def test_a_composition_of_a_composition_is_one() -> None:
@@ -102,17 +102,17 @@ def test_the_text(base: str, names: list[str], golden: Golden) -> None:
     golden.check(compose(base, *chosen, name="Composed").spec.source)
 
 
-def test_arguments_and_groups() -> None:
+def test_arguments_become_options_of_groups() -> None:
     cls: Any = compose(AdamW, modifiers.clip_norm(2.0), modifiers.ema)
-    made, _ = trained(cls, ema_decay=0.5)
-    first = made.param_groups[0]
+    optimizer, _ = trained(cls, ema_decay=0.5)
+    first = optimizer.param_groups[0]
     assert (first["max_norm"], first["ema_decay"]) == (2.0, 0.5)
     assert first["grad_norm"].item() > 0
-    assert set(made.state[first["params"][0]]) == {"step", "exp_avg", "exp_avg_sq", "ema"}
+    assert set(optimizer.state[first["params"][0]]) == {"step", "exp_avg", "exp_avg_sq", "ema"}
     with pytest.raises(ValueError, match="max_norm"):
         trained(cls, max_norm=-1)
     assert "clip_norm: Scale all gradients" in (cls.__doc__ or "")
-    assert "fused C++" in str(explain(made))
+    assert "fused C++" in str(explain(optimizer))
 
 
 HIDING = """from optgen.spec import *
@@ -134,29 +134,29 @@ def Hiding(param, grad, /, average=state("own"), *, lr=hyper(0.1, ge=0)):
 def test_names_of_the_rule_and_of_modifiers_do_not_mix() -> None:
     spec = Spec("Hiding", HIDING, "hiding.py", 1)
     chosen = (modifiers.cautious, modifiers.clip_norm(0.5), modifiers.ema(0.5))
-    made, params = trained(compose(spec, *chosen))
+    optimizer, params = trained(compose(spec, *chosen))
     plain = HIDING.replace("total", "twice").replace("average", "b").replace("Hiding", "Plain")
     plain = plain.replace("max_norm", "x1").replace("kept", "x2").replace("update", "x3")
-    other, same = trained(
+    other, expected = trained(
         compose(Spec("Plain", plain.replace("ema_decay", "x4"), "plain.py", 1), *chosen)
     )
-    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
-    for ours, theirs in zip(made.state.values(), other.state.values(), strict=True):
+    assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
+    for ours, theirs in zip(optimizer.state.values(), other.state.values(), strict=True):
         assert torch.equal(ours["ema"], theirs["ema"])
 
 
-def test_pickles_and_checkpoints() -> None:
+def test_pickles_and_checkpoints_are_loaded() -> None:
     cls: Any = compose(SGD, modifiers.lookahead(2), modifiers.clip_norm(0.5))
     assert pickle.loads(pickle.dumps(cls)) is cls
-    made, params = trained(cls, lr=0.1, momentum=0.9)
+    optimizer, params = trained(cls, lr=0.1, momentum=0.9)
     buffer = io.BytesIO()
-    torch.save(made.state_dict(), buffer)
+    torch.save(optimizer.state_dict(), buffer)
     buffer.seek(0)
     copies = [param.detach().clone() for param in params]
     loaded = cls([{"params": copies[:2]}, {"params": copies[2:]}], lr=0.5, momentum=0.1)
     loaded.load_state_dict(torch.load(buffer))
-    for one, its in ((made, params), (loaded, copies)):
-        for param in its:
+    for one, their_params in ((optimizer, params), (loaded, copies)):
+        for param in their_params:
             param.grad = torch.ones_like(param)
         one.step()
     assert all(torch.equal(a, b) for a, b in zip(params, copies, strict=True))
@@ -179,16 +179,16 @@ def test_a_modifier_joins_a_run() -> None:
 
 
 def test_the_norm_can_be_read() -> None:
-    made, params = trained(compose(SGD, modifiers.clip_norm(1e9)), lr=0.1)
-    wanted = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
-    for group in made.param_groups:
-        torch.testing.assert_close(group["grad_norm"], wanted)
+    optimizer, params = trained(compose(SGD, modifiers.clip_norm(1e9)), lr=0.1)
+    expected = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+    for group in optimizer.param_groups:
+        torch.testing.assert_close(group["grad_norm"], expected)
 
 
-def test_state_dtypes() -> None:
+def test_state_dtypes_can_be_chosen() -> None:
     cls = compose(AdamW, modifiers.state_dtype("bfloat16", exp_avg_sq=None), modifiers.ema)
-    made, params = trained(cls)
-    dtypes = {key: value.dtype for key, value in made.state[params[0]].items()}
+    optimizer, params = trained(cls)
+    dtypes = {key: value.dtype for key, value in optimizer.state[params[0]].items()}
     assert dtypes.pop("step") == torch.float32
     assert dtypes == {
         "exp_avg": torch.bfloat16,
@@ -206,17 +206,17 @@ def test_the_command_writes_a_spec_that_builds(tmp_path: Path) -> None:
     assert built.exit_code == 0, built.output
     assert (tmp_path / "package" / "clipped_sgd" / "fused_cpu.cpp").is_file()
     _, params = trained(optgen.load(path), lr=0.1)
-    _, same = trained(compose("sgd", modifiers.clip_value(0.5), modifiers.ema), lr=0.1)
-    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+    _, expected = trained(compose("sgd", modifiers.clip_value(0.5), modifiers.ema), lr=0.1)
+    assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
-def test_a_modifier_of_a_file(tmp_path: Path) -> None:
+def test_a_modifier_can_be_loaded_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "halved.py"
     text = halved.spec.source
     path.write_text(f"from optgen.spec import hyper, modifier\n\n\n{text}")
     _, params = trained(compose("adam", modifiers.load(path)(0.25)))
-    _, same = trained(compose("adam", halved(0.25)))
-    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+    _, expected = trained(compose("adam", halved(0.25)))
+    assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
     checked = run("check", str(path))
     assert checked.output == "halved: ok (a modifier; hyperparameters: share)\n"
 
@@ -245,8 +245,8 @@ def to_p(m, p, /):
 
 
 @pytest.mark.parametrize("otherwise", ["count = t - skipped", "skipped = skipped + 1"])
-def test_a_count_in_a_branch_that_no_later_part_reads(otherwise: str) -> None:
-    counting = made(
+def test_a_count_in_a_branch_may_be_unused(otherwise: str) -> None:
+    counting = modifier_from(
         *("if limit > 2:", "    count = skipped", "else:", f"    {otherwise}"),
         *("skipped = skipped + limit", "finite = t > 0"),
         takes='g, t, /, skipped=state("skipped", shape="scalar"), *, limit=hyper(3)',
@@ -264,15 +264,17 @@ def test_a_count_in_a_branch_that_no_later_part_reads(otherwise: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-def test_programs_that_write_every_list(lowering: Any) -> None:
-    """The first list is a state here, and its old values are kept."""
-    made, params = trained(optgen.load(Spec("Swaps", SWAPS, "swaps.py", 1)), lr=0.1)
+def test_a_program_may_write_every_list(lowering: Any) -> None:
+    """The first list is a state, whose old values the program still needs."""
+    optimizer, params = trained(optgen.load(Spec("Swaps", SWAPS, "swaps.py", 1)), lr=0.1)
     before = [param.detach().clone() for param in params]
     with use_lowering(lowering):
-        made.eval()
+        optimizer.eval()
         assert all(torch.equal(p, torch.full_like(p, 4.0)) for p in params)
-        assert all(torch.equal(made.state[p]["m"], b) for p, b in zip(params, before, strict=True))
-        made.train()
+        assert all(
+            torch.equal(optimizer.state[p]["m"], b) for p, b in zip(params, before, strict=True)
+        )
+        optimizer.train()
     assert all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
 
 
@@ -291,19 +293,21 @@ def doubled(p, g, /):
 """
     base = HIDING.replace("param", "g0").replace("grad", "x").replace("Hiding", "Other")
     spec = Spec("doubled", text, "doubled.py", 1)
-    made = compose(Spec("Other", base, "other.py", 1), Modifier(spec), name="Doubled")
+    cls = compose(Spec("Other", base, "other.py", 1), Modifier(spec), name="Doubled")
     by_hand = base.replace("    max_norm, kept", "    x = x + 2 * g0\n    max_norm, kept")
-    _, params = trained(made)
-    _, same = trained(optgen.load(Spec("Other", by_hand, "other.py", 1)))
-    assert all(torch.equal(a, b) for a, b in zip(params, same, strict=True))
+    _, params = trained(cls)
+    _, expected = trained(optgen.load(Spec("Other", by_hand, "other.py", 1)))
+    assert all(torch.equal(a, b) for a, b in zip(params, expected, strict=True))
 
 
 def test_an_infinite_gradient_is_forgotten() -> None:
     param = torch.zeros(3, dtype=torch.float64)
-    made: Any = compose("sgd", modifiers.accumulate, modifiers.clip_value(1.0))([param], lr=1.0)
+    optimizer: Any = compose("sgd", modifiers.accumulate, modifiers.clip_value(1.0))(
+        [param], lr=1.0
+    )
     for value in (1.0, torch.inf, 1.0):
         param.grad = torch.full_like(param, value)
-        made.step()
+        optimizer.step()
     assert param.tolist() == [-3.0] * 3
 
 

@@ -1,4 +1,4 @@
-"""Test optgen.amp.GradScaler: runs with it are runs with torch's, and it checks gradients less."""
+"""Test optgen.amp.GradScaler: it trains as torch's does, and reads all gradients less often."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from optgen import amp, compose, modifiers, optim, use_lowering
 
 Scaler = Callable[..., Any]
 SCALE = 8.0
-Places = dict[int, tuple[int, float]]  # by step: a parameter, and the value in its gradient
+Overflows = dict[
+    int, tuple[int, float]
+]  # by step: a parameter's index, and the value that its gradient gets
 
 PARTS: dict[str, tuple[str, tuple[Any, ...], torch.dtype]] = {
     "clipped": ("adamw", (modifiers.clip_norm(0.5),), torch.float32),
@@ -33,7 +35,7 @@ if not INTERPRETED:
         "group state": ("prodigy", (), torch.float32),
         "rows and columns": ("adafactor", (), torch.float32),
     }
-OVERFLOWS: dict[str, Places] = {
+OVERFLOWS: dict[str, Overflows] = {
     "none": {},
     "first step": {0: (0, torch.inf)},
     "last parameter": {3: (-1, -torch.inf)},
@@ -41,7 +43,7 @@ OVERFLOWS: dict[str, Places] = {
 }
 
 
-class Counting(amp.GradScaler):
+class CountingScaler(amp.GradScaler):
     """Our scaler, which counts its reads of all gradients."""
 
     reads = 0
@@ -51,7 +53,7 @@ class Counting(amp.GradScaler):
         return super()._unscale_grads_(*args)
 
 
-def made(cls: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+def new_optimizer(cls: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
     return cls(in_groups(parameters(dtype=dtype)), **options)
 
 
@@ -59,36 +61,36 @@ def skipping(base: str = "adamw", *parts: Any) -> Any:
     return compose(base, *parts, modifiers.skip_nonfinite)
 
 
-def scaler_of(kind: Scaler, scale: float = SCALE) -> Any:
-    scaler = kind("cpu", init_scale=scale, growth_interval=2)
+def scaler_of(scaler_class: Scaler, scale: float = SCALE) -> Any:
+    scaler = scaler_class("cpu", init_scale=scale, growth_interval=2)
     scaler.scale(torch.zeros(()))
     return scaler
 
 
-def give_scaled(optimizer: Any, scale: float, seed: int, places: Places) -> None:
+def give_scaled(optimizer: Any, scale: float, seed: int, overflows: Overflows) -> None:
     """Give scaled gradients to the parameters, one of which may overflow."""
     params = [param for param, _ in members(optimizer)]
     give_gradients(params, seed)
     for param in params:
         assert param.grad is not None
         param.grad.mul_(scale)
-    if seed in places:
-        index, value = places[seed]
+    if seed in overflows:
+        index, value = overflows[seed]
         grad = params[index].grad
         assert grad is not None
         grad.view(-1)[-1] = value
 
 
-def trained(scaler: Any, optimizer: Any, places: Places) -> list[Any]:
+def trained(scaler: Any, optimizer: Any, overflows: Overflows) -> list[Any]:
     """Return parameters, states and the scaler's checkpoint after each of some steps."""
-    found = []
+    results = []
     for seed in range(6):
-        give_scaled(optimizer, scaler.get_scale(), seed, places)
+        give_scaled(optimizer, scaler.get_scale(), seed, overflows)
         scaler.step(optimizer)
         scaler.update()
         params = [param.detach().clone() for param, _ in members(optimizer)]
-        found.append((params, copy.deepcopy(optimizer.state_dict()), scaler.state_dict()))
-    return found
+        results.append((params, copy.deepcopy(optimizer.state_dict()), scaler.state_dict()))
+    return results
 
 
 def assert_same(ours: object, theirs: object) -> None:
@@ -102,29 +104,33 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("places", OVERFLOWS.values(), ids=OVERFLOWS)
+@pytest.mark.parametrize("overflows", OVERFLOWS.values(), ids=OVERFLOWS)
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
-def test_a_run_is_that_of_torchs_scaler(
-    parts: tuple[str, tuple[Any, ...], torch.dtype], places: Places, lowering: str
+def test_training_equals_that_with_torchs_scaler(
+    parts: tuple[str, tuple[Any, ...], torch.dtype], overflows: Overflows, lowering: str
 ) -> None:
-    """To the bit: parameters, states, step counts, the scale and its growth tracker."""
+    """Parameters, states, step counts, the scale and its growth tracker have equal bits."""
     base, added, dtype = parts
     cls = skipping(base, *added)
     with use_lowering(lowering):
-        theirs = trained(scaler_of(torch.amp.GradScaler), made(cls, dtype, fused=True), places)
-        ours = trained(scaler := scaler_of(Counting), made(cls, dtype, fused=True), places)
+        theirs = trained(
+            scaler_of(torch.amp.GradScaler), new_optimizer(cls, dtype, fused=True), overflows
+        )
+        ours = trained(
+            scaler := scaler_of(CountingScaler), new_optimizer(cls, dtype, fused=True), overflows
+        )
     assert_same(ours, theirs)
     assert scaler.reads == 0
 
 
 @outside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_run_without_fused_is_that_of_torchs_scaler(dtype: torch.dtype) -> None:
+def test_training_without_fused_equals_that_with_torchs_scaler(dtype: torch.dtype) -> None:
     """In a skipped first step, torch's scaler takes no step at all, so there is no state then."""
     cls = skipping("adamw", modifiers.clip_norm(0.5))
-    places = OVERFLOWS["first steps, later ones"]
-    theirs = trained(scaler_of(torch.amp.GradScaler), made(cls, dtype), places)
-    ours = trained(scaler := scaler_of(Counting), made(cls, dtype), places)
+    overflows = OVERFLOWS["first steps, later ones"]
+    theirs = trained(scaler_of(torch.amp.GradScaler), new_optimizer(cls, dtype), overflows)
+    ours = trained(scaler := scaler_of(CountingScaler), new_optimizer(cls, dtype), overflows)
     assert scaler.reads == 0
     assert_same(ours[2:], theirs[2:])
     for (params, packed, of_scaler), (others, _, of_theirs) in zip(ours[:2], theirs, strict=False):
@@ -136,24 +142,24 @@ def test_a_run_without_fused_is_that_of_torchs_scaler(dtype: torch.dtype) -> Non
 
 @outside_interpreter
 def test_gradients_are_read_by_the_step_alone() -> None:
-    optimizer = made(skipping())
-    scaler = scaler_of(Counting)
+    optimizer = new_optimizer(skipping())
+    scaler = scaler_of(CountingScaler)
     for seed in range(3):
         give_scaled(optimizer, SCALE, seed, {1: (1, torch.inf)})
         scaler.step(optimizer)
         grads = [param.grad for param, _ in members(optimizer)]
         scaler.update(SCALE)
     assert scaler.reads == 0
-    wanted = parameters(dtype=torch.float32)
-    give_gradients(wanted, 2)
-    assert_same(grads, [param.grad for param in wanted])  # unscaled in place, as by torch
+    expected = parameters(dtype=torch.float32)
+    give_gradients(expected, 2)
+    assert_same(grads, [param.grad for param in expected])  # unscaled in place, as by torch
 
 
-NOT_SHARED: dict[str, Callable[[], Any]] = {
-    "torch's": lambda: made(torch.optim.AdamW, fused=True),
-    "no check in the rule": lambda: made(optim.AdamW, fused=True),
-    "a norm only": lambda: made(compose("adamw", modifiers.clip_norm(1.0)), fused=True),
-    "8 bits": lambda: made(skipping("adamw", modifiers.quantized())),
+WITHOUT_CHECK: dict[str, Callable[[], Any]] = {
+    "torch's": lambda: new_optimizer(torch.optim.AdamW, fused=True),
+    "no check in the rule": lambda: new_optimizer(optim.AdamW, fused=True),
+    "a norm only": lambda: new_optimizer(compose("adamw", modifiers.clip_norm(1.0)), fused=True),
+    "8 bits": lambda: new_optimizer(skipping("adamw", modifiers.quantized())),
     "whole matrices": lambda: skipping("muon")([parameters()[0]]),
     "differentiable": lambda: skipping()(
         in_groups([param.detach() for param in parameters()]), differentiable=True
@@ -162,11 +168,14 @@ NOT_SHARED: dict[str, Callable[[], Any]] = {
 
 
 @outside_interpreter
-@pytest.mark.parametrize("make", NOT_SHARED.values(), ids=NOT_SHARED)
-def test_other_optimizers_go_torchs_way(make: Callable[[], Any]) -> None:
-    scaler, optimizer = scaler_of(Counting), make()
-    kinds = (torch.amp.GradScaler, Counting)
-    runs = [trained(scaler_of(kind), make(), {1: (0, torch.inf)}) for kind in kinds]
+@pytest.mark.parametrize("make", WITHOUT_CHECK.values(), ids=WITHOUT_CHECK)
+def test_for_other_optimizers_the_scaler_reads_gradients(make: Callable[[], Any]) -> None:
+    scaler, optimizer = scaler_of(CountingScaler), make()
+    scaler_classes = (torch.amp.GradScaler, CountingScaler)
+    runs = [
+        trained(scaler_of(scaler_class), make(), {1: (0, torch.inf)})
+        for scaler_class in scaler_classes
+    ]
     assert_same(*runs)
     give_scaled(optimizer, SCALE, 0, {})
     scaler.step(optimizer)
@@ -175,46 +184,50 @@ def test_other_optimizers_go_torchs_way(make: Callable[[], Any]) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("fused", [True, None])
-def test_after_unscale_the_check_is_made_already(fused: bool | None) -> None:
-    found = []
-    for kind in (torch.amp.GradScaler, Counting):
-        optimizer, scaler = made(skipping(), fused=fused), scaler_of(kind)
+def test_after_unscale_the_scaler_has_read_the_gradients(fused: bool | None) -> None:
+    results = []
+    for scaler_class in (torch.amp.GradScaler, CountingScaler):
+        optimizer, scaler = new_optimizer(skipping(), fused=fused), scaler_of(scaler_class)
         for seed in range(4):
             give_scaled(optimizer, scaler.get_scale(), seed, {2: (-1, torch.inf)})
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_([param for param, _ in members(optimizer)], 0.1)
             scaler.step(optimizer)
             scaler.update()
-        found.append((optimizer.state_dict(), scaler.state_dict()))
-    assert_same(*found)
+        results.append((optimizer.state_dict(), scaler.state_dict()))
+    assert_same(*results)
     assert scaler.reads == 4
 
 
 @outside_interpreter
 @pytest.mark.parametrize("overflowing", [(), (0,), (1,), (2,), (0, 2)])
-def test_several_optimizers_with_one_scaler(overflowing: Sequence[int]) -> None:
-    """Each skips for its own gradients, and the scale falls for those of any."""
-    found = []
-    for kind in (torch.amp.GradScaler, amp.GradScaler):
-        listed = [made(skipping()), made(torch.optim.SGD, lr=0.1), made(skipping("lion"))]
-        scaler = scaler_of(kind)
+def test_several_optimizers_may_share_a_scaler(overflowing: Sequence[int]) -> None:
+    """Each optimizer skips for its own gradients; the scale falls if any optimizer overflows."""
+    results = []
+    for scaler_class in (torch.amp.GradScaler, amp.GradScaler):
+        listed = [
+            new_optimizer(skipping()),
+            new_optimizer(torch.optim.SGD, lr=0.1),
+            new_optimizer(skipping("lion")),
+        ]
+        scaler = scaler_of(scaler_class)
         for seed in range(4):
             for number, optimizer in enumerate(listed):
-                places = {2: (0, torch.inf)} if number in overflowing else {}
-                give_scaled(optimizer, scaler.get_scale(), seed, places)
+                overflows = {2: (0, torch.inf)} if number in overflowing else {}
+                give_scaled(optimizer, scaler.get_scale(), seed, overflows)
                 scaler.step(optimizer)
             scaler.update()
-        found.append(([each.state_dict() for each in listed], scaler.state_dict()))
-    assert_same(*found)
+        results.append(([each.state_dict() for each in listed], scaler.state_dict()))
+    assert_same(*results)
 
 
 @outside_interpreter
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_a_gradient_that_unscaling_makes_infinite_is_no_overflow(scale: float) -> None:
-    """A scale below 1 can do that. torch's scaler does not fall then, and the step counts."""
+    """A scale below 1 can do that. The scale does not fall then, but the rule skips the step."""
     runs = []
-    for kind in (torch.amp.GradScaler, amp.GradScaler):
-        optimizer, scaler = made(skipping(), fused=True), scaler_of(kind, scale)
+    for scaler_class in (torch.amp.GradScaler, amp.GradScaler):
+        optimizer, scaler = new_optimizer(skipping(), fused=True), scaler_of(scaler_class, scale)
         for seed in range(3):
             give_scaled(optimizer, 1.0, seed, {1: (0, 3e38)})
             scaler.step(optimizer)
@@ -227,7 +240,7 @@ def test_a_gradient_that_unscaling_makes_infinite_is_no_overflow(scale: float) -
 
 @outside_interpreter
 def test_a_large_finite_gradient_is_no_overflow() -> None:
-    optimizer, scaler = made(skipping(), torch.float64), scaler_of(amp.GradScaler)
+    optimizer, scaler = new_optimizer(skipping(), torch.float64), scaler_of(amp.GradScaler)
     give_scaled(optimizer, SCALE, 0, {0: (0, 1e300)})
     scaler.step(optimizer)
     scaler.update()
@@ -238,7 +251,7 @@ def test_a_large_finite_gradient_is_no_overflow() -> None:
 @outside_interpreter
 def test_parameters_that_take_no_part_keep_their_counts() -> None:
     """A hook may clear gradients after the step: the counts are undone before."""
-    optimizer, scaler = made(skipping()), scaler_of(amp.GradScaler)
+    optimizer, scaler = new_optimizer(skipping()), scaler_of(amp.GradScaler)
     optimizer.register_step_post_hook(lambda self, *_: self.zero_grad())
     for seed in range(3):
         give_scaled(optimizer, SCALE, seed, {2: (3, torch.inf)})
@@ -253,12 +266,12 @@ def test_parameters_that_take_no_part_keep_their_counts() -> None:
 
 @outside_interpreter
 def test_checkpoints_and_copies_go_on_as_torchs() -> None:
-    """Also in a scaler of the other kind."""
-    kinds = (torch.amp.GradScaler, amp.GradScaler)
-    found = []
-    for first in kinds:
-        for second in kinds:
-            optimizer, scaler = made(skipping()), scaler_of(first)
+    """Each scaler can load the checkpoint of the other."""
+    scaler_classes = (torch.amp.GradScaler, amp.GradScaler)
+    results = []
+    for first in scaler_classes:
+        for second in scaler_classes:
+            optimizer, scaler = new_optimizer(skipping()), scaler_of(first)
             for seed in range(6):
                 if seed == 3:
                     packed = pickle.loads(pickle.dumps(scaler)).state_dict()
@@ -267,31 +280,31 @@ def test_checkpoints_and_copies_go_on_as_torchs() -> None:
                 give_scaled(optimizer, scaler.get_scale(), seed, {1: (0, torch.inf)})
                 scaler.step(optimizer)
                 scaler.update()
-            found.append((optimizer.state_dict(), scaler.state_dict()))
-    for each in found[1:]:
-        assert_same(each, found[0])
+            results.append((optimizer.state_dict(), scaler.state_dict()))
+    for each in results[1:]:
+        assert_same(each, results[0])
 
 
 @outside_interpreter
 def test_a_factor_of_the_user_multiplies_the_scale() -> None:
-    found = []
-    for kind in (torch.amp.GradScaler, Counting):
-        optimizer, scaler = made(skipping(), fused=True), scaler_of(kind)
+    results = []
+    for scaler_class in (torch.amp.GradScaler, CountingScaler):
+        optimizer, scaler = new_optimizer(skipping(), fused=True), scaler_of(scaler_class)
         give_scaled(optimizer, 2 * SCALE, 0, {})
         optimizer.grad_scale = torch.tensor(2.0)
         scaler.step(optimizer)
         assert not hasattr(optimizer, "grad_scale")
-        found.append(optimizer.state_dict())
-    assert_same(*found)
+        results.append(optimizer.state_dict())
+    assert_same(*results)
     assert scaler.reads == 0
 
 
 @outside_interpreter
-def test_errors_are_torchs() -> None:
-    optimizer = made(skipping())
-    unused = amp.GradScaler("cpu")
+def test_misuse_raises_torchs_errors() -> None:
+    optimizer = new_optimizer(skipping())
+    unused_scaler = amp.GradScaler("cpu")
     with pytest.raises(AssertionError, match="_scale is None"):
-        unused.step(optimizer)
+        unused_scaler.step(optimizer)
     scaler = scaler_of(amp.GradScaler)
     with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
         scaler.step(optimizer, closure=lambda: 0.0)
@@ -307,7 +320,7 @@ def test_errors_are_torchs() -> None:
 
 @outside_interpreter
 def test_a_failed_step_leaves_nothing_behind() -> None:
-    optimizer, scaler = made(skipping()), scaler_of(amp.GradScaler)
+    optimizer, scaler = new_optimizer(skipping()), scaler_of(amp.GradScaler)
     give_scaled(optimizer, SCALE, 0, {})
     param: Tensor = optimizer.param_groups[0]["params"][0]
     optimizer.state[param]["exp_avg"] = torch.zeros(7)
@@ -325,7 +338,7 @@ def test_a_failed_step_leaves_nothing_behind() -> None:
 @outside_interpreter
 def test_a_disabled_scaler_steps_only() -> None:
     scaler = amp.GradScaler("cpu", enabled=False)
-    ours, plain = made(skipping()), made(skipping())
+    ours, plain = new_optimizer(skipping()), new_optimizer(skipping())
     for seed in range(3):
         for optimizer in (ours, plain):
             give_scaled(optimizer, 1.0, seed, {1: (0, torch.nan)})

@@ -1,4 +1,4 @@
-"""Gradient noise is Gaussian, decays as the paper says, and is a function of the seed."""
+"""Test that gradient noise is Gaussian, decays as in the paper, and depends on the seed."""
 
 import copy
 
@@ -14,24 +14,24 @@ NOISY = compose("sgd", modifiers.gradient_noise)
 
 
 def noises(steps, lowering="fused_cpu", shapes=((200, 200),), dtype=torch.float64, **options):
-    """The noise of each step and parameter: SGD with lr=1 subtracts it from zeros."""
+    """Return the noise of each step and parameter: SGD with lr=1 subtracts it from zeros."""
     params = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
     optimizer = NOISY(params, lr=1.0, **options)
-    found = []
+    results = []
     with optgen.use_lowering(lowering):
         for _ in range(steps):
             for param in params:
                 param.detach().zero_()
                 param.grad = torch.zeros_like(param)
             optimizer.step()
-            found.append([-param.detach().clone() for param in params])
-    return found
+            results.append([-param.detach().clone() for param in params])
+    return results
 
 
 def test_the_variance_is_that_of_the_paper():
-    found = noises(10, noise_eta=0.3, noise_gamma=0.7)
+    noise_of_steps = noises(10, noise_eta=0.3, noise_gamma=0.7)
     for t in (1, 10):
-        noise = found[t - 1][0]
+        noise = noise_of_steps[t - 1][0]
         variance = 0.3 / (1 + t) ** 0.7
         assert noise.var().item() == pytest.approx(variance, rel=0.03)
         assert abs(noise.mean().item()) < 4 * (variance / noise.numel()) ** 0.5
@@ -45,8 +45,8 @@ def test_the_defaults_are_those_of_the_paper():
 def test_the_noise_is_gaussian():
     noise = noises(1, noise_eta=1.0, noise_gamma=0.0)[0][0].flatten()
     for bound in (-2.0, -1.0, 0.0, 0.5, 1.5):
-        part = torch.special.ndtr(torch.tensor(bound)).item()
-        assert (noise < bound).double().mean().item() == pytest.approx(part, abs=0.012)
+        probability = torch.special.ndtr(torch.tensor(bound)).item()
+        assert (noise < bound).double().mean().item() == pytest.approx(probability, abs=0.012)
 
 
 def test_a_seed_repeats_and_another_seed_parameter_or_step_differs():
@@ -65,20 +65,20 @@ def test_a_seed_repeats_and_another_seed_parameter_or_step_differs():
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_it_is_the_optimizer_on_noisy_gradients(lowering):
     torch.manual_seed(0)
-    mine = [torch.nn.Parameter(torch.randn(7, 5)), torch.nn.Parameter(torch.randn(3))]
-    theirs = copy.deepcopy(mine)
+    ours = [torch.nn.Parameter(torch.randn(7, 5)), torch.nn.Parameter(torch.randn(3))]
+    theirs = copy.deepcopy(ours)
     options = {"noise_eta": 0.5, "noise_gamma": 0.3, "noise_seed": 9}
     drawn = noises(5, lowering, shapes=((7, 5), (3,)), dtype=torch.float32, **options)
-    composed = compose(AdamW, modifiers.gradient_noise)(mine, lr=0.1, **options)
+    composed = compose(AdamW, modifiers.gradient_noise)(ours, lr=0.1, **options)
     plain = torch.optim.AdamW(theirs, lr=0.1)
     with optgen.use_lowering(lowering):
         for noise in drawn:
-            for a, b, n in zip(mine, theirs, noise, strict=True):
+            for a, b, n in zip(ours, theirs, noise, strict=True):
                 a.grad = torch.randn_like(a)
                 b.grad = a.grad + n
             composed.step()
             plain.step()
-    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -96,17 +96,17 @@ def test_a_checkpoint_goes_on_with_the_same_noise():
             param.grad = torch.ones_like(param)
             optimizer.step()
 
-    whole = torch.nn.Parameter(torch.zeros(9))
-    run(whole, NOISY([whole], lr=0.1, noise_seed=2), 6)
+    uninterrupted = torch.nn.Parameter(torch.zeros(9))
+    run(uninterrupted, NOISY([uninterrupted], lr=0.1, noise_seed=2), 6)
 
-    begun = torch.nn.Parameter(torch.zeros(9))
-    optimizer = NOISY([begun], lr=0.1, noise_seed=2)
-    run(begun, optimizer, 3)
-    resumed = torch.nn.Parameter(begun.detach().clone())
+    interrupted = torch.nn.Parameter(torch.zeros(9))
+    optimizer = NOISY([interrupted], lr=0.1, noise_seed=2)
+    run(interrupted, optimizer, 3)
+    resumed = torch.nn.Parameter(interrupted.detach().clone())
     other = NOISY([resumed], lr=0.1)
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     run(resumed, other, 3)
-    assert torch.equal(whole, resumed)
+    assert torch.equal(uninterrupted, resumed)
 
 
 def test_a_step_without_variance_is_the_optimizers():

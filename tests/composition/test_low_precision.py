@@ -1,9 +1,10 @@
-"""Modifiers that store parameters and copies of them: with 16 bits, and by hand."""
+"""Test modifiers that store parameters, or copies of them, in 16 bits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from composition.training import (
     parameters,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
+from lowerings.test_phases import in_full_precision
 from torch import Tensor
+from track3.follow import ORTHOGONALIZE
 
 from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier, state_dtype
@@ -27,7 +30,7 @@ from optgen.compositions import compose, modifier, state_dtype
 WIDE = 2e-6
 """Bound on the differences of numbers that are computed in float32."""
 NUMBERS, COPIES = 40, 25
-"""Count of the numbers that are rounded stochastically, and of the copies in one parameter."""
+"""Number of values that are rounded stochastically, and copies of each value in a parameter."""
 
 
 @outside_interpreter
@@ -74,7 +77,7 @@ def test_master_weights_by_hand(base: str, dtype: torch.dtype, lowering: str) ->
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_kahan_by_hand(lowering: str) -> None:
-    """The compensation takes the step, the parameter takes it, and what it lost goes back."""
+    """The step is added to the compensation, which gets the rounding error of the parameter."""
     params = parameters(dtype=torch.bfloat16)
     theirs = [param.detach().clone() for param in params]
     optimizer: Any = compose(optim.SGD, modifier("kahan"))(in_groups(params))
@@ -110,15 +113,15 @@ def test_kahan_keeps_what_bfloat16_loses(base: str, lowering: str) -> None:
             optimizer.step()
         by_hand.step()
     lost = states(optimizer, "compensation")
-    together = [p.detach().double() + c.double() for p, c in zip(params, lost, strict=True)]
+    sums = [p.detach().double() + c.double() for p, c in zip(params, lost, strict=True)]
     assert difference(params, wide) < 2**-8
-    assert difference(together, wide) < 2**-13
+    assert difference(sums, wide) < 2**-13
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_small_steps_are_not_lost(lowering: str) -> None:
     """A plain bfloat16 weight of 1 does not move by steps of 1e-3."""
-    ends = {}
+    means = {}
     for name in ("plain", "kahan", "master", "stochastic_rounding"):
         listed = [] if name == "plain" else [modifier(name)]
         param = torch.ones(4000, dtype=torch.bfloat16, requires_grad=True)
@@ -127,21 +130,45 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
             param.grad = torch.ones_like(param)
             with use_lowering(lowering):
                 optimizer.step()
-        ends[name] = param.detach().double().mean().item()
-    assert ends["plain"] == 1
-    assert ends["kahan"] == pytest.approx(0.975, abs=0.002)
-    assert ends["master"] == pytest.approx(0.975, abs=0.002)
-    assert ends["stochastic_rounding"] == pytest.approx(0.975, abs=0.002)
+        means[name] = param.detach().double().mean().item()
+    assert means["plain"] == 1
+    assert means["kahan"] == pytest.approx(0.975, abs=0.002)
+    assert means["master"] == pytest.approx(0.975, abs=0.002)
+    assert means["stochastic_rounding"] == pytest.approx(0.975, abs=0.002)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])
-def test_the_path_of_wide_parameters(name: str, base: str, lowering: str) -> None:
-    """In float64, these modifiers change nothing that matters."""
+def test_wide_parameters_step_as_without_the_modifier(name: str, base: str, lowering: str) -> None:
+    """In float64, these modifiers change less than rounding does."""
     optimizer: Any = compose(base.lower(), modifier(name))(in_groups(parameters()), **BASES[base])
     by_hand = ByHand(plain(base, parameters(), **BASES[base]))
     check_same_path(optimizer, by_hand, lowering)
+
+
+@outside_interpreter
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("base", ["Adafactor", "CAME", "Muon", "SOAP"])
+@pytest.mark.parametrize("name", ["kahan", "stochastic_rounding"])
+def test_rules_with_rows_and_matrices_round(name: str, base: str, lowering: str) -> None:
+    """In float64 nothing is rounded; in bfloat16 a step is at most one number away from it."""
+    for dtype, bound in ((torch.float64, 1e-12), (torch.bfloat16, 2**-6)):
+        ends = []
+        for kind in (getattr(optim, base), compose(getattr(optim, base), modifier(name))):
+            start = parameters([(6, 4), (4, 6)], torch.bfloat16)
+            wide = kind is getattr(optim, base)
+            params = [p.detach().to(torch.float64 if wide else dtype) for p in start]
+            optimizer = kind([p.requires_grad_() for p in params], lr=0.01)
+            for seed in range(2):
+                give_gradients(params, seed)
+                for param in params:
+                    assert param.grad is not None
+                    param.grad = param.grad.bfloat16().to(param.dtype)
+                with use_lowering(lowering), mock.patch(ORTHOGONALIZE, in_full_precision):
+                    optimizer.step()
+            ends.append(params)
+        assert difference(ends[1], ends[0]) < bound
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -169,19 +196,19 @@ def draw(seed: int, lowering: str, start: Tensor, gradients: Tensor) -> list[Ten
     return [param.detach() for param in params]
 
 
-def copies_of_drawn(seed: int) -> Tensor:
+def repeated_random_numbers(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(NUMBERS, generator=generator).bfloat16().repeat(COPIES)
 
 
 @pytest.fixture
 def start() -> Tensor:
-    return copies_of_drawn(5)
+    return repeated_random_numbers(5)
 
 
 @pytest.fixture
 def gradients() -> Tensor:
-    return copies_of_drawn(6)
+    return repeated_random_numbers(6)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -191,8 +218,8 @@ def test_stochastic_rounding_has_an_exact_mean(
     """Each result is a neighbour of the exact value, and their mean is close to it."""
     exact = (start.float() - 0.01 * gradients.float())[:NUMBERS]
     nearest = exact.bfloat16()
-    far = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
-    other = torch.nextafter(nearest, far)
+    away = torch.where(nearest.float() > exact, -torch.inf, torch.inf).bfloat16()
+    other = torch.nextafter(nearest, away)
     draws = torch.stack(
         [each for seed in range(6) for each in draw(seed, lowering, start, gradients)]
     )
@@ -216,7 +243,7 @@ def test_stochastic_rounding_follows_its_seed(
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_sweeps_share_what_16_bits_do_not_hold(lowering: str) -> None:
+def test_a_later_sweep_reads_unrounded_values(lowering: str) -> None:
     """The squares of small gradients are 0 in float16; a later sweep reads them unrounded."""
     cls: Any = compose(optim.AdamW, modifier("hyperball"), modifier("stochastic_rounding"))
     param = torch.ones(4, dtype=torch.float16, requires_grad=True)
@@ -229,7 +256,7 @@ def test_sweeps_share_what_16_bits_do_not_hold(lowering: str) -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) -> None:
     rounding = modifier("stochastic_rounding")
-    found = []
+    results = []
     for chosen in ([rounding], [modifier("clip_norm")(1e9), rounding]):
         params = parameters(dtype=torch.bfloat16)
         cls: Any = compose(optim.SGD, *chosen)
@@ -238,12 +265,12 @@ def test_clipping_at_a_large_norm_leaves_the_rounding_as_it_is(lowering: str) ->
             give_gradients(params, seed)
             with use_lowering(lowering):
                 optimizer.step()
-        found.append(torch.cat([param.detach().flatten() for param in params]))
-    assert (found[0] == found[1]).double().mean() > 0.99
+        results.append(torch.cat([param.detach().flatten() for param in params]))
+    assert (results[0] == results[1]).double().mean() > 0.99
 
 
 @outside_interpreter
 def test_stochastic_rounding_has_the_same_bits_everywhere(start: Tensor, gradients: Tensor) -> None:
-    found = [draw(3, lowering, start, gradients) for lowering in LOWERINGS]
-    for each in found[1:]:
-        assert all(map(torch.equal, each, found[0]))
+    results = [draw(3, lowering, start, gradients) for lowering in LOWERINGS]
+    for each in results[1:]:
+        assert all(map(torch.equal, each, results[0]))

@@ -48,7 +48,7 @@ def test_the_index_has_every_modifier_in_the_order_of_the_stages() -> None:
 
 
 @pytest.mark.parametrize("name", list_modifiers())
-def test_row(name: str) -> None:
+def test_a_row_of_the_index_agrees_with_the_modifier(name: str) -> None:
     page, stage, keys, reads, writes = ROWS[name]
     part = part_of(name)
     assert (page, stage) == (name, part.stage)
@@ -60,7 +60,7 @@ def test_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list_modifiers())
-def test_page(name: str) -> None:
+def test_a_page_agrees_with_the_modifier(name: str) -> None:
     """The page names hyperparameters with their defaults, states and the stage."""
     text = " ".join((FOLDER / f"{name}.md").read_text(encoding="utf-8").split())
     assert text.startswith(f"# {name} ")
@@ -74,8 +74,8 @@ def test_page(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list_modifiers())
-def test_example(name: str) -> None:
-    """The line of the page makes a class, and its arguments are taken."""
+def test_an_example_of_a_page_runs(name: str) -> None:
+    """The page's line creates an optimizer, which takes a step."""
     (line,) = re.findall(
         r"^```python\noptimizer = (.*?)\n```$",
         (FOLDER / f"{name}.md").read_text(encoding="utf-8"),

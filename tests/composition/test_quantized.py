@@ -1,4 +1,4 @@
-"""Optimizers with states of 8 bits: by hand, in checkpoints, and what they refuse."""
+"""Test optimizers with states of 8 bits: by hand, in checkpoints, and what they refuse."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def step(optimizer: Any, params: Iterable[Tensor], seed: int, lowering: str = "f
         optimizer.step()
 
 
-def numbers(state: Tensor) -> Tensor:
+def decoded(state: Tensor) -> Tensor:
     return state.dequantize() if isinstance(state, QuantizedTensor) else state
 
 
-def hold(states: dict[str, Tensor], code_map: str) -> None:
+def round_states(states: dict[str, Tensor], code_map: str) -> None:
     """Round the states of a plain optimizer as those of 8 bits are rounded."""
     for key, value in states.items():
         if key != "step":
@@ -89,30 +89,30 @@ def test_by_hand(base: str, code_map: str, lowering: str) -> None:
         give_gradients(theirs, seed)
         by_hand.step()
         for states in by_hand.state.values():
-            hold(states, code_map)
+            round_states(states, code_map)
         assert difference(params, theirs) < 1e-6
-    for param, same in zip(params, theirs, strict=True):
-        for key, value in by_hand.state[same].items():
+    for param, other in zip(params, theirs, strict=True):
+        for key, value in by_hand.state[other].items():
             state = optimizer.state[param][key]
             assert key == "step" or isinstance(state, QuantizedTensor) == (param is not params[-1])
-            assert difference([numbers(state)], [value]) < 1e-6
+            assert difference([decoded(state)], [value]) < 1e-6
 
 
 @outside_interpreter
 @pytest.mark.parametrize("name", ["adamw", "lion"])
-def test_classes_of_the_catalogue(name: str) -> None:
-    """They are compositions of the plain classes: all parameters and states have the same bits."""
-    found = []
-    for kind in (optim.optimizer_class(f"{name}_8bit"), compose(name, modifiers.quantized())):
+def test_8_bit_classes_equal_their_compositions(name: str) -> None:
+    """The 8-bit classes are compositions: parameters and states have the same bits."""
+    results = []
+    for cls in (optim.optimizer_class(f"{name}_8bit"), compose(name, modifiers.quantized())):
         params = parameters(((70, 70), (7,)), torch.float32)
-        optimizer: Any = kind(params, weight_decay=0.1)
+        optimizer: Any = cls(params, weight_decay=0.1)
         for seed in range(STEPS):
             step(optimizer, params, seed)
         states = [*optimizer.state[params[0]].values()]
         assert any(isinstance(state, QuantizedTensor) for state in states)
         saved = optimizer.state_dict()["state"]
-        found.append([*params, *(x for each in saved.values() for x in each.values())])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+        results.append([*params, *(x for each in saved.values() for x in each.values())])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -128,7 +128,7 @@ def test_a_spec_by_hand(lowering: str) -> None:
             mean = means[index]
             theirs[index] -= 1e-3 * (0.9 * mean + 0.1 * param.grad).sign()
             mean.mul_(0.99).add_(param.grad, alpha=0.01)
-            hold({"exp_avg": mean}, "dynamic")
+            round_states({"exp_avg": mean}, "dynamic")
         assert difference(params, theirs) < 1e-12
 
 
@@ -143,7 +143,7 @@ def test_muon_by_hand() -> None:
         optimizer.step()
         step(plain, theirs, seed)
         for states in plain.state.values():
-            hold(states, "dynamic")
+            round_states(states, "dynamic")
         assert difference(params, theirs) < 1e-6
     assert "states of 8 bits in a rule of several sweeps" in optgen.explain(optimizer)
 
@@ -173,7 +173,7 @@ def test_lowerings_agree(dtype: torch.dtype, lowering: str) -> None:
 
 @outside_interpreter
 def test_threads_and_kernels_do_not_change_bits() -> None:
-    found = []
+    results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
@@ -186,8 +186,8 @@ def test_threads_and_kernels_do_not_change_bits() -> None:
                     optimizer.step()
         finally:
             torch.set_num_threads(1)
-        found.append((param, optimizer.state[param]["exp_avg_sq"].codes))
-    assert all(map(torch.equal, *found))
+        results.append((param, optimizer.state[param]["exp_avg_sq"].codes))
+    assert all(map(torch.equal, *results))
 
 
 def trained(cls: Any, **options: Any) -> tuple[Any, list[Tensor]]:
@@ -199,16 +199,16 @@ def trained(cls: Any, **options: Any) -> tuple[Any, list[Tensor]]:
     return optimizer, params
 
 
-def same_from_here(pairs: Iterable[tuple[Any, list[Tensor]]]) -> bool:
-    """Tell whether optimizers take the same further steps, to the bit."""
-    ends = []
+def step_alike(pairs: Iterable[tuple[Any, list[Tensor]]]) -> bool:
+    """Tell whether the next steps of optimizers have equal bits."""
+    finals = []
     for optimizer, params in pairs:
         step(optimizer, params, 77)
-        ends.append([param.detach() for param in params])
-    return all(all(map(torch.equal, ends[0], end)) for end in ends)
+        finals.append([param.detach() for param in params])
+    return all(all(map(torch.equal, finals[0], end)) for end in finals)
 
 
-def copied(params: Iterable[Tensor]) -> list[Tensor]:
+def clones(params: Iterable[Tensor]) -> list[Tensor]:
     return [param.detach().clone().requires_grad_() for param in params]
 
 
@@ -220,7 +220,7 @@ def test_a_checkpoint_holds_float32_and_loses_nothing() -> None:
     assert {v.dtype for s in saved["state"].values() for v in s.values()} == {torch.float32}
     assert {type(v) for s in saved["state"].values() for v in s.values()} == {Tensor}
     assert isinstance(optimizer.state[params[0]]["exp_avg"], QuantizedTensor)
-    loaded = cls(copied(params))
+    loaded = cls(clones(params))
     loaded.load_state_dict(copy.deepcopy(saved))
     same_params = loaded.param_groups[0]["params"]
     assert isinstance(loaded.state[same_params[0]]["exp_avg"], QuantizedTensor)
@@ -229,31 +229,31 @@ def test_a_checkpoint_holds_float32_and_loses_nothing() -> None:
         pickle.loads(pickle.dumps((optimizer, params))),
         (loaded, same_params),
     ]
-    assert same_from_here([(optimizer, params), *others])
+    assert step_alike([(optimizer, params), *others])
 
 
 @outside_interpreter
-def test_checkpoints_of_plain_optimizers() -> None:
+def test_plain_optimizers_exchange_checkpoints() -> None:
     plain, params = trained(optim.AdamW)
-    loaded = quantized("adamw")(copied(params))
+    loaded = quantized("adamw")(clones(params))
     loaded.load_state_dict(plain.state_dict())
-    for param, same in zip(params, loaded.param_groups[0]["params"], strict=True):
+    for param, other in zip(params, loaded.param_groups[0]["params"], strict=True):
         for key in ("exp_avg", "exp_avg_sq"):
             value = plain.state[param][key].clone()
-            hold({key: value}, "dynamic")
-            torch.testing.assert_close(numbers(loaded.state[same][key]), value, rtol=1e-6, atol=0)
-    back = torch.optim.AdamW(copied(params))
+            round_states({key: value}, "dynamic")
+            torch.testing.assert_close(decoded(loaded.state[other][key]), value, rtol=1e-6, atol=0)
+    back = torch.optim.AdamW(clones(params))
     back.load_state_dict(loaded.state_dict())
-    for param, same in zip(back.param_groups[0]["params"], loaded.state, strict=True):
-        assert torch.equal(back.state[param]["exp_avg"], numbers(loaded.state[same]["exp_avg"]))
-    linear = quantized("adamw", "linear")(copied(params))
+    for param, other in zip(back.param_groups[0]["params"], loaded.state, strict=True):
+        assert torch.equal(back.state[param]["exp_avg"], decoded(loaded.state[other]["exp_avg"]))
+    linear = quantized("adamw", "linear")(clones(params))
     linear.load_state_dict(loaded.state_dict())
     assert all(each["exp_avg"].isfinite().all() for each in linear.state.values())
 
 
 @outside_interpreter
 @pytest.mark.parametrize("foreach", [True, None])
-def test_options_of_groups(foreach: bool | None) -> None:
+def test_maximize_steps_by_negative_gradients(foreach: bool | None) -> None:
     _, params = trained(quantized("sgd"), momentum=0.9, maximize=True, foreach=foreach)
     theirs = parameters(SHAPES, torch.float32)
     plain = quantized("sgd")(theirs, momentum=0.9, foreach=foreach)
@@ -268,7 +268,7 @@ def test_options_of_groups(foreach: bool | None) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_memory_formats_and_views(lowering: str) -> None:
+def test_blocks_follow_memory_and_ignore_views(lowering: str) -> None:
     """Blocks follow the memory of a parameter, and a view of a group changes none."""
     base = parameters([(20, 8, 3, 3)])[0].detach()
     formats: dict[str, Callable[[Tensor], Tensor]] = {
@@ -301,7 +301,7 @@ def test_memory_formats_and_views(lowering: str) -> None:
 
 
 @outside_interpreter
-def test_choices_of_states() -> None:
+def test_states_of_8_bits_can_be_chosen() -> None:
     def dtypes(modifier: Any, base: Any = "adamw", *more: Any) -> dict[str, Any]:
         optimizer = compose(base, modifier, *more)([torch.ones(5000, requires_grad=True)])
         optimizer.init_state()
@@ -358,7 +358,7 @@ def test_a_step_that_is_refused_changes_nothing() -> None:
 
 
 @outside_interpreter
-def test_states_that_are_replaced_by_numbers() -> None:
+def test_a_state_replaced_by_float32_is_used() -> None:
     """A state in float32, as a user may write it, is used as it is."""
     optimizer, params = trained(quantized("sgd"), momentum=0.9)
     state = optimizer.state[params[0]]
@@ -374,7 +374,7 @@ def test_states_that_are_replaced_by_numbers() -> None:
 
 
 @outside_interpreter
-def test_keyed_optimizers_refuse() -> None:
+def test_keyed_optimizers_refuse_states_of_8_bits() -> None:
     params = parameters(SHAPES)
     named = {str(index): param for index, param in enumerate(params)}
     with pytest.raises(TypeError, match="has the state momentum_buffer in 8 bits"):
@@ -382,7 +382,7 @@ def test_keyed_optimizers_refuse() -> None:
 
 
 @outside_interpreter
-def test_scaled_gradients() -> None:
+def test_scaled_gradients_are_unscaled() -> None:
     params, theirs = parameters(SHAPES, torch.float32), parameters(SHAPES, torch.float32)
     scaled, plain = quantized("adamw")(params, fused=True), quantized("adamw")(theirs)
     scaled.grad_scale, scaled.found_inf = torch.tensor(4.0), torch.tensor(0.0)

@@ -1,4 +1,4 @@
-"""Modifiers of several stages compute what is done by hand in the order of the stages.
+"""Test that modifiers of several stages equal changes by hand, in the order of the stages.
 
 `make compositions` compares all pairs and many chains; here are a few of them.
 """
@@ -32,5 +32,5 @@ def test_the_order_is_that_of_the_page() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("case", CHAINS)
-def test_chains(case: str) -> None:
+def test_a_chain_of_modifiers_equals_the_steps_by_hand(case: str) -> None:
     assert by_stages.difference(case) < by_stages.BOUND

@@ -1,4 +1,4 @@
-"""The states of compositions: their keys, checkpoints, and runs that get or lose a modifier."""
+"""Test states of compositions: their keys, checkpoints, and runs that get or lose a modifier."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from optgen.compositions import compose, list_modifiers, modifier
 from optgen.spec.declare import hypers_of
 
 ADAM = ("step", "exp_avg", "exp_avg_sq")
-OWN = {
+ADDED_KEYS = {
     "accumulate": ("grad_sum", "summed_gradients", "calls_between_steps"),
     "amsgrad": ("largest_second_moment",),
     "ema": ("ema",),
@@ -43,10 +43,10 @@ OWN = {
     "stochastic_rounding": ("stream",),
 }
 """The keys of the states that each modifier adds to a parameter's; the others add none."""
-OF_GROUPS = {"clip_norm": ("grad_norm",)}
+ADDED_GROUP_KEYS = {"clip_norm": ("grad_norm",)}
 
 
-def made(*names: str) -> Any:
+def new_optimizer(*names: str) -> Any:
     """Return AdamW with modifiers, or plain AdamW."""
     cls: Any = compose(optim.AdamW, *map(modifier, names)) if names else optim.AdamW
     return cls(in_groups(parameters(shapes_for(*names))))
@@ -67,8 +67,8 @@ def values(optimizer: Any) -> list[torch.Tensor]:
     return [param.detach() for param, _ in members(optimizer)]
 
 
-def resumed(optimizer: Any, fresh: Any) -> Any:
-    """Return an optimizer after it has loaded the checkpoint and the weights of another one."""
+def loaded_into(optimizer: Any, fresh: Any) -> Any:
+    """Load the checkpoint and the weights of `optimizer` into `fresh`, and return `fresh`."""
     buffer = io.BytesIO()
     torch.save((optimizer.state_dict(), values(optimizer)), buffer)
     buffer.seek(0)
@@ -80,23 +80,23 @@ def resumed(optimizer: Any, fresh: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", list_modifiers())
-def test_keys(name: str) -> None:
-    optimizer = made(name)
+def test_a_modifier_adds_its_keys(name: str) -> None:
+    optimizer = new_optimizer(name)
     train(optimizer, 0)
     for state in optimizer.state.values():
-        assert set(state) == {*ADAM, *OWN.get(name, ())}
+        assert set(state) == {*ADAM, *ADDED_KEYS.get(name, ())}
     for group in optimizer.param_groups:
         arguments = {argument for argument, _ in hypers_of(modifier(name).spec)}
         mode = {"train_mode"} if name in ("ema", "ema_nesterov", "schedule_free") else set()
-        added = {*OF_GROUPS.get(name, ()), *arguments, *mode}
-        assert set(group) - set(made().param_groups[0]) == added
+        added = {*ADDED_GROUP_KEYS.get(name, ()), *arguments, *mode}
+        assert set(group) - set(new_optimizer().param_groups[0]) == added
 
 
 @pytest.mark.parametrize("name", list_modifiers())
 def test_a_checkpoint_goes_on(name: str) -> None:
-    optimizer = made(name)
+    optimizer = new_optimizer(name)
     train(optimizer, 0, 1, 2)
-    restored = resumed(optimizer, made(name))
+    restored = loaded_into(optimizer, new_optimizer(name))
     train(optimizer, 3, 4, 5, 6)
     train(restored, 3, 4, 5, 6)
     assert all(map(torch.equal, values(optimizer), values(restored)))
@@ -104,10 +104,10 @@ def test_a_checkpoint_goes_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ema", "ema_nesterov", "schedule_free"])
 def test_a_checkpoint_of_eval_mode_goes_on(name: str) -> None:
-    optimizer = made(name)
+    optimizer = new_optimizer(name)
     train(optimizer, 0, 1, 2)
     optimizer.eval()
-    restored = resumed(optimizer, made(name))
+    restored = loaded_into(optimizer, new_optimizer(name))
     for each in (optimizer, restored):
         each.train()
         train(each, 3, 4)
@@ -119,37 +119,40 @@ def test_a_run_gets_a_modifier(name: str) -> None:
     """The checkpoint's states are loaded, and the modifier's own begin anew."""
     plain: Any = optim.AdamW(in_groups(parameters(shapes_for(name))))
     train(plain, 0, 1, 2)
-    got = resumed(plain, made(name))
-    moments = [got.state[param]["exp_avg"] for param, _ in members(got)]
+    joined = loaded_into(plain, new_optimizer(name))
+    moments = [joined.state[param]["exp_avg"] for param, _ in members(joined)]
     assert difference(moments, (plain.state[p]["exp_avg"] for p, _ in members(plain))) == 0
-    assert all(set(state) == {*ADAM} for state in got.state.values())
-    train(got, 3)
-    for state in got.state.values():
-        assert set(state) == {*ADAM, *OWN.get(name, ())}
+    assert all(set(state) == {*ADAM} for state in joined.state.values())
+    train(joined, 3)
+    for state in joined.state.values():
+        assert set(state) == {*ADAM, *ADDED_KEYS.get(name, ())}
         assert state["step"].item() == 4
 
 
 def test_a_run_gets_an_average() -> None:
-    """The average begins with the weights after the first step that it sees."""
-    plain = made()
+    """The average starts as the weights after the first step with the modifier."""
+    plain = new_optimizer()
     train(plain, 0, 1, 2)
-    got = resumed(plain, made("ema"))
-    train(got, 3)
+    joined = loaded_into(plain, new_optimizer("ema"))
+    train(joined, 3)
     train(plain, 3)
-    assert all(map(torch.equal, values(got), values(plain)))
-    averages = [got.state[param]["ema"] for param, _ in members(got)]
+    assert all(map(torch.equal, values(joined), values(plain)))
+    averages = [joined.state[param]["ema"] for param, _ in members(joined)]
     assert all(map(torch.equal, averages, values(plain)))
 
 
 @pytest.mark.parametrize("name", ["ema", "clip_value", "low_precision_copy"])
 def test_a_run_loses_a_modifier(name: str) -> None:
     """Plain AdamW goes on from the moments, whatever else the checkpoint has."""
-    changed = made(name)
+    changed = new_optimizer(name)
     train(changed, 0, 1, 2)
-    plain, by_hand = resumed(changed, made()), torch.optim.AdamW(in_groups(parameters()))
-    for (param, _), (own, _) in zip(members(changed), members(by_hand), strict=True):
-        own.data.copy_(param)
-        by_hand.state[own] = {key: changed.state[param][key].clone() for key in ADAM}
+    plain, by_hand = (
+        loaded_into(changed, new_optimizer()),
+        torch.optim.AdamW(in_groups(parameters())),
+    )
+    for (param, _), (other, _) in zip(members(changed), members(by_hand), strict=True):
+        other.data.copy_(param)
+        by_hand.state[other] = {key: changed.state[param][key].clone() for key in ADAM}
     train(plain, 3, 4)
     train(by_hand, 3, 4)
     assert difference(values(plain), values(by_hand)) < BOUND
@@ -157,12 +160,12 @@ def test_a_run_loses_a_modifier(name: str) -> None:
 
 
 def test_a_run_gets_skips_of_nonfinite_gradients() -> None:
-    plain = made()
+    plain = new_optimizer()
     train(plain, *range(20))
-    got = resumed(plain, made("skip_nonfinite"))
-    train(got, 20)
+    joined = loaded_into(plain, new_optimizer("skip_nonfinite"))
+    train(joined, 20)
     train(plain, 20)
-    assert difference(values(got), values(plain)) < BOUND
+    assert difference(values(joined), values(plain)) < BOUND
 
 
 def test_a_composition_can_be_composed() -> None:
@@ -174,9 +177,9 @@ def test_a_composition_can_be_composed() -> None:
     assert all(map(torch.equal, *map(values, optimizers)))
 
 
-def test_the_norm_is_shown() -> None:
+def test_groups_have_the_norm_before_clipping() -> None:
     """Every group has the norm of all gradients before they were clipped."""
-    optimizer = made("clip_norm")
+    optimizer = new_optimizer("clip_norm")
     train(optimizer, 1)
     grads = [param.grad for param, _ in members(optimizer) if param.grad is not None]
     expected = torch.nn.utils.get_total_norm(grads)
@@ -215,7 +218,7 @@ def test_every_class_of_the_catalogue_can_be_composed(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["clip_norm", "ema", "schedule_free"])
 def test_copies_go_on(name: str) -> None:
-    optimizer = made(name)
+    optimizer = new_optimizer(name)
     train(optimizer, 0, 1)
     copies = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
     for each in (optimizer, *copies):
@@ -245,7 +248,7 @@ def test_a_run_gets_accumulation() -> None:
     assert changed.state[param]["exp_avg"].tolist() == [1.0] * 3
 
 
-def test_another_number_of_accumulated_steps() -> None:
+def test_accumulated_steps_may_change_between_calls() -> None:
     param = torch.zeros(3, requires_grad=True)
     optimizer: Any = compose("sgd", modifier("accumulate")(4))([param], lr=1.0)
     for call in range(4):

@@ -34,7 +34,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_statements(case: str) -> None:
+def test_statements_compute_the_update(case: str) -> None:
     before, after = CASES[case]
     form = UpdateForm("p", "u", (f"m_next{n or ''}" for n in range(3)))
     block = form.block(ast.parse(before).body)

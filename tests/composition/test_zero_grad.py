@@ -45,11 +45,11 @@ def zeroed_later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of gradients that each call after a kernel zeroes."""
     counts: list[int] = []
 
-    def counted(grads: list[Tensor]) -> None:
+    def count_and_zero(grads: list[Tensor]) -> None:
         counts.append(len(grads))
         zero_gradients(grads)
 
-    monkeypatch.setattr(dispatch, "zero_gradients", counted)
+    monkeypatch.setattr(dispatch, "zero_gradients", count_and_zero)
     return counts
 
 
@@ -61,16 +61,16 @@ def test_the_kernel_writes_the_zeros(
     """First, cached and gathered steps; a gradient of another layout goes through a copy."""
     dtype, grad_dtype = dtypes
     zeroing, plain = pair(parts)
-    params, wanted = parameters(dtype), parameters(dtype)
-    ours, theirs = zeroing(params), plain(wanted)
+    params, expected = parameters(dtype), parameters(dtype)
+    ours, theirs = zeroing(params), plain(expected)
     for step in range(4):
-        for param, other, grad in zip(params, wanted, parameters(dtype, step + 1), strict=True):
+        for param, other, grad in zip(params, expected, parameters(dtype, step + 1), strict=True):
             param.grad_dtype = other.grad_dtype = grad_dtype
             other.grad = grad.to(grad_dtype)
             param.grad = strided(other.grad.clone()) if step == 2 else other.grad.clone()
         ours.step()
         theirs.step()
-        assert all(map(torch.equal, params, wanted))
+        assert all(map(torch.equal, params, expected))
         assert not any(param.grad.any() for param in params if param.grad is not None)
     assert not any(zeroed_later)
 
@@ -120,18 +120,18 @@ def test_a_shared_gradient_is_refused(before: int) -> None:
         for param in params:
             param.grad = torch.ones(3)
         ours.step()
-    kept = [param.detach().clone() for param in params]
+    start = [param.detach().clone() for param in params]
     params[0].grad = params[1].grad = torch.ones(3)
     with pytest.raises(RuntimeError, match="give each a gradient of its own"):
         ours.step()
-    assert all(map(torch.equal, params, kept))
+    assert all(map(torch.equal, params, start))
     assert torch.equal(params[0].grad, torch.ones(3))
 
 
 @pytest.mark.parametrize("steps", [1, 3], ids=["first step", "cached step"])
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_the_versions_of_gradients_advance(parts: tuple[Any, ...], steps: int) -> None:
-    """A tensor saved for backward must not be read after it has become zero."""
+    """A gradient saved for backward must not be read after the step has zeroed it."""
     param = torch.ones(3, requires_grad=True)
     ours = pair(parts)[0]([param])
     for _ in range(steps):
@@ -157,7 +157,7 @@ def test_gradients_with_a_bit_for_conjugation_or_a_sign(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "fused_cpu"])
 def test_a_gradient_of_inference_mode_is_refused(lowering: str) -> None:
-    """torch lets nothing write to it."""
+    """torch forbids writes to tensors of inference mode."""
     param = torch.ones(3, requires_grad=True)
     ours = pair(())[0]([param])
     with torch.inference_mode():
@@ -169,7 +169,7 @@ def test_a_gradient_of_inference_mode_is_refused(lowering: str) -> None:
 
 
 def test_an_expanded_gradient_is_refused() -> None:
-    """Its elements share memory, so torch refuses to write to it too."""
+    """The elements share memory, so torch refuses to write to them."""
     param = torch.ones(3, 4, requires_grad=True)
     ours = pair(())[0]([param])
     param.grad = torch.ones(1).expand(3, 4)

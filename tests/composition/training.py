@@ -22,8 +22,8 @@ def parameters(
     shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float64
 ) -> list[Tensor]:
     generator = torch.Generator().manual_seed(3)
-    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    return [each.to(dtype).requires_grad_() for each in made]
+    values = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [each.to(dtype).requires_grad_() for each in values]
 
 
 def in_groups(params: Sequence[Tensor]) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def members(optimizer: Any) -> Iterator[tuple[Tensor, float]]:
 
 
 def give_gradients(params: Iterable[Tensor], seed: int) -> None:
-    """Give gradients to parameters. They are small in one step, and large in another."""
+    """Give gradients to parameters. Their size depends on the step."""
     generator = torch.Generator().manual_seed(seed)
     for param in params:
         drawn = torch.randn(param.shape, generator=generator, dtype=torch.float64)
@@ -47,7 +47,7 @@ def give_gradients(params: Iterable[Tensor], seed: int) -> None:
 
 
 def difference(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> float:
-    """Return the largest difference, as a part of the largest element of its tensor."""
+    """Return the largest difference of a tensor, relative to its largest element."""
     pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(ours, theirs, strict=True)]
     return max(((a - b).abs().max() / b.abs().max()).nan_to_num(torch.inf).item() for a, b in pairs)
 
@@ -55,7 +55,7 @@ def difference(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> float:
 def check_same_path(
     optimizer: Any, by_hand: Any, lowering: str, steps: int = STEPS, bound: float = BOUND
 ) -> None:
-    """Check that two optimizers have the same parameters after each of some steps.
+    """Check that two optimizers have equal parameters after every step.
 
     Both are given the same gradients. `by_hand` has `params` and `step()`.
     """

@@ -31,9 +31,9 @@ SHARDED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
 
 
 def cases(name: str) -> list[Case]:
-    """Return constructor arguments: every flag and state, but no tensors."""
-    own = [case for case in CASES if case.name == name and case.options in OWN[name]]
-    return [EVERY[name], *(case for case in own if not _tensors(case.options))]
+    """Return the cases of a class that turn on every flag and state; no argument is a tensor."""
+    of_name = [case for case in CASES if case.name == name and case.options in OWN[name]]
+    return [EVERY[name], *(case for case in of_name if not _tensors(case.options))]
 
 
 def _tensors(options: Any) -> bool:

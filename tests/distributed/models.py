@@ -51,12 +51,12 @@ def differences(
     ours: tuple[nn.Module, Optimizer], alone: tuple[nn.Module, Optimizer]
 ) -> dict[str, float]:
     """Return the differences of parameters and states that exceed the bound, by name."""
-    found = {}
+    results = {}
     params = zip(ours[0].parameters(), alone[0].named_parameters(), strict=True)
     for param, (name, expected) in params:
-        found[name] = difference(param.detach(), expected.detach())
+        results[name] = difference(param.detach(), expected.detach())
         states: dict[str, Any] = ours[1].state[param]
         assert list(states) == list(alone[1].state[expected])
         for key, value in alone[1].state[expected].items():
-            found[f"{key} of {name}"] = difference(states[key], value)
-    return {name: each for name, each in found.items() if each > BOUND}
+            results[f"{key} of {name}"] = difference(states[key], value)
+    return {name: value for name, value in results.items() if value > BOUND}

@@ -103,7 +103,7 @@ def _server() -> ForkServer:
 
 
 def _start(context: ForkServerContext, **options: Any) -> ForkServerProcess:
-    """Start a process as a fork of this server."""
+    """Start a process as a fork of the server."""
     process = context.Process(**options, daemon=True)
     connect = _server().connect_to_new_process
     with mock.patch.object(forkserver, "connect_to_new_process", connect):
@@ -112,7 +112,7 @@ def _start(context: ForkServerContext, **options: Any) -> ForkServerProcess:
 
 
 class _Pair:
-    """Two running processes, or several, and a pipe to each."""
+    """Running processes, two by default, and a pipe to each."""
 
     def __init__(self, ranks: int = RANKS) -> None:
         self._ranks = ranks

@@ -22,12 +22,12 @@ def shard(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tens
     return distribute_tensor(tensor.clone(), mesh, placements, src_data_rank=None)
 
 
-def difference(found: Any, expected: Any) -> float:
+def difference(actual: Any, expected: Any) -> float:
     """Return the largest deviation, in units of the largest element; infinite if one side has NaN.
 
     For a DTensor, each rank compares its shard with the same shard of the expected tensor.
     """
-    a, b = torch.as_tensor(found), torch.as_tensor(expected)
+    a, b = torch.as_tensor(actual), torch.as_tensor(expected)
     assert (a.shape, a.dtype) == (b.shape, b.dtype)
     if isinstance(a, DTensor):
         b = distribute_tensor(b, a.device_mesh, a.placements, src_data_rank=None).to_local()

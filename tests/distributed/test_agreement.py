@@ -122,7 +122,7 @@ def _ones(param: Any, axis: int) -> Any:
 
 
 # the class, a change of rank 1, and the errors of rank 0 and rank 1
-UNLIKE: dict[str, tuple[type[Any], Spoil, str, str]] = {
+REDISTRIBUTED: dict[str, tuple[type[Any], Spoil, str, str]] = {
     "elementwise": (Adam, _bad_lr, "", "lr must be a number"),
     "elementwise, a bound": (Adam, _bad_beta, "", "betas must be less than 1"),
     "phases": (Adafactor, _bad_lr, "another rank could not", "lr must be a number"),
@@ -131,13 +131,13 @@ UNLIKE: dict[str, tuple[type[Any], Spoil, str, str]] = {
 }
 
 
-def _redistributed(rank: int, kind: type[Any], spoil: Spoil, fused: bool) -> list[str]:
+def _redistributed(rank: int, cls: type[Any], spoil: Spoil, fused: bool) -> list[str]:
     """Return the errors of a first and a second step that redistribute, and that rank 1 spoils."""
     messages = []
     for earlier_steps in (0, 1):
         first, last = _sharded(), _sharded((4, 2))
         groups = [{"params": [first]}, {"params": [last]}]
-        optimizer = kind(groups, foreach=not fused, fused=fused)
+        optimizer = cls(groups, foreach=not fused, fused=fused)
         for _ in range(earlier_steps):
             optimizer.step()
         first.grad, last.grad = _partial_sums(first), _partial_sums(last)
@@ -149,7 +149,7 @@ def _redistributed(rank: int, kind: type[Any], spoil: Spoil, fused: bool) -> lis
         except (RuntimeError, TypeError, ValueError) as error:
             message = str(error)
         messages.append(message)
-        if kind is Adafactor or rank == 1:
+        if cls is Adafactor or rank == 1:
             assert len(optimizer.state) == 2 * earlier_steps
     return messages
 
@@ -159,17 +159,17 @@ def _overflowed(rank: int, fused: bool) -> list[float]:
     param = _sharded()
     optimizer: Any = Adafactor([param], foreach=not fused, fused=fused)
     optimizer.step()
-    taken = []
-    for found in (float(rank), 0.0):
-        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(found)
+    observed = []
+    for found_inf in (float(rank), 0.0):
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(found_inf)
         before = param.full_tensor()
         optimizer.step()
-        taken += [optimizer.found_inf.item(), (param.full_tensor() != before).any().item()]
-        taken.append(optimizer.state[param]["step"].item())
-    return taken
+        observed += [optimizer.found_inf.item(), (param.full_tensor() != before).any().item()]
+        observed.append(optimizer.state[param]["step"].item())
+    return observed
 
 
-def _others(rank: int) -> list[str]:
+def _unsharded_on_one_rank(rank: int) -> list[str]:
     """Give one rank parameters that are not sharded; they need no agreement."""
     param, alone = _sharded(), nn.Parameter(torch.ones(3, 2))
     optimizer = Muon([param, alone] if rank else [param], foreach=True)
@@ -181,7 +181,7 @@ def _others(rank: int) -> list[str]:
 
 
 def _not_a_number(rank: int) -> list[bool]:
-    """Complete the largest magnitude of all ranks, with NaN on one of them: it is NaN on both."""
+    """Tell whether maxima over both ranks are right: NaN from rank 0, NaN from rank 1, and 2."""
     from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
@@ -198,9 +198,9 @@ def _not_a_number(rank: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("what", SPOILT)
-def test_if_one_rank_cannot_step_neither_does(what: str, fused: bool) -> None:
-    spoil, expected_of_other, expected_of_spoiler = SPOILT[what]
+@pytest.mark.parametrize("case", SPOILT)
+def test_if_one_rank_cannot_step_neither_does(case: str, fused: bool) -> None:
+    spoil, expected_of_other, expected_of_spoiler = SPOILT[case]
 
     other, spoiler = pair.run(_spoilt, spoil, fused)
 
@@ -209,19 +209,19 @@ def test_if_one_rank_cannot_step_neither_does(what: str, fused: bool) -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("what", UNLIKE)
-def test_no_rank_waits_in_a_redistribution(what: str, fused: bool) -> None:
-    """A rank that fails has taken part in the redistributions, or all ranks refuse the step."""
-    kind, spoil, expected_of_other, expected_of_spoiler = UNLIKE[what]
+@pytest.mark.parametrize("case", REDISTRIBUTED)
+def test_no_rank_waits_in_a_redistribution(case: str, fused: bool) -> None:
+    """A failing rank still takes part in the redistributions, or all ranks refuse the step."""
+    cls, spoil, expected_of_other, expected_of_spoiler = REDISTRIBUTED[case]
 
-    other, spoiler = pair.run(_redistributed, kind, spoil, fused, limit=20)
+    other, spoiler = pair.run(_redistributed, cls, spoil, fused, limit=20)
 
     assert [bool(message) for message in other] == [bool(expected_of_other)] * 2
     assert all(expected_of_other in message for message in other), other
     assert all(expected_of_spoiler in message for message in spoiler), spoiler
 
 
-def test_learning_rates_that_nearly_agree_are_told_apart() -> None:
+def test_learning_rates_that_nearly_agree_are_distinguished() -> None:
     for message in pair.run(_nearly_the_same):
         assert "different steps" in message
 
@@ -231,13 +231,13 @@ def test_gradients_that_overflow_on_one_rank_stop_both(fused: bool) -> None:
     assert pair.run(_overflowed, fused) == [[1, False, 1, 0, True, 2]] * 2
 
 
-def test_ranks_may_have_other_parameters_of_their_own() -> None:
-    one, two = pair.run(_others)
+def test_a_rank_may_have_parameters_of_its_own() -> None:
+    one, two = pair.run(_unsharded_on_one_rank)
 
     assert len(one) == len(two) == 1  # only the sharded parameter has a gradient
     assert "the other shards" in one[0]
     assert one == two
 
 
-def test_nan_outdoes_every_magnitude() -> None:
+def test_nan_is_the_largest_magnitude_on_all_ranks() -> None:
     assert pair.run(_not_a_number) == [[True, True, True]] * 2

@@ -1,4 +1,4 @@
-"""Test torch.distributed.checkpoint: training saved on one or two ranks goes on on one or two."""
+"""Test torch.distributed.checkpoint: a run saved on one or two ranks continues on one or two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import optgen.optim
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
 WAYS = (("theirs", "ours"), ("ours", "theirs"))
-ALONE = ("Adafactor", "Rprop")
+ONE_RANK_ONLY = ("Adafactor", "Rprop")
 """Classes for which torch's own class works on one rank only."""
 SPEC = '''
 from optgen.spec import hyper, optimizer, state
@@ -48,17 +48,17 @@ class _Engine:
             fully_shard(self.network, mesh=mesh)
         params = list(self.network.parameters())
         self.optimizer: Optimizer = make(params[::-1] if reverse else params)
-        self.acts = rank < ranks  # whether this rank takes part
+        self.takes_part = rank < ranks
 
     def train(self, start: int = 0) -> None:
-        if self.acts:
+        if self.takes_part:
             rank = None if self.alone else self.rank
             models.train(self.network, self.optimizer, rank, start)
 
     def save(self, folder: str) -> None:
         from torch.distributed import checkpoint
 
-        if self.acts:
+        if self.takes_part:
             checkpoint.save(self._state(), checkpoint_id=folder, no_dist=self.alone)
         distributed.barrier()
 
@@ -66,7 +66,7 @@ class _Engine:
         from torch.distributed import checkpoint
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
-        if self.acts:
+        if self.takes_part:
             state = self._state()
             checkpoint.load(state, checkpoint_id=folder, planner=planner, no_dist=self.alone)
             set_state_dict(
@@ -84,34 +84,37 @@ class _Engine:
 
 
 def _resumed(
-    rank: int, name: str, folder: str, kinds: tuple[str, str], reverse: bool = False
+    rank: int, name: str, folder: str, sides: tuple[str, str], reverse: bool = False
 ) -> dict[str, float]:
-    """Train, save, load, and go on: on 2 and 1, 1 and 2, 2 and 2 ranks, if torch's class can."""
-    found = {}
-    makes = [getattr(EVERY[name], kind) for kind in kinds]
+    """Return how a run with a checkpoint differs from one without.
+
+    It trains, saves, loads and continues: on 2 and 1, 1 and 2, 2 and 2 ranks, if torch's class can.
+    """
+    results = {}
+    makes = [getattr(EVERY[name], side) for side in sides]
     alone = _Engine(rank, 1, makes[0])
     models.train(alone.network, alone.optimizer)
     reference = makes[1](alone.network.parameters())
     reference.load_state_dict(alone.optimizer.state_dict())
     models.train(alone.network, reference, start=models.STEPS)
     for before, after in [(2, 1), (1, 2), (2, 2)]:
-        if name in ALONE and ("theirs", 2) in zip(kinds, (before, after), strict=True):
+        if name in ONE_RANK_ONLY and ("theirs", 2) in zip(sides, (before, after), strict=True):
             continue
-        place = f"{folder}/{before}-{after}"
+        path = f"{folder}/{before}-{after}"
         first = _Engine(rank, before, makes[0], reverse)
         first.train()
-        first.save(place)
+        first.save(path)
         second = _Engine(rank, after, makes[1])
-        second.load(place)
+        second.load(path)
         second.train(models.STEPS)
-        if second.acts:
+        if second.takes_part:
             ours = second.network, second.optimizer
-            wrong = models.differences(ours, (alone.network, reference))
-            found |= {f"{before} {after}: {what}": v for what, v in wrong.items()}
-    return found
+            differing = models.differences(ours, (alone.network, reference))
+            results |= {f"{before} {after}: {what}": v for what, v in differing.items()}
+    return results
 
 
-def _asked_for(rank: int, folder: str) -> bool:
+def _missing_option(rank: int, folder: str) -> bool:
     """Load a checkpoint of torch's SGD, without `capturable`, into ours with capturable=True."""
     from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner
 
@@ -122,7 +125,7 @@ def _asked_for(rank: int, folder: str) -> bool:
     theirs, ours = (_Engine(rank, 1, make) for make in makes)
     theirs.train()
     theirs.save(folder)
-    if ours.acts:
+    if ours.takes_part:
         with pytest.raises(CheckpointException, match=r"Missing key .*capturable"):
             ours.load(folder)
         ours.load(folder, DefaultLoadPlanner(allow_partial_load=True))
@@ -134,8 +137,8 @@ def _asked_for(rank: int, folder: str) -> bool:
     return bool(ours.optimizer.param_groups[0]["capturable"])
 
 
-def _fresh(rank: int, name: str, ranks: int) -> dict[str, float]:
-    """Ask for the state before the first step; training must not change by this."""
+def _asked_before_a_step(rank: int, name: str, ranks: int) -> dict[str, float]:
+    """Ask for the state before the first step; return how training differs from one without."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
     asked, alone = _Engine(rank, ranks, FULL[name].ours), _Engine(rank, 1, FULL[name].ours)
@@ -149,7 +152,7 @@ def _fresh(rank: int, name: str, ranks: int) -> dict[str, float]:
     assert saved["param_groups"][0]["lr"] == asked.optimizer.param_groups[0]["lr"] == lr
     asked.train()
     models.train(alone.network, alone.optimizer)
-    if not asked.acts:
+    if not asked.takes_part:
         return {}
     return models.differences((asked.network, asked.optimizer), (alone.network, alone.optimizer))
 
@@ -158,7 +161,7 @@ def _local(tensor: Any) -> Any:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _in_another_form(rank: int, name: str, form: str, folder: str) -> dict[str, float]:
+def _exchanged(rank: int, name: str, form: str, folder: str) -> dict[str, float]:
     """Save and load states with flat keys through files, or whole states from rank 0."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint import state_dict
@@ -183,8 +186,8 @@ def _in_another_form(rank: int, name: str, form: str, folder: str) -> dict[str, 
         checkpoint.load(states, checkpoint_id=folder)
     weights = state_dict.get_model_state_dict(first.network)
     state_dict.set_model_state_dict(second.network, weights)
-    given = states if flat or rank == 0 else {}
-    state_dict.set_optimizer_state_dict(second.network, second.optimizer, given, options=loaded)
+    to_load = states if flat or rank == 0 else {}
+    state_dict.set_optimizer_state_dict(second.network, second.optimizer, to_load, options=loaded)
     alone = _Engine(rank, 1, EVERY[name].ours)
     models.train(alone.network, alone.optimizer)
     alone.optimizer.load_state_dict(alone.optimizer.state_dict())
@@ -195,12 +198,12 @@ def _in_another_form(rank: int, name: str, form: str, folder: str) -> dict[str, 
 
 def _declared(rank: int, text: str, folder: str) -> list[Any]:
     """Save and load a float32 state of bfloat16 parameters, also before the first step."""
-    kind: Any = optgen.load(text)
+    cls: Any = optgen.load(text)
     engines = []
     for _ in range(2):
-        engine = _Engine(rank, 2, kind)
+        engine = _Engine(rank, 2, cls)
         engine.network.to(torch.bfloat16)
-        engine.optimizer = kind(engine.network.parameters())
+        engine.optimizer = cls(engine.network.parameters())
         engines.append(engine)
     first, second = engines
     for param in first.network.parameters():
@@ -220,41 +223,43 @@ def _declared(rank: int, text: str, folder: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
-def test_training_goes_on(name: str, tmp_path: Path) -> None:
+def test_training_continues_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     for found in pair.run(_resumed, name, str(tmp_path), ("ours", "ours")):
         assert found == {}
 
 
-def test_states_belong_to_names_whatever_their_order(tmp_path: Path) -> None:
+def test_states_belong_to_names_in_any_order(tmp_path: Path) -> None:
     for found in pair.run(_resumed, "AdamW", str(tmp_path), ("ours", "ours"), True):
         assert found == {}
 
 
 @pytest.mark.parametrize(
-    ("name", "kinds"),
+    ("name", "sides"),
     list(zip([*TOLERANCE, "Adafactor"], cycle(WAYS), strict=False)),
 )
-def test_torchs_checkpoints_and_ours(name: str, kinds: tuple[str, str], tmp_path: Path) -> None:
-    """Every class goes one of two ways; parity/test_checkpoints.py goes both in one process."""
-    for found in pair.run(_resumed, name, str(tmp_path), kinds):
+def test_torchs_class_and_ours_exchange_checkpoints(
+    name: str, sides: tuple[str, str], tmp_path: Path
+) -> None:
+    """Each class is tested in one direction; parity/test_checkpoints.py tests both on one rank."""
+    for found in pair.run(_resumed, name, str(tmp_path), sides):
         assert found == {}
 
 
 def test_an_option_that_torchs_class_lacks_needs_a_planner(tmp_path: Path) -> None:
-    assert pair.run(_asked_for, str(tmp_path)) == [True, True]
+    assert pair.run(_missing_option, str(tmp_path)) == [True, True]
 
 
 @pytest.mark.parametrize("form", ["flat", "whole"])
 @pytest.mark.parametrize("name", ["Adagrad", "AdamW", "NAdam", "Rprop", "SGD"])
-def test_states_in_another_form(name: str, form: str, tmp_path: Path) -> None:
-    for found in pair.run(_in_another_form, name, form, str(tmp_path)):
+def test_flat_and_whole_states_are_loaded(name: str, form: str, tmp_path: Path) -> None:
+    for found in pair.run(_exchanged, name, form, str(tmp_path)):
         assert found == {}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
-def test_to_ask_for_the_state_changes_nothing(name: str, ranks: int) -> None:
-    for found in pair.run(_fresh, name, ranks):
+def test_asking_for_the_state_changes_nothing(name: str, ranks: int) -> None:
+    for found in pair.run(_asked_before_a_step, name, ranks):
         assert found == {}
 
 

@@ -21,12 +21,12 @@ NORM, VALUE = GradientClipping.NORM, GradientClipping.VALUE
 
 
 def _still(params: list[nn.Parameter], **given: Any) -> GradientClippingOptimizer:
-    named: dict[str, Tensor] = {str(place): param for place, param in enumerate(params)}
+    named: dict[str, Tensor] = {str(index): param for index, param in enumerate(params)}
     return GradientClippingOptimizer(Still(named, {}, [{"params": params}]), **given)
 
 
-def _filled(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[Any]]:
-    """Return parameters sharded in every way, and the same of one process, with gradients."""
+def _with_gradients(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[Any]]:
+    """Return sharded parameters, and equal whole ones, all with gradients."""
     ours, alone = [], []
     for (shape, placement), grad in zip(SHARDED, gradients(step, torch.float32), strict=True):
         whole = torch.zeros(shape)
@@ -40,19 +40,21 @@ def _filled(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[A
 def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, int]:
     """Return the largest difference to torch on one process, and the number of all_reduce calls."""
     device_mesh = distributed.init_device_mesh("cpu", mesh)
-    worst, calls = 0.0, 0
+    largest_error, calls = 0.0, 0
     for step, limit in enumerate((0.5, 4.0, 1e6)):
-        ours, alone = _filled(device_mesh, step)
+        ours, alone = _with_gradients(device_mesh, step)
         optimizer = _still(ours, clipping=NORM, max_gradient=limit, norm_type=norm_type)
         with patch.object(distributed, "all_reduce", wraps=distributed.all_reduce) as all_reduce:
             optimizer.step()
         calls = max(calls, all_reduce.call_count)
         total = nn.utils.clip_grad_norm_(alone, limit, norm_type)
         found = optimizer.last_total_grad_norm
-        worst = max(worst, difference(found, total))
+        largest_error = max(largest_error, difference(found, total))
         pairs = zip(ours, alone, strict=True)
-        worst = max(worst, *(difference(a.grad, b.grad) for a, b in pairs if b.grad is not None))
-    return worst, calls
+        largest_error = max(
+            largest_error, *(difference(a.grad, b.grad) for a, b in pairs if b.grad is not None)
+        )
+    return largest_error, calls
 
 
 @pytest.mark.parametrize("norm_type", [2.0, 3.0, torch.inf])
@@ -62,13 +64,13 @@ def test_the_norm_is_that_of_one_process(mesh: tuple[int, ...], norm_type: float
 
     Tensors are cut along the mesh's last dimension. If its size is one, no all_reduce is needed.
     """
-    for worst, calls in pair.run(_as_one, mesh, norm_type):
-        assert worst < 1e-6
+    for largest_error, calls in pair.run(_as_one, mesh, norm_type):
+        assert largest_error < 1e-6
         assert calls == (mesh[-1] > 1)
 
 
 def _by_value(rank: int) -> float:
-    ours, alone = _filled(distributed.init_device_mesh("cpu", (2,)), 0)
+    ours, alone = _with_gradients(distributed.init_device_mesh("cpu", (2,)), 0)
     _still(ours, clipping=VALUE, max_gradient=1.0).step()
     nn.utils.clip_grad_value_(alone, 1.0)
     pairs = zip(ours, alone, strict=True)
@@ -79,7 +81,7 @@ def test_shards_are_clipped_by_value() -> None:
     assert pair.run(_by_value) == [0.0, 0.0]
 
 
-def _one_has_none(rank: int, norm_type: float) -> Any:
+def _one_without_gradients(rank: int, norm_type: float) -> Any:
     """Clip plain parameters, of which each rank has its own; rank 1 has no gradient at all."""
     mine = nn.Parameter(torch.zeros(2))
     whole = nn.Parameter(torch.zeros(1))
@@ -99,10 +101,10 @@ def _one_has_none(rank: int, norm_type: float) -> Any:
     return optimizer.last_total_grad_norm, mine.grad, whole.grad
 
 
-def test_a_rank_without_gradients_keeps_none_waiting() -> None:
-    """torchrec raises an error on this rank, before the collective that the other rank is in."""
+def test_a_rank_without_gradients_keeps_no_rank_waiting() -> None:
+    """torchrec raises an error on such a rank, while the others wait in a collective."""
     for norm_type, total in ((2.0, 13.0), (torch.inf, 12.0)):
-        (first, mine, whole), (second, none, other) = pair.run(_one_has_none, norm_type)
+        (first, mine, whole), (second, none, other) = pair.run(_one_without_gradients, norm_type)
         assert first == second == total
         torch.testing.assert_close(mine, torch.tensor([3.0, 4.0]) / total)
         assert none is None
@@ -119,22 +121,22 @@ def _grouped(rank: int) -> Any:
     odd = nn.Parameter(DTensor.from_local(torch.zeros(1), mesh, [Replicate()]))
     odd.grad = DTensor.from_local(torch.ones(1) * (rank + 1), mesh, [Replicate()])
     groups = {table: [distributed.group.WORLD], odd: [distributed.group.WORLD]}
-    found = []
-    for on in (True, False):
-        given = {"enable_global_grad_clip": on, "param_to_pgs": groups}
+    results = []
+    for is_global in (True, False):
+        given = {"enable_global_grad_clip": is_global, "param_to_pgs": groups}
         total, grads = _still([table, odd], clipping=NORM, **given).compute_total_grad_norm()
-        found.append(total.item() ** 2)
+        results.append(total.item() ** 2)
         assert [grad.numel() for grad in grads] == [2, 1]
-    return found
+    return results
 
 
-def test_groups_of_ranks_are_heeded_if_asked_for() -> None:
+def test_process_groups_count_if_clipping_is_global() -> None:
     first, second = pair.run(_grouped)
     assert first == pytest.approx([25 + 100 + 1 + 4, 25 + 1])
     assert second == pytest.approx([25 + 100 + 1 + 4, 100 + 4])
 
 
-def _unfinished(rank: int) -> Any:
+def _partial_gradient(rank: int) -> Any:
     """Clip a gradient whose summands the ranks have not added up yet."""
     from torch.distributed.tensor import DTensor, Partial, Shard
 
@@ -148,24 +150,24 @@ def _unfinished(rank: int) -> Any:
 
 
 def test_summands_are_added_up_first() -> None:
-    (first, ours), (second, theirs) = pair.run(_unfinished)
+    (first, ours), (second, theirs) = pair.run(_partial_gradient)
     assert first == second == pytest.approx(9 + 36 + 64)
     torch.testing.assert_close(torch.cat([ours, theirs]), torch.tensor([3, 0, 6, 8]) / first**0.5)
 
 
 def _not_a_number(rank: int) -> list[bool]:
-    found = []
+    results = []
     for norm_type in (2.0, torch.inf):
-        ours, _ = _filled(distributed.init_device_mesh("cpu", (2,)), 0)
+        ours, _ = _with_gradients(distributed.init_device_mesh("cpu", (2,)), 0)
         if rank:
             ours[0].grad.to_local()[0, 0] = torch.nan
         optimizer = _still(ours, clipping=NORM, norm_type=norm_type)
         optimizer.step()
-        found.append(bool(optimizer.last_total_grad_norm.isnan()))
-    return found
+        results.append(bool(optimizer.last_total_grad_norm.isnan()))
+    return results
 
 
-def test_all_ranks_see_what_is_not_a_number() -> None:
+def test_all_ranks_see_a_nan_of_one_rank() -> None:
     assert pair.run(_not_a_number) == [[True, True], [True, True]]
 
 

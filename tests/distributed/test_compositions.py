@@ -1,4 +1,4 @@
-"""Test compositions on shards: equal to one process."""
+"""Test that compositions step shards as one process steps whole parameters."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ def _train(rank: int, base: str, names: Sequence[str], lowering: Any) -> float:
     drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARDED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
     sharded = [
-        nn.Parameter(shard(v, how, mesh)) for v, (_, how) in zip(drawn, SHARDED, strict=True)
+        nn.Parameter(shard(v, placement, mesh))
+        for v, (_, placement) in zip(drawn, SHARDED, strict=True)
     ]
     values = {"accumulate": (2,), "lookahead": (2,), "update_floor": (2.0, base == "adam")}
     chosen = [getattr(modifiers, name)(*values.get(name, ())) for name in names]
     cls: Any = compose(base, *chosen)
     ours, reference = cls(_listed(sharded), lr=0.1), cls(_listed(alone), lr=0.1)
     for step in range(5):
-        for own, whole, (_, how) in zip(sharded, alone, SHARDED, strict=True):
+        for own, whole, (_, placement) in zip(sharded, alone, SHARDED, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
             if "skip_nonfinite" in names and step == 2 and whole is alone[1]:
                 whole.grad.view(-1)[0] = torch.nan  # on one rank only
-            own.grad = shard(whole.grad, how, mesh)
+            own.grad = shard(whole.grad, placement, mesh)
         with use_lowering(lowering):
             ours.step()
         with use_lowering("forloop"):

@@ -1,4 +1,4 @@
-"""Test extra inputs of sharded parameters: equal to one process, with sums too."""
+"""Test that extra inputs of sharded parameters give the step of one process, with sums too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUMS = ELEMENTS.replace("Elements", "Sums").replace("g * h", "g * h / (1 + rms(h
 
 
 def _optimizers(text: str) -> tuple[list[Any], list[Any]]:
-    """Return the parameters and the optimizers of two ranks, and of this process alone."""
+    """Return the parameters, sharded and whole, and the optimizers of each."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in SHARDED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
@@ -61,8 +61,8 @@ def _train(rank: int, text: str, lowering: str) -> float:
         handed = [torch.sin(param.detach() * step) for param in alone]
         chosen = [(step + i) % 3 > 0 for i in range(len(alone))]
         both = [
-            [tensor if there else None for tensor, there in zip(each, chosen, strict=True)]
-            for each in (_sharded(handed), handed)
+            [tensor if is_given else None for tensor, is_given in zip(tensors, chosen, strict=True)]
+            for tensors in (_sharded(handed), handed)
         ]
         with optgen.use_lowering(lowering):
             ours.step(hessian=both[0])
@@ -79,7 +79,7 @@ def test_shards_follow_one_process(text: str, lowering: str) -> None:
 
 def _refused(rank: int) -> list[str]:
     (sharded, _), (ours, _) = _optimizers(ELEMENTS)
-    said = []
+    messages = []
     nothing: list[Any] = [None] * len(sharded)
     wrong = [torch.zeros(SHARDED[0][0], dtype=torch.float64), *nothing[1:]]
     other = [_sharded([torch.zeros(s, dtype=torch.float64) for s, _ in SHARDED])[0], *nothing[1:]]
@@ -88,13 +88,13 @@ def _refused(rank: int) -> list[str]:
         try:
             ours.step(hessian=handed)
         except (TypeError, ValueError) as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def test_an_input_is_sharded_as_its_parameter() -> None:
-    for said in pair.run(_refused):
-        assert said == [
+    for messages in pair.run(_refused):
+        assert messages == [
             "hessian[0] is no DTensor, but its parameter is a DTensor",
             "hessian[0] is not sharded as its parameter is: redistribute it first",
             "hessian[7] has the shape (8, 4), but its parameter (4, 3)",
@@ -139,5 +139,5 @@ def _differ(rank: int, default_dtype: torch.dtype) -> str:
 @pytest.mark.parametrize("default_dtype", [torch.float32, torch.float16])
 def test_ranks_that_differ_are_refused(default_dtype: torch.dtype) -> None:
     """A sum over an input is the sum of all its shards, so all ranks must have one."""
-    said = pair.run(_differ, default_dtype)
-    assert all("about to take different steps" in each for each in said)
+    messages = pair.run(_differ, default_dtype)
+    assert all("about to take different steps" in each for each in messages)

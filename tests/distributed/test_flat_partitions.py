@@ -17,7 +17,7 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.LayerNorm(3), nn.Linear(3, 2, bias=False))
 
 
-def trained(net: nn.Module, opt: torch.optim.Optimizer) -> float:
+def loss_after_training(net: nn.Module, opt: torch.optim.Optimizer) -> float:
     inputs = torch.linspace(-1, 1, 20).reshape(4, 5)
     for _ in range(4):
         loss = net(inputs).square().mean()
@@ -27,12 +27,12 @@ def trained(net: nn.Module, opt: torch.optim.Optimizer) -> float:
     return loss.item()
 
 
-def alone(name: str) -> float:
+def loss_of_one_process(name: str) -> float:
     net = model()
-    return trained(net, getattr(torch.optim, name)(net.parameters(), lr=1e-2))
+    return loss_after_training(net, getattr(torch.optim, name)(net.parameters(), lr=1e-2))
 
 
-def wrapped(rank: int, name: str, use_orig_params: bool, strategy: str) -> float | str:
+def loss_or_error(rank: int, name: str, use_orig_params: bool, strategy: str) -> float | str:
     """Return the last loss of a sharded model, or the optimizer's error."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
@@ -44,25 +44,25 @@ def wrapped(rank: int, name: str, use_orig_params: bool, strategy: str) -> float
             sharding_strategy=ShardingStrategy[strategy],
             device_id=torch.device("cpu"),
         )
-        kind = {"AdamW": AdamW, "Adafactor": Adafactor}[name]
+        cls = {"AdamW": AdamW, "Adafactor": Adafactor}[name]
         try:
-            return trained(net, kind(net.parameters(), lr=1e-2))
+            return loss_after_training(net, cls(net.parameters(), lr=1e-2))
         except RuntimeError as error:
             return str(error)
 
 
 @pytest.mark.parametrize("use_orig_params", [False, True])
 def test_an_elementwise_rule_steps_the_pieces(use_orig_params: bool) -> None:
-    losses = pair.run(wrapped, "AdamW", use_orig_params, "FULL_SHARD")
-    assert losses == pytest.approx([alone("AdamW")] * 2, rel=1e-6)
+    losses = pair.run(loss_or_error, "AdamW", use_orig_params, "FULL_SHARD")
+    assert losses == pytest.approx([loss_of_one_process("AdamW")] * 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("use_orig_params", [False, True])
 def test_another_rule_refuses_the_pieces(use_orig_params: bool) -> None:
-    for error in pair.run(wrapped, "Adafactor", use_orig_params, "FULL_SHARD"):
+    for error in pair.run(loss_or_error, "Adafactor", use_orig_params, "FULL_SHARD"):
         assert "Adafactor cannot step a flat partition: FSDP has flattened its parameters" in error
 
 
 def test_whole_parameters_are_no_pieces() -> None:
-    losses = pair.run(wrapped, "Adafactor", True, "NO_SHARD")
-    assert losses == pytest.approx([alone("Adafactor")] * 2, rel=1e-6)
+    losses = pair.run(loss_or_error, "Adafactor", True, "NO_SHARD")
+    assert losses == pytest.approx([loss_of_one_process("Adafactor")] * 2, rel=1e-6)

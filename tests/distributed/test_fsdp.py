@@ -16,8 +16,8 @@ import optgen.optim
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
-WAYS: tuple[dict[str, Any], ...] = ({}, {"fused": True}, {"foreach": True}, {"foreach": False})
-FAILS = [
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"fused": True}, {"foreach": True}, {"foreach": False})
+FAILURES_OF_TORCH = [
     ("SGD", {"fused": True}),
     ("Adagrad", {"fused": True}),
     ("Rprop", {"foreach": True}),
@@ -40,37 +40,37 @@ def _sharded(*mesh: int) -> Any:
     return fully_shard(network, mesh=device_mesh)
 
 
-def _trained(rank: int, name: str, ways: tuple[Any, ...], *mesh: int) -> dict[str, float]:
-    found = {}
-    for way in ways:
+def _trained(rank: int, name: str, all_options: tuple[Any, ...], *mesh: int) -> dict[str, float]:
+    results = {}
+    for options in all_options:
         network, alone = _sharded(*mesh), models.model()
-        ours = EVERY[name].ours(network.parameters(), **way)
-        reference = EVERY[name].ours(alone.parameters(), **way)
+        ours = EVERY[name].ours(network.parameters(), **options)
+        reference = EVERY[name].ours(alone.parameters(), **options)
         models.train(network, ours, rank)
         models.train(alone, reference)
-        wrong = models.differences((network, ours), (alone, reference))
-        found |= {f"{way}: {what}": value for what, value in wrong.items()}
-    return found
+        differing = models.differences((network, ours), (alone, reference))
+        results |= {f"{options}: {what}": value for what, value in differing.items()}
+    return results
 
 
-def _of_matrices(rank: int, ways: tuple[Any, ...]) -> dict[str, float]:
+def _of_matrices(rank: int, all_options: tuple[Any, ...]) -> dict[str, float]:
     """Train a network's matrices with Muon and its vectors with AdamW; errors are relative."""
-    found = {}
-    for way in ways:
+    results = {}
+    for options in all_options:
         changes = []
-        for network, own in ((_sharded(2), rank), (models.model(), None)):
+        for network, own_rank in ((_sharded(2), rank), (models.model(), None)):
             params = list(network.parameters())
             before = [_whole(param) for param in params]
             both = [
-                optgen.optim.Muon([p for p in params if p.ndim == 2], lr=0.02, **way),
-                optgen.optim.AdamW([p for p in params if p.ndim == 1], **way),
+                optgen.optim.Muon([p for p in params if p.ndim == 2], lr=0.02, **options),
+                optgen.optim.AdamW([p for p in params if p.ndim == 1], **options),
             ]
-            _train(network, both, own)
+            _train(network, both, own_rank)
             pairs = zip(params, before, strict=True)
             changes.append([_whole(param) - value for param, value in pairs])
         for index, (ours, alone) in enumerate(zip(*changes, strict=True)):
-            found[f"{way} {index}"] = difference(ours, alone)
-    return found
+            results[f"{options} {index}"] = difference(ours, alone)
+    return results
 
 
 def _train(network: Any, optimizers: list[Any], rank: int | None) -> None:
@@ -98,8 +98,8 @@ def _scaled(rank: int, name: str, fused: bool) -> Any:
     reference = getattr(torch.optim, name)(alone.parameters())
     for step in range(3):
         inputs, targets = models.batch(step)
-        found = network(models.half(rank, inputs))
-        scaler.scale(torch.nn.functional.mse_loss(found, models.half(rank, targets))).backward()
+        output = network(models.half(rank, inputs))
+        scaler.scale(torch.nn.functional.mse_loss(output, models.half(rank, targets))).backward()
         if step == 1 and rank == 1:
             next(network.parameters()).grad.to_local()[0, 0] = torch.inf
         scaler.step(ours)
@@ -113,23 +113,23 @@ def _scaled(rank: int, name: str, fused: bool) -> Any:
 
 
 def _torch_fails(rank: int) -> list[str]:
-    found = []
-    for name, way in FAILS:
+    results = []
+    for name, options in FAILURES_OF_TORCH:
         network = _sharded(2)
         params = [p for p in network.parameters() if p.ndim == 2]
-        optimizer = getattr(torch.optim, name)(params, **way)
+        optimizer = getattr(torch.optim, name)(params, **options)
         for param in params:
             param.grad = torch.ones_like(param)
         try:
             optimizer.step()
         except (RuntimeError, NotImplementedError) as error:
-            found.append(f"{name} {way}: {error}".partition("\n")[0])
-    return found
+            results.append(f"{name} {options}: {error}".partition("\n")[0])
+    return results
 
 
 @pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_trains_as_one_process(name: str) -> None:
-    for found in pair.run(_trained, name, WAYS, 2):
+    for found in pair.run(_trained, name, OPTIONS, 2):
         assert found == {}
 
 
@@ -138,12 +138,12 @@ def test_trains_as_one_process(name: str) -> None:
 def test_replicated_and_sharded_networks_train_as_one_process(
     name: str, mesh: tuple[int, int]
 ) -> None:
-    for found in pair.run(_trained, name, WAYS, *mesh):
+    for found in pair.run(_trained, name, OPTIONS, *mesh):
         assert found == {}
 
 
 def test_muon_trains_matrices_beside_another_optimizer() -> None:
-    for found in pair.run(_of_matrices, WAYS):
+    for found in pair.run(_of_matrices, OPTIONS):
         assert found
         assert {what: value for what, value in found.items() if value > 5e-3} == {}
 
@@ -159,4 +159,6 @@ def test_a_gradient_scaler_skips_a_step_on_both_ranks(name: str, fused: bool) ->
 def test_torchs_own_classes_still_fail() -> None:
     """If this fails, torch's classes can do more now, and docs/distributed.md must say so."""
     for found in pair.run(_torch_fails):
-        assert [each.partition("}")[0] + "}" for each in found] == [f"{n} {w}" for n, w in FAILS]
+        assert [each.partition("}")[0] + "}" for each in found] == [
+            f"{n} {w}" for n, w in FAILURES_OF_TORCH
+        ]

@@ -21,17 +21,17 @@ pytestmark = pytest.mark.skipif(
 
 
 def _trained(name: str, lowering: str, params: list[Any], dtype: torch.dtype) -> list[Any]:
-    """Take steps; all gradients but one have the given dtype, and bfloat16 can hold all of them."""
+    """Take steps; all gradients but one have the dtype, and values that are exact in bfloat16."""
     params = [nn.Parameter(param.clone()) for param in params]
     optimizer = getattr(optgen.optim, name)(params, lr=0.1)
     for step in range(3):
-        for place, param in enumerate(params):
-            generator = torch.Generator().manual_seed(9 * step + place)
+        for index, param in enumerate(params):
+            generator = torch.Generator().manual_seed(9 * step + index)
             drawn = torch.randn(param.shape, generator=generator).bfloat16()
-            grad = drawn.to(torch.float32 if (step, place) == (1, 0) else dtype)
-            where = param.device_mesh, param.placements
+            grad = drawn.to(torch.float32 if (step, index) == (1, 0) else dtype)
+            mesh_and_placements = param.device_mesh, param.placements
             param.grad_dtype = None
-            param.grad = distribute_tensor(grad, *where, src_data_rank=None)
+            param.grad = distribute_tensor(grad, *mesh_and_placements, src_data_rank=None)
         with use_lowering(lowering):
             optimizer.step()
     return params
@@ -49,7 +49,7 @@ def _error(rank: int, name: str, lowering: str) -> float:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon"])
-def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None:
-    """The gradient equals one of the parameter's dtype, so the step is the same."""
+def test_a_narrow_gradient_steps_as_an_equal_wide_one(name: str, lowering: str) -> None:
+    """Equal gradients give equal steps, whatever their dtype."""
     for found in pair.run(_error, name, lowering):
         assert found < 1e-6

@@ -18,7 +18,7 @@ LIBRARIES = {"torch": torch.optim, "optgen": optgen.optim}
 
 
 def values(seed: int) -> dict[str, Tensor]:
-    """Return parameters of a model: shards of two ranks are even, uneven, and empty on one."""
+    """Return values whose shards on two ranks are even, uneven, and empty on one rank."""
     generator = torch.Generator().manual_seed(seed)
     shapes = {"even": (4, 3), "uneven": (3, 2), "empty": (1, 2)}
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
@@ -33,16 +33,16 @@ def spread(tensor: Tensor) -> Tensor:
 
 def optimizer(library: str, sharded: bool, seed: int) -> keyed.WarmupOptimizer:
     """Return an optimizer with warm-up: Adam for shards and a bias, another one for a table."""
-    kind = LIBRARIES[library]
-    given = values(seed)
-    shards = {n: spread(v) if sharded else v for n, v in given.items()}
+    package = LIBRARIES[library]
+    tensors = values(seed)
+    shards = {n: spread(v) if sharded else v for n, v in tensors.items()}
     dense = {n: torch.nn.Parameter(v) for n, v in shards.items()}
-    dense["bias"] = torch.nn.Parameter(given["even"][0].clone())
-    table = {"rows": torch.nn.Parameter(given["uneven"].clone())}
+    dense["bias"] = torch.nn.Parameter(tensors["even"][0].clone())
+    table = {"rows": torch.nn.Parameter(tensors["uneven"].clone())}
     combined = keyed.CombinedOptimizer(
         [
-            ("dense", keyed.KeyedOptimizerWrapper(dense, lambda p: kind.Adam(p, lr=0.1))),
-            ("table", keyed.KeyedOptimizerWrapper(table, lambda p: kind.Adagrad(p, lr=0.1))),
+            ("dense", keyed.KeyedOptimizerWrapper(dense, lambda p: package.Adam(p, lr=0.1))),
+            ("table", keyed.KeyedOptimizerWrapper(table, lambda p: package.Adagrad(p, lr=0.1))),
         ]
     )
     stages = [keyed.WarmupStage(max_iters=5, value=0.1)]

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 
 @pytest.fixture(scope="module", autouse=True)
-def apart() -> Iterator[None]:
+def own_processes() -> Iterator[None]:
     """Use processes of this module, and keep those of other tests, which have imported much."""
-    kept, pair._pair = pair._pair, None
+    processes_of_others, pair._pair = pair._pair, None
     yield
     pair.close()
-    pair._pair = kept
+    pair._pair = processes_of_others
 
 
 def _sum_of_ranks(rank: int, number: float) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _sum_of_ranks(rank: int, number: float) -> dict[str, Any]:
     return {"rank": rank, "total": total, "process": os.getpid(), "random": torch.rand(1)}
 
 
-def _alone(rank: int) -> Tensor:
+def _fail_on_one_rank(rank: int) -> Tensor:
     if rank == 1:
         raise ValueError("only here")
     return _sum_of_ranks(rank, 0.0)["total"]
@@ -53,9 +53,11 @@ def test_both_ranks_answer_and_are_kept() -> None:
     assert len({each["random"].item() for each in first + second}) == 1
 
 
-def test_an_error_is_raised_with_its_traceback_and_ends_there() -> None:
-    with pytest.raises(pair.RankError, match=r"(?s)rank 1: .*in _alone.*ValueError: only here"):
-        pair.run(_alone)
+def test_an_error_has_its_traceback_and_the_next_call_works() -> None:
+    with pytest.raises(
+        pair.RankError, match=r"(?s)rank 1: .*in _fail_on_one_rank.*ValueError: only here"
+    ):
+        pair.run(_fail_on_one_rank)
     assert pair.run(_sum_of_ranks, 0.0)[0]["total"].item() == 1.0
 
 
@@ -66,7 +68,7 @@ def test_a_rank_that_hangs_is_killed_and_its_stack_shown() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_rank_that_dies_is_told_of() -> None:
+def test_a_rank_that_dies_is_reported() -> None:
     with pytest.raises(pair.RankError, match="rank 0: died with exit code 3"):
         pair.run(_die)
     processes = [each["process"] for each in pair.run(_sum_of_ranks, 0.0)]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 
 def _placed(rank: int, lowering: str) -> dict[str, Any]:
-    """Step parameters of two placements with gradients of every placement; the steps are equal."""
+    """Tell for every placement of a parameter and its gradient whether the step is the same."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     mesh = distributed.init_device_mesh("cpu", (2,))
@@ -26,22 +26,24 @@ def _placed(rank: int, lowering: str) -> dict[str, Any]:
     reference = Adam([alone])
     alone.grad = grads[0] + grads[1]
     reference.step()
-    found = {}
-    for ours in (Shard(0), Shard(1), Replicate()):
-        for theirs in (Shard(0), Shard(1), Replicate(), Partial()):
-            param = nn.Parameter(distribute_tensor(values[0].clone(), mesh, [ours]))
+    results = {}
+    for of_param in (Shard(0), Shard(1), Replicate()):
+        for of_grad in (Shard(0), Shard(1), Replicate(), Partial()):
+            param = nn.Parameter(distribute_tensor(values[0].clone(), mesh, [of_param]))
             # A gradient that is not added up yet: each rank holds a summand.
             summands = DTensor.from_local(grads[rank].clone(), mesh, [Partial()])
-            param.grad = summands if theirs.is_partial() else summands.redistribute(mesh, [theirs])
+            param.grad = (
+                summands if of_grad.is_partial() else summands.redistribute(mesh, [of_grad])
+            )
             optimizer = Adam([param])
             text, before = explain(optimizer), param._version
             with use_lowering(lowering):
                 optimizer.step()
             assert text.startswith("group 0: fused C++")
             assert param._version > before
-            assert param.placements == optimizer.state[param]["exp_avg"].placements == (ours,)
-            found[f"{ours} {theirs}"] = torch.equal(param.full_tensor(), alone)
-    return found
+            assert param.placements == optimizer.state[param]["exp_avg"].placements == (of_param,)
+            results[f"{of_param} {of_grad}"] = torch.equal(param.full_tensor(), alone)
+    return results
 
 
 def _refused(rank: int) -> list[str]:

@@ -28,7 +28,7 @@ def _train(rank: int, lowering: str) -> float:
         for value, (_, placement) in zip(drawn, SHARDED, strict=True)
     ]
     both: Any = [optgen.load(SPEC)(params, warmup_steps=2) for params in (sharded, alone)]
-    found = []
+    results = []
     for step in range(4):
         for own, whole, (_, placement) in zip(sharded, alone, SHARDED, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
@@ -38,8 +38,8 @@ def _train(rank: int, lowering: str) -> float:
                 for optimizer in both:
                     getattr(optimizer, change)()
                 pairs = zip(sharded, alone, strict=True)
-                found += [difference(own.detach(), whole.detach()) for own, whole in pairs]
-    return max(found)
+                results += [difference(own.detach(), whole.detach()) for own, whole in pairs]
+    return max(results)
 
 
 @pytest.mark.parametrize("lowering", ["foreach", "forloop", "fused_cpu"])

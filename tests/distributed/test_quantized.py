@@ -22,11 +22,11 @@ from optgen.verification.references.eight_bits import held
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
 BLOCK = 64
-PLACES = (((8, 32), Shard(0)), ((5, 30), Shard(0)), ((3, 40), Shard(1)), ((9, 9), Replicate()))
+PLACEMENTS = (((8, 32), Shard(0)), ((5, 30), Shard(0)), ((3, 40), Shard(1)), ((9, 9), Replicate()))
 """Shapes, and their placements on two ranks. The shards of the first are whole blocks."""
 
 
-def made(base: Any, params: Any) -> Any:
+def new_optimizer(base: Any, params: Any) -> Any:
     chosen = modifiers.quantized(block=BLOCK, min_elements=100)
     return compose(base, chosen)(params, lr=1e-2)
 
@@ -40,27 +40,30 @@ def train(optimizers: Any, start: int, lowering: str) -> None:
     mesh = distributed.init_device_mesh("cpu", (2,))
     for seed in range(start, start + 2):
         generator = torch.Generator().manual_seed(seed)
-        grads = [torch.randn(shape, generator=generator) for shape, _ in PLACES]
+        grads = [torch.randn(shape, generator=generator) for shape, _ in PLACEMENTS]
         for optimizer in optimizers:
             params = optimizer.param_groups[0]["params"]
-            for param, grad, (_, how) in zip(params, grads, PLACES, strict=False):
+            for param, grad, (_, placement) in zip(params, grads, PLACEMENTS, strict=False):
                 sharded = hasattr(param, "to_local")
-                param.grad = shard(grad, how, mesh) if sharded else grad.clone()
+                param.grad = shard(grad, placement, mesh) if sharded else grad.clone()
             with use_lowering(lowering):
                 optimizer.step()
 
 
 def _trained(rank: int, lowering: str) -> dict[str, Any]:
-    """Return what differs between shards and whole parameters, after four steps."""
+    """Compare shards with whole parameters after four steps; return the comparisons by name."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     torch.manual_seed(1)
-    drawn = [torch.randn(shape) for shape, _ in PLACES]
-    ours = [nn.Parameter(shard(x, how, mesh)) for x, (_, how) in zip(drawn, PLACES, strict=True)]
+    drawn = [torch.randn(shape) for shape, _ in PLACEMENTS]
+    ours = [
+        nn.Parameter(shard(x, placement, mesh))
+        for x, (_, placement) in zip(drawn, PLACEMENTS, strict=True)
+    ]
     alone = [nn.Parameter(x.clone()) for x in drawn]
-    sharded, whole = made(AdamW, ours), made(AdamW, alone)
+    sharded, whole = new_optimizer(AdamW, ours), new_optimizer(AdamW, alone)
     train([sharded, whole], 0, lowering)
     saved = sharded.state_dict()["state"][0]["exp_avg"]
-    resumed = made(AdamW, [nn.Parameter(p.detach().clone()) for p in ours])
+    resumed = new_optimizer(AdamW, [nn.Parameter(p.detach().clone()) for p in ours])
     resumed.load_state_dict(copy.deepcopy(sharded.state_dict()))
     train([sharded, whole, resumed], 2, lowering)
     end = sharded.state_dict()["state"][0]["exp_avg"]
@@ -71,7 +74,7 @@ def _trained(rank: int, lowering: str) -> dict[str, Any]:
         "others": max(
             (a.full_tensor() - b).abs().max().item() for a, b in zip(ours, alone, strict=True)
         ),
-        "kinds": [type(local_tensor(sharded.state[ours[n]]["exp_avg"])) for n in (0, 3)],
+        "classes": [type(local_tensor(sharded.state[ours[n]]["exp_avg"])) for n in (0, 3)],
         "numbers": torch.equal(sharded.state[ours[0]]["exp_avg"].to_local(), end.to_local()),
         "saved": (type(saved).__name__, str(saved.dtype), tuple(saved.shape)),
         "resumed": all(torch.equal(local(a), local(b)) for a, b in zip(ours, again, strict=True)),
@@ -86,7 +89,7 @@ def test_shards_of_whole_blocks_have_the_bits_of_the_whole(lowering: str) -> Non
         assert found["first"]
         assert found["replicated"]
         assert 0 < found["others"] < 2e-2
-        assert found["kinds"] == [QuantizedTensor, Tensor]
+        assert found["classes"] == [QuantizedTensor, Tensor]
         assert found["numbers"]
         assert found["saved"] == ("DTensor", "torch.float32", (8, 32))
         assert found["resumed"]
@@ -98,7 +101,7 @@ def _matrices(rank: int) -> tuple[float, str]:
     drawn = torch.randn(8, 32)
     ours = nn.Parameter(shard(drawn, Shard(0), mesh))
     alone = nn.Parameter(drawn.clone())
-    sharded, whole = made(Muon, [ours]), made(Muon, [alone])
+    sharded, whole = new_optimizer(Muon, [ours]), new_optimizer(Muon, [alone])
     train([sharded, whole], 0, "foreach")
     return (ours.full_tensor() - alone).abs().max().item(), explain(sharded)
 
@@ -121,7 +124,10 @@ def _resharded(rank: int, folder: str) -> list[Any]:
 
     first, second = network(), network()
     fully_shard(first, mesh=distributed.init_device_mesh("cpu", (2,)))
-    optimizer, alone = made(AdamW, first.parameters()), made(AdamW, second.parameters())
+    optimizer, alone = (
+        new_optimizer(AdamW, first.parameters()),
+        new_optimizer(AdamW, second.parameters()),
+    )
     for seed in range(3):
         torch.manual_seed(seed)
         first(torch.randn(16, 30)).square().sum().backward()

@@ -1,4 +1,4 @@
-"""Test sharded parameters of rules that look at whole parameters: equal to one process."""
+"""Test that rules that reduce over a parameter step its shards as one process does."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def Upright(
     else:
         p = p - lr * g
 '''
-OWN = {
+SPECS = {
     "Ragged": RAGGED,
     "Upright": UPRIGHT,
     "Sized": SIZED,
@@ -81,7 +81,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "Alone": {},
 }
 MATRICES = ("Muon", "RowWiseAdagrad", "CAME")
-PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
+CUTS: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((8, 4), 0),
     ((5, 3), 0),  # unevenly
     ((1, 6), 0),  # one rank has nothing
@@ -106,40 +106,43 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 @cache
 def rule(name: str) -> Any:
     """Return the class of this name, from this package or from a spec of the tests."""
-    for known in (Adafactor, Muon, RowWiseAdagrad):
-        if known.__name__ == name:
-            return known
+    for cls in (Adafactor, Muon, RowWiseAdagrad):
+        if cls.__name__ == name:
+            return cls
     path = spec_file(name.lower())
-    return optgen.load(path if path.exists() else Spec(name, OWN[name], f"<{name}>", 1))
+    return optgen.load(path if path.exists() else Spec(name, SPECS[name], f"<{name}>", 1))
 
 
 class _Run:
     """Two optimizers of equal parameters: of two ranks, and of this process alone."""
 
-    def __init__(self, kind: Any, options: Any, places: Any, dtype: Any, *mesh: int) -> None:
+    def __init__(self, cls: Any, options: Any, cuts: Any, dtype: Any, *mesh: int) -> None:
         self.mesh = distributed.init_device_mesh("cpu", mesh or (2,))
-        self.places = places
-        drawn = [torch.randn(shape, dtype=dtype) for shape, _ in places]
+        self.cuts = cuts
+        drawn = [torch.randn(shape, dtype=dtype) for shape, _ in cuts]
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
         self.parts = [
             nn.Parameter(shard(value, _cut(axis), self.mesh))
-            for value, (_, axis) in zip(drawn, places, strict=True)
+            for value, (_, axis) in zip(drawn, cuts, strict=True)
         ]
         half = len(drawn) // 2
         self.ours, self.reference = (
-            kind([{"params": params[:half]}, {"params": params[half:], "lr": 0.005}], **options)
+            cls([{"params": params[:half]}, {"params": params[half:], "lr": 0.005}], **options)
             for params in (self.parts, self.alone)
         )
 
     def step(self, lowering: str, missing: int | None = None, last: float | None = None) -> None:
-        """Take one step of both; a gradient may be missing, and `last` ends the others."""
+        """Take a step of both optimizers.
+
+        `missing` is the index of a parameter without a gradient, `last` the others' last element.
+        """
         for index, alone in enumerate(self.alone):
             grad = torch.randn_like(alone) if index != missing else None
             if grad is not None and last is not None:
                 grad.view(-1)[-1] = last
             alone.grad = grad
-            how = _cut(self.places[index][1])
-            self.parts[index].grad = None if grad is None else shard(grad, how, self.mesh)
+            placement = _cut(self.cuts[index][1])
+            self.parts[index].grad = None if grad is None else shard(grad, placement, self.mesh)
         with use_lowering(lowering):
             self.ours.step()
         with use_lowering("fused_cpu" if lowering == "fused_cpu" else "forloop"):
@@ -147,13 +150,13 @@ class _Run:
 
     def error(self) -> float:
         """Return the largest difference of a parameter or a state to one process."""
-        found = [0.0]
+        results = [0.0]
         for ours, alone in zip(self.parts, self.alone, strict=True):
-            found.append(difference(ours.detach(), alone.detach()))
+            results.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)
-            found += [difference(states[key], value) for key, value in expected.items()]
-        return max(found)
+            results += [difference(states[key], value) for key, value in expected.items()]
+        return max(results)
 
 
 def _cut(axis: int | None) -> Any:
@@ -162,65 +165,67 @@ def _cut(axis: int | None) -> Any:
     return None if axis is None else Shard(axis)
 
 
-def _places(name: str) -> Any:
-    places = [(shape, axis) for shape, axis in PLACES if len(shape) == 2 or name not in MATRICES]
-    return [(THIN.get(shape, shape), axis) for shape, axis in places] if name == "Muon" else places
+def _cuts(name: str) -> Any:
+    cuts = [(shape, axis) for shape, axis in CUTS if len(shape) == 2 or name not in MATRICES]
+    return [(THIN.get(shape, shape), axis) for shape, axis in cuts] if name == "Muon" else cuts
 
 
-def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> dict[str, float]:
+def _trained(rank: int, cls: Any, options: Any, cuts: Any, lowering: str) -> dict[str, float]:
     """Return the errors for both dtypes, and for Adafactor on a mesh with a dimension of one.
 
     One kernel serves both dtypes. Only Adafactor's is first built for one, and then for both.
     """
-    found = {}
-    ways: list[Any] = [(torch.float64, ()), (torch.float32, ())]
-    for dtype, mesh in [*ways, (torch.float64, (1, 2))] if kind is Adafactor else ways:
-        run = _Run(kind, options, places, dtype, *mesh)
-        if lowering == "fused_cpu" and kind is not Adafactor:
+    results = {}
+    runs: list[Any] = [(torch.float64, ()), (torch.float32, ())]
+    for dtype, mesh in [*runs, (torch.float64, (1, 2))] if cls is Adafactor else runs:
+        run = _Run(cls, options, cuts, dtype, *mesh)
+        if lowering == "fused_cpu" and cls is not Adafactor:
             for is_sharded in (False, True):
                 load_kernel(run.ours, bits_of_dtypes(TOLERANCE), is_sharded)
         for _ in range(4):
-            run.step(lowering, missing=int(torch.randint(len(places), ())))
-        found[f"{dtype} {mesh}"] = run.error() / TOLERANCE[dtype]
-    return found
+            run.step(lowering, missing=int(torch.randint(len(cuts), ())))
+        results[f"{dtype} {mesh}"] = run.error() / TOLERANCE[dtype]
+    return results
 
 
 # The for-loop runs foreach's sharded function: one rule is enough to test this.
-WAYS = [(name, way) for name in OPTIONS for way in LOWERINGS if way != "forloop" or name == "Muon"]
+COMBINATIONS = [
+    (name, way) for name in OPTIONS for way in LOWERINGS if way != "forloop" or name == "Muon"
+]
 
 
-@pytest.mark.parametrize(("name", "lowering"), WAYS)
-def test_two_ranks_are_one_process(name: str, lowering: str) -> None:
-    for found in pair.run(_trained, rule(name), OPTIONS[name], _places(name), lowering):
+@pytest.mark.parametrize(("name", "lowering"), COMBINATIONS)
+def test_two_ranks_step_as_one_process(name: str, lowering: str) -> None:
+    for found in pair.run(_trained, rule(name), OPTIONS[name], _cuts(name), lowering):
         assert {way: error for way, error in found.items() if error > 1} == {}
 
 
-def test_the_shape_of_the_whole_decides_not_that_of_a_shard() -> None:
-    places = [((6, 4), 0), ((4, 6), 1)]
-    for found in pair.run(_trained, rule("Upright"), {}, places, "foreach"):
+def test_the_shape_of_the_whole_parameter_decides() -> None:
+    cuts = [((6, 4), 0), ((4, 6), 1)]
+    for found in pair.run(_trained, rule("Upright"), {}, cuts, "foreach"):
         assert max(found.values()) <= 1
 
 
-def _spoilt(rank: int, kind: Any, places: Any, lowering: str, last: float) -> list[str]:
-    """Take a step with such a number in the last rank's part; return the states that differ."""
-    run = _Run(kind, {}, places, torch.float64)
+def _states_that_differ(rank: int, cls: Any, cuts: Any, lowering: str, last: float) -> list[str]:
+    """Take a step whose gradients end in `last`; return the states that differ from one process."""
+    run = _Run(cls, {}, cuts, torch.float64)
     run.step(lowering, last=last)
     run.step(lowering)
-    found = []
+    results = []
     for ours, alone in zip(run.parts, run.alone, strict=True):
         for key, value in run.reference.state[alone].items():
             state = run.ours.state[ours][key]
             whole = state.full_tensor() if hasattr(state, "full_tensor") else state
             assert key == "momentum_buffer" or not value.isfinite().all()
             if not torch.allclose(whole, value, rtol=1e-12, atol=0, equal_nan=True):
-                found.append(f"{key} of {tuple(alone.shape)}")
-    return found
+                results.append(f"{key} of {tuple(alone.shape)}")
+    return results
 
 
 @pytest.mark.parametrize("last", [math.nan, -math.inf], ids=str)
 @pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
-def test_maxima_of_all_ranks_tell_of_nan_and_infinity(lowering: str, last: float) -> None:
-    for found in pair.run(_spoilt, rule("SM3"), _places("SM3"), lowering, last):
+def test_maxima_of_all_ranks_keep_nan_and_infinity(lowering: str, last: float) -> None:
+    for found in pair.run(_states_that_differ, rule("SM3"), _cuts("SM3"), lowering, last):
         assert found == []
 
 
@@ -240,7 +245,7 @@ def _explained(rank: int) -> list[str]:
     return [*texts, str(refused.value)]
 
 
-def test_explain_tells_parts_from_wholes() -> None:
+def test_explain_distinguishes_sharded_and_whole_parameters() -> None:
     for fused, lists, triton in pair.run(_explained):
         parts = "phase by phase with the ranks that hold the other shards"
         assert fused.splitlines() == [
@@ -258,7 +263,7 @@ def _same_placements(rank: int) -> list[tuple[Any, ...]]:
     """Return placements of row and column states, and check their values before the first step."""
     from torch.distributed.tensor import DTensor
 
-    found = []
+    results = []
     for shape, axis in [((5, 3), 0), ((5, 3), 1), ((3, 4, 5), 0)]:
         run = _Run(Adafactor, {}, [(shape, axis)], torch.bfloat16)
         run.ours.init_state()
@@ -271,9 +276,9 @@ def _same_placements(rank: int) -> list[tuple[Any, ...]]:
             assert state.to_local().shape == torch.Size(
                 _local(state.shape, _axis(state.placements[0]), rank)
             )
-            found.append((tuple(state.shape), _axis(state.placements[0])))
+            results.append((tuple(state.shape), _axis(state.placements[0])))
         assert type(states["step"]) is torch.Tensor
-    return found
+    return results
 
 
 def _axis(placement: Any) -> int | None:
@@ -297,9 +302,9 @@ def test_states_of_rows_and_columns_are_sharded_as_their_parameter() -> None:
         ]
 
 
-def _collectives(rank: int, kind: Any, options: Any, places: Any) -> list[Counter[str]]:
+def _collectives(rank: int, cls: Any, options: Any, cuts: Any) -> list[Counter[str]]:
     """Return the collectives of one step, through each lowering."""
-    run, found = _Run(kind, options, places, torch.float32), []
+    run, found = _Run(cls, options, cuts, torch.float32), []
     run.step("foreach")
     for lowering in LOWERINGS:
         with counted() as calls:
@@ -310,7 +315,7 @@ def _collectives(rank: int, kind: Any, options: Any, places: Any) -> list[Counte
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count the collectives of `torch.distributed` that are called meanwhile, by name."""
+    """Yield the counts of the collectives that the block calls, by name."""
     calls: Counter[str] = Counter()
     with ExitStack() as stack:
         for name in ("all_reduce", "all_to_all_single", "all_gather_into_tensor", "broadcast"):
@@ -335,24 +340,27 @@ def counted() -> Iterator[Counter[str]]:
 )
 def test_a_step_has_as_many_collectives_as_phases(name: str, calls: dict[str, int]) -> None:
     expected = Counter(calls) + Counter(all_reduce=1)  # and one in which the ranks agree
-    several = [*_places(name)[:3], *_places(name)[4:6]]  # all but one are cut along the first axis
+    five_parameters = [
+        *_cuts(name)[:3],
+        *_cuts(name)[4:6],
+    ]  # all but one are cut along the first axis
 
-    for places in ([((8, 4), 0)], several, several * 4):
-        for found in pair.run(_collectives, rule(name), OPTIONS[name], places):
+    for cuts in ([((8, 4), 0)], five_parameters, five_parameters * 4):
+        for found in pair.run(_collectives, rule(name), OPTIONS[name], cuts):
             assert found == [expected] * len(LOWERINGS)
 
 
-def _in_columns(rank: int, dtype: torch.dtype) -> float:
+def _column_major_error(rank: int, dtype: torch.dtype) -> float:
     """Return the error of shards with column-major memory; one process alone has row-major."""
     from torch.distributed.tensor import DTensor
 
-    places: Any = [((8, 4), 0), ((9, 8), 1), ((40, 70), 0)]
-    run = _Run(Adafactor, {}, places, dtype)
-    for place, param in enumerate(run.parts):
-        turned = param.to_local().mT.contiguous().mT
-        made = nn.Parameter(DTensor.from_local(turned, run.mesh, param.placements))
-        assert not made.to_local().is_contiguous()
-        run.parts[place] = made
+    cuts: Any = [((8, 4), 0), ((9, 8), 1), ((40, 70), 0)]
+    run = _Run(Adafactor, {}, cuts, dtype)
+    for index, param in enumerate(run.parts):
+        column_major = param.to_local().mT.contiguous().mT
+        transposed = nn.Parameter(DTensor.from_local(column_major, run.mesh, param.placements))
+        assert not transposed.to_local().is_contiguous()
+        run.parts[index] = transposed
     run.ours = Adafactor(run.parts, lr=0.005)
     run.reference = Adafactor(run.alone, lr=0.005)
     for _ in range(3):
@@ -361,6 +369,6 @@ def _in_columns(rank: int, dtype: torch.dtype) -> float:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.bfloat16, 2**-7)])
-def test_parts_of_other_layouts_and_types(dtype: torch.dtype, bound: float) -> None:
-    for error in pair.run(_in_columns, dtype):
+def test_column_major_shards_equal_one_process(dtype: torch.dtype, bound: float) -> None:
+    for error in pair.run(_column_major_error, dtype):
         assert error <= bound

@@ -1,4 +1,4 @@
-"""Test parameters sharded over two ranks in every way, in one optimizer: equal to one process."""
+"""Test that parameters sharded over two ranks in every way step as in one process."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ class _Run:
                 self.ours.add_param_group({"params": self.sharded[7:]})
                 self.reference.add_param_group({"params": self.alone[7:]})
             grads = gradients(step, self.alone[0].dtype)
-            for ours, alone, (_, how), grad in zip(
+            for ours, alone, (_, placement), grad in zip(
                 self.sharded, self.alone, SHARDED, grads, strict=True
             ):
                 alone.grad = grad
-                ours.grad = None if grad is None else shard(grad, how, self.mesh)
+                ours.grad = None if grad is None else shard(grad, placement, self.mesh)
             self.ours.step()
             self.reference.step()
         return self._difference()
 
     def _difference(self) -> float:
-        found = []
+        results = []
         for ours, alone in zip(self.sharded, self.alone, strict=True):
-            found.append(difference(ours.detach(), alone.detach()))
+            results.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)
             for key, value in expected.items():
-                found.append(difference(states[key], value))
+                results.append(difference(states[key], value))
                 if value.shape == alone.shape and alone.dim():
                     assert getattr(states[key], "placements", 0) == getattr(ours, "placements", 0)
-        return max(found)
+        return max(results)
 
 
 def _differences(
     rank: int, chosen: list[Case], dtype: torch.dtype, *lowerings: str
 ) -> dict[str, float]:
     """Return the difference to one process of every case through every lowering."""
-    found = {}
+    results = {}
     for case in chosen:
         for lowering in lowerings:
             with use_lowering(lowering):
-                found[f"{case} {lowering}"] = _Run(case, dtype).train()
-    return found
+                results[f"{case} {lowering}"] = _Run(case, dtype).train()
+    return results
 
 
 def _on_meshes(rank: int, name: str) -> dict[str, float]:
@@ -87,7 +87,7 @@ def _check(name: str, function: Callable[..., Any], *args: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
-def test_two_ranks_are_one_process(name: str) -> None:
+def test_two_ranks_step_as_one_process(name: str) -> None:
     _check(name, _differences, cases(name), torch.float32, *LOWERINGS)
 
 
@@ -104,5 +104,5 @@ def test_sixteen_bit_shards_equal_one_process(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
-def test_replicated_on_one_dimension_of_the_mesh_and_sharded_on_the_other(name: str) -> None:
+def test_meshes_that_replicate_and_shard_equal_one_process(name: str) -> None:
     _check(name, _on_meshes, name)

@@ -25,24 +25,27 @@ def _trained(rank: int, spec: str, dtype: torch.dtype, lowering: str) -> dict[st
     mesh = distributed.init_device_mesh("cpu", (2,))
     drawn = [torch.randn(shape).to(dtype) for shape, _ in SHARDED]
     alone = [nn.Parameter(value.clone()) for value in drawn]
-    places = [how for _, how in SHARDED]
-    ours = [nn.Parameter(shard(v, how, mesh)) for v, how in zip(drawn, places, strict=True)]
-    made = optgen.load(spec_file(spec))
-    optimizers = made(ours, lr=1e-2), made(alone, lr=1e-2)
+    placements = [placement for _, placement in SHARDED]
+    ours = [
+        nn.Parameter(shard(v, placement, mesh))
+        for v, placement in zip(drawn, placements, strict=True)
+    ]
+    cls = optgen.load(spec_file(spec))
+    optimizers = cls(ours, lr=1e-2), cls(alone, lr=1e-2)
     for step in range(5):
         grads = gradients(step, dtype)
-        for own, whole, how, grad in zip(ours, alone, places, grads, strict=True):
+        for own, whole, placement, grad in zip(ours, alone, placements, grads, strict=True):
             whole.grad = grad
-            own.grad = None if grad is None else shard(grad, how, mesh)
+            own.grad = None if grad is None else shard(grad, placement, mesh)
         with use_lowering(lowering):
             for optimizer in optimizers:
                 optimizer.step()
-    found = {}
+    results = {}
     for index, (own, whole) in enumerate(zip(ours, alone, strict=True)):
-        found[f"{index} param"] = difference(own.detach(), whole.detach())
+        results[f"{index} param"] = difference(own.detach(), whole.detach())
         for key, value in optimizers[1].state[whole].items():
-            found[f"{index} {key}"] = difference(optimizers[0].state[own][key], value)
-    return found | {"explained": explain(optimizers[0])}
+            results[f"{index} {key}"] = difference(optimizers[0].state[own][key], value)
+    return results | {"explained": explain(optimizers[0])}
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -58,13 +61,13 @@ def test_shards_are_compensated_as_the_whole(dtype: torch.dtype, lowering: str) 
 def test_shards_draw_the_numbers_of_the_whole(name: str, dtype: torch.dtype) -> None:
     for found in pair.run(_trained, name, dtype, "foreach"):
         found.pop("explained")
-        assert {key: far for key, far in found.items() if far} == {}
+        assert {key: error for key, error in found.items() if error} == {}
 
 
 def _explained(rank: int) -> list[str]:
     mesh = distributed.init_device_mesh("cpu", (2,))
-    shape, how = SHARDED[0]
-    param = nn.Parameter(shard(torch.ones(shape).bfloat16(), how, mesh))
+    shape, placement = SHARDED[0]
+    param = nn.Parameter(shard(torch.ones(shape).bfloat16(), placement, mesh))
     optimizer = optgen.load(spec_file("stochastic_adamw"))([param])
     param.grad = torch.ones_like(param)
     text = explain(optimizer)

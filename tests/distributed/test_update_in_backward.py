@@ -14,12 +14,12 @@ from optgen.optim import SGD, Adafactor, AdamW
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
-EVERYTHING = 2**30
+LARGER_THAN_THE_MODEL = 2**30
 
 
-def _reference(kind: Any = AdamW) -> tuple[nn.Module, Any]:
+def _reference(cls: Any = AdamW) -> tuple[nn.Module, Any]:
     alone = models.model()
-    optimizer = kind(alone.parameters(), lr=0.1)
+    optimizer = cls(alone.parameters(), lr=0.1)
     models.train(alone, optimizer)
     return alone, optimizer
 
@@ -32,19 +32,21 @@ def _sharded(network: nn.Sequential) -> nn.Module:
     return fully_shard(network)
 
 
-def _fsdp(rank: int, kind: Any, bucket_bytes: int) -> dict[str, float]:
+def _fsdp(rank: int, cls: Any, bucket_bytes: int) -> dict[str, float]:
     network = _sharded(models.model())
-    model = UpdateInBackward(network, kind, bucket_bytes=bucket_bytes, lr=0.1)
+    model = UpdateInBackward(network, cls, bucket_bytes=bucket_bytes, lr=0.1)
     models.train(model, model.fused_optimizer, rank)
     assert all(param.grad is None for param in model.parameters())
-    return models.differences((network, model.fused_optimizer), _reference(kind))
+    return models.differences((network, model.fused_optimizer), _reference(cls))
 
 
-@pytest.mark.parametrize("kind", [AdamW, Adafactor])
-@pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
-def test_fsdp2_trains_as_one_process(bucket_bytes: int, kind: Any) -> None:
-    """A rule may communicate: all ranks reach the parameters in the same order."""
-    assert pair.run(_fsdp, kind, bucket_bytes) == [{}, {}]
+@pytest.mark.parametrize("cls", [AdamW, Adafactor])
+@pytest.mark.parametrize(
+    "bucket_bytes", [0, 200, LARGER_THAN_THE_MODEL], ids=["each", "some", "all"]
+)
+def test_fsdp2_trains_as_one_process(bucket_bytes: int, cls: Any) -> None:
+    """Rules may communicate, because all ranks reach the parameters in the same order."""
+    assert pair.run(_fsdp, cls, bucket_bytes) == [{}, {}]
 
 
 def _too_early(rank: int) -> None:
@@ -72,7 +74,9 @@ def _ddp(rank: int, bucket_bytes: int, view: bool) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("view", [False, True], ids=["", "views"])
-@pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
+@pytest.mark.parametrize(
+    "bucket_bytes", [0, 200, LARGER_THAN_THE_MODEL], ids=["each", "some", "all"]
+)
 def test_ddp_trains_as_one_process(bucket_bytes: int, view: bool) -> None:
     """Updates come after the sums of both ranks, which DDP makes in buckets of its own."""
     assert pair.run(_ddp, bucket_bytes, view) == [{}, {}]
@@ -90,7 +94,7 @@ def _one_each(rank: int) -> float:
     return max(models.difference(a.detach(), b.detach()) for a, b in pairs)
 
 
-def test_one_optimizer_a_parameter_trains_as_one_process() -> None:
+def test_one_optimizer_per_parameter_trains_as_one_process() -> None:
     assert max(pair.run(_one_each)) < models.BOUND
 
 
@@ -107,7 +111,7 @@ def _taken_over(rank: int) -> bool:
     return not any(param._post_accumulate_grad_hooks for param in network.parameters())
 
 
-def test_ddp_knows_the_hooks() -> None:
+def test_ddp_takes_over_the_hooks() -> None:
     """On a CPU torch's own function fails in the same way."""
     assert pair.run(_taken_over) == [True, True]
 

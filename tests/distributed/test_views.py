@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], int, tuple[int, ...]]] = {
 FUSED = ("heads", "uneven", "a batch", "the second axis", "elementwise")
 
 
-def kind(name: str) -> Any:
+def optimizer_class(name: str) -> Any:
     """Return the class of this name, from this package or from a spec of the tests."""
     known = {"Adafactor": Adafactor, "Muon": Muon, "AdamW": AdamW}
     file = "head_muon" if name == "HeadMuon" else name.lower()
@@ -67,7 +67,7 @@ class _Run:
         self.alone = [nn.Parameter(value.clone()) for value in drawn]
         self.parts = [nn.Parameter(shard(value, _cut(self.axis), self.mesh)) for value in drawn]
         self.ours, self.reference = (
-            kind(name)([{"params": params, "view": view}], lr=0.01)
+            optimizer_class(name)([{"params": params, "view": view}], lr=0.01)
             for params in (self.parts, self.alone)
         )
 
@@ -82,13 +82,13 @@ class _Run:
 
     def error(self) -> float:
         """Return the largest difference of a parameter or a state."""
-        found = [0.0]
+        results = [0.0]
         for ours, alone in zip(self.parts, self.alone, strict=True):
-            found.append(difference(ours.detach(), alone.detach()))
+            results.append(difference(ours.detach(), alone.detach()))
             states, expected = self.ours.state[ours], self.reference.state[alone]
             assert list(states) == list(expected)
-            found += [difference(states[key], value) for key, value in expected.items()]
-        return max(found)
+            results += [difference(states[key], value) for key, value in expected.items()]
+        return max(results)
 
 
 def _trained(rank: int, case: str, lowering: str) -> float:
@@ -99,11 +99,11 @@ def _trained(rank: int, case: str, lowering: str) -> float:
     return run.error()
 
 
-WAYS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for case in FUSED]
+COMBINATIONS = [(case, "foreach") for case in CASES] + [(case, "fused_cpu") for case in FUSED]
 
 
-@pytest.mark.parametrize(("case", "lowering"), WAYS)
-def test_two_ranks_are_one_process(case: str, lowering: str) -> None:
+@pytest.mark.parametrize(("case", "lowering"), COMBINATIONS)
+def test_two_ranks_step_as_one_process(case: str, lowering: str) -> None:
     assert max(pair.run(_trained, case, lowering)) <= 1e-12
 
 
@@ -122,16 +122,16 @@ def test_whole_matrices_need_no_other_rank(lowering: str) -> None:
 
 
 def _states(rank: int) -> list[tuple[Any, ...]]:
-    found = []
+    results = []
     for case in ("a batch", "a flat convolution", "the second axis"):
         run = _Run(case)
         run.ours.init_state()
         states = run.ours.state[run.parts[0]]
         for key in ("row_var", "col_var"):
-            placed = states[key].placements[0]
-            axis = None if placed.is_replicate() else placed.dim
-            found.append((tuple(states[key].shape), tuple(states[key].to_local().shape), axis))
-    return found
+            placement = states[key].placements[0]
+            axis = None if placement.is_replicate() else placement.dim
+            results.append((tuple(states[key].shape), tuple(states[key].to_local().shape), axis))
+    return results
 
 
 def test_states_of_rows_and_columns_are_sharded_as_the_view() -> None:
@@ -148,14 +148,14 @@ REFUSED = [((48, 16), 0, (3, 16, 16)), ((48, 16), 1, (12, 4, 16)), ((5, 4), 0, (
 
 def _refused(rank: int) -> list[str]:
     mesh = distributed.init_device_mesh("cpu", (2,))
-    found = []
+    results = []
     for shape, axis, view in REFUSED:
         param = nn.Parameter(shard(torch.ones(shape), _cut(axis), mesh))
         with pytest.raises(ValueError, match="group 0: ") as refused:
             Adafactor([{"params": [param], "view": view}])
-        found.append(str(refused.value))
+        results.append(str(refused.value))
         AdamW([{"params": [param], "view": view}])
-    return found
+    return results
 
 
 def test_shards_that_are_no_shards_of_the_view_are_refused() -> None:
@@ -200,23 +200,23 @@ def _viewed(params: list[nn.Parameter]) -> Adafactor:
 
 def _resumed(rank: int, folder: str) -> dict[str, float]:
     """Train, save, load and go on: on 2 and 1, 1 and 2, 2 and 2 ranks."""
-    found = {}
+    results = {}
     alone = _Engine(rank, 1, _viewed)
     for start in (0, models.STEPS):
         models.train(alone.network, alone.optimizer, start=start)
     for before, after in [(2, 1), (1, 2), (2, 2)]:
-        place = f"{folder}/{before}-{after}"
+        path = f"{folder}/{before}-{after}"
         first = _Engine(rank, before, _viewed)
         first.train()
-        first.save(place)
+        first.save(path)
         second = _Engine(rank, after, _viewed)
-        second.load(place)
+        second.load(path)
         second.train(models.STEPS)
-        if second.acts:
+        if second.takes_part:
             ours = second.network, second.optimizer
-            wrong = models.differences(ours, (alone.network, alone.optimizer))
-            found |= {f"{before} {after}: {what}": v for what, v in wrong.items()}
-    return found
+            differing = models.differences(ours, (alone.network, alone.optimizer))
+            results |= {f"{before} {after}: {what}": v for what, v in differing.items()}
+    return results
 
 
 def test_training_goes_on_from_distributed_checkpoints(tmp_path: Path) -> None:

@@ -86,28 +86,28 @@ def _collectives(rank: int, shape: tuple[int, ...], group: dict[str, Any]) -> An
     return calls, sizes, differences(ours, reference), explain(ours)
 
 
-def test_matrices_travel_twice() -> None:
-    for calls, sizes, wrong, text in pair.run(_collectives, (8, 4), {}):
+def test_matrices_are_sent_and_their_shards_come_back() -> None:
+    for calls, sizes, differing, text in pair.run(_collectives, (8, 4), {}):
         assert calls == Counter(all_reduce=1, all_to_all_single=2)  # and the ranks agree
         assert sizes == {"gram_left": (4, 8), "gram_right": (2, 4)}
-        assert wrong == {}
+        assert differing == {}
         assert "each whole parameter on one of the ranks that hold its shards" in text
 
 
 @pytest.mark.parametrize(("shape", "view"), [((2, 4, 3), None), ((8, 3), (2, 4, 3))])
 def test_matrices_of_one_rank_stay_there(shape: Any, view: Any) -> None:
     group = {} if view is None else {"view": view}
-    for calls, sizes, wrong, text in pair.run(_collectives, shape, group):
+    for calls, sizes, differing, text in pair.run(_collectives, shape, group):
         assert "; in lists; matrices of this rank" in text
         assert calls == Counter(all_reduce=1)
         assert sizes == {"gram_left": (1, 4, 4), "gram_right": (1, 3, 3)}
-        assert wrong == {}
+        assert differing == {}
 
 
 def test_a_view_of_rows_equals_one_process() -> None:
-    for _, sizes, wrong, _ in pair.run(_collectives, (4, 2, 3), {"view": (4, 6)}):
+    for _, sizes, differing, _ in pair.run(_collectives, (4, 2, 3), {"view": (4, 6)}):
         assert sizes == {"gram_left": (2, 4), "gram_right": (3, 6)}
-        assert wrong == {}
+        assert differing == {}
 
 
 def _in_other_dtypes(rank: int) -> list[float]:
@@ -133,7 +133,7 @@ def test_other_dtypes_equal_one_process() -> None:
         assert max(found) < 1e-6
 
 
-def _spoilt(rank: int, case: str) -> str:
+def _error_of_spoilt_step(rank: int, case: str) -> str:
     """Spoil the second step on rank 1; return the error, after which nothing has changed."""
     ours, _ = _pair_of("dion", (5, 4), rank=2)
     (group,) = ours.param_groups
@@ -166,5 +166,7 @@ def _spoilt(rank: int, case: str) -> str:
     ],
 )
 def test_all_ranks_step_or_none(case: str, first: str, second: str) -> None:
-    for said, expected in zip(pair.run(_spoilt, case), (first, second), strict=True):
-        assert expected in said
+    for message, expected in zip(
+        pair.run(_error_of_spoilt_step, case), (first, second), strict=True
+    ):
+        assert expected in message

@@ -1,4 +1,4 @@
-"""Test rules with numbers of several parameters on shards: equal to one process."""
+"""Test that wide rules step shards as one process steps whole parameters."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _train(rank: int, name: str, shapes: Any, lowering: Any) -> float:
     drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in shapes]
     alone = [nn.Parameter(value.clone()) for value in drawn]
     pairs = list(zip(drawn, shapes, strict=True))
-    sharded = [nn.Parameter(shard(value, how, mesh)) for value, (_, how) in pairs]
+    sharded = [nn.Parameter(shard(value, placement, mesh)) for value, (_, placement) in pairs]
     cls: Any = optgen.load(spec_file(name))
     ours, reference = cls(_listed(sharded)), cls(_listed(alone))
     for step in range(5):
-        for own, whole, (_, how) in zip(sharded, alone, shapes, strict=True):
+        for own, whole, (_, placement) in zip(sharded, alone, shapes, strict=True):
             whole.grad = torch.cos(whole.detach() * (step + 1))
-            own.grad = shard(whole.grad, how, mesh)
+            own.grad = shard(whole.grad, placement, mesh)
         with use_lowering(lowering):
             ours.step()
         with use_lowering("forloop"):
@@ -53,7 +53,9 @@ def test_shards_follow_one_process(name: str, lowering: str) -> None:
 
 def _one_fails(rank: int) -> str:
     mesh = distributed.init_device_mesh("cpu", (2,))
-    params = [nn.Parameter(shard(torch.ones(4, 3), how, mesh)) for _, how in SHARDED[:1]]
+    params = [
+        nn.Parameter(shard(torch.ones(4, 3), placement, mesh)) for _, placement in SHARDED[:1]
+    ]
     optimizer: Any = optgen.load(spec_file("clipped_lamb"))(params)
     for param in params:
         param.grad = None if rank else torch.ones_like(param)
@@ -65,4 +67,4 @@ def _one_fails(rank: int) -> str:
 
 
 def test_ranks_that_differ_are_refused() -> None:
-    assert all("about to take different steps" in said for said in pair.run(_one_fails))
+    assert all("about to take different steps" in error for error in pair.run(_one_fails))

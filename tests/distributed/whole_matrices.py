@@ -18,8 +18,8 @@ from optgen.runtime.eager import owner_step, tensor_lists
 
 BOUND = 1e-12
 STEPS = 4
-Places = tuple[tuple[tuple[int, ...], int | None], ...]
-MATRICES: Places = (
+Cuts = tuple[tuple[tuple[int, ...], int | None], ...]
+MATRICES: Cuts = (
     ((8, 4), 0),
     ((8, 4), 0),
     ((4, 6), 0),
@@ -28,14 +28,14 @@ MATRICES: Places = (
     ((3, 5), 1),
     ((8, 4), 0),
 )
-BATCHES: Places = (((3, 5, 4), 1), ((2, 5, 3), 0), ((3, 4), None))
-OTHERS: Places = (((7,), 0), ((), None))
-SQUARES: Places = (((5, 5), 0), ((5, 5), 0), ((4, 4), 1), ((3, 5, 5), 0), ((3, 5, 5), 1), *OTHERS)
+BATCHES: Cuts = (((3, 5, 4), 1), ((2, 5, 3), 0), ((3, 4), None))
+OTHERS: Cuts = (((7,), 0), ((), None))
+SQUARES: Cuts = (((5, 5), 0), ((5, 5), 0), ((4, 4), 1), ((3, 5, 5), 0), ((3, 5, 5), 1), *OTHERS)
 """Shapes, and the axis along which ranks cut them; with None, all hold the whole.
 
 SQUARES have Gram matrices of full rank, so the eigenvectors are unique.
 """
-CASES: dict[str, tuple[dict[str, Any], Places]] = {
+CASES: dict[str, tuple[dict[str, Any], Cuts]] = {
     "soap": ({"precondition_frequency": 2}, SQUARES),
     "shampoo": ({"update_freq": 2}, (*MATRICES, *BATCHES, *OTHERS)),
     "kl_soap": ({"precondition_frequency": 2}, MATRICES),
@@ -94,27 +94,29 @@ def whole(tensor: Any) -> Any:
 
 def differences(ours: Any, alone: Any) -> dict[str, float]:
     """Return the differences of parameters, states and group states that exceed the bound."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for group, expected in zip(ours.param_groups, alone.param_groups, strict=True):
         for state in ours.rule.group_states:
-            found[state.key] = difference(group[state.key], expected[state.key])
+            results[state.key] = difference(group[state.key], expected[state.key])
         pairs = zip(group["params"], expected["params"], strict=True)
-        for index, (param, one) in enumerate(pairs):
-            found[f"{index} {tuple(one.shape)}"] = difference(whole(param.detach()), one.detach())
-            assert list(ours.state.get(param, {})) == list(alone.state.get(one, {}))
-            for key, value in alone.state.get(one, {}).items():
-                what = f"{key} of {index} {tuple(one.shape)}"
-                found[what] = difference(whole(ours.state[param][key]), value)
-    return {name: each for name, each in found.items() if not each <= BOUND}
+        for index, (param, alone_param) in enumerate(pairs):
+            results[f"{index} {tuple(alone_param.shape)}"] = difference(
+                whole(param.detach()), alone_param.detach()
+            )
+            assert list(ours.state.get(param, {})) == list(alone.state.get(alone_param, {}))
+            for key, value in alone.state.get(alone_param, {}).items():
+                what = f"{key} of {index} {tuple(alone_param.shape)}"
+                results[what] = difference(whole(ours.state[param][key]), value)
+    return {name: value for name, value in results.items() if not value <= BOUND}
 
 
 def followed(rank: int) -> dict[str, float]:
     """Step shards on meshes and the same parameters in one process; return the differences."""
-    found = {}
+    results = {}
     for name in MESHES:
-        found |= {f"{name}: {key}": each for key, each in _followed_on(name).items()}
+        results |= {f"{name}: {key}": each for key, each in _followed_on(name).items()}
         distributed.barrier()  # the ranks outside a mesh wait here
-    return found
+    return results
 
 
 def _followed_on(name: str) -> dict[str, float]:
@@ -122,11 +124,11 @@ def _followed_on(name: str) -> dict[str, float]:
     if mesh.get_coordinate() is None:
         return {}
     for rule in CASES if mesh.ndim == 1 else ON_TWO_DIMENSIONS:
-        options, places = CASES[rule]
+        options, cuts = CASES[rule]
         torch.manual_seed(3)
-        drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in places]
+        drawn = [torch.randn(shape, dtype=torch.float64) for shape, _ in cuts]
         alone = [nn.Parameter(value.clone()) for value in drawn]
-        pairs = zip(drawn, places, strict=True)
+        pairs = zip(drawn, cuts, strict=True)
         sharded = [_sharded(value, axis, mesh, name) for value, (_, axis) in pairs]
         # Owners compute as foreach does. Other roundings may choose another basis of a null space.
         cls, options = rule_of(rule), {**options, "foreach": True}
@@ -159,15 +161,15 @@ class Engine:
         layers = [nn.Linear(*each, bias=False).double() for each in sizes]
         self.network = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
         self.mesh, self.is_alone = mesh, is_alone
-        self.acts = is_alone or mesh.get_coordinate() is not None
-        if not is_alone and self.acts:
+        self.takes_part = is_alone or mesh.get_coordinate() is not None
+        if not is_alone and self.takes_part:
             for layer in layers:
                 fully_shard(layer, mesh=mesh)
             fully_shard(self.network, mesh=mesh)
         options = {
             key: CASES[rule][0][key] for key in ("rank", "update_freq") if key in CASES[rule][0]
         }
-        if self.acts:
+        if self.takes_part:
             params = self.network.parameters()
             self.optimizer = rule_of(rule)(params, lr=0.05, foreach=True, **options)
 
@@ -204,7 +206,7 @@ class Engine:
 
 
 def resumed_from_whole_states(rank: int, rule: str) -> dict[str, float]:
-    """Go on from whole states, which rank 0 hands to all."""
+    """Load whole states, which rank 0 sends to all; return the differences to one process."""
     from torch.distributed.checkpoint import state_dict
 
     mesh = _mesh("two")
@@ -214,9 +216,9 @@ def resumed_from_whole_states(rank: int, rule: str) -> dict[str, float]:
     states = state_dict.get_optimizer_state_dict(first.network, first.optimizer, options=gets)
     weights = state_dict.get_model_state_dict(first.network)
     sets = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    given = {} if rank else states
+    to_load = {} if rank else states
     state_dict.set_model_state_dict(second.network, weights)
-    state_dict.set_optimizer_state_dict(second.network, second.optimizer, given, options=sets)
+    state_dict.set_optimizer_state_dict(second.network, second.optimizer, to_load, options=sets)
     alone = Engine(rule, None, True)
     alone.train(0)
     for engine in (alone, second):
@@ -225,23 +227,23 @@ def resumed_from_whole_states(rank: int, rule: str) -> dict[str, float]:
 
 
 def resumed(rank: int, rule: str, folder: str) -> dict[str, float]:
-    """Train on two ranks, go on on three, and go on on one."""
+    """Train on two ranks, then three, then one; return the differences to one process."""
     two, three = _mesh("two"), _mesh("three")
     first, second = Engine(rule, two), Engine(rule, three)
-    if first.acts:
+    if first.takes_part:
         first.train(0)
         first.save(f"{folder}/first")
     distributed.barrier()
-    if second.acts:
+    if second.takes_part:
         second.load(f"{folder}/first")
         second.train(3)
         second.save(f"{folder}/second")
     distributed.barrier()
     if rank:
         return {}
-    third, steady = Engine(rule, None, True), Engine(rule, None, True)
+    third, uninterrupted = Engine(rule, None, True), Engine(rule, None, True)
     third.load(f"{folder}/second")
     third.train(6)
     for start in (0, 3, 6):
-        steady.train(start)
-    return differences(third.optimizer, steady.optimizer)
+        uninterrupted.train(start)
+    return differences(third.optimizer, uninterrupted.optimizer)

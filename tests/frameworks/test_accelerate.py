@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from distributed import pair
-from frameworks.tiny import BATCH, LR, Data, Model, apart, weights
+from frameworks.tiny import BATCH, LR, Data, Model, deviation, weights
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import lr_scheduler as torch_schedulers
@@ -24,11 +24,11 @@ STEPS = 10
 class Loop:
     """A user's training loop."""
 
-    def __init__(self, name: str, kinds: ModuleType, schedules: Any, **options: Any) -> None:
+    def __init__(self, name: str, library: ModuleType, schedules: Any, **options: Any) -> None:
         torch.manual_seed(3)
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
         model = Model()
-        optimizer = getattr(kinds, name)(model.parameters(), lr=LR, **options)
+        optimizer = getattr(library, name)(model.parameters(), lr=LR, **options)
         self.model, self.optimizer, self.loader, self.scheduler = self.accelerator.prepare(
             model,
             optimizer,
@@ -67,13 +67,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_training(name: str, options: dict[str, Any]) -> None:
+def test_training_equals_torchs(name: str, options: dict[str, Any]) -> None:
     loop, reference = ours(name, **options), theirs(name, **options)
 
     assert type(loop.optimizer.optimizer) is getattr(optim, name)
     params = loop.train(0, STEPS)
-    assert apart(params, reference.train(0, STEPS)) < 1e-6
-    assert apart(params, weights(Model())) > 1e-3
+    assert deviation(params, reference.train(0, STEPS)) < 1e-6
+    assert deviation(params, weights(Model())) > 1e-3
     assert loop.scheduler.get_last_lr() == pytest.approx(reference.scheduler.get_last_lr())
     assert loop.scheduler.get_last_lr()[0] < LR
 
@@ -88,11 +88,11 @@ def test_resumed_training_is_uninterrupted_training(name: str, tmp_path: Path) -
     second = ours(name)
     second.accelerator.load_state(str(tmp_path))
     assert (
-        apart(second.train(4, STEPS), expected) < 1e-8
+        deviation(second.train(4, STEPS), expected) < 1e-8
     )  # loading makes NAdam's float32 scalar a float64
 
 
-def test_the_wrapper_leads_to_the_optimizer() -> None:
+def test_the_optimizer_is_reached_through_the_wrapper() -> None:
     """The wrapper hides all attributes that torch's optimizers do not have."""
     loop = ours("AdamW")
     loop.optimizer.optimizer.init_state()
@@ -101,7 +101,9 @@ def test_the_wrapper_leads_to_the_optimizer() -> None:
     assert not hasattr(loop.optimizer, "init_state")
 
 
-def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tensor], bool]:
+def train_on_two_processes(
+    rank: int, name: str, ours: bool, sharded: bool
+) -> tuple[list[Tensor], bool]:
     """Train on two processes with DDP or `fully_shard`; return parameters, and whether sharded."""
     for name_of_rank, name_of_size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         os.environ |= {name_of_rank: str(rank), name_of_size: "2"}
@@ -114,8 +116,8 @@ def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tens
         accelerator.state.distributed_type = DistributedType.FSDP
         accelerator.state.fsdp_plugin = plugin
     model = Model()
-    kinds = optim if ours else torch.optim
-    optimizer = getattr(kinds, name)(model.parameters(), lr=LR)
+    library = optim if ours else torch.optim
+    optimizer = getattr(library, name)(model.parameters(), lr=LR)
     model, optimizer = accelerator.prepare(model, optimizer)
     data = Data()
     for step in range(STEPS):
@@ -132,11 +134,11 @@ def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tens
 
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("name", ["AdamW", "RAdam", "SGD", "Adafactor"])
-def test_two_processes(name: str, sharded: bool) -> None:
+def test_two_processes_train_as_with_torch(name: str, sharded: bool) -> None:
     """Accelerate exchanges the parameters for dummies, and these for DTensors."""
-    found, is_sharded = pair.run(together, name, True, sharded)[0]
-    expected, _ = pair.run(together, name, False, False)[0]
+    found, is_sharded = pair.run(train_on_two_processes, name, True, sharded)[0]
+    expected, _ = pair.run(train_on_two_processes, name, False, False)[0]
 
     assert is_sharded is sharded
-    assert apart(found, expected) < 1e-6
-    assert apart(found, weights(Model())) > 1e-3
+    assert deviation(found, expected) < 1e-6
+    assert deviation(found, weights(Model())) > 1e-3

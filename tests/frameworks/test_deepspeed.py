@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from frameworks.tiny import BATCH, LR, Data, Model, apart, weights
+from frameworks.tiny import BATCH, LR, Data, Model, deviation, weights
 from torch import Tensor
 
 from optgen import optim
@@ -18,23 +18,25 @@ LIMIT = 120.0  # seconds; importing deepspeed takes some
 CASES = [("AdamW", {}), ("AdamW", {"fused": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
 
 
-def made(name: str, options: dict[str, Any], kinds: Any = optim) -> tuple[Model, Any]:
+def model_and_optimizer(
+    name: str, options: dict[str, Any], library: Any = optim
+) -> tuple[Model, Any]:
     model = Model(torch.float32)
     matrices = [param for param in model.parameters() if param.ndim > 1]
     vectors = [param for param in model.parameters() if param.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors}]
-    return model, getattr(kinds, name)(groups, lr=LR, **options)
+    return model, getattr(library, name)(groups, lr=LR, **options)
 
 
 def engine(
-    stage: int, name: str, options: dict[str, Any], kinds: Any = optim, **config: Any
+    stage: int, name: str, options: dict[str, Any], library: Any = optim, **config: Any
 ) -> Any:
-    """Return the engine that a user makes of a model and an optimizer, without DeepSpeed's C++."""
+    """Return DeepSpeed's engine of a model and an optimizer, without DeepSpeed's C++."""
     os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    model, optimizer = made(name, options, kinds)
+    model, optimizer = model_and_optimizer(name, options, library)
     config = {
         "train_micro_batch_size_per_gpu": BATCH // 2,
         "zero_optimization": {"stage": stage},
@@ -93,9 +95,9 @@ def refused(rank: int, stage: int, name: str) -> str:
     return "nothing was raised"
 
 
-def alone(name: str, options: dict[str, Any]) -> list[Tensor]:
+def trained_on_one_process(name: str, options: dict[str, Any]) -> list[Tensor]:
     """Train on one process with torch's optimizer."""
-    model, optimizer = made(name, options, torch.optim)
+    model, optimizer = model_and_optimizer(name, options, torch.optim)
     data = Data()
     for step in range(STEPS):
         rows = slice(step * BATCH % len(data), step * BATCH % len(data) + BATCH)
@@ -106,34 +108,34 @@ def alone(name: str, options: dict[str, Any]) -> list[Tensor]:
     return weights(model)
 
 
-def check(found: list[Tensor], expected: list[Tensor]) -> None:
+def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
     """Compare absolutely: means of two halves round differently, and some numbers are near zero."""
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_training(name: str, options: dict[str, Any], stage: int) -> None:
-    found, same = pair.run(trained, stage, name, options, limit=LIMIT)
+def test_training_equals_torchs(name: str, options: dict[str, Any], stage: int) -> None:
+    found, of_other_rank = pair.run(trained, stage, name, options, limit=LIMIT)
     expected, _ = pair.run(trained, stage, name, options, False, limit=LIMIT)
 
-    check(found, expected)
-    check(found, alone(name, options))
-    assert apart(found, same) == 0
-    assert apart(found, weights(Model(torch.float32))) > 1e-3
+    assert_near(found, expected)
+    assert_near(found, trained_on_one_process(name, options))
+    assert deviation(found, of_other_rank) == 0
+    assert deviation(found, weights(Model(torch.float32))) > 1e-3
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("name", ["AdamW", "SGD"])
-def test_a_bfloat16_model(name: str, stage: int) -> None:
+def test_a_bfloat16_model_trains_as_with_torch(name: str, stage: int) -> None:
     """The optimizer steps float32 partitions; the model's weights are copies of them."""
     config = {"bf16": {"enabled": True}}
     found, _ = pair.run(trained, stage, name, {}, True, config, limit=LIMIT)
     expected, _ = pair.run(trained, stage, name, {}, False, config, limit=LIMIT)
 
     assert {param.dtype for param in found} == {torch.bfloat16}
-    assert apart(found, expected) <= 2**-8  # one rounding of a weight
-    assert apart(found, weights(Model(torch.bfloat16))) > 1e-3
+    assert deviation(found, expected) <= 2**-8  # one rounding of a weight
+    assert deviation(found, weights(Model(torch.bfloat16))) > 1e-3
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -142,8 +144,8 @@ def test_resumed_training_is_uninterrupted_training(name: str, stage: int, tmp_p
     expected = pair.run(trained, stage, name, {}, limit=LIMIT)
     found = pair.run(resumed, stage, name, str(tmp_path), limit=LIMIT)
 
-    check(found[0], alone(name, {}))
-    assert apart(found[0], expected[0]) == 0
+    assert_near(found[0], trained_on_one_process(name, {}))
+    assert deviation(found[0], expected[0]) == 0
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -152,15 +154,15 @@ def test_a_rule_that_looks_at_whole_parameters_refuses_partitions(stage: int) ->
         assert error.startswith("Adafactor cannot step a flat partition: a group's parameters")
 
 
-def test_adafactor_without_partitions() -> None:
+def test_adafactor_trains_without_partitions() -> None:
     for found in pair.run(trained, 0, "Adafactor", {}, limit=LIMIT):
-        check(found, alone("Adafactor", {}))
+        assert_near(found, trained_on_one_process("Adafactor", {}))
 
 
-def test_deepspeed_asks_for_leave() -> None:
+def test_deepspeed_demands_an_option_for_untested_optimizers() -> None:
     with pytest.raises(pair.RankError, match="zero_allow_untested_optimizer"):
-        pair.run(forbidden, limit=LIMIT)
+        pair.run(without_the_option, limit=LIMIT)
 
 
-def forbidden(rank: int) -> None:
+def without_the_option(rank: int) -> None:
     engine(1, "AdamW", {}, zero_allow_untested_optimizer=False)

@@ -7,7 +7,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from frameworks.tiny import BATCH, LR, Data, Model, apart, weights
+from frameworks.tiny import BATCH, LR, Data, Model, deviation, weights
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
@@ -20,12 +20,12 @@ STEPS = 10
 
 
 class Automatic(lightning.LightningModule):
-    """Lightning calls `step` with a closure that runs forward and backward."""
+    """A module whose `step` Lightning calls, with a closure that runs forward and backward."""
 
-    def __init__(self, name: str, kinds: ModuleType, schedules: Any, **options: Any) -> None:
+    def __init__(self, name: str, library: ModuleType, schedules: Any, **options: Any) -> None:
         super().__init__()
         self.model = Model(options.pop("dtype", torch.float64))
-        self.made = lambda: getattr(kinds, name)(self.parameters(), lr=LR, **options)
+        self.new_optimizer = lambda: getattr(library, name)(self.parameters(), lr=LR, **options)
         self.schedules = schedules
         self.losses: list[float] = []
 
@@ -35,7 +35,7 @@ class Automatic(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self) -> dict[str, Any]:
-        optimizer = self.made()
+        optimizer = self.new_optimizer()
         scheduler = self.schedules.OneCycleLR(
             optimizer,
             max_lr=LR,
@@ -49,7 +49,7 @@ class Automatic(lightning.LightningModule):
 
 
 class Manual(Automatic):
-    """The user makes the calls that Lightning makes in automatic optimization."""
+    """A module that makes the calls which Lightning makes in automatic optimization."""
 
     automatic_optimization = False
 
@@ -88,20 +88,20 @@ def fitted(
     return weights(module)
 
 
-def both(
-    kind: type[Automatic], name: str, folder: Path, options: dict[str, Any], **others: Any
+def compare_with_torch(
+    cls: type[Automatic], name: str, folder: Path, options: dict[str, Any], **others: Any
 ) -> None:
     """Train with ours and with torch's, and compare."""
     options = {"dtype": torch.float32 if "half" in others else torch.float64, **options}
-    module = kind(name, optim, lr_scheduler, **options)
-    reference = kind(name, torch.optim, torch_schedulers, **options)
+    module = cls(name, optim, lr_scheduler, **options)
+    reference = cls(name, torch.optim, torch_schedulers, **options)
     params = fitted(module, folder, **others)
     expected = fitted(reference, folder, **others)
 
     assert isinstance(module.trainer.optimizers[0], getattr(optim, name))
     assert module.losses == pytest.approx(reference.losses, rel=1e-6)
-    assert apart(params, expected) < 1e-6
-    assert apart(params, weights(Model(params[0].dtype))) > 1e-3
+    assert deviation(params, expected) < 1e-6
+    assert deviation(params, weights(Model(params[0].dtype))) > 1e-3
 
 
 CASES = [
@@ -113,12 +113,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Automatic, Manual])
+@pytest.mark.parametrize("cls", [Automatic, Manual])
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_training(
-    name: str, options: dict[str, Any], kind: type[Automatic], tmp_path: Path
+def test_training_equals_torchs(
+    name: str, options: dict[str, Any], cls: type[Automatic], tmp_path: Path
 ) -> None:
-    both(kind, name, tmp_path, options)
+    compare_with_torch(cls, name, tmp_path, options)
 
 
 def scaled() -> MixedPrecision:
@@ -132,40 +132,38 @@ HALVES = {"float16": lambda: {"plugins": scaled()}, "bfloat16": lambda: {"precis
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor"])
 def test_sixteen_bits_with_clipping(name: str, half: str, tmp_path: Path) -> None:
-    both(Automatic, name, tmp_path, {}, half=half, gradient_clip_val=0.5)
+    compare_with_torch(Automatic, name, tmp_path, {}, half=half, gradient_clip_val=0.5)
 
 
 def test_sixteen_bits_with_clipping_by_hand(tmp_path: Path) -> None:
-    both(Manual, "AdamW", tmp_path, {}, half="bfloat16")
+    compare_with_torch(Manual, "AdamW", tmp_path, {}, half="bfloat16")
 
 
 def test_sixteen_bits_and_fused_without_clipping(tmp_path: Path) -> None:
     """The gradient scaler leaves unscaling to the step."""
-    both(Automatic, "AdamW", tmp_path, {"fused": True}, half="float16")
+    compare_with_torch(Automatic, "AdamW", tmp_path, {"fused": True}, half="float16")
 
 
-@pytest.mark.parametrize("kinds", [optim, torch.optim])
-def test_lightning_refuses_to_clip_what_is_asked_to_be_fused(
-    kinds: ModuleType, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("library", [optim, torch.optim])
+def test_lightning_does_not_clip_with_fused_true(library: ModuleType, tmp_path: Path) -> None:
     """Without `fused=True` our step is fused too, and Lightning clips its gradients."""
-    module = Automatic("AdamW", kinds, torch_schedulers, dtype=torch.float32, fused=True)
+    module = Automatic("AdamW", library, torch_schedulers, dtype=torch.float32, fused=True)
     with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
         fitted(module, tmp_path, half="float16", gradient_clip_val=0.5)
 
 
-@pytest.mark.parametrize("kind", [Automatic, Manual])
+@pytest.mark.parametrize("cls", [Automatic, Manual])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "ASGD"])
 def test_resumed_training_is_uninterrupted_training(
-    name: str, kind: type[Automatic], tmp_path: Path
+    name: str, cls: type[Automatic], tmp_path: Path
 ) -> None:
     """One batch holds all data, so Lightning's order of batches after a resume does not matter."""
-    every = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    whole = {"batch": len(Data()), "callbacks": [every]}
-    expected = fitted(kind(name, optim, lr_scheduler), tmp_path, **whole)
-    again = kind(name, optim, lr_scheduler)
-    found = fitted(again, tmp_path, str(tmp_path / "epoch=3.ckpt"), **whole)
+    callback = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    settings = {"batch": len(Data()), "callbacks": [callback]}
+    expected = fitted(cls(name, optim, lr_scheduler), tmp_path, **settings)
+    resumed = cls(name, optim, lr_scheduler)
+    found = fitted(resumed, tmp_path, str(tmp_path / "epoch=3.ckpt"), **settings)
 
-    assert len(again.losses) == STEPS - 4
+    assert len(resumed.losses) == STEPS - 4
     # loading makes ASGD's float32 scalars float64, as in torch
-    assert apart(found, expected) < 1e-8
+    assert deviation(found, expected) < 1e-8

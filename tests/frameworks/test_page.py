@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from frameworks.tiny import BATCH, Data, Model, apart, weights
+from frameworks.tiny import BATCH, Data, Model, deviation, weights
 from torch import Tensor
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "frameworks.md"
@@ -16,9 +16,9 @@ SECTIONS = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 BLOCKS = {text.split("\n")[0]: re.findall(r"```python\n(.*?)```", text, re.S) for text in SECTIONS}
 
 
-def run(title: str, kind: str = "AdamW") -> dict[str, Any]:
+def run(title: str, optimizer_class: str = "AdamW") -> dict[str, Any]:
     """Run the example of a section, or with another class; return the names that it defines."""
-    block = BLOCKS[title][0].replace("AdamW", kind)
+    block = BLOCKS[title][0].replace("AdamW", optimizer_class)
     dataset, model = Data(), Model(torch.float32)
     loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH)
     names: dict[str, Any] = {"model": model, "dataset": dataset, "loader": loader}
@@ -26,17 +26,17 @@ def run(title: str, kind: str = "AdamW") -> dict[str, Any]:
     return names | {"trained": model}
 
 
-def moved(params: list[Tensor]) -> float:
-    return apart(params, weights(Model(torch.float32)))
+def distance_from_start(params: list[Tensor]) -> float:
+    return deviation(params, weights(Model(torch.float32)))
 
 
 @pytest.mark.parametrize("title", ["Hugging Face Trainer", "Accelerate", "Lightning"])
-def test_an_example(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_trains(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert moved(weights(run(title)["trained"])) > 1e-3
+    assert distance_from_start(weights(run(title)["trained"])) > 1e-3
 
 
-def test_torchtitan() -> None:
+def test_the_torchtitan_example_builds_optimizers() -> None:
     from torchtitan.config import Optimizer
 
     names = run("torchtitan")
@@ -44,7 +44,7 @@ def test_torchtitan() -> None:
     assert type(container.optimizers[0]).__module__.startswith("optgen.")
 
 
-def deepspeed_example(rank: int, folder: str, kind: str = "AdamW") -> list[Tensor] | str:
+def deepspeed_example(rank: int, folder: str, optimizer_class: str = "AdamW") -> list[Tensor] | str:
     """Return the parameters after training, or the optimizer's error."""
     os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     import deepspeed
@@ -52,28 +52,28 @@ def deepspeed_example(rank: int, folder: str, kind: str = "AdamW") -> list[Tenso
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     os.chdir(folder)
     try:
-        return weights(run("DeepSpeed", kind)["trained"])
+        return weights(run("DeepSpeed", optimizer_class)["trained"])
     except RuntimeError as error:
         return str(error)
 
 
-def test_deepspeed(tmp_path: Path) -> None:
+def test_the_deepspeed_example_trains_and_saves(tmp_path: Path) -> None:
     for params in pair.run(deepspeed_example, str(tmp_path)):
-        assert moved(params) > 1e-3
+        assert distance_from_start(params) > 1e-3
     assert (tmp_path / "checkpoint" / "latest").is_file()
 
 
-def test_the_error_is_what_is_printed(tmp_path: Path) -> None:
+def test_the_page_quotes_the_error(tmp_path: Path) -> None:
     (printed,) = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), re.S)
     assert pair.run(deepspeed_example, str(tmp_path), "Adafactor") == [printed, printed]
 
 
-def test_the_update_in_the_backward_pass() -> None:
+def test_the_example_of_an_update_in_the_backward_pass_trains() -> None:
     names = run("Your own loop, with the update in the backward pass")
     data = Data()
     names["model"](data.inputs, data.labels)["loss"].backward()
 
-    assert moved(weights(names["model"])) > 1e-3
+    assert distance_from_start(weights(names["model"])) > 1e-3
     assert all(param.grad is None for param in names["model"].parameters())
 
 

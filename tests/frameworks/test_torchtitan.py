@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from frameworks.tiny import LR, Data, Model, apart, weights
+from frameworks.tiny import LR, Data, Model, deviation, weights
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -28,7 +28,7 @@ CASES = [
 
 
 class Parts(nn.Module):
-    """A model in two parts, as pipelines have it, each with names of its own."""
+    """A model in two parts, as in a pipeline; each part has parameter names of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ class Parts(nn.Module):
 
 
 class Loop:
-    """Uses the containers as torchtitan's trainer does."""
+    """A training loop that uses the containers as torchtitan's trainer does."""
 
-    def __init__(self, kind: Any, name: str, kinds: Any, options: dict[str, Any]) -> None:
+    def __init__(self, cls: Any, name: str, library: Any, options: dict[str, Any]) -> None:
         self.model = Parts()
         self.parts = [self.model.first, self.model.second]
-        self.optimizers = kind(self.parts, getattr(kinds, name), {"lr": LR, **options})
+        self.optimizers = cls(self.parts, getattr(library, name), {"lr": LR, **options})
         config = LRScheduler(warmup_steps=2, decay_ratio=0.5)
         self.schedulers = build_lr_schedulers(self.optimizers, config, STEPS)
 
@@ -65,16 +65,16 @@ class Loop:
         return weights(self.model)
 
 
-@pytest.mark.parametrize("kind", [OptimizersContainer, OptimizersInBackwardContainer])
+@pytest.mark.parametrize("cls", [OptimizersContainer, OptimizersInBackwardContainer])
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_training(name: str, options: dict[str, Any], kind: Any) -> None:
-    loop, reference = (Loop(kind, name, kinds, options) for kinds in (optim, torch.optim))
+def test_training_equals_torchs(name: str, options: dict[str, Any], cls: Any) -> None:
+    loop, reference = (Loop(cls, name, library, options) for library in (optim, torch.optim))
     params = loop.train(STEPS)
 
-    assert apart(params, reference.train(STEPS)) < 1e-6
-    assert apart(params, weights(Model())) > 1e-3
+    assert deviation(params, reference.train(STEPS)) < 1e-6
+    assert deviation(params, weights(Model())) > 1e-3
     assert {type(each) for each in loop.optimizers} == {getattr(optim, name)}
-    assert len(loop.optimizers) == (2 if kind is OptimizersContainer else len(params))
+    assert len(loop.optimizers) == (2 if cls is OptimizersContainer else len(params))
 
 
 @pytest.mark.parametrize("saver", [optim, torch.optim])
@@ -93,7 +93,7 @@ def test_resumed_training_is_uninterrupted_training(
     second.optimizers.load_state_dict(saved)
     second.schedulers.load_state_dict(scheduled)
     assert "param_groups.bottom.0.weight.lr" in saved
-    assert apart(second.train(STEPS - 3), expected) < 1e-12
+    assert deviation(second.train(STEPS - 3), expected) < 1e-12
 
 
 def test_an_optimizer_for_each_parameter_is_saved_by_name() -> None:
@@ -110,7 +110,7 @@ def test_an_optimizer_for_each_parameter_is_saved_by_name() -> None:
         models[1], list(loops[1].optimizers), optim_state_dict=saved, options=FLAT
     )
     loops[1].schedulers.load_state_dict(loops[0].schedulers.state_dict())
-    assert apart(loops[1].train(STEPS - 3), expected) < 1e-12
+    assert deviation(loops[1].train(STEPS - 3), expected) < 1e-12
 
 
 def test_a_checkpoint_of_a_fresh_optimizer_leaves_the_model_as_it_is() -> None:
@@ -118,4 +118,4 @@ def test_a_checkpoint_of_a_fresh_optimizer_leaves_the_model_as_it_is() -> None:
     before = weights(loop.model)
     loop.optimizers.state_dict()
 
-    assert apart(weights(loop.model), before) == 0
+    assert deviation(weights(loop.model), before) == 0

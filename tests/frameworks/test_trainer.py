@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from frameworks.tiny import BATCH, LR, Data, Model, apart, weights
+from frameworks.tiny import BATCH, LR, Data, Model, deviation, weights
 from torch.optim import lr_scheduler as torch_schedulers
 from transformers import Trainer, TrainingArguments
 
@@ -38,12 +38,12 @@ def trained(trainer: Trainer, **options: Any) -> tuple[list[float], list[torch.T
     return losses, weights(trainer.model)
 
 
-def by_class(folder: Path, kind: Any, options: dict[str, Any], **others: Any) -> Trainer:
+def by_class(folder: Path, cls: Any, options: dict[str, Any], **others: Any) -> Trainer:
     return Trainer(
         model=Model(torch.float32 if "bf16" in others else torch.float64),
         args=arguments(folder, **others),
         train_dataset=Data(),
-        optimizer_cls_and_kwargs=(kind, {"lr": LR, **options}),
+        optimizer_cls_and_kwargs=(cls, {"lr": LR, **options}),
     )
 
 
@@ -67,14 +67,14 @@ def test_a_class_and_its_arguments(name: str, options: dict[str, Any], tmp_path:
     assert isinstance(trainer.optimizer.optimizer, getattr(optim, name))
     assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.1, 0.0]
     assert losses == pytest.approx(expected, rel=1e-6)
-    assert apart(params, others) < 1e-6
-    assert apart(params, weights(Model())) > 1e-3
+    assert deviation(params, others) < 1e-6
+    assert deviation(params, weights(Model())) > 1e-3
 
 
 def by_objects(folder: Path, ours: bool) -> Trainer:
     model = Model()
-    kinds, schedules = (optim, lr_scheduler) if ours else (torch.optim, torch_schedulers)
-    optimizer = kinds.NAdam(model.parameters(), lr=LR)
+    library, schedules = (optim, lr_scheduler) if ours else (torch.optim, torch_schedulers)
+    optimizer = library.NAdam(model.parameters(), lr=LR)
     scheduler = schedules.SequentialLR(
         optimizer,
         [
@@ -104,22 +104,22 @@ def test_an_optimizer_and_a_scheduler(tmp_path: Path) -> None:
     assert losses == pytest.approx(expected, rel=1e-6)
     assert rates == pytest.approx(theirs, rel=1e-6)
     assert len(set(rates)) > 5
-    assert apart(params, others) < 1e-6
+    assert deviation(params, others) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "ASGD"])
 def test_resumed_training_is_uninterrupted_training(name: str, tmp_path: Path) -> None:
-    kind = getattr(optim, name)
-    expected, others = trained(by_class(tmp_path / "through", kind, {}))
+    cls = getattr(optim, name)
+    expected, others = trained(by_class(tmp_path / "through", cls, {}))
 
-    first = by_class(tmp_path, kind, {}, save_steps=4)
+    first = by_class(tmp_path, cls, {}, save_steps=4)
     first.args.save_strategy = "steps"
     first.train()
     checkpoint = tmp_path / "checkpoint-4"
-    losses, params = trained(by_class(tmp_path, kind, {}), resume_from_checkpoint=str(checkpoint))
+    losses, params = trained(by_class(tmp_path, cls, {}), resume_from_checkpoint=str(checkpoint))
 
     assert losses[-3:] == pytest.approx(expected[-3:], rel=1e-6)
-    assert apart(params, others) < 1e-6
+    assert deviation(params, others) < 1e-6
 
 
 def test_gradients_that_are_accumulated_clipped_and_in_bfloat16(tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ def test_gradients_that_are_accumulated_clipped_and_in_bfloat16(tmp_path: Path) 
     expected, others = trained(by_class(tmp_path, torch.optim.AdamW, {}, **options))
 
     assert losses == pytest.approx(expected, rel=1e-6)
-    assert apart(params, others) < 1e-6
+    assert deviation(params, others) < 1e-6

@@ -1,4 +1,4 @@
-"""A tiny model that every framework can train, and the distance between two of them."""
+"""A tiny model that every framework can train, and a measure of how parameters differ."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ LR = 1e-2
 
 
 class Model(nn.Module):
-    """Matrices and vectors; returns the loss. In float64, so that rounding hides no difference."""
+    """A network with matrices and vectors, in float64, so that rounding hides no difference."""
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ def weights(model: nn.Module) -> list[Tensor]:
     return [param.detach().clone() for param in model.parameters()]
 
 
-def apart(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
+def deviation(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
     """Return the largest deviation of a tensor, in units of its largest element."""
-    pairs = list(zip(found, expected, strict=True))
+    pairs = list(zip(actual, expected, strict=True))
     assert pairs
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)

@@ -27,7 +27,7 @@ _plain_tensors: list[tuple[float, bool]] = [(DOUBLE, False)]  # arguments of `te
 
 
 @contextmanager
-def watched() -> Iterator[list[bool]]:
+def watch_branches() -> Iterator[list[bool]]:
     """Yield a list that is not empty if a branch was taken that depends on rounding."""
     before = list(_unsure)
     _unsure.clear()
@@ -39,7 +39,7 @@ def watched() -> Iterator[list[bool]]:
 
 @contextmanager
 def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
-    """Say that plain tensors, such as a state before its first step, have a dtype with this unit.
+    """Let plain tensors, such as a state before its first step, have a dtype with this unit.
 
     A 0-dim tensor counts as a number, unless the parameter is 0-dim too (`without_axes`).
     """
@@ -56,7 +56,7 @@ def unit_beside(mask: Tensor) -> float:
 
 
 class Doubtful:
-    """Answers, and a mask of those that rounding cannot change."""
+    """Truth values (`v`), and a mask of those that rounding cannot change (`sure`)."""
 
     __slots__ = ("sure", "v")
 
@@ -75,7 +75,7 @@ class Doubtful:
 
 
 class Bounded:
-    """Values, their bounds, whether they are comparable (`ok`), and the unit of their dtype."""
+    """Values (`v`), bounds (`e`), which are comparable (`ok`), and the dtype's unit (`eps`)."""
 
     __slots__ = ("e", "eps", "ok", "v")
     __array_priority__ = 1000
@@ -112,7 +112,7 @@ class Bounded:
     double = detach
 
     def to(self, dtype: torch.dtype) -> Bounded:
-        """Return the numbers as rounded to a dtype."""
+        """Return the numbers, rounded to a dtype."""
         if dtype == torch.float64:
             return self
         eps = torch.finfo(dtype).eps
@@ -131,12 +131,12 @@ class Bounded:
 class Given(Bounded):
     """A parameter or gradient; a rule may compute with it in a narrower dtype than its own."""
 
-    kept = torch.float64
+    stored_dtype = torch.float64
 
     @property
     def dtype(self) -> torch.dtype:
         """Return the dtype that the parameter is stored in."""
-        return self.kept
+        return self.stored_dtype
 
 
 class Vanished(Bounded):
@@ -163,8 +163,8 @@ def answers(x: Any) -> Doubtful:
     return x if isinstance(x, Doubtful) else Doubtful(torch.as_tensor(x), _TRUE)
 
 
-def made(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> Bounded:
-    """Return a result, comparable if it stays within the range of its dtype."""
+def in_range(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> Bounded:
+    """Return a result; its elements out of the dtype's range are not comparable."""
     dtype, size = _DTYPES[eps], v.abs()
     fits = (size < _LARGE[dtype]) & ((size > _SMALL[dtype]) | (v == 0)) & e.isfinite()
     return Bounded(v, e, ok & fits, eps)

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzz.bounded import Bounded, lift, made, operand
+from fuzz.bounded import Bounded, in_range, lift, operand
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS
 
 PLAIN = {name: OPS[name].meaning for name in LINEAR_ALGEBRA}
 
 
 def _whole(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return values, bounds of an operand, and which are comparable, all of one shape."""
+    """Return an operand's values, bounds and comparable mask, all of one shape, and its unit."""
     x = lift(x)
     e = operand(x, x.eps) + torch.zeros_like(x.v)
     return x.v, e, x.ok.expand(x.v.shape), x.eps
@@ -38,30 +38,30 @@ def _product(a: Any, b: Any) -> Bounded:
     e = ea @ b.abs() + a.abs() @ eb + ea @ eb + (a.shape[-1] + 2) * eps * (a.abs() @ b.abs())
     v = a @ b
     ok = a_ok.all(-1, keepdim=True) & b_ok.all(-2, keepdim=True)
-    return made(v, e, ok.expand(v.shape), eps)
+    return in_range(v, e, ok.expand(v.shape), eps)
 
 
 def _moved(op: str, x: Any) -> Bounded:
     """Return an op that only moves elements."""
     x = lift(x)
     e, ok = x.e + torch.zeros_like(x.v), x.ok.expand(x.v.shape)
-    return made(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
+    return in_range(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
 
 
 def _identity(x: Any) -> Bounded:
     x = lift(x)
     v = PLAIN["identity"](x.v)
-    return made(v, torch.zeros_like(v), torch.ones_like(v, dtype=torch.bool), x.eps)
+    return in_range(v, torch.zeros_like(v), torch.ones_like(v, dtype=torch.bool), x.eps)
 
 
 def _trace(x: Any) -> Bounded:
     v, e, ok, eps = _whole(x)
-    off = PLAIN["trace"](e) + v.shape[-1] * eps * PLAIN["trace"](v.abs())
-    return made(PLAIN["trace"](v), off, _all(PLAIN["diag"](ok)), eps)
+    bound = PLAIN["trace"](e) + v.shape[-1] * eps * PLAIN["trace"](v.abs())
+    return in_range(PLAIN["trace"](v), bound, _all(PLAIN["diag"](ok)), eps)
 
 
 def _spread(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return values, the distance that eigenvalues may move, and whether a matrix is known.
+    """Return values, how far eigenvalues may move, whether a matrix is known, and the unit.
 
     The decomposition reads one triangle of a matrix.
     """
@@ -71,30 +71,30 @@ def _spread(x: Any) -> tuple[Tensor, Tensor, Tensor, float]:
 
 def _eigenvalues(x: Any) -> Bounded:
     v, e, ok, eps = _spread(x)
-    found = PLAIN["eigenvalues"](v)
-    return made(found, e.expand(found.shape), ok.expand(found.shape), eps)
+    result = PLAIN["eigenvalues"](v)
+    return in_range(result, e.expand(result.shape), ok.expand(result.shape), eps)
 
 
 def _inverse_root(x: Any, n: Any, least: Any) -> Bounded:
     """Return a root; in the Frobenius norm it moves by its steepest slope, which is at 0."""
     v, e, ok, eps = _spread(x)
     n, least = lift(n), lift(least)
-    found = PLAIN["inverse_root"](v, n.v, least.v)
+    result = PLAIN["inverse_root"](v, n.v, least.v)
     low = least.v - operand(least, eps)
     slope = low ** (-1.0 / n.v - 1.0) / n.v.abs()
-    off = slope * (e + operand(least, eps)) + 8 * v.shape[-1] * eps * _norm(found)
-    off = off + 8 * eps * _norm(found) * (1 + low.log().abs())
+    bound = slope * (e + operand(least, eps)) + 8 * v.shape[-1] * eps * _norm(result)
+    bound = bound + 8 * eps * _norm(result) * (1 + low.log().abs())
     sure = (low > 0) & (n.v > 0.1) & (n.e == 0)
-    return made(found, off.expand(found.shape), (ok & sure).expand(found.shape), eps)
+    return in_range(result, bound.expand(result.shape), (ok & sure).expand(result.shape), eps)
 
 
 def _descending(x: Any) -> Bounded:
     """Return a permutation; it is unknown if two numbers are close."""
     v, e, ok, eps = _whole(x)
-    found = PLAIN["descending"](v)
-    ends, _ = v.squeeze(-1).sort(-1)
-    gap = (ends.diff(dim=-1) > 2 * e.amax(-2)).all(-1)[..., None, None]
-    return made(found, torch.zeros_like(found), (gap & _all(ok)).expand(found.shape), eps)
+    result = PLAIN["descending"](v)
+    ordered, _ = v.squeeze(-1).sort(-1)
+    gap = (ordered.diff(dim=-1) > 2 * e.amax(-2)).all(-1)[..., None, None]
+    return in_range(result, torch.zeros_like(result), (gap & _all(ok)).expand(result.shape), eps)
 
 
 def _unknown(op: str, x: Any) -> Bounded:
@@ -111,10 +111,10 @@ def _singular_vectors(x: Any, rank: Any) -> Bounded:
 
 def _gaussian(x: Any, *numbers: Any) -> Bounded:
     """Return random numbers; they are unknown if rounding may change their key."""
-    eps, given = lift(x).eps, [lift(number) for number in numbers]
-    v = PLAIN["gaussian"](lift(x).v, *(number.v for number in given))
-    ok = torch.stack([number.ok for number in given]).all()
-    return made(v, torch.full_like(v, 64 * eps), ok.expand(v.shape), eps)
+    eps, bounded = lift(x).eps, [lift(number) for number in numbers]
+    v = PLAIN["gaussian"](lift(x).v, *(number.v for number in bounded))
+    ok = torch.stack([number.ok for number in bounded]).all()
+    return in_range(v, torch.full_like(v, 64 * eps), ok.expand(v.shape), eps)
 
 
 MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {

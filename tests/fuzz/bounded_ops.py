@@ -20,10 +20,10 @@ from fuzz.bounded import (
     answers,
     as_compared,
     compare,
+    in_range,
     is_exact,
     is_zero,
     lift,
-    made,
     operand,
     unit_beside,
 )
@@ -43,7 +43,7 @@ def _stored(dtype: torch.dtype, x: Any) -> Bounded:
     rounded = x.v.to(dtype).double()
     moved = (torch.finfo(dtype).eps * x.v.abs()).maximum((rounded - x.v).abs())
     e = x.e + torch.where(rounded == x.v, 0.0, moved)  # an exact number is not rounded
-    return made(x.v, e, x.ok, x.eps)
+    return in_range(x.v, e, x.ok, x.eps)
 
 
 @contextmanager
@@ -66,8 +66,8 @@ def _binary(word: str, bound: Callable[..., Tensor], a: Any, b: Any) -> Bounded:
     v, eps = PLAIN[word](a.v, b.v), max(a.eps, b.eps)
     ok = a.ok & b.ok
     if is_exact(a, b, v):
-        return made(v, a.e, ok, eps)
-    result = made(v, bound(a, b, v, eps) + 2 * eps * v.abs(), ok, eps)
+        return in_range(v, a.e, ok, eps)
+    result = in_range(v, bound(a, b, v, eps) + 2 * eps * v.abs(), ok, eps)
     if word == "*" and any(is_zero(x) for x in (a, b)):
         return Vanished(result.v, result.e, result.ok, eps)
     return result
@@ -104,7 +104,7 @@ def _power(a: Any, b: Any) -> Bounded:
     v, eps = PLAIN["**"](a.v, b.v), max(a.eps, b.eps)
     ok = a.ok & b.ok
     if is_exact(a, b, v) and float(b.v) % 1 == 0 and float(b.v) >= 0:
-        return made(v, a.e, ok, eps)
+        return in_range(v, a.e, ok, eps)
     ea = operand(a, eps)
     whole = b.ndim == 0 and not b.e and float(b.v) % 1 == 0
     eb = torch.zeros_like(b.v) if whole else operand(b, eps)
@@ -114,7 +114,7 @@ def _power(a: Any, b: Any) -> Bounded:
     for x in (a.v - ea, a.v + ea):
         for y in (b.v,) if whole else (b.v - eb, b.v + eb):
             e = e.maximum((PLAIN["**"](x, y) - v).abs())
-    return made(v, e.nan_to_num(torch.inf) + 4 * eps * v.abs(), ok, eps)
+    return in_range(v, e.nan_to_num(torch.inf) + 4 * eps * v.abs(), ok, eps)
 
 
 def _remainder(a: Any, b: Any) -> Bounded:
@@ -122,13 +122,13 @@ def _remainder(a: Any, b: Any) -> Bounded:
     a, b = lift(a), lift(b)
     v, eps, ok = PLAIN["%"](a.v, b.v), max(a.eps, b.eps), a.ok & b.ok
     if is_exact(a, b, v):
-        return made(v, a.e, ok, eps)
+        return in_range(v, a.e, ok, eps)
     ea, eb = as_compared(a, eps), as_compared(b, eps)
     q = a.v / b.v
     off = (ea + q.abs() * eb) / b.v.abs() + 2 * eps * q.abs()
     sure = ((q - q.round()).abs() > off) | (off == 0)
     e = operand(a, eps) + (q.abs() + 1) * operand(b, eps) + 2 * eps * v.abs()
-    return made(v, e, ok & sure, eps)
+    return in_range(v, e, ok & sure, eps)
 
 
 def _moved(word: str, x: Any) -> Bounded:
@@ -137,14 +137,14 @@ def _moved(word: str, x: Any) -> Bounded:
     v, e = PLAIN[word](x.v), operand(x, x.eps)
     low, high = PLAIN[word](x.v - e), PLAIN[word](x.v + e)
     moved = (low - v).abs().maximum((high - v).abs())
-    return made(v, moved.nan_to_num(torch.inf, torch.inf) + 2 * x.eps * v.abs(), x.ok, x.eps)
+    return in_range(v, moved.nan_to_num(torch.inf, torch.inf) + 2 * x.eps * v.abs(), x.ok, x.eps)
 
 
 def _wave(word: str, x: Any) -> Bounded:
     """Return a sine or a cosine, which moves no further than its operand."""
     x = lift(x)
     v = PLAIN[word](x.v)
-    return made(v, operand(x, x.eps) + 2 * x.eps * v.abs(), x.ok, x.eps)
+    return in_range(v, operand(x, x.eps) + 2 * x.eps * v.abs(), x.ok, x.eps)
 
 
 def _angle(y: Any, x: Any) -> Bounded:
@@ -155,23 +155,23 @@ def _angle(y: Any, x: Any) -> Bounded:
     far, near = y.v.hypot(x.v), ey.hypot(ex)
     sure = (far > 2 * near) & ((y.v.abs() > ey) | (x.v > ex))
     e = (ey * x.v.abs() + ex * y.v.abs()) / far / (far - near) + 2 * eps * v.abs()
-    return made(v, e, y.ok & x.ok & sure, eps)
+    return in_range(v, e, y.ok & x.ok & sure, eps)
 
 
 def _whole(word: str, x: Any) -> Bounded:
     """Return a whole number; it is unknown if the operand's bound reaches another one."""
     x = lift(x)
     v, sure = PLAIN[word](x.v), PLAIN[word](x.v - x.e) == PLAIN[word](x.v + x.e)
-    return made(v, torch.zeros_like(v), x.ok & sure, x.eps)
+    return in_range(v, torch.zeros_like(v), x.ok & sure, x.eps)
 
 
-def _as_kept(word: str, x: Any, eps: Any) -> Bounded:
+def _as_stored(word: str, x: Any, eps: Any) -> Bounded:
     """Return a rounding to the parameter's dtype; its operand's bound may reach other numbers."""
     x, unit = lift(x), lift(eps).v
     v, e = PLAIN[word](x.v, unit), operand(x, x.eps)
     ends = (PLAIN[word](x.v - e, unit), PLAIN[word](x.v + e, unit))
     moved = (ends[0] - v).abs().maximum((ends[1] - v).abs())
-    return made(v, moved.nan_to_num(torch.inf, torch.inf), x.ok, x.eps)
+    return in_range(v, moved.nan_to_num(torch.inf, torch.inf), x.ok, x.eps)
 
 
 def _at_random(x: Any, chance: Any, eps: Any) -> Bounded:
@@ -183,30 +183,30 @@ def _at_random(x: Any, chance: Any, eps: Any) -> Bounded:
         for a, b in ((0, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
     )
     moved = functools.reduce(torch.maximum, [(end - v).abs() for end in ends])
-    return made(v, moved.nan_to_num(torch.inf, torch.inf), x.ok & chance.ok, x.eps)
+    return in_range(v, moved.nan_to_num(torch.inf, torch.inf), x.ok & chance.ok, x.eps)
 
 
 def _random(word: str, elements: Tensor, *numbers: Any) -> Bounded:
     """Return random numbers, which are exact; they are unknown if rounding may change their key."""
-    given = [lift(number) for number in numbers]
-    drawn = lift(PLAIN[word](elements, *(number.v for number in given)))
-    ok = functools.reduce(torch.logical_and, [number.ok for number in given])
+    bounded = [lift(number) for number in numbers]
+    drawn = lift(PLAIN[word](elements, *(number.v for number in bounded)))
+    ok = functools.reduce(torch.logical_and, [number.ok for number in bounded])
     return Bounded(drawn.v, torch.zeros_like(drawn.v), ok, drawn.eps)
 
 
 def _moved_no_further(word: str, *xs: Any) -> Bounded:
     """Return the value of a function that moves no further than the operand that moves most."""
-    given = [lift(x) for x in xs]
-    eps = max(x.eps for x in given)
-    e = functools.reduce(torch.maximum, [as_compared(x, eps) for x in given])
-    ok = functools.reduce(torch.logical_and, [x.ok for x in given])
-    return made(PLAIN[word](*(x.v for x in given)), e, ok, eps)
+    bounded = [lift(x) for x in xs]
+    eps = max(x.eps for x in bounded)
+    e = functools.reduce(torch.maximum, [as_compared(x, eps) for x in bounded])
+    ok = functools.reduce(torch.logical_and, [x.ok for x in bounded])
+    return in_range(PLAIN[word](*(x.v for x in bounded)), e, ok, eps)
 
 
 def _sign(x: Any) -> Bounded:
     x = lift(x)
     sure = (x.v.abs() > x.e) | (x.e == 0)
-    return made(x.v.sign(), torch.zeros_like(x.v), x.ok & sure, x.eps)
+    return in_range(x.v.sign(), torch.zeros_like(x.v), x.ok & sure, x.eps)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Bounded:
@@ -218,7 +218,7 @@ def _where(condition: Any, a: Any, b: Any) -> Bounded:
     either = ea.maximum(eb) + (a.v - b.v).abs()
     e = torch.where(c.sure, torch.where(c.v, ea, eb), either)
     ok = torch.where(c.sure, torch.where(c.v, a.ok, b.ok), a.ok & b.ok)
-    return made(v, e, ok, eps)
+    return in_range(v, e, ok, eps)
 
 
 def _lerp(a: Any, b: Any, w: Any) -> Bounded:
@@ -252,7 +252,7 @@ def _reduced(word: str, x: Any) -> Bounded:
     terms = x.numel() / max(v.numel(), 1) + 2
     e = PLAIN[word](whole + x.e) + x.eps * terms * PLAIN[word](x.v.abs())
     ok = PLAIN[word](((whole == 0) & ~x.ok).double()) == 0
-    return made(v, e, ok, x.eps)
+    return in_range(v, e, ok, x.eps)
 
 
 def _norm(word: str, x: Any) -> Bounded:
@@ -266,7 +266,7 @@ def _largest(word: str, x: Any) -> Bounded:
     x = lift(x)
     whole = torch.zeros_like(x.v)
     ok = PLAIN[word](((whole == 0) & ~x.ok).double()) == 0
-    return made(PLAIN[word](x.v), PLAIN[word](whole + x.e), ok, x.eps)
+    return in_range(PLAIN[word](x.v), PLAIN[word](whole + x.e), ok, x.eps)
 
 
 def _sum_of(*numbers: Any) -> Bounded:
@@ -286,14 +286,14 @@ def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
     spread = (operand(x, x.eps) + x.eps * x.v.abs().amax((-2, -1), keepdim=True)) * torch.ones(())
     moved = torch.zeros_like(v)
     for sign in (1, -1):
-        for turn in (0, 1):
+        for first in (0, 1):
             signs = torch.ones_like(x.v).flatten()
-            signs[turn::2] = -1
+            signs[first::2] = -1
             other = word(x.v + sign * spread * signs.view(x.shape), poly, steps.v, least.v)
             moved = moved.maximum((other - v).abs())
     e = 100 * (moved + x.eps * v.abs()).amax((-2, -1), keepdim=True) + torch.zeros_like(v)
     ok = x.ok.expand(v.shape).all(-1, keepdim=True).all(-2, keepdim=True)
-    return made(v, e.nan_to_num(torch.inf), ok, x.eps)
+    return in_range(v, e.nan_to_num(torch.inf), ok, x.eps)
 
 
 def _unknown(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
@@ -311,7 +311,7 @@ def _compared(word: str, a: Any, b: Any) -> Any:
 
 def _meanings() -> dict[str, Meaning]:
     part = functools.partial
-    found: dict[str, Meaning] = {
+    meanings: dict[str, Meaning] = {
         "+": part(_binary, "+", _sum),
         "-": part(_binary, "-", _sum),
         "*": part(_binary, "*", _product),
@@ -329,20 +329,20 @@ def _meanings() -> dict[str, Meaning]:
         **dict.fromkeys(("group_max", "all_max"), _largest_of),
         "orthogonalize": _orthogonalize,
     }
-    found |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
-    found |= {word: part(_moved, word) for word in ("sqrt", "exp", "log", "tanh")}
-    found |= {word: part(_wave, word) for word in ("sin", "cos")}
-    found |= {word: part(_whole, word) for word in ("floor", "ceil", "round")}
+    meanings |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
+    meanings |= {word: part(_moved, word) for word in ("sqrt", "exp", "log", "tanh")}
+    meanings |= {word: part(_wave, word) for word in ("sin", "cos")}
+    meanings |= {word: part(_whole, word) for word in ("floor", "ceil", "round")}
     simple = ("neg", "abs", "maximum", "minimum", "clamp")
-    found |= {word: part(_moved_no_further, word) for word in simple}
-    found |= {word: part(_as_kept, word) for word in STORAGE_OPS}
-    found |= {"rounded_at_random": _at_random}
-    found |= {word: part(_random, word) for word in RANDOM_OPS}
-    found |= {word: part(_largest, word) for word in MAXIMA}
+    meanings |= {word: part(_moved_no_further, word) for word in simple}
+    meanings |= {word: part(_as_stored, word) for word in STORAGE_OPS}
+    meanings |= {"rounded_at_random": _at_random}
+    meanings |= {word: part(_random, word) for word in RANDOM_OPS}
+    meanings |= {word: part(_largest, word) for word in MAXIMA}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
-    found |= {word: part(_reduced, word) for word in sums}
+    meanings |= {word: part(_reduced, word) for word in sums}
     norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")
-    return found | {word: part(_norm, word) for word in norms} | MATRIX_MEANINGS
+    return meanings | {word: part(_norm, word) for word in norms} | MATRIX_MEANINGS
 
 
 MEANINGS = _meanings()

@@ -6,7 +6,7 @@ from fuzz.statements import Statements
 
 
 class Rules(Statements):
-    """Draws whole rules: statements, and branches with statements in them."""
+    """A generator of whole rules: statements, and branches with statements in them."""
 
     def branching(self, kind: str, level: int, depth: int) -> list[str]:
         """Return a statement that holds others."""
@@ -48,10 +48,10 @@ class Rules(Statements):
         if self.draw.chance(0.5):
             lines += [f"{indent}else:", *self.block(level + 1, depth)]
         ends.append(self.draw.known)
-        met = ends[0]
+        common = ends[0]
         for end in ends[1:]:
-            met = met.meet(end)
-        self.draw.known = met
+            common = common.meet(end)
+        self.draw.known = common
         self.forget()
         return lines
 

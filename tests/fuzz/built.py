@@ -1,4 +1,4 @@
-"""Make optimizer classes of rules, and compile the C++ of many rules together."""
+"""Load rules as optimizer classes, and compile the C++ of many rules together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)
 _INLINE = "__attribute__((always_inline)) inline"
 # names that every rule's C++ defines
-_OWN = re.compile(
+_RULE_NAMES = re.compile(
     r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix|codes))\b", re.M
 )
 _FLAGS = (
@@ -117,12 +117,12 @@ def load(text: str, only: str = "") -> Built:
 
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
     """Return the dtypes, a bit each, that a rule's C++ needs for parameters of these dtypes."""
-    own = (s.dtype for s in in_float32(algorithm).states if s.dtype and s.shape != "scalar")
-    return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
+    of_states = (s.dtype for s in in_float32(algorithm).states if s.dtype and s.shape != "scalar")
+    return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *of_states})
 
 
 def compile_together(rules: Sequence[Built], *flags: str) -> None:
-    """Build the C++ of rules together; note at a rule if it does not compile.
+    """Build the C++ of rules together; store the compiler's message in rules that do not compile.
 
     With the flag `-fsyntax-only` the compiler only checks the source.
     """
@@ -135,12 +135,12 @@ def compile_together(rules: Sequence[Built], *flags: str) -> None:
         defines = f"#define OPTGEN_TYPES {types}\n" + f"#define {MACRO}\n" * waits
         _compile(defines, include, group, flags)
     for rule in rules:
-        said = (sweep.refused_by_cpp for sweep in rule.sweeps)
-        rule.refused_by_cpp = rule.refused_by_cpp or next(filter(None, said), "")
+        messages = (sweep.refused_by_cpp for sweep in rule.sweeps)
+        rule.refused_by_cpp = rule.refused_by_cpp or next(filter(None, messages), "")
 
 
 def _with_kernels(rules: Iterable[Built]) -> Iterator[Built]:
-    """Yield what has a kernel: rules, their programs and their sweeps, which get their dtypes."""
+    """Yield all that have kernels: rules, programs and sweeps; these get their rule's dtypes."""
     for rule in rules:
         if not rule.cls.rule.why_uncut:
             yield rule
@@ -177,23 +177,23 @@ def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ..
         rules = [rule for rule in rules if not rule.refused_by_cpp]
 
 
-def _first_error(said: str, i: int) -> str:
-    lines = [line for line in said.splitlines() if "error" in line]
-    own = [line for line in lines if re.search(rf"drawn{i}:|_r{i}\b", line)]
-    first = re.sub(rf"_r{i}\b", "", (own or lines or [said])[0])
+def _first_error(message: str, i: int) -> str:
+    lines = [line for line in message.splitlines() if "error" in line]
+    of_rule = [line for line in lines if re.search(rf"drawn{i}:|_r{i}\b", line)]
+    first = re.sub(rf"_r{i}\b", "", (of_rule or lines or [message])[0])
     return first.partition("error: ")[2] or first
 
 
 def _renamed(source: str, i: int) -> str:
     """Return a rule's C++ with names that no other rule has."""
-    names = sorted({a or b for a, b in _OWN.findall(source)})
+    names = sorted({a or b for a, b in _RULE_NAMES.findall(source)})
     define = "".join(f"#define {name} {name}_r{i}\n" for name in names)
     undefine = "".join(f"#undef {name}\n" for name in names)
     return f'{define}#line 1 "drawn{i}"\n{source}\n{undefine}'
 
 
 class _InBatch(KernelSignature):
-    """Part of a kernel's class: its names in a shared library end in a suffix.
+    """A mixin of kernels whose names in a shared library end in a suffix.
 
     The functions that resume a step are those of all rules in the library.
     """
@@ -206,8 +206,8 @@ class _InBatch(KernelSignature):
     def _text(self, name: str) -> str:
         if not self._has(name):
             return ""
-        held = ctypes.c_char_p.in_dll(self._library, name + self.suffix)
-        return (held.value or b"").decode()
+        text = ctypes.c_char_p.in_dll(self._library, name + self.suffix)
+        return (text.value or b"").decode()
 
     def _function(self, name: str) -> Any:
         return super()._function(name + self.suffix)
@@ -216,11 +216,11 @@ class _InBatch(KernelSignature):
 @contextlib.contextmanager
 def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
     """Take the C++ kernels of these rules from the shared libraries."""
-    known = {rule.cls.lowerings: rule for rule in _with_kernels(rules)}
+    rules_by_module = {rule.cls.lowerings: rule for rule in _with_kernels(rules)}
     build = kernel_loader._load
 
     def load_kernel(owner: Any, module: Any, suspends: bool, types: int) -> Any:
-        rule = known.get(module.__name__)
+        rule = rules_by_module.get(module.__name__)
         if rule is None or suspends is not rule.waits:
             return build(owner, module, suspends, types)
         return _kernel(rule, owner)
@@ -233,12 +233,12 @@ def _kernel(rule: Built, owner: Any) -> Any:
     if rule.library is None:
         return rule.refused_by_cpp
     path, suffix = rule.library
-    kind = type(
+    cls = type(
         "Suffixed", (_InBatch, SuspendingKernel if rule.waits else Kernel), {"suffix": suffix}
     )
     source = rule.source
-    swept_by = _sweeps() if "phased_kernel.h" in source else None
-    return kind(owner, path, dtype_variants.ALL, source, swept_by)
+    sweep_library_path = _sweeps() if "phased_kernel.h" in source else None
+    return cls(owner, path, dtype_variants.ALL, source, sweep_library_path)
 
 
 def load_shared_libraries() -> None:
@@ -258,8 +258,8 @@ def _sweeps() -> Path:
 def _scratch() -> str:
     """Make a folder that is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="optgen-fuzz-")
-    _kept.append(folder)
+    _folders.append(folder)
     return folder.name
 
 
-_kept: list[tempfile.TemporaryDirectory[str]] = []
+_folders: list[tempfile.TemporaryDirectory[str]] = []

@@ -1,4 +1,4 @@
-"""Compare combinations of modifiers with what is done by hand in the order of the stages.
+"""Compare combinations of modifiers with changes by hand, in the order of the stages.
 
 The other parts of the matrix compare lowerings with the composed rule. Here the composed rule is
 compared with a step around an optimizer of torch that knows nothing of composition.
@@ -29,7 +29,7 @@ RULES = (
 CHAINS = 200
 STEPS, SPOILED = 7, 3
 BOUND = 1e-11
-"""Bound on a difference, as a part of the largest element: by hand, an update is a difference."""
+"""Bound relative to the largest element: a difference, which is an update by hand, loses digits."""
 ROUNDED = 1e-6
 """Bound with weights in float32."""
 
@@ -68,14 +68,14 @@ def run(first: int = 0) -> int:
     counts = Counter[str]()
     for number, case in enumerate(itertools.islice(cases(), first, None), first):
         try:
-            found = difference(case)
+            error = difference(case)
         except (CompositionError, SpecError):
             counts["refused"] += 1
             continue
         counts["compared"] += 1
-        if not found < (ROUNDED if "master" in case else BOUND):
+        if not error < (ROUNDED if "master" in case else BOUND):
             counts["wrong"] += 1
-            print(f"wrong: {case}: {found:.1e}", flush=True)
+            print(f"wrong: {case}: {error:.1e}", flush=True)
         if number % 100 == 99:
             print(f"{number + 1} combinations by hand: {dict(counts)}", flush=True)
     print(f"by hand: {sum(counts.values()) - counts['wrong']} combinations, {dict(counts)}")
@@ -89,23 +89,23 @@ def difference(case: str) -> float:
     cls: Any = compose(rule.lower(), *chosen)
     options = OPTIONS.get(rule, {})
     ours = cls(training.in_groups(training.parameters(training.MATRICES)), **options)
-    own = {"amsgrad": True} if "amsgrad" in names else {}
+    amsgrad = {"amsgrad": True} if "amsgrad" in names else {}
     params = training.parameters(training.MATRICES)
-    torchs = getattr(torch.optim, rule)(training.in_groups(params), **options, **own)
-    by_hand, mine = Step(torchs, names), [param for param, _ in training.members(ours)]
-    found = []
+    torchs = getattr(torch.optim, rule)(training.in_groups(params), **options, **amsgrad)
+    by_hand, params_of_ours = Step(torchs, names), [param for param, _ in training.members(ours)]
+    results = []
     for seed in range(STEPS):
-        for each in (mine, by_hand.params):
+        for each in (params_of_ours, by_hand.params):
             training.give_gradients(each, seed)
             if "skip_nonfinite" in names and seed == SPOILED and each[1].grad is not None:
                 each[1].grad[0] = torch.nan
         with use_lowering("forloop"):
             ours.step()
         by_hand.step()
-        found.append(training.difference(mine, by_hand.params))
+        results.append(training.difference(params_of_ours, by_hand.params))
     if "ema" in names:
-        averages = [ours.state[param]["ema"] for param in mine]
-        found.append(training.difference(averages, by_hand.averages))
+        averages = [ours.state[param]["ema"] for param in params_of_ours]
+        results.append(training.difference(averages, by_hand.averages))
     if "zero_grad" in names:
-        found.append(sum(p.grad.abs().sum().item() for p in mine if p.grad is not None))
-    return max(found)
+        results.append(sum(p.grad.abs().sum().item() for p in params_of_ours if p.grad is not None))
+    return max(results)

@@ -30,7 +30,7 @@ _VALUES = {
     "schedule_free": {"average_momentum": (0.5, 0.9), "weight_power": (0, 1)},
     "update_floor": {"least_ratio": (0.25, 5.0), "by_row": (False, True)},
 }
-"""Values of hyperparameters that a few steps tell apart."""
+"""Values of hyperparameters that a few steps distinguish."""
 MATRICES = ("adaptive_clip", "centralize")
 """Modifiers that refuse parameters of more than two axes, which most rules take."""
 _DTYPES = ("bfloat16", "float16", "float32")

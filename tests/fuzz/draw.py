@@ -62,9 +62,9 @@ class Draft:
     dense: bool  # many short statements with few names
     states: list[State] = field(default_factory=list)
     required: bool = False  # whether the rule requires a matrix
-    draws: bool = False  # random numbers
+    draws: bool = False  # the rule draws random numbers
     squares: bool = False  # the rule works on whole matrices
-    thin: bool = False  # some of them are thin
+    thin: bool = False  # some of its matrices are thin
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -113,25 +113,27 @@ def draw(
     )
     draft.required = draft.family == "axes" and lot.random() < 0.5
     draft.draws = draft.family != "axes" and draft.counts and lot.random() < 0.25
-    apart = Random(f"{seed} squares")  # so that all other rules stay as they are
-    draft.squares = draft.family == "axes" and apart.random() < 0.4
-    apart = Random(f"{seed} thin")
-    draft.thin = draft.squares and apart.random() < 0.6
+    if draft.family == "axes" and draft.counts:
+        draft.draws = Random(f"{seed} draws").random() < 0.25
+    separate_lot = Random(f"{seed} squares")  # so that all other rules stay as they are
+    draft.squares = draft.family == "axes" and separate_lot.random() < 0.4
+    separate_lot = Random(f"{seed} thin")
+    draft.thin = draft.squares and separate_lot.random() < 0.6
     draft.states = _states(draft)
     body = _body(draft)
-    text = _whole(draft, body)
-    if not draft.draws and Random(f"{seed} tall").random() < 0.5:
+    text = _text(draft, body)
+    if Random(f"{seed} tall").random() < 0.5:
         text = text.replace("(ndim(p) > 1)", "(tall(p))").replace("(ndim(p) == 1)", "(not tall(p))")
     settings = _settings(draft, text)
-    whole = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
-    whole = eight_bits.drawn(seed, compose(seed, whole))
-    if "over=" in whole:
+    text = wide.drawn(seed, extra_inputs.drawn(seed, text)) + programs.drawn(seed, text)
+    text = eight_bits.drawn(seed, compose(seed, text))
+    if "over=" in text:
         settings = [wide.with_axes(setting) for setting in settings]
-    return whole, settings
+    return text, settings
 
 
 def _states(draft: Draft) -> list[State]:
-    lot, found = draft.lot, []
+    lot, states = draft.lot, []
     for symbol in ("m", "v", "w")[: lot.choice((0, 1, 1, 2, 2, 3))]:
         init = lot.choice((*INITS, '"p"', '"eps"'))
         own = lot.choice(("float32", "bfloat16", "float16")) if lot.random() < 0.08 else ""
@@ -139,16 +141,16 @@ def _states(draft: Draft) -> list[State]:
         holds = lot.choice(("", "", "", "fa", "not fb", "c")) if symbol == "w" else ""
         if draft.family == "axes" and not draft.required and lot.random() < 0.15:
             holds = "factored(p)"
-        found.append(State(symbol, "tensors", f"init={init}{dtype}", holds))
+        states.append(State(symbol, "tensors", f"init={init}{dtype}", holds))
     for symbol in ("s", "q")[: lot.choice((0, 0, 1, 2))]:
         init = lot.choice((*INITS, '"lr"', '"c"'))
         own = lot.choice(("", "", "", "float32", "float64", "torch"))
         dtype = f', dtype="{own}"' if own else ""
-        found.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
+        states.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
     if draft.family != "elements" and lot.random() < 0.4:
         for symbol in ("f", "f2")[: lot.choice((1, 1, 2))]:
             init = lot.choice((*INITS, '"lr"'))
-            found.append(State(symbol, "lates", f'init={init}, shape="scalar"'))
+            states.append(State(symbol, "lates", f'init={init}, shape="scalar"'))
     if draft.family == "axes":
         for symbol, shape in (("r", "row"), ("k", "col")):
             if lot.random() < 0.5:
@@ -156,22 +158,22 @@ def _states(draft: Draft) -> list[State]:
                 holds = lot.choice(flags) if draft.required else "factored(p)"
                 options = f'init={lot.choice(INITS)}, shape="{shape}"'
                 nature = "rows" if shape == "row" else "columns"
-                found.append(State(symbol, nature, options, holds))
+                states.append(State(symbol, nature, options, holds))
     for symbol, size in (("L", "rows"), ("R", "cols")):
         if draft.squares and lot.random() < 0.7:
             flags = ("", "", "fa", "not fb")
             holds = lot.choice(flags) if draft.required else "factored(p)"
             options = f'init={lot.choice(INITS)}, shape=("{size}", "{size}")'
             options += ', dtype="float32"' if lot.random() < 0.1 else ""
-            found.append(State(symbol, "lefts" if size == "rows" else "rights", options, holds))
-    found += _thin_states(draft) if draft.thin else []
-    lot.shuffle(found)
-    return found
+            states.append(State(symbol, "lefts" if size == "rows" else "rights", options, holds))
+    states += _thin_states(draft) if draft.thin else []
+    lot.shuffle(states)
+    return states
 
 
 def _thin_states(draft: Draft) -> list[State]:
     """Draw states with an axis of the rank; one of them always exists where there are rows."""
-    lot, found = draft.lot, []
+    lot, states = draft.lot, []
     shapes = {
         "H0": ("thin_rows", "rows", "rank"),
         "J0": ("thin_cols", "cols", "rank"),
@@ -179,15 +181,15 @@ def _thin_states(draft: Draft) -> list[State]:
         "I0": ("wide_cols", "rank", "cols"),
         "Y0": ("ranks", "rank", "rank"),
     }
-    for symbol, (nature, above, beside) in shapes.items():
+    for symbol, (nature, first_axis, second_axis) in shapes.items():
         if symbol != "H0" and lot.random() < 0.5:
             continue
         flags = ("", "", "fa", "not fb") if symbol != "H0" else ("",)
         holds = lot.choice(flags) if draft.required else "factored(p)"
-        options = f'init={lot.choice(INITS)}, shape=("{above}", "{beside}")'
+        options = f'init={lot.choice(INITS)}, shape=("{first_axis}", "{second_axis}")'
         options += ', dtype="float32"' if lot.random() < 0.1 else ""
-        found.append(State(symbol, nature, options, holds))
-    return found
+        states.append(State(symbol, nature, options, holds))
+    return states
 
 
 def _body(draft: Draft) -> list[str]:
@@ -207,7 +209,7 @@ def _body(draft: Draft) -> list[str]:
         'mode == "b"', 'mode != "a"', "mode is None", "numel(p) > 5", "ndim(p) > 1",
         "ndim(p) == 1", "fix", "lr > 0.05", "opt", "c > 0",
     ]  # fmt: skip
-    conditions += ["factored(p)"] * (not draft.required and not draft.draws)
+    conditions += ["factored(p)"] * (not draft.required)
     conditions += ["t > 1", "t <= 2", "t == 2", "t % 2 == 0", "t - 1 > 0.5"] * draft.counts
     conditions += [
         asked
@@ -229,7 +231,6 @@ def _body(draft: Draft) -> list[str]:
             conditions=conditions,
             most=1 if draft.dense else 9,
             draws=draft.draws,
-            rounds=not (draft.squares or poly),
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
         poly,
@@ -243,11 +244,11 @@ def _may_have_matrices(draft: Draft) -> bool:
     return draft.family == "axes" and all(state.nature != "lates" for state in draft.states)
 
 
-def _whole(draft: Draft, body: list[str]) -> str:
+def _text(draft: Draft, body: list[str]) -> str:
     lines = ["    beta1, beta2 = betas", *body]
     if draft.required:
-        asked = draft.lot.choice(("factored(p)", "ndim(p) >= 2", "ndim(p) > 1"))
-        lines.insert(0, f'    require({asked}, "{{shape}}")')
+        condition = draft.lot.choice(("factored(p)", "ndim(p) >= 2", "ndim(p) > 1"))
+        lines.insert(0, f'    require({condition}, "{{shape}}")')
     text = "\n".join(lines)
     text = _with_states_read(text, draft.states)
     text = _without_unread(text, [s.symbol for s in draft.states])
@@ -255,8 +256,8 @@ def _whole(draft: Draft, body: list[str]) -> str:
     for state in draft.states:
         read |= set(re.findall(r'"(\w+)"', state.options)) | set(re.findall(r"\w+", state.holds))
     hypers = [f"    {n}={d}," for n, d in Draft.HYPERS.items() if n in read]
-    given = f"    p, g, {'t, ' * draft.counts}/,"
-    signature = [given, *map(_declared, draft.states), *["    *,"] * bool(hypers), *hypers]
+    inputs = f"    p, g, {'t, ' * draft.counts}/,"
+    signature = [inputs, *map(_declared, draft.states), *["    *,"] * bool(hypers), *hypers]
     return FILE.replace("{signature}", "\n".join(signature)).replace("{body}", text)
 
 
@@ -282,10 +283,10 @@ def _names(text: str) -> tuple[set[str], set[str]]:
     return read, {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
 
-def _without_unread(text: str, kept: list[str]) -> str:
+def _without_unread(text: str, exempt: list[str]) -> str:
     """Put an underscore before names that the rule never reads; the language demands one."""
     read, written = _names(text)
-    for name in written - read - {"p", *kept}:
+    for name in written - read - {"p", *exempt}:
         text = re.sub(rf"(?<!\")\b{name}\b", f"_{name}", text)
     return text
 
@@ -307,15 +308,15 @@ def _settings(draft: Draft, text: str) -> list[Setting]:
     }
     offered["maximize"] = (False, True)
     shapes = [s for s in SHAPES if len(s) > 1 or not draft.required]
-    found = []
+    results = []
     low = lot.choice(("float32", "bfloat16", "", ""))
     for dtype in filter(None, ("float64", "float64", "float64", low)):
-        first = not found
+        first = not results
         hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
         if not first and "mode" in offered and hypers["mode"] == "a":
             hypers.pop("mode")
         large = draft.family != "elements" and lot.random() < 0.08 and not draft.squares
         chosen = (lot.choice(LARGE),) if large else tuple(lot.sample(shapes, 2))
         seed = lot.randrange(1000)
-        found.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 4 == 0))
-    return found
+        results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 4 == 0))
+    return results

@@ -1,4 +1,4 @@
-"""States of 8 bits in drawn rules: declare them, and bound what rounding to a code changes."""
+"""Declare states of 8 bits in drawn rules, and bound how far rounding to codes moves them."""
 
 from __future__ import annotations
 
@@ -89,8 +89,10 @@ def _rounded(expected: Expected, state: State) -> Expected:
     bound = bound + torch.where(signed, 0.0, smallest)
     zero = (x == 0).all(dim=1, keepdim=True) & (doubt < _MODERATE[0])
     parts = (value * ~zero, torch.where(zero, e, bound), (ok & (usual | zero)).expand(x.shape))
-    kept = (part.flatten()[: expected.value.numel()].view(expected.value.shape) for part in parts)
-    return replace(expected, **dict(zip(("value", "bound", "comparable"), kept, strict=True)))
+    unpadded = (
+        part.flatten()[: expected.value.numel()].view(expected.value.shape) for part in parts
+    )
+    return replace(expected, **dict(zip(("value", "bound", "comparable"), unpadded, strict=True)))
 
 
 def _in_blocks(x: Tensor, block: int) -> Tensor:

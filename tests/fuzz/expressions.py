@@ -1,4 +1,4 @@
-"""Draw random expressions of the names that are known at a place."""
+"""Draw random expressions of the names that are known at one point of a rule."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Known:
 
 @dataclass
 class Expressions:
-    """Draws expressions; a depth bounds how many forms are nested."""
+    """A generator of expressions; a depth bounds how many forms are nested."""
 
     lot: Random  # draws everything
     known: Known
     nasty: bool = False  # with many odd forms and constants
     reduces: bool = False  # whether the rule may look at whole parameters
-    axes: bool = False  # whether rows and columns exist at this place
+    axes: bool = False  # whether rows and columns exist at this point
     squares: bool = False  # whether the rule works on whole matrices
     thin: bool = False  # whether it works on thin matrices too
     counts: bool = True  # whether the rule reads the step count
@@ -80,7 +80,7 @@ class Expressions:
         for letter in re.findall(r"\$(\w)", form):
             if letter not in drawn:
                 drawn[letter] = self._draws[letter](self, depth - 1)
-        return re.sub(r"\$(\w)", lambda found: drawn[found[1]], form)
+        return re.sub(r"\$(\w)", lambda match: drawn[match[1]], form)
 
     def constant(self, depth: int = 0) -> str:
         odd = self.chance(0.3 if self.nasty else 0.05)
@@ -134,15 +134,15 @@ class Expressions:
         """Draw the operand of a reduction, mostly without another reduction in it."""
         before = self.reduces
         self.reduces = before and self.chance(0.15)
-        made = self.tensor(min(depth, 1))
+        operand = self.tensor(min(depth, 1))
         self.reduces = before
-        return made
+        return operand
 
     def row(self, depth: int = 1) -> str:
         return self._row_or_column(self.known.rows, depth, lambda form: form)
 
     def column(self, depth: int = 1) -> str:
-        return self._row_or_column(self.known.columns, depth, turned)
+        return self._row_or_column(self.known.columns, depth, swap_rows_and_columns)
 
     def _row_or_column(self, names: list[str], depth: int, turn: Callable[[str], str]) -> str:
         if names and self.chance(0.35 if depth > 0 else 0.8):
@@ -180,7 +180,7 @@ class Expressions:
         return self._of_rank(self.known.wide_cols, depth, WIDE_COLS)
 
     def rank(self, depth: int = 1) -> str:
-        """Draw a square matrix of the rank."""
+        """Draw a matrix of the rank by the rank."""
         return self._of_rank(self.known.ranks, depth, grammar.RANKS)
 
     def _of_rank(self, names: list[str], depth: int, forms: Sequence[str]) -> str:
@@ -229,11 +229,11 @@ class Expressions:
     }
 
 
-def turned(form: str) -> str:
+def swap_rows_and_columns(form: str) -> str:
     """Return a form of rows as one of columns, and the other way round."""
     pairs = {"row": "col", "col": "row", "cols": "rows", "rows": "cols", "$r": "$c", "$c": "$r"}
     return re.sub(
-        r"\brow(?=_)|\bcol(?=_)|\bcols\b|\brows\b|\$r|\$c", lambda found: pairs[found[0]], form
+        r"\brow(?=_)|\bcol(?=_)|\bcols\b|\brows\b|\$r|\$c", lambda match: pairs[match[0]], form
     )
 
 
@@ -242,7 +242,7 @@ def of_columns(form: str) -> str:
     letters = {"h": "j", "j": "h", "d": "i", "i": "d", "s": "z", "z": "s"}
     letters = {letter: f"${other}" for letter, other in letters.items()}
     letters |= {"a": "transpose($a)", "r": "transpose($c)"}
-    return re.sub(r"\$(\w)", lambda found: letters.get(found[1], found[0]), form)
+    return re.sub(r"\$(\w)", lambda match: letters.get(match[1], match[0]), form)
 
 
 THIN_COLS = ("(transpose($a) @ $h)", *map(of_columns, grammar.THIN_ROWS))

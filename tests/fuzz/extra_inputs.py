@@ -55,13 +55,15 @@ Handed = dict[str, list[Tensor | None]]
 def handed(
     algorithm: Algorithm, params: Sequence[Tensor], draw: Callable[[Any], Tensor], number: int
 ) -> Handed:
-    """Return the inputs of a step: of all parameters, or of some if the rule asks."""
-    found: Handed = {}
-    for state in algorithm.inputs():
+    """Return the inputs of a step: of all parameters, or of some if the rule asks for `given`."""
+    inputs: Handed = {}
+    for state in algorithm.extra_inputs():
         column = [draw(param.shape) for param in params]
-        kept = [state.when is None or (number + i) % 3 > 0 for i in range(len(params))]
-        found[state.given] = [x if keep else None for x, keep in zip(column, kept, strict=True)]
-    return found
+        are_given = [state.when is None or (number + i) % 3 > 0 for i in range(len(params))]
+        inputs[state.given] = [
+            x if is_given else None for x, is_given in zip(column, are_given, strict=True)
+        ]
+    return inputs
 
 
 def seen_by_the_rule(
@@ -69,7 +71,7 @@ def seen_by_the_rule(
 ) -> tuple[Mapping[str, bool], Mapping[str, Tensor]]:
     """Return the flags and the states that stand for a parameter's inputs."""
     flags, states = {}, {}
-    for state in algorithm.inputs():
+    for state in algorithm.extra_inputs():
         tensor = given[state.given][index]
         if state.when:
             flags[state.when] = tensor is not None

@@ -31,12 +31,12 @@ class Finding:
     @property
     def signature(self) -> tuple[str, str, str]:
         """Return a signature without names and numbers; probably equal for one cause."""
-        said = "" if self.kind == "wrong" else self.message
-        said = re.sub(r"[‘'`\"][^’'`\"]*[’'`\"]|0x\w+|\d+(\.\d+)?", "#", said)
+        message = "" if self.kind == "wrong" else self.message
+        message = re.sub(r"[‘'`\"][^’'`\"]*[’'`\"]|0x\w+|\d+(\.\d+)?", "#", message)
         lowering = (
             "python" if self.kind == "crashed" and self.lowering in _PYTHON else self.lowering
         )
-        return self.kind, lowering, said[:160]
+        return self.kind, lowering, message[:160]
 
     @property
     def cause(self) -> tuple[str, ...]:
@@ -49,14 +49,14 @@ def _words(text: str) -> list[str]:
     rule = next(
         n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.decorator_list
     )
-    found = set()
+    names = set()
     for statement in rule.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                found.add(node.func.id)
+                names.add(node.func.id)
             elif isinstance(node, ast.operator | ast.unaryop | ast.cmpop | ast.If | ast.Tuple):
-                found.add(type(node).__name__)
-    return sorted(found)
+                names.add(type(node).__name__)
+    return sorted(names)
 
 
 def of_exception(error: Exception, lowering: str, text: str, setting: Any = None) -> Finding:
@@ -67,5 +67,7 @@ def of_exception(error: Exception, lowering: str, text: str, setting: Any = None
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if "/optgen" in f.filename), frames[-1])
     where = last.filename.rpartition("/")[2]
-    said = str(error).partition("\n")[0]
-    return Finding("crashed", lowering, f"{type(error).__name__}: {said} ({where})", text, setting)
+    message = str(error).partition("\n")[0]
+    return Finding(
+        "crashed", lowering, f"{type(error).__name__}: {message} ({where})", text, setting
+    )

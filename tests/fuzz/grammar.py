@@ -77,7 +77,7 @@ RANDOM = (
     "(2 * random(t, $n * 100) - 1)", "(random16(2, $n * 9) - 0.5)",
     "rounded_down($a + random(1, 2) * 0.5)", "rounded_at_random($a, random16(3, t))",
 )  # fmt: skip
-"""Only in rules that count steps and have no rows, columns and matrices."""
+"""Only in rules that count steps."""
 
 WITH_LATES = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",

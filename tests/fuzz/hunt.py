@@ -32,7 +32,9 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)  # of the compared rules, by `kinds_of`
     failures: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
     refusals: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)  # seeds of what is not comparable
+    unknown: Counter[str] = field(
+        default_factory=Counter
+    )  # seeds of rules of which no step was compared
     steps: trial.Count = field(default_factory=trial.Count)
     spent: Counter[str] = field(default_factory=Counter)
 
@@ -62,11 +64,11 @@ class Tally:
 
 def hunt(
     seeds: Sequence[str],
-    note: Callable[[str], None] = lambda text: None,
+    store_rule: Callable[[str], None] = lambda text: None,
     lowerings: Sequence[str] = LOWERINGS,
     draw: Draw = draw,
 ) -> tuple[Tally, list[Finding]]:
-    """Draw a rule for every seed, and run all of them; `note` gets each rule before it runs."""
+    """Draw a rule for every seed, and run all; `store_rule` gets each rule before it runs."""
     tally, findings = Tally(), list[Finding]()
     rules: list[tuple[str, built.Built, list[Setting]]] = []
     for seed in seeds:
@@ -78,8 +80,8 @@ def hunt(
         except (CompositionError, SpecError) as error:
             tally.refuse(error)
         else:
-            note(text)
-            rule = accepted(text, settings[0], tally, findings)
+            store_rule(text)
+            rule = built_or_none(text, settings[0], tally, findings)
         tally.spent["read"] += time.process_time() - started  # type: ignore[assignment]
         if rule:
             rule.types = built.types_of(rule.algorithm, [s.dtype for s in settings])
@@ -90,14 +92,14 @@ def hunt(
     tally.spent["cpp"] += time.perf_counter() - started  # type: ignore[assignment]
     with built.batch_kernels([rule for _, rule, _ in rules]):
         for seed, rule, settings in rules:
-            note(rule.text)
+            store_rule(rule.text)
             compared = tally.compared
             findings += tried(rule, settings, lowerings, tally)
             tally.unknown[seed] += tally.compared == compared
     return tally, findings
 
 
-def accepted(
+def built_or_none(
     text: str, setting: Setting, tally: Tally, findings: list[Finding]
 ) -> built.Built | None:
     """Build the rule; return None if optgen refuses the rule or fails at it."""
@@ -123,17 +125,17 @@ def tried(
 
     With `sparing`, some settings are not run in fused_triton.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     count = trial.Count()
     if rule.refused_by_cpp:
-        said = rule.refused_by_cpp
-        found.append(Finding("does not compile", "fused_cpu", said, rule.text, settings[0]))
+        message = rule.refused_by_cpp
+        findings.append(Finding("does not compile", "fused_cpu", message, rule.text, settings[0]))
     for number, setting in enumerate(settings):
-        left = [name for name in lowerings if suits(rule, name, setting)]
+        remaining = [name for name in lowerings if suits(rule, name, setting)]
         if sparing and number in (0, 2):  # the interpreter takes longer than all others together
-            left = [name for name in left if name != "fused_triton"]
-        left = [name for name in left if name not in {f.lowering for f in found}]
-        found += trial.run(rule, setting, left, count)
+            remaining = [name for name in remaining if name != "fused_triton"]
+        remaining = [name for name in remaining if name not in {f.lowering for f in findings}]
+        findings += trial.run(rule, setting, remaining, count)
     tally.spent.update(count.spent)
     tally.compared += count.compared > 0
     if count.compared:
@@ -141,9 +143,9 @@ def tried(
     tally.incomparable += count.compared == 0
     tally.steps.compared += count.compared
     tally.steps.incomparable += count.incomparable
-    for kind in {f.kind for f in found}:
+    for kind in {f.kind for f in findings}:
         tally.failures[kind] += 1
-    return found
+    return findings
 
 
 def kinds_of(rule: built.Built) -> Iterator[str]:
@@ -160,7 +162,7 @@ def kinds_of(rule: built.Built) -> Iterator[str]:
 
 
 def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
-    """Tell whether to run a rule in this way.
+    """Tell whether to run a rule in this lowering with this setting.
 
     For elementwise rules `sharded` would only repeat foreach. `sharded` and `functional` run in
     float64 only.

@@ -1,4 +1,4 @@
-"""Store findings as files: a spec, with the circumstances of the finding above it."""
+"""Store findings as files: a spec, under comments with the finding's lowering and setting."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def write(finding: Finding, folder: Path = FOUND) -> Path:
 def read(path: Path) -> Finding:
     """Read a finding from its file."""
     text = path.read_text(encoding="utf-8")
-    found = dict(re.findall(rf"^# ({'|'.join(_FIELDS)}): (.*)$", text, re.M))
-    values = {name: ast.literal_eval(value) for name, value in found.items()}
+    header = dict(re.findall(rf"^# ({'|'.join(_FIELDS)}): (.*)$", text, re.M))
+    values = {name: ast.literal_eval(value) for name, value in header.items()}
     values.setdefault("viewed", False)  # older files have no such line
     setting = Setting(**{each.name: values[each.name] for each in fields(Setting)})
     rule = re.sub(r"\A(# .*\n)+", "", text)

@@ -34,12 +34,12 @@ CATALOGUE = (
     *("radam", "rmsprop", "row_wise_adagrad", "rprop", "sgd", "sparse_adam"),
 )
 OTHERS = ("came", "lamb", "madgrad", "normuon", "novograd", "prodigy", "shampoo", "sophia")
-"""Published rules that torch has not."""
+"""Published rules that torch does not have."""
 PAIRED = ("adamw", "sgd", "muon")
 """The rules that pairs of modifiers are composed with."""
 
 _OF_MATRICES = ("came", "muon", "normuon", "row_wise_adagrad")
-"""Rules that refuse other parameters than matrices."""
+"""Rules that take matrices only."""
 _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "adadelta": ({}, {"weight_decay": 0.1}),
     "adam": ({}, {"amsgrad": True}, {"weight_decay": 0.1}),
@@ -98,7 +98,7 @@ def run_matrix(options: argparse.Namespace) -> int:
 
 
 def _draw(case: str) -> tuple[str, list[Setting]]:
-    """Return a combination, or a refusal without names, so that like refusals are counted."""
+    """Return a combination; errors have no names, so that equal refusals are counted together."""
     try:
         return compose_case(case)
     except (CompositionError, SpecError) as error:
@@ -162,14 +162,14 @@ def _class_name(rule: str) -> str:
 def _settings(lot: Random, rule: str) -> list[Setting]:
     """Return two settings. The first one has float64: see `trial._exact_matrices`."""
     shapes = [s for s in _SHAPES if len(s) == 2 or rule not in _OF_MATRICES]
-    found = []
+    results = []
     for dtype in ("float64", lot.choice(("float64", "float32", "bfloat16"))):
         options = lot.choice(_OPTIONS.get(rule, ({},)))
         hypers = {**options, "lr": lot.choice((0.1, 0.01)), "maximize": lot.random() < 0.3}
         seed = lot.randrange(1000)
         chosen = tuple(lot.sample(shapes, 2))
-        found.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 6 == 0))
-    return found
+        results.append(Setting(hypers, chosen, dtype, seed, viewed=seed % 6 == 0))
+    return results
 
 
 def _with_few_axes(setting: Setting) -> Setting:
@@ -184,7 +184,7 @@ def _part(name: str) -> Part:
 
 
 def _compatible(lot: Random, count: int) -> list[str]:
-    """Draw modifiers that no other of them excludes.
+    """Draw modifiers that can all be composed with one another.
 
     One can store the parameter, one can have programs, and no two have a hyperparameter of one
     name. Drawn rules have no second moment.

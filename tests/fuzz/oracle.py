@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fuzz import eight_bits
-from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
+from fuzz.bounded import Bounded, Given, lift, tensors_in, watch_branches
 from fuzz.bounded_ops import STORE, bounded_meanings
 from optgen.ir.algorithm import QUANTIZED, Algorithm, Shape
-from optgen.ir.evaluate import Member, evaluate_together, facts_of
+from optgen.ir.evaluate import Member, evaluate_together, properties_of
 from optgen.ir.nodes import Call, If, Program, Stmt
 from optgen.ir.state_values import dtype_of, exists
 
@@ -32,17 +32,17 @@ class Expected:
     bound: Tensor
     comparable: Tensor
 
-    def first_wrong(self, found: Tensor) -> str:
-        """Return where and how a tensor differs; "" if it does not."""
-        found = found.detach().double()
-        if found.shape != self.value.shape:
-            return f"shape {tuple(found.shape)} for {tuple(self.value.shape)}"
-        far = self.comparable & ~((found - self.value).abs() <= self.bound)
-        if not bool(far.any()):
+    def first_wrong(self, actual: Tensor) -> str:
+        """Return how and where a tensor differs first; "" if it does not."""
+        actual = actual.detach().double()
+        if actual.shape != self.value.shape:
+            return f"shape {tuple(actual.shape)} for {tuple(self.value.shape)}"
+        is_wrong = self.comparable & ~((actual - self.value).abs() <= self.bound)
+        if not bool(is_wrong.any()):
             return ""
-        place = far.flatten().nonzero()[0].item()
-        a, b, e = (x.flatten()[place].item() for x in (found, self.value, self.bound))
-        return f"{a!r} for {b!r}, which rounding moves by {e:.1e}, at {place} of {far.numel()}"
+        index = is_wrong.flatten().nonzero()[0].item()
+        a, b, e = (x.flatten()[index].item() for x in (actual, self.value, self.bound))
+        return f"{a!r} for {b!r}, which rounding moves by {e:.1e}, at {index} of {is_wrong.numel()}"
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Step:
     sure: bool  # whether no branch depends on rounding
 
     def moderate(self) -> bool:
-        """Tell whether all values are good to go on with."""
+        """Tell whether the run can go on from these values: all are comparable and below 1e4."""
         return all(bool((r.comparable & (r.value.abs() < 1e4)).all()) for r in self.values.values())
 
 
@@ -63,7 +63,7 @@ PARAM = ""
 
 @dataclass(frozen=True)
 class Taker:
-    """A parameter that takes a step, from values as a checkpoint has them."""
+    """The arguments of a parameter's step; its states have the form of a checkpoint."""
 
     hypers: Mapping[str, Any]
     param: Tensor
@@ -81,23 +81,27 @@ def step_by_rule(algorithm: Algorithm, taker: Taker) -> Step:
 def steps_by_rule(algorithm: Algorithm, takers: Sequence[Taker]) -> list[Step]:
     """Take the step of several parameters together: all are 0-dim, or none is."""
     dtype = takers[0].param.dtype
-    low, eps = dtype != torch.float64, torch.finfo(dtype).eps
-    whole, algorithm = algorithm, eight_bits.in_float32(algorithm)
+    is_low, eps = dtype != torch.float64, torch.finfo(dtype).eps
+    original, algorithm = algorithm, eight_bits.in_float32(algorithm)
     if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
         eps = max(eps, torch.finfo(torch.float32).eps)
     without_axes = takers[0].param.ndim == 0
     members = [_member(algorithm, taker, eps) for taker in takers]
     stored = _with_stores(algorithm, takers[0].param)
-    with tensors_in(eps, without_axes), bounded_meanings(coarse_matrices=low), watched() as unsure:
-        made = evaluate_together(stored, members)
-        kept = [
+    with (
+        tensors_in(eps, without_axes),
+        bounded_meanings(coarse_matrices=is_low),
+        watch_branches() as unsure,
+    ):
+        results = evaluate_together(stored, members)
+        values_of_takers = [
             {
                 PARAM: _stored(value, dtype, taker.param.shape),
-                **{k: _stored(v, *_kept_as(stored, k, taker)) for k, v in states.items()},
+                **{k: _stored(v, *_dtype_and_shape(stored, k, taker)) for k, v in states.items()},
             }
-            for taker, (value, states) in zip(takers, made, strict=True)
+            for taker, (value, states) in zip(takers, results, strict=True)
         ]
-    return [Step(eight_bits.rounded(whole, values), not unsure) for values in kept]
+    return [Step(eight_bits.rounded(original, values), not unsure) for values in values_of_takers]
 
 
 def _member(algorithm: Algorithm, taker: Taker, eps: float) -> Member:
@@ -105,13 +109,15 @@ def _member(algorithm: Algorithm, taker: Taker, eps: float) -> Member:
     scalars = {s.key for s in algorithm.scalar_states()}
     state: dict[str, Any] = {}
     for key, value in taker.state.items():
-        own = torch.finfo(value.dtype).eps if key in scalars else eps
-        state[key] = value if key == "step" else Bounded(value.double(), eps=own)
+        unit = torch.finfo(value.dtype).eps if key in scalars else eps
+        state[key] = value if key == "step" else Bounded(value.double(), eps=unit)
     param, grad = (Given(x.double(), eps=eps) for x in (taker.param, taker.grad))
-    param.kept = taker.param.dtype
-    usual = torch.get_default_dtype()
-    given: Any = (param, grad)
-    return Member(taker.hypers, *given, state, usual, index=taker.index, group=taker.group)
+    param.stored_dtype = taker.param.dtype
+    default = torch.get_default_dtype()
+    param_and_grad: Any = (param, grad)
+    return Member(
+        taker.hypers, *param_and_grad, state, default, index=taker.index, group=taker.group
+    )
 
 
 def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
@@ -119,8 +125,8 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
 
     A lowering may store a tensor before it reads this tensor again.
     """
-    kept = {s.symbol: kept_in(algorithm, s.key, param) for s in algorithm.states}
-    kept = {algorithm.param: param.dtype} | kept
+    dtypes = {s.symbol: kept_in(algorithm, s.key, param) for s in algorithm.states}
+    dtypes = {algorithm.param: param.dtype} | dtypes
     scalars = {s.symbol for s in algorithm.scalar_states()}
 
     def stored(program: Program) -> Iterator[Stmt]:
@@ -128,15 +134,17 @@ def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
             if isinstance(stmt, If):
                 then, orelse = tuple(stored(stmt.then)), tuple(stored(stmt.orelse))
                 yield replace(stmt, then=then, orelse=orelse)
-            elif stmt.target.name in kept and stmt.target.name not in scalars:
-                yield replace(stmt, value=Call(STORE[kept[stmt.target.name]], (stmt.value,)))
+            elif stmt.target.name in dtypes and stmt.target.name not in scalars:
+                yield replace(stmt, value=Call(STORE[dtypes[stmt.target.name]], (stmt.value,)))
             else:
                 yield stmt
 
     return replace(algorithm, rule=tuple(stored(algorithm.rule)))
 
 
-def _kept_as(algorithm: Algorithm, key: str, taker: Taker) -> tuple[torch.dtype, torch.Size]:
+def _dtype_and_shape(
+    algorithm: Algorithm, key: str, taker: Taker
+) -> tuple[torch.dtype, torch.Size]:
     """Return the dtype and the shape of a state, or of the step count."""
     shape = next((s.shape for s in algorithm.states if s.key == key), "scalar")
     sizes = _shape(taker.param, shape, taker.hypers)
@@ -147,8 +155,8 @@ def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
     """Return the dtype of a state, or of the step count."""
     state = next((s for s in algorithm.states if s.key == key), None)
     if state is None or state.shape == "scalar":
-        usual = torch.get_default_dtype()
-        return dtype_of(state, usual) if state else usual
+        default = torch.get_default_dtype()
+        return dtype_of(state, default) if state else default
     if state.dtype == QUANTIZED:
         return torch.float32
     return getattr(torch, state.dtype) if state.dtype else param.dtype
@@ -166,17 +174,17 @@ def fresh_states(
     algorithm: Algorithm, hypers: Mapping[str, Any], param: Tensor
 ) -> dict[str, Tensor]:
     """Return every state of a parameter before its first step."""
-    found = {}
+    states = {}
     for state in algorithm.states:
-        if state.given or not exists(state, {**hypers, **facts_of(param)}):
+        if state.given or not exists(state, {**hypers, **properties_of(param)}):
             continue
         start = {"p": param, "index": torch.zeros(())}.get(str(state.init))
         if start is None:
             start = hypers[state.init] if isinstance(state.init, str) else state.init
         shape = _shape(param, state.shape, hypers)
         dtype = kept_in(algorithm, state.key, param)
-        found[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
-    return found
+        states[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
+    return states
 
 
 def _shape(param: Tensor, shape: Shape, hypers: Mapping[str, Any]) -> list[int]:

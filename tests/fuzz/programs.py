@@ -28,7 +28,7 @@ def to_{mode}({lists}, /{hypers}):
 
 
 def drawn(seed: str | int, text: str) -> str:
-    """Return two programs for a rule; or "", mostly, or if no state of the rule can be in one."""
+    """Return two programs for a rule, or "": mostly, or if no state of the rule can be in one."""
     lot = Random(f"programs {seed}")
     states = _STATE.findall(text)
     if not states or lot.random() > 0.35:
@@ -40,14 +40,14 @@ def _program(lot: Random, mode: str, text: str, states: list[str]) -> str:
     declared = [n for n in ("lr", "c", "eps", "betas", "fa", "fb") if f"\n    {n}=" in text]
     lists = ["p", *lot.sample(states, lot.randint(1, len(states)))]
     lot.shuffle(lists)
-    body = next(found for found in iter(lambda: _body(lot, lists, declared), "") if found)
+    body = _body(lot, lists, declared)
     read = [name for name in declared if re.search(rf"\b{name}\b", body)]
     hypers = f", *, {', '.join(read)}" if read else ""
     return _TEMPLATE.format(mode=mode, lists=", ".join(lists), hypers=hypers, body=body)
 
 
 def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
-    """Return a body that uses all lists, and mostly leaves at least one as it is; "" never."""
+    """Return a body that uses all lists, and mostly leaves at least one unchanged."""
     numbers = [n for n in ("lr", "c", "eps") if n in declared] or ["0.5"]
     if "betas" in declared:
         numbers.append("betas[1]")
@@ -59,13 +59,13 @@ def _body(lot: Random, lists: list[str], declared: list[str]) -> str:
         conditions=conditions or ["0.5 > 0"],
     )
     while True:
-        kept, *written = lot.sample(lists, lot.randint(2, len(lists)))
+        left_out, *written = lot.sample(lists, lot.randint(2, len(lists)))
         if len(written) + 1 == len(lists) and lot.random() < 0.4:
-            written.append(kept)  # the program writes every list
+            written.append(left_out)  # the program writes every list
         lines = [f"x = {draw.tensor(2)}"] if lot.random() < 0.4 else []
         lines += [f"{name} = {draw.tensor(2)}" for name in written]
         unread = [n for n in lists if not re.search(rf"[=(].*\b{n}\b", "\n".join(lines))]
-        rest = "".join(f" + 0.125 * {n}" for n in {kept: 0, **dict.fromkeys(unread)})
+        rest = "".join(f" + 0.125 * {n}" for n in {left_out: 0, **dict.fromkeys(unread)})
         lines[-1] += f"{rest}{' - x' * (lines[0][0] == 'x')}"
         if conditions and lot.random() < 0.4:
             lines[-1:] = [f"if {lot.choice(conditions)}:", f"    {lines[-1]}"]
@@ -84,14 +84,18 @@ def expected_values(
     """Return the values that a program writes, by key, and whether rounding decides no branch."""
     keys = {optimizer.param: PARAM, **{s.symbol: s.key for s in optimizer.states}}
     tensors = {name: param if key == PARAM else state.get(key) for name, key in keys.items()}
-    others = {s.key: tensors[s.symbol] for s in program.states}
-    given = {h.name: hypers[h.name] for h in program.hypers}
+    states = {s.key: tensors[s.symbol] for s in program.states}
+    values_of_hypers = {h.name: hypers[h.name] for h in program.hypers}
     param_, grad = tensors[program.param], tensors.get(program.grad, tensors[program.lists[0]])
     assert param_ is not None
     assert grad is not None
-    held = {key: str(x.dtype).removeprefix("torch.") for key, x in others.items() if x is not None}
-    stored = tuple(replace(s, dtype=held.get(s.key)) for s in program.states)
-    step = step_by_rule(replace(program, states=stored), Taker(given, param_, grad, others))
+    dtypes = {
+        key: str(x.dtype).removeprefix("torch.") for key, x in states.items() if x is not None
+    }
+    stored = tuple(replace(s, dtype=dtypes.get(s.key)) for s in program.states)
+    step = step_by_rule(
+        replace(program, states=stored), Taker(values_of_hypers, param_, grad, states)
+    )
     written = {s.symbol: s.key for s in program.states if s.written}
-    found = {keys[symbol]: step.values[key] for symbol, key in written.items()}
-    return {keys[program.param]: step.values[PARAM], **found}, step.sure
+    written_values = {keys[symbol]: step.values[key] for symbol, key in written.items()}
+    return {keys[program.param]: step.values[PARAM], **written_values}, step.sure

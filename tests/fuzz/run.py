@@ -47,7 +47,7 @@ class _Job:
 class Run:
     """A run of the command: jobs, counts and findings.
 
-    Without `cases`, which are the seeds of rules, there is no end of seeds.
+    `cases` are the seeds of rules; without them, seeds are numbered without end.
     """
 
     def __init__(
@@ -96,17 +96,17 @@ class Run:
         seeds = [f"{self.options.seed}/{self.drawn + i}" for i in range(count)]
         seeds = list(self.cases[self.drawn : self.drawn + count]) or seeds
         self.drawn += count
-        here, there = multiprocessing.Pipe(duplex=False)
+        receiver, sender = multiprocessing.Pipe(duplex=False)
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         job = _Job(
             multiprocessing.get_context("fork").Process(
-                target=self.work, args=(seeds, there, folder)
+                target=self.work, args=(seeds, sender, folder)
             ),
-            here,
+            receiver,
             folder,
         )
         job.process.start()
-        there.close()
+        sender.close()
         self.jobs.append(job)
 
     def work(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
@@ -142,7 +142,7 @@ class Run:
                 with contextlib.suppress(EOFError):
                     message = job.pipe.recv()
                     if message is not None:
-                        self.take(message)
+                        self.receive(message)
                         continue
                     job.process.join()
             elif job.process.is_alive():
@@ -152,10 +152,10 @@ class Run:
             job.process.join()
             self.jobs.remove(job)
             if job.process.exitcode:
-                self.died(job)
+                self.record_crash(job)
             shutil.rmtree(job.folder, ignore_errors=True)
 
-    def take(self, message: Tally | Finding | str) -> None:
+    def receive(self, message: Tally | Finding | str) -> None:
         """Add a job's counts, or write a new finding to a file."""
         if isinstance(message, str):
             raise RuntimeError(f"the tool failed:\n{message}")
@@ -173,7 +173,7 @@ class Run:
         self.causes[finding.cause] = path
         print(f"{finding.kind}: {finding.lowering}: {finding.message[:200]}\n  {path}", flush=True)
 
-    def died(self, job: _Job) -> None:
+    def record_crash(self, job: _Job) -> None:
         """Record the rule that ended its process."""
         text = job.rule.read_text() if job.rule.exists() else ""
         code = job.process.exitcode
@@ -205,5 +205,5 @@ class Run:
 
 
 def _silent(job: _Job) -> bool:
-    at = job.rule.stat().st_mtime if job.rule.exists() else time.time()
-    return time.time() - at > _SILENT
+    last_change = job.rule.stat().st_mtime if job.rule.exists() else time.time()
+    return time.time() - last_change > _SILENT

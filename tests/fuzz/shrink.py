@@ -1,4 +1,4 @@
-"""Shorten a finding's text: the rule that is left still fails in the same way."""
+"""Shorten the rule of a finding, as long as it fails in the same way."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def _refound(finding: Finding) -> Finding | None:
         only_checks = finding.kind == "does not compile"
         built.compile_together([rule], *["-fsyntax-only"] * only_checks)
         if rule.refused_by_cpp:
-            said = rule.refused_by_cpp
-            return replace(finding, kind="does not compile", lowering="fused_cpu", message=said)
+            message = rule.refused_by_cpp
+            return replace(finding, kind="does not compile", lowering="fused_cpu", message=message)
     if finding.setting is None or finding.kind == "does not compile":
         return None
     with built.batch_kernels([rule]):
-        found = trial.run(rule, finding.setting, [finding.lowering])
-    return found[0] if found else None
+        findings = trial.run(rule, finding.setting, [finding.lowering])
+    return findings[0] if findings else None
 
 
 def _spent() -> float:
@@ -70,7 +70,7 @@ def _spent() -> float:
 
 
 class Shrinker:
-    """Tries shorter texts and settings until none fails any more, or time is up."""
+    """A search for shorter texts and settings that still fail, until none is left or time is up."""
 
     def __init__(self, text: str, setting: Setting | None, fails: Check, until: float) -> None:
         self.text, self.setting, self.fails, self.until = text, setting, fails, until
@@ -84,17 +84,17 @@ class Shrinker:
 
     def once(self) -> bool:
         """Try to leave out each part, one after the other; tell whether any could be left out."""
-        place, found = 0, False
+        index, was_shortened = 0, False
         while _spent() < self.until:
-            candidate = self.candidate(place)
+            candidate = self.candidate(index)
             if candidate is None:
                 break
             if candidate[0] and self.is_new(candidate) and self.fails(*candidate):
                 self.text, self.setting = candidate
-                found = True
+                was_shortened = True
             else:
-                place += 1
-        return found
+                index += 1
+        return was_shortened
 
     def is_new(self, candidate: tuple[str, Setting | None]) -> bool:
         """Tell whether a candidate has not been tried before."""
@@ -104,15 +104,15 @@ class Shrinker:
         self.seen.add(key)
         return True
 
-    def candidate(self, place: int) -> tuple[str, Setting | None] | None:
-        """Return the candidate at a place in the list of shorter ones, or None after the last one.
+    def candidate(self, index: int) -> tuple[str, Setting | None] | None:
+        """Return the candidate at an index of the list of shorter ones, or None after the last.
 
         Larger cuts come first.
         """
         settings = list(_settings(self.setting))
-        if place < len(settings):
-            return self.text, settings[place]
-        text = shorter(self.text, place - len(settings))
+        if index < len(settings):
+            return self.text, settings[index]
+        text = shorter(self.text, index - len(settings))
         return None if text is None else (text, self.setting)
 
 
@@ -131,18 +131,18 @@ def _settings(setting: Setting | None) -> Iterator[Setting]:
         yield replace(setting, dtype="float64")
 
 
-def shorter(text: str, place: int) -> str | None:
+def shorter(text: str, index: int) -> str | None:
     """Return the text with one part left out or simplified, and then without what nothing needs.
 
-    Return None if there are fewer places, and "" if the text did not get shorter.
+    Return None if there are fewer changes, and "" if the text did not get shorter.
     """
     tree = ast.parse(text)
-    change = next(itertools.islice(_changes(tree), place, None), None)
+    change = next(itertools.islice(_changes(tree), index, None), None)
     if change is None:
         return None
     change()
-    made = tidied(tree)
-    return made if len(made) < len(text) else ""
+    result = tidied(tree)
+    return result if len(result) < len(text) else ""
 
 
 def rule_of(tree: ast.Module) -> ast.FunctionDef:
@@ -186,8 +186,8 @@ def _of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
                             statement: ast.stmt = statement,
                             arm: list[ast.stmt] = arm,
                         ) -> None:
-                            place = block.index(statement)
-                            block[place : place + 1] = arm
+                            index = block.index(statement)
+                            block[index : index + 1] = arm
 
                         yield take
 
@@ -201,25 +201,27 @@ def _size(node: ast.AST) -> int:
 
 
 def _parents(rule: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.AST, str, int | None]]:
-    """Yield every expression of the rule, and its place."""
+    """Yield every expression of the rule, its parent, and the parent's field and index."""
     for statement in rule.body:
         for parent in ast.walk(statement):
             for name, value in ast.iter_fields(parent):
-                for place, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                for index, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
                     if isinstance(node, ast.expr) and not isinstance(
                         getattr(node, "ctx", None), ast.Store
                     ):
-                        yield node, parent, name, place
+                        yield node, parent, name, index
 
 
 def _of_expression(
-    node: ast.expr, parent: ast.AST, name: str, place: int | None
+    node: ast.expr, parent: ast.AST, name: str, index: int | None
 ) -> Iterator[Callable[[], None]]:
     """Yield changes that replace an expression by a part of it, or by a plain name or number."""
     if isinstance(parent, ast.Call) and name == "func":
         return
-    several = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple)
-    if several and isinstance(node, ast.Tuple | ast.Name) and name == "value":
+    is_tuple_assignment = isinstance(parent, ast.Assign) and isinstance(
+        parent.targets[0], ast.Tuple
+    )
+    if is_tuple_assignment and isinstance(node, ast.Tuple | ast.Name) and name == "value":
         return
     parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
     parts = [n for n in parts if not (isinstance(node, ast.Call) and n is node.func)]
@@ -234,10 +236,10 @@ def _of_expression(
     for part in [*simple, *parts]:
 
         def put(part: ast.expr = part) -> None:
-            if place is None:
+            if index is None:
                 setattr(parent, name, part)
             else:
-                getattr(parent, name)[place] = part
+                getattr(parent, name)[index] = part
 
         yield put
 
@@ -261,13 +263,13 @@ def _drop_unread(tree: ast.Module, rule: ast.FunctionDef) -> None:
     defaults = [*rule.args.defaults, *rule.args.kw_defaults]
     strings = [n.value for d in defaults if d for n in ast.walk(d) if isinstance(n, ast.Constant)]
     named = {str(s).removeprefix("not ") for s in strings}
-    kept = [
+    pairs_of_hypers = [
         (a, d)
         for a, d in zip(rule.args.kwonlyargs, rule.args.kw_defaults, strict=True)
         if a.arg in read or a.arg in named
     ]
-    rule.args.kwonlyargs = [a for a, _ in kept]
-    rule.args.kw_defaults = [d for _, d in kept]
+    rule.args.kwonlyargs = [a for a, _ in pairs_of_hypers]
+    rule.args.kw_defaults = [d for _, d in pairs_of_hypers]
     inputs = len(rule.args.defaults) - len(rule.args.args)  # extra inputs have defaults too
     extra, declared = rule.args.defaults[:inputs], rule.args.defaults[inputs:]
     pairs = [(a, d) for a, d in zip(rule.args.args, declared, strict=True) if a.arg in spoken]

@@ -46,7 +46,7 @@ USES = {
 
 @dataclass
 class Statements:
-    """Draws the statements of a rule."""
+    """A generator of the statements of a rule."""
 
     draw: Expressions
     # symbol, nature (a list of `Known`), and the condition under which it exists
@@ -197,12 +197,12 @@ class Statements:
 
     def state(self) -> list[str]:
         """Return an assignment to a state or to the parameter."""
-        there = [(s, n) for s, n, holds in self.states if self.holds(holds)]
+        available = [(s, n) for s, n, holds in self.states if self.holds(holds)]
         of_axes = ("rows", "columns", "lefts", "rights", *Known.THIN)
-        there = [(s, n) for s, n in there if n not in of_axes or self.draw.axes]
-        if not there:
+        available = [(s, n) for s, n in available if n not in of_axes or self.draw.axes]
+        if not available:
             return [self.own("tensors")]
-        symbol, nature = self.draw.lot.choice(there)
+        symbol, nature = self.draw.lot.choice(available)
         if self.draw.chance(0.35):
             return [self.changed(symbol, nature)]
         return [self.assigned(nature, symbol, self.value(nature))]
@@ -217,11 +217,11 @@ class Statements:
 
     def momentum(self) -> list[str]:
         """Draw momentum as papers write it."""
-        there = [s for s, n, holds in self.states if n == "tensors" and self.holds(holds)]
-        if not there:
+        available = [s for s, n, holds in self.states if n == "tensors" and self.holds(holds)]
+        if not available:
             return [self.own("numbers")]
         pick = self.draw.pick
-        m = pick(*there)
+        m = pick(*available)
         form = pick(
             f"{m} = beta1 * {m} + (1 - beta1) * g",
             f"{m} = beta2 * {m} + (1 - beta2) * g**2",

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.py")), ids=lambda path: path.stem)
-def test_it_can_be_read(path: Path) -> None:
+def test_a_finding_can_be_read(path: Path) -> None:
     """The file's header has everything that the replay needs."""
     assert read(path).lowering
 

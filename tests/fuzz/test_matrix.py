@@ -40,6 +40,6 @@ def test_a_case_always_composes_the_same_text(case: str) -> None:
     assert all(len(shape) < 3 for s in settings for shape in s.shapes) or "adaptive" not in case
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_modifiers_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(CompositionError, match="both store"):
         matrix.compose_case("adamw kahan master")

@@ -58,7 +58,7 @@ def test_every_op_occurs(drawn: list[str]) -> None:
     assert not set(CALLABLE) - called
 
 
-SHAPES = {
+FORMS = {
     "elif": r"^ +elif ",
     "a branch in a branch": r"^        if .*\n            ",
     "a branch three deep": r"^            if ",
@@ -110,12 +110,12 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_occurs(shape: str, drawn: list[str]) -> None:
-    assert any(re.search(SHAPES[shape], text, re.M) for text in drawn)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_occurs(form: str, drawn: list[str]) -> None:
+    assert any(re.search(FORMS[form], text, re.M) for text in drawn)
 
 
-def test_most_rules_are_read(drawn: list[str]) -> None:
+def test_most_rules_are_valid(drawn: list[str]) -> None:
     refused = []
     for text in drawn[:200]:
         try:
@@ -141,8 +141,8 @@ def test_a_right_rule_has_no_findings(setting: Setting) -> None:
     rule = built.load(RULE)
     built.compile_together([rule])
     with built.batch_kernels([rule]):
-        found = trial.run(rule, setting, ("forloop", "foreach", "fused_cpu"), count)
-    assert not found
+        findings = trial.run(rule, setting, ("forloop", "foreach", "fused_cpu"), count)
+    assert not findings
     assert count.compared == 18
     assert not count.incomparable
 
@@ -159,11 +159,11 @@ def planted(text: str, file: str, old: str, new: str) -> built.Built:
     render = emit._render
 
     def rendered(algorithm: Any, lowering: Any, *rest: Any, **more: Any) -> str:
-        made = render(algorithm, lowering, *rest, **more)
+        printed = render(algorithm, lowering, *rest, **more)
         if lowering.filename != file:
-            return made
-        assert old in made
-        return made.replace(old, new)
+            return printed
+        assert old in printed
+        return printed.replace(old, new)
 
     with mock.patch.object(emit, "_render", rendered):
         return built.load(text)
@@ -183,8 +183,8 @@ def test_a_fault_is_noticed(lowering: str) -> None:
     rule = planted(text, FILES[lowering], "0.25", "0.25000001")
     built.compile_together([rule])
     with built.batch_kernels([rule]):
-        found = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
-    assert [f.kind for f in found][:1] == ["wrong"]
+        findings = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
+    assert [f.kind for f in findings][:1] == ["wrong"]
 
 
 PROGRAMS = """
@@ -200,7 +200,7 @@ def to_eval(p, m, /, *, lr):
 """
 
 
-def test_right_programs_are_right() -> None:
+def test_right_programs_have_no_findings() -> None:
     rule = built.load(RULE + PROGRAMS)
     built.compile_together([rule])
     with built.batch_kernels([rule]):
@@ -210,16 +210,16 @@ def test_right_programs_are_right() -> None:
 def test_a_fault_in_a_program_is_noticed() -> None:
     rule, prepare = built.load(RULE + PROGRAMS), Elementwise.prepare
 
-    def wrong(self: Any, lists: Any, hypers: dict[str, Any], *rest: Any) -> Any:
+    def prepare_with_a_fault(self: Any, lists: Any, hypers: dict[str, Any], *rest: Any) -> Any:
         return prepare(self, lists, {"lr": hypers["lr"] * (1 + 1e-9)}, *rest)
 
-    with mock.patch.object(Elementwise, "prepare", wrong):
-        found = trial.run(rule, SETTINGS[0], ["forloop"])
-    assert ["eval" in f.message or "train" in f.message for f in found][:1] == [True]
+    with mock.patch.object(Elementwise, "prepare", prepare_with_a_fault):
+        findings = trial.run(rule, SETTINGS[0], ["forloop"])
+    assert ["eval" in f.message or "train" in f.message for f in findings][:1] == [True]
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_the_rule_that_does_not_compile_is_left_out() -> None:
+def test_a_rule_that_does_not_compile_is_left_out() -> None:
     """If one of several rules in a compilation does not compile, the others are built."""
     rules = [
         built.load(RULE + "# first\n"),

@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 from owners import step_by_owners
-from parts import step_in_parts
+from sharded_step import step_on_shards
 from torch import Tensor
 
 from fuzz import extra_inputs, programs, wide
@@ -63,7 +63,7 @@ class Count:
 def run(
     rule: Built, setting: Setting, lowerings: Sequence[str], count: Count | None = None
 ) -> list[Finding]:
-    """Return what is wrong with a rule in some lowerings."""
+    """Run a rule in some lowerings, and return the findings."""
     with _default_dtype(setting.dtype), _exact_matrices(setting.dtype):
         return _Trial(rule, setting, count or Count()).run(lowerings)
 
@@ -79,7 +79,7 @@ class _Trial:
         start = [self.drawn(shape) for shape in self.setting.shapes]
         running = {}
         for name in lowerings:
-            with self.noting(name):
+            with self.recording(name):
                 running[name] = _Run(self.rule, name, start, self.setting)
         if not running:
             return self.findings
@@ -91,7 +91,7 @@ class _Trial:
             grads = [self.drawn(shape) for shape in self.setting.shapes]
             inputs = extra_inputs.handed(algorithm, start, self.drawn, number)
             expected: list[Step] = []
-            with self.noting("oracle"):
+            with self.recording("oracle"):
                 expected += self.expected_steps(hypers, values, grads, inputs)
             if not expected:
                 break
@@ -102,7 +102,7 @@ class _Trial:
             pairs = zip(values, expected, strict=True)
             values = [self.next(hypers, before, step, moderate) for before, step in pairs]
             for each in running.values():
-                each.become(values)
+                each.set_values(values)
         self.change_modes(running, hypers, values)
         return self.findings
 
@@ -117,11 +117,11 @@ class _Trial:
         algorithm = self.rule.algorithm
         takers, handed = [], set[str]()
         for index, ((param, state), grad) in enumerate(zip(values, grads, strict=True)):
-            flags, given = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
+            flags, inputs_of_param = extra_inputs.seen_by_the_rule(algorithm, inputs, index)
             group = wide.group_of(self.setting, index)
-            known = {**state, **given}
+            known = {**state, **inputs_of_param}
             takers.append(Taker({**hypers, **flags}, param, grad, known, group, index))
-            handed |= set(given)
+            handed |= set(inputs_of_param)
         if algorithm.is_wide:
             steps = steps_by_rule(algorithm, takers)
         else:
@@ -142,24 +142,26 @@ class _Trial:
         names = [name for name in running if name in programs.LOWERINGS]
         for program in reversed(algorithm.programs):  # eval first: a new optimizer trains
             expected: list[tuple[dict[str, Expected], bool]] = []
-            with self.noting("oracle"):
+            with self.recording("oracle"):
                 expected += [
                     programs.expected_values(algorithm, program.function, hypers, *each)
                     for each in values
                 ]
             for name in names if expected else ():
-                running[name].become(values)
-                with self.noting(name), use_lowering(name):
+                running[name].set_values(values)
+                with self.recording(name), use_lowering(name):
                     getattr(running[name].optimizer, program.mode)()
                     for index, (written, sure) in enumerate(expected):
                         found = running[name].values(index)
-                        kept = {key: found[key] for key in written}
-                        self.compare(name, kept, Step(written, sure), f"{program.mode}, {index}")
+                        written_values = {key: found[key] for key in written}
+                        self.compare(
+                            name, written_values, Step(written, sure), f"{program.mode}, {index}"
+                        )
 
     def step(
         self,
         name: str,
-        one: _Run,
+        run: _Run,
         grads: list[Tensor],
         inputs: extra_inputs.Handed,
         expected: list[Step],
@@ -167,14 +169,14 @@ class _Trial:
     ) -> bool:
         """Take a step; tell whether the lowering can go on."""
         before = len(self.findings)
-        with self.noting(name):
-            one.step(grads, inputs)
+        with self.recording(name):
+            run.step(grads, inputs)
             if self.rule.algorithm.zero_grad and name not in ("functional", "sharded"):
-                left = [param.grad for param in one.params if param.grad is not None]
-                if any(bool(grad.any()) for grad in left):
+                grads_left = [param.grad for param in run.params if param.grad is not None]
+                if any(bool(grad.any()) for grad in grads_left):
                     self.findings.append(self.finding(name, "wrong", "a gradient is not zero"))
             for index, step in enumerate(expected):
-                found = one.values(index)
+                found = run.values(index)
                 if found.keys() != step.values.keys():
                     what = f"keys {sorted(found)} for {sorted(step.values)}"
                     self.findings.append(self.finding(name, "wrong", what))
@@ -193,10 +195,14 @@ class _Trial:
         self.count.incomparable += not known
         for key, expected in step.values.items():
             wrong = expected.first_wrong(found[key])
-            own = self.rule.algorithm
-            kept = self.dtype if key == PARAM else kept_in(own, key, torch.empty(0).to(self.dtype))
-            if key != "step" and found[key].dtype != kept:
-                wrong = f"{found[key].dtype} for {kept}"
+            algorithm = self.rule.algorithm
+            dtype = (
+                self.dtype
+                if key == PARAM
+                else kept_in(algorithm, key, torch.empty(0).to(self.dtype))
+            )
+            if key != "step" and found[key].dtype != dtype:
+                wrong = f"{found[key].dtype} for {dtype}"
             if wrong:
                 what = f"{key or 'the parameter'} {wrong}, {where}"
                 self.findings.append(self.finding(name, "wrong", what))
@@ -210,22 +216,22 @@ class _Trial:
         `moderate` tells whether no parameter that shares numbers with this one became extreme.
         """
         param = before[0]
-        taken = {key: each.value for key, each in expected.values.items()}
+        values = {key: each.value for key, each in expected.values.items()}
         if not (moderate and expected.moderate()):
             param = self.drawn(param.shape)
             fresh = fresh_states(self.rule.algorithm, hypers, param)
-            return param, fresh | ({"step": float(taken["step"])} if "step" in taken else {})
+            return param, fresh | ({"step": float(values["step"])} if "step" in values else {})
         state = {}
-        for key, value in taken.items():
+        for key, value in values.items():
             if key == "step":
                 state[key] = float(value)
             elif key != PARAM:
                 state[key] = value.to(kept_in(self.rule.algorithm, key, param))
-        return taken[PARAM].to(self.dtype), state
+        return values[PARAM].to(self.dtype), state
 
     @contextlib.contextmanager
-    def noting(self, name: str) -> Iterator[None]:
-        """Make a finding of an exception; otherwise count the time."""
+    def recording(self, name: str) -> Iterator[None]:
+        """Record an exception as a finding; otherwise count the time."""
         started = time.process_time()
         try:
             with limited():
@@ -239,9 +245,9 @@ class _Trial:
 
     def drawn(self, shape: Sequence[int]) -> Tensor:
         """Return normally distributed numbers, a few of them 0, in the dtype of the setting."""
-        made = torch.randn(tuple(shape), generator=self.generator, dtype=torch.float64)
+        numbers = torch.randn(tuple(shape), generator=self.generator, dtype=torch.float64)
         rare = torch.rand(tuple(shape), generator=self.generator) < 0.04
-        return made.masked_fill(rare, 0.0).to(self.dtype)
+        return numbers.masked_fill(rare, 0.0).to(self.dtype)
 
 
 class _Run:
@@ -252,34 +258,34 @@ class _Run:
         self.name, self.rule = name, rule
         self.axis = setting.seed  # modulo the number of axes
         self.shapes, self.viewed = [x.shape for x in start], setting.viewed
-        self.apart = wide.group_of(setting, 1) == 1
+        self.has_own_groups = wide.group_of(setting, 1) == 1
         given = [x.reshape(_other_shape(x)) if self.viewed else x for x in start]
         self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in given]
         self.optimizer = rule.cls(self.groups(), **setting.hypers, differentiable=functional)
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
     def groups(self) -> list[Any]:
-        """Return the parameters; each has a group of its own if it has a view, and now and then."""
+        """Return the parameters, or a group for each: if they have views, and for some seeds."""
         if self.viewed:
             pairs = zip(self.params, self.shapes, strict=True)
             return [{"params": [param], "view": tuple(shape)} for param, shape in pairs]
-        return [{"params": [p]} for p in self.params] if self.apart else self.params
+        return [{"params": [p]} for p in self.params] if self.has_own_groups else self.params
 
     def step(self, grads: list[Tensor], inputs: extra_inputs.Handed) -> None:
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad.clone().reshape(param.shape)
         is_sharded = self.name == "sharded"
         with (
-            self.in_parts() if is_sharded else contextlib.nullcontext(),
+            self.in_shards() if is_sharded else contextlib.nullcontext(),
             use_lowering(self.forced),
         ):
             self.optimizer.step(**{key: self._in_shape(given) for key, given in inputs.items()})
 
-    def in_parts(self) -> contextlib.AbstractContextManager[None]:
+    def in_shards(self) -> contextlib.AbstractContextManager[None]:
         """Let two ranks take foreach's steps."""
         if self.rule.cls.rule.why_uncut:
             return by_owners(self.rule, self.axis, self.optimizer.param_groups[0])
-        return in_parts(self.rule, self.axis)
+        return in_shards(self.rule, self.axis)
 
     def _in_shape(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return extra inputs in the shapes of the parameters, which a group may view."""
@@ -300,15 +306,15 @@ class _Run:
 
     @property
     def shared(self) -> list[str]:
-        """The keys of the states that groups keep."""
+        """Return the keys of the states that groups keep."""
         return [state.key for state in self.rule.cls.rule.group_states]
 
     def group(self, index: int) -> dict[str, Any]:
         """Return the group of a parameter."""
         groups = self.optimizer.param_groups
-        return groups[index if self.apart else 0]
+        return groups[index if self.has_own_groups else 0]
 
-    def become(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
+    def set_values(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
         """Set parameters and states to these values."""
         for index, (param, (value, state)) in enumerate(zip(self.params, values, strict=True)):
             with torch.no_grad():
@@ -326,7 +332,7 @@ def _other_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def in_parts(rule: Built, axis: int) -> Iterator[None]:
+def in_shards(rule: Built, axis: int) -> Iterator[None]:
     """Let two ranks with shards take foreach's steps, if the rule has `update_sharded`."""
 
     def load(package: str, module: str, function: str) -> Any:
@@ -338,7 +344,7 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
             first = columns[0][0]
             states = [state.shape for state in known.states if state.suits(first)]
             shapes = ["like", "like", *states, *["scalar"] * (known.step is not None)]
-            step_in_parts(asking, axis % first.dim(), shapes, columns, **given)
+            step_on_shards(asking, axis % first.dim(), shapes, columns, **given)
 
         def asking(*columns: list[Tensor], **given: Any) -> Iterator[Any]:
             yield from update(*columns, **given) or ()  # without phases there is no request

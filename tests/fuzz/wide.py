@@ -38,7 +38,7 @@ def with_axes(setting: Setting) -> Setting:
 
 
 def drawn(seed: str | int, text: str) -> str:
-    """Return the text with such reductions, if the rule can have them."""
+    """Return the text with reductions over several parameters, if the rule can have them."""
     lot = Random(f"wide {seed}")
     if lot.random() > 0.2:
         return text
@@ -83,12 +83,12 @@ def _with_state(lot: Random, text: str) -> str:
         operand = lot.choice(("g", "p", "g * p", "(g - 0.5 * p)"))
         return f'{lot.choice(WORDS)}({operand}, over="{lot.choice(("group", "all"))}")'
 
-    fed = re.sub(r"\{wide\}", lambda _: wide(), lot.choice(_STATES))
+    assignments = re.sub(r"\{wide\}", lambda _: wide(), lot.choice(_STATES))
     if "\n    fa=" in text and lot.random() < 0.4:  # parameters of one group take the same arm
         scope = f'{lot.choice(WORDS)}(g, over="group")'
-        fed += f"\n    if fa:\n        g = g / (1 + {scope}**2)"
+        assignments += f"\n    if fa:\n        g = g / (1 + {scope}**2)"
     uses = "".join(f"    {lot.choice(_USES)}\n" for _ in range(lot.choice((1, 1, 2))))
     init = lot.choice(("0", "0.5", "1e-3"))
-    text = _FIRST.sub(lambda first: f"{first[0]}    {fed}\n{uses}", text, count=1)
+    text = _FIRST.sub(lambda first: f"{first[0]}    {assignments}\n{uses}", text, count=1)
     declared = f'    hd=state("key_hd", init={init}, shape="group"),'
     return _SIGNATURE.sub(lambda first: f"{first[0]}\n{declared}", text, count=1)

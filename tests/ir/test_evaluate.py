@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from planning import CATALOGUE, RULES
+from planning import RULES, TORCH_ALGORITHMS
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
@@ -54,12 +54,8 @@ CASES = [
 ]
 
 
-def catalogue() -> dict[str, Algorithm]:
-    """Return the catalogue, with derived specs completed."""
-    return {n: derive(a, RULES[a.base]) if a.base else a for n, a in CATALOGUE.items()}
-
-
-ALGORITHMS = catalogue()
+ALGORITHMS = {n: derive(a, RULES[a.base]) if a.base else a for n, a in TORCH_ALGORITHMS.items()}
+"""The algorithms of torch's classes; derived ones have the rule of their base."""
 
 
 @contextmanager
@@ -79,7 +75,7 @@ def gradients(steps: int = STEPS) -> Iterator[torch.Tensor]:
         yield torch.randn(SHAPE, generator=generator, dtype=torch.float64)
 
 
-def error(a: torch.Tensor, b: torch.Tensor) -> float:
+def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
@@ -99,7 +95,7 @@ def test_the_oracle_steps_as_torch(
             reference.step()
             ours, state = evaluate(algorithm, hypers, ours, grad, state, scalar_dtype)
 
-    assert error(ours, theirs) <= 1e-12
+    assert relative_error(ours, theirs) <= 1e-12
     assert_same_state(algorithm, state, reference.state[theirs])
 
 
@@ -117,7 +113,7 @@ def assert_same_state(algorithm: Algorithm, ours: dict[str, Any], theirs: dict[s
             bound = 1e-14 if theirs[key].dtype == torch.float64 else 0
             assert float(ours[key]) == pytest.approx(float(theirs[key]), rel=bound, abs=0)
         else:
-            assert error(ours[key], theirs[key]) <= 1e-12
+            assert relative_error(ours[key], theirs[key]) <= 1e-12
 
 
 def test_nothing_is_changed_in_place() -> None:

@@ -1,4 +1,4 @@
-"""Test the oracle of rules with reductions, rows, columns and matrix ops, in float64."""
+"""Test the oracle on rules with reductions, rows, columns and matrix ops, in float64."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def assert_steps_as_torch(
         reference.step()
         ours, state = evaluate(algorithm, hypers, ours, grad, state, torch.float64)
     expected = reference.state[theirs]
-    # one of the two may keep no step count
+    # One of the two may keep no step count.
     assert {*state, "step"} == {*expected, "step"}
     for found, wanted in [(ours, theirs.detach()), *((state[k], expected[k]) for k in expected)]:
         found = torch.as_tensor(found, dtype=torch.float64)
@@ -107,13 +107,13 @@ def lamb(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> T
     m = state["exp_avg"] = 0.9 * state.get("exp_avg", 0) + 0.1 * g
     v = state["exp_avg_sq"] = 0.999 * state.get("exp_avg_sq", 0) + 0.001 * g * g
     u = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-6) + decay * p
-    sizes = torch.linalg.vector_norm(p).item(), torch.linalg.vector_norm(u).item()
-    return p - 1e-3 * (sizes[0] / sizes[1] if all(sizes) else 1) * u
+    norms = torch.linalg.vector_norm(p).item(), torch.linalg.vector_norm(u).item()
+    return p - 1e-3 * (norms[0] / norms[1] if all(norms) else 1) * u
 
 
 def lars(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> Tensor:
-    sizes = torch.linalg.vector_norm(p).item(), torch.linalg.vector_norm(g).item()
-    ratio = 1e-3 * sizes[0] / (sizes[1] + decay * sizes[0] + 1e-8) if all(sizes) else 1
+    norms = torch.linalg.vector_norm(p).item(), torch.linalg.vector_norm(g).item()
+    ratio = 1e-3 * norms[0] / (norms[1] + decay * norms[0] + 1e-8) if all(norms) else 1
     u = ratio * (g + decay * p)
     b = state["momentum_buffer"] = u if t == 1 else 0.9 * state["momentum_buffer"] + u
     return p - 0.1 * b
@@ -146,24 +146,24 @@ CAME_CASES = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
 def test_rules_that_torch_lacks_step_as_their_papers(
     name: str, shape: tuple[int, ...], start: float
 ) -> None:
-    """These rules are in no torch.optim; parameters start large or at zero."""
+    """torch.optim lacks these rules. Parameters start at random values or at zero."""
     algorithm = WITH_PHASES[name]
     hypers = {h.name: h.default for h in algorithm.hypers} | OPTIONS.get(name, {})
     generator = torch.Generator().manual_seed(5)
     ours = theirs = start * torch.randn(shape, generator=generator, dtype=torch.float64)
     state: dict[str, Any] = {}
-    kept: dict[str, Any] = {}
+    reference_state: dict[str, Any] = {}
     for t in range(1, STEPS + 1):
         grad = torch.randn(shape, generator=generator, dtype=torch.float64)
-        theirs = REFERENCES[name](theirs, grad, kept, t, hypers["weight_decay"])
+        theirs = REFERENCES[name](theirs, grad, reference_state, t, hypers["weight_decay"])
         ours, state = evaluate(algorithm, hypers, ours, grad, state)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-15)
-    for key, value in kept.items():
+    for key, value in reference_state.items():
         torch.testing.assert_close(state[key], value, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_machine_eps_is_that_of_the_parameter(dtype: torch.dtype) -> None:
+def test_machine_eps_is_that_of_the_parameters_dtype(dtype: torch.dtype) -> None:
     """The gradient is so small that machine_eps squared exceeds the second moment."""
     algorithm = WITH_PHASES["Adafactor"]
     hypers = {h.name: h.default for h in algorithm.hypers}

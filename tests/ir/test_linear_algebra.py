@@ -18,12 +18,12 @@ def gram(shape: tuple[int, ...]) -> Tensor:
 
 
 def op(name: str, *args: Tensor | float) -> Tensor:
-    made: Tensor = OPS[name].meaning(*args)
-    return made
+    result: Tensor = OPS[name].meaning(*args)
+    return result
 
 
-def assert_close(found: Tensor, right: Tensor) -> None:
-    torch.testing.assert_close(found, right, rtol=0, atol=1e-11)
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -75,10 +75,10 @@ def test_diag_trace_and_descending_are_those_of_torch(shape: tuple[int, ...]) ->
 def test_a_matrix_without_a_decomposition_is_nan(name: str) -> None:
     x = gram((3, 2, 2))
     x[1, 0, 1] = torch.inf
-    given = (2, 0.1) if name == "inverse_root" else ()
-    found, right = op(name, x, *given), op(name, gram((3, 2, 2)), *given)
+    options = (2, 0.1) if name == "inverse_root" else ()
+    found, expected = op(name, x, *options), op(name, gram((3, 2, 2)), *options)
     assert found[1].isnan().all()
-    assert torch.equal(found[[0, 2]], right[[0, 2]])
+    assert torch.equal(found[[0, 2]], expected[[0, 2]])
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (4, 4), (3, 5, 1), (2, 1, 3, 2)], ids=str)
@@ -92,7 +92,7 @@ def test_qr_of_a_thin_matrix_spans_its_columns(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4)], ids=str)
 def test_singular_vectors_give_the_nearest_matrix_of_rank_two(shape: tuple[int, ...]) -> None:
-    """No projection onto two dimensions leaves a smaller remainder than that onto the vectors."""
+    """The projection onto the two singular vectors leaves the smallest remainder."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     u = op("singular_vectors", x, 2)
     assert u.shape == (*shape[:-1], 2)
@@ -105,9 +105,9 @@ def test_singular_vectors_give_the_nearest_matrix_of_rank_two(shape: tuple[int, 
 def test_singular_vectors_of_a_matrix_that_is_not_finite_are_nan() -> None:
     x = gram((3, 2, 2))
     x[1, 0, 1] = torch.nan
-    found, right = op("singular_vectors", x, 1), op("singular_vectors", gram((3, 2, 2)), 1)
+    found, expected = op("singular_vectors", x, 1), op("singular_vectors", gram((3, 2, 2)), 1)
     assert found[1].isnan().all()
-    assert torch.equal(found[[0, 2]], right[[0, 2]])
+    assert torch.equal(found[[0, 2]], expected[[0, 2]])
 
 
 def test_every_op_has_a_test() -> None:

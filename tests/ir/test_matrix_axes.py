@@ -13,10 +13,10 @@ from optgen.ir.matrix_axes import (
     SQUARES,
     Axes,
     AxesError,
-    above,
     axes_of_linear_algebra,
-    beside,
+    height,
     union,
+    width,
 )
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS
 
@@ -25,7 +25,7 @@ SIZES = {"rows": 3, "cols": 5, "rank": 2, "1": 1}
 
 def tensor(axes: Axes) -> Tensor:
     """Return a tensor of two matrices with these axes."""
-    return torch.ones(2, SIZES[above(axes)], SIZES[beside(axes)], dtype=torch.float64)
+    return torch.ones(2, SIZES[height(axes)], SIZES[width(axes)], dtype=torch.float64)
 
 
 def axes_of(x: Tensor) -> Axes:
@@ -36,18 +36,18 @@ def axes_of(x: Tensor) -> Axes:
 @pytest.mark.parametrize("axes", SHAPES, ids=SHAPES.get)
 def test_an_op_of_one_matrix_has_the_axes_of_its_result(op: str, axes: Axes) -> None:
     number = torch.tensor(1.0)
-    given = {
+    arguments = {
         "inverse_root": (2, 0.5),
         "gaussian": (number,) * 4,
         "singular_vectors": (SIZES["rank"],),
     }.get(op, ())
-    column = op == "descending" and axes in (Axes.ROW, Axes.COLUMN_T, Axes.RANK)
-    thin = op == "qr" and axes in (Axes.ROWS_RANK, Axes.COLS_RANK)
-    square = axes in SQUARES and op != "descending"
-    thin = thin or (op == "singular_vectors" and "1" not in SHAPES[axes])
-    if op in ("transpose", "gaussian") or square or column or thin:
+    is_column = op == "descending" and axes in (Axes.ROW, Axes.COLUMN_T, Axes.RANK)
+    is_thin = op == "qr" and axes in (Axes.ROWS_RANK, Axes.COLS_RANK)
+    is_square = axes in SQUARES and op != "descending"
+    is_thin = is_thin or (op == "singular_vectors" and "1" not in SHAPES[axes])
+    if op in ("transpose", "gaussian") or is_square or is_column or is_thin:
         found = axes_of_linear_algebra(op, [axes])
-        assert found is axes_of(OPS[op].meaning(tensor(axes), *given))
+        assert found is axes_of(OPS[op].meaning(tensor(axes), *arguments))
     else:
         with pytest.raises(AxesError) as raised:
             axes_of_linear_algebra(op, [axes])
@@ -58,28 +58,28 @@ def test_an_op_of_one_matrix_has_the_axes_of_its_result(op: str, axes: Axes) -> 
 @pytest.mark.parametrize(("a", "b"), list(product(SHAPES, SHAPES)), ids=lambda axes: axes.name)
 def test_a_product_has_the_axes_of_its_result(a: Axes, b: Axes) -> None:
     try:
-        right = tensor(a) @ tensor(b)
+        expected = tensor(a) @ tensor(b)
     except RuntimeError:
         with pytest.raises(AxesError, match="`@` of matrices of shapes"):
             axes_of_linear_algebra("@", [a, b])
     else:
-        assert axes_of_linear_algebra("@", [a, b]) is axes_of(right)
+        assert axes_of_linear_algebra("@", [a, b]) is axes_of(expected)
 
 
 @pytest.mark.parametrize(("a", "b"), list(product(SHAPES, SHAPES)), ids=lambda axes: axes.name)
 def test_an_elementwise_op_has_the_axes_of_its_result(a: Axes, b: Axes) -> None:
     try:
-        right = tensor(a) + tensor(b)
+        expected = tensor(a) + tensor(b)
     except RuntimeError:
         with pytest.raises(AxesError, match="do not fit"):
             union(a, b)
     else:
-        assert union(a, b) is axes_of(right)
+        assert union(a, b) is axes_of(expected)
 
 
 @pytest.mark.parametrize("op", LINEAR_ALGEBRA)
 def test_a_number_is_no_matrix(op: str) -> None:
-    for given in ([Axes.NONE, Axes.TENSOR], [Axes.TENSOR, Axes.NONE]):
-        if op == "@" or given[0] is Axes.NONE:
+    for operands in ([Axes.NONE, Axes.TENSOR], [Axes.TENSOR, Axes.NONE]):
+        if op == "@" or operands[0] is Axes.NONE:
             with pytest.raises(AxesError):
-                axes_of_linear_algebra(op, given)
+                axes_of_linear_algebra(op, operands)

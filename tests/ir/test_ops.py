@@ -92,7 +92,7 @@ def operands(word: str) -> tuple[Tensor, ...]:
     return tuple(torch.tensor(c, dtype=e.dtype) for c, e in zip(columns, edges, strict=True))
 
 
-def assert_bits(found: Tensor, expected: Tensor) -> None:
+def assert_same_bits(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     if expected.is_floating_point():
         real = ~expected.isnan()
@@ -103,8 +103,8 @@ def assert_bits(found: Tensor, expected: Tensor) -> None:
 def test_an_op_means_what_torch_computes(word: str) -> None:
     args = operands(word)
     found = OPS[word].meaning(*args)
-    assert_bits(found, REFERENCE[word](*args))
-    assert_bits(OPS[word].meaning(*(a[1] for a in args)), found[1])
+    assert_same_bits(found, REFERENCE[word](*args))
+    assert_same_bits(OPS[word].meaning(*(a[1] for a in args)), found[1])
 
 
 @pytest.mark.parametrize("word", REDUCED)

@@ -1,4 +1,4 @@
-"""Test random numbers against published answers, and the oracle's form against the runtime's."""
+"""Test the oracle's random numbers against published ones, and the runtime's against these."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.random_numbers import gaussian, permuted, places, random, random16, threefry
+from optgen.ir.random_numbers import gaussian, permuted, positions, random, random16, threefry
 from optgen.runtime.eager import random_numbers
 from optgen.runtime.eager.tensor_lists import TensorList
 
@@ -24,7 +24,7 @@ SEEDS = ((0, 0, 1, 0), (12345, 7, 100_000, 3), (2**24 - 1, 2**24 - 1, 2**24 - 1,
 
 
 @pytest.mark.parametrize("case", PUBLISHED)
-def test_threefry_gives_the_published_answers(case: str) -> None:
+def test_threefry_gives_the_published_numbers(case: str) -> None:
     key, counter, block = PUBLISHED[case]
     words = threefry(key, *(torch.tensor([c]) for c in counter))
     assert tuple(word.item() for word in words) == block
@@ -32,27 +32,37 @@ def test_threefry_gives_the_published_answers(case: str) -> None:
 
 @pytest.mark.parametrize("numbers", SEEDS)
 @pytest.mark.parametrize("meaning", [random, random16])
-def test_both_forms_draw_the_same_bits(
+def test_oracle_and_runtime_draw_the_same_bits(
     meaning: Callable[..., Tensor], numbers: tuple[int, int, int, int]
 ) -> None:
     param = torch.zeros(13, 77)
-    expected = meaning(places(param), *map(torch.tensor, numbers))
+    expected = meaning(positions(param), *map(torch.tensor, numbers))
     draw = getattr(random_numbers, meaning.__name__)
 
-    for given in (numbers, (*(torch.tensor(float(n)).double() for n in numbers[:3]), numbers[3])):
-        found = draw([param, param], *given)
+    for arguments in (
+        numbers,
+        (*(torch.tensor(float(n)).double() for n in numbers[:3]), numbers[3]),
+    ):
+        found = draw([param, param], *arguments)
         assert len(found) == 2
         assert torch.equal(found[1].double(), expected)
     assert ((expected >= 0) & (expected < 1)).all()
 
 
 @pytest.mark.parametrize("numbers", SEEDS)
-def test_both_forms_draw_the_same_gaussian_numbers(numbers: tuple[int, int, int, int]) -> None:
+def test_oracle_and_runtime_draw_the_same_gaussian_numbers(
+    numbers: tuple[int, int, int, int],
+) -> None:
     x = torch.zeros(2, 13, 3, dtype=torch.float64)
     expected = gaussian(x, *map(torch.tensor, numbers))
-    for given in (numbers, (*(torch.tensor(float(n)).double() for n in numbers[:3]), numbers[3])):
-        torch.testing.assert_close(random_numbers.gaussian(x, *given), expected, rtol=0, atol=1e-14)
-        for found in random_numbers.gaussian(TensorList([x.float()] * 2), *given).tensors:
+    for arguments in (
+        numbers,
+        (*(torch.tensor(float(n)).double() for n in numbers[:3]), numbers[3]),
+    ):
+        torch.testing.assert_close(
+            random_numbers.gaussian(x, *arguments), expected, rtol=0, atol=1e-14
+        )
+        for found in random_numbers.gaussian(TensorList([x.float()] * 2), *arguments).tensors:
             assert found.dtype == torch.float32
             torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
 
@@ -82,7 +92,7 @@ def test_shards_draw_the_numbers_of_the_whole(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(found, expected.narrow(dim, start, end - start))
 
 
-def test_places_beyond_32_bits_draw_different_numbers() -> None:
+def test_elements_beyond_32_bits_draw_different_numbers() -> None:
     near = torch.tensor(
         [place for power in (31, 32, 33) for place in range(2**power - 2, 2**power + 2)]
     )
@@ -100,7 +110,7 @@ def triple32(x: int, first: int = 0, second: int = 0) -> int:
     return x ^ x >> 14
 
 
-def test_a_word_has_the_numbers_of_two_places() -> None:
+def test_a_word_has_the_numbers_of_two_positions() -> None:
     """The first block of the stream is the key; each 2**33 places, its first word changes."""
     first, second = threefry((9 | 2 << 24, 8), torch.tensor([0]), torch.tensor([7 << 8]))
     for pair in (0, 5, 2**32 - 1, 2**32, 3 * 2**32 + 5):

@@ -22,14 +22,14 @@ def numbers() -> Tensor:
 
 
 def neighbours(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the numbers of a dtype around x, from a sorted list of all codes of 16 bits."""
+    """Return x rounded down and up to a 16-bit dtype, found in a sorted list of its numbers."""
     codes = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
-    every = codes.view(dtype).double()
-    every = every[~every.isnan()].unique()
-    above = torch.searchsorted(every, x)
-    exact = every[above.clamp(max=len(every) - 1)] == x
+    representable = codes.view(dtype).double()
+    representable = representable[~representable.isnan()].unique()
+    above = torch.searchsorted(representable, x)
+    exact = representable[above.clamp(max=len(representable) - 1)] == x
     below = torch.where(exact, above, above - 1)
-    return every[below], every[above]
+    return representable[below], representable[above]
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])
@@ -41,21 +41,22 @@ def test_directed_roundings_give_the_neighbours(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])
-def test_a_rounding_at_random_goes_away_from_zero_below_a_chance(dtype: torch.dtype) -> None:
+def test_a_small_random_number_rounds_away_from_zero(dtype: torch.dtype) -> None:
+    """The random number is compared with x's position between its neighbours, from 0 to 1."""
     x, eps = numbers(), torch.tensor(torch.finfo(dtype).eps)
     below, above = neighbours(x, dtype)
     near, far = torch.where(x < 0, above, below), torch.where(x < 0, below, above)
-    part = torch.where(far == near, 0, (x - near) / (far - near))
+    position = torch.where(far == near, 0, (x - near) / (far - near))
     largest = torch.finfo(dtype).max
-    for chance in (0.0, 0.25, 0.75, 1.0):
-        is_far = (chance < part) & (x.abs() <= largest)
-        found = rounded_at_random(x, torch.tensor(chance), eps)
+    for number in (0.0, 0.25, 0.75, 1.0):
+        is_far = (number < position) & (x.abs() <= largest)
+        found = rounded_at_random(x, torch.tensor(number), eps)
         assert torch.equal(found, torch.where(is_far, far, near))
         assert torch.equal(found.isinf(), x.isinf())
-        assert is_far.any() == (chance < 1)
+        assert is_far.any() == (number < 1)
 
 
-def test_float32_is_rounded_to_as_well() -> None:
+def test_directed_roundings_give_the_float32_neighbours() -> None:
     x, eps = numbers(), torch.tensor(torch.finfo(torch.float32).eps)
     down, up = rounded_down(x, eps), rounded_up(x, eps)
     assert torch.equal(down, down.float().double())
@@ -68,12 +69,12 @@ def test_float32_is_rounded_to_as_well() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_nearest_is_what_a_store_keeps(dtype: torch.dtype) -> None:
+def test_rounded_equals_a_cast(dtype: torch.dtype) -> None:
     x, eps = numbers(), torch.tensor(torch.finfo(dtype).eps)
     assert torch.equal(rounded(x, eps), x.to(dtype).double())
 
 
-def test_float64_stays() -> None:
+def test_float64_is_not_rounded() -> None:
     x, eps = numbers(), torch.tensor(torch.finfo(torch.float64).eps)
     for rounding in (rounded, rounded_down, rounded_up):
         assert torch.equal(rounding(x, eps), x)

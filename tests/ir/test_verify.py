@@ -1,4 +1,4 @@
-"""Test the verifier: it accepts right programs, and finds the faults that a broken pass leaves."""
+"""Test the verifier: it accepts valid programs, and refuses the faults of a broken pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOMENTUM = 'm=state("exp_avg")'
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_is_right_at_every_level(name: str) -> None:
+def test_every_rule_is_valid_after_every_pass(name: str) -> None:
     algorithm = RULES[name]
     for step in (lambda a: a, add_maximize, lambda a: rename(add_maximize(a))):
         verify_algorithm(to_ssa(step(algorithm)))
@@ -35,45 +35,45 @@ def ssa(*body: str) -> Algorithm:
     return to_ssa(rename(read(spec(*body))))
 
 
-def ruled(*stmts: Stmt) -> Algorithm:
+def with_rule(*stmts: Stmt) -> Algorithm:
     """Return an algorithm with a rule of these statements."""
     return replace(ssa(), rule=stmts)
 
 
-def total(*terms: Term) -> Linear:
+def linear(*terms: Term) -> Linear:
     return Linear(terms)
 
 
 ONE, P1 = Const(1), Ref("param", 1)
 STEP = Assign(Ref("param", 1), Call("-", (P, Call("*", (LR, G)))))
 BAD_RULES = {
-    "undefined": ruled(Assign(Ref("param", 1), Ref("u"))),
-    "old version": ruled(STEP, Assign(Ref("u", 1), P)),
-    "new version too soon": ruled(Assign(Ref("u", 1), Ref("param", 1)), STEP),
-    "one version twice": ruled(STEP, replace(STEP, value=G)),
-    "arms end in two versions": ruled(
+    "undefined": with_rule(Assign(Ref("param", 1), Ref("u"))),
+    "old version": with_rule(STEP, Assign(Ref("u", 1), P)),
+    "new version too soon": with_rule(Assign(Ref("u", 1), Ref("param", 1)), STEP),
+    "one version twice": with_rule(STEP, replace(STEP, value=G)),
+    "arms end in two versions": with_rule(
         If(LR, (STEP,), (Assign(Ref("param", 2), G),)), Assign(Ref("u", 1), Ref("param", 2))
     ),
-    "one arm only": ruled(If(LR, (Assign(Ref("u", 1), G),)), Assign(Ref("u", 2), Ref("u", 1))),
-    "if on a tensor": ruled(If(Call(">", (G, Const(0))), (STEP,))),
-    "unknown word": ruled(Assign(Ref("param", 1), Call("newton", (G,)))),
-    "wrong arity": ruled(Assign(Ref("param", 1), Call("sqrt", (G, G)))),
-    "linear form": ruled(Assign(Ref("param", 1), total(Term(ONE, (G,))))),
-    "copied in one arm": ruled(
+    "one arm only": with_rule(If(LR, (Assign(Ref("u", 1), G),)), Assign(Ref("u", 2), Ref("u", 1))),
+    "if on a tensor": with_rule(If(Call(">", (G, Const(0))), (STEP,))),
+    "unknown word": with_rule(Assign(Ref("param", 1), Call("newton", (G,)))),
+    "wrong arity": with_rule(Assign(Ref("param", 1), Call("sqrt", (G, G)))),
+    "linear form": with_rule(Assign(Ref("param", 1), linear(Term(ONE, (G,))))),
+    "copied in one arm": with_rule(
         If(LR, (Assign(Ref("grad", 1), G),), (Assign(Ref("grad", 1), P),)), Assign(P1, G)
     ),
-    "copy of an old version": ruled(STEP, Assign(Ref("param", 2), P), Assign(Ref("u", 1), P)),
+    "copy of an old version": with_rule(STEP, Assign(Ref("param", 2), P), Assign(Ref("u", 1), P)),
 }
 GOOD_RULES = {
-    "copied": ruled(Assign(Ref("grad", 1), G), Assign(P1, Call("+", (G, Ref("grad", 1))))),
-    "copied in both arms": ruled(
+    "copied": with_rule(Assign(Ref("grad", 1), G), Assign(P1, Call("+", (G, Ref("grad", 1))))),
+    "copied in both arms": with_rule(
         If(LR, (Assign(Ref("grad", 1), G),), (Assign(Ref("grad", 1), G),)), Assign(P1, G)
     ),
 }
 
 
 @pytest.mark.parametrize("case", GOOD_RULES)
-def test_a_copy_leaves_both_versions_in_the_variable(case: str) -> None:
+def test_an_old_version_may_be_read_after_its_copy(case: str) -> None:
     verify_algorithm(GOOD_RULES[case])
 
 
@@ -109,16 +109,18 @@ def bad_plans() -> dict[str, Plan]:
     (sweep,) = good.sweeps
     twice = (sweep, replace(sweep, body=()))
     return {
-        "sum of nothing": with_last_value(total()),
-        "like terms": with_last_value(total(Term(ONE, (M,)), Term(Const(2), (M,)))),
-        "scalar without a name": with_last_value(total(Term(Call("*", (LR, LR)), (M,)))),
-        "tensor for a coefficient": with_last_value(total(Term(M, (P,)))),
-        "scalar among the factors": with_last_value(total(Term(ONE, (LR,)))),
-        "scalar among the divisors": with_last_value(total(Term(ONE, (M,), (LR,)))),
-        "no linear form inside a word": with_last_value(total(Term(ONE, (Call("sqrt", (P,)), LR)))),
-        "old state after its store": with_last_value(total(Term(ONE, (Ref("exp_avg"),)))),
-        "old scalar state": with_last_value(total(Term(Ref("mu"), (M,)))),
-        "unknown scalar": with_last_value(total(Term(Ref("nobody"), (M,)))),
+        "sum of nothing": with_last_value(linear()),
+        "like terms": with_last_value(linear(Term(ONE, (M,)), Term(Const(2), (M,)))),
+        "scalar without a name": with_last_value(linear(Term(Call("*", (LR, LR)), (M,)))),
+        "tensor for a coefficient": with_last_value(linear(Term(M, (P,)))),
+        "scalar among the factors": with_last_value(linear(Term(ONE, (LR,)))),
+        "scalar among the divisors": with_last_value(linear(Term(ONE, (M,), (LR,)))),
+        "no linear form inside a word": with_last_value(
+            linear(Term(ONE, (Call("sqrt", (P,)), LR)))
+        ),
+        "old state after its store": with_last_value(linear(Term(ONE, (Ref("exp_avg"),)))),
+        "old scalar state": with_last_value(linear(Term(Ref("mu"), (M,)))),
+        "unknown scalar": with_last_value(linear(Term(Ref("nobody"), (M,)))),
         "bare expression": with_body((Assign(Ref("param", 1), M),)),
         "parameter not stored": replace(good, phases=(replace(sweep, body=sweep.body[:-1]),)),
         "state not stored": replace(good, scalars=()),
@@ -130,9 +132,9 @@ def bad_plans() -> dict[str, Plan]:
     }
 
 
-def test_the_plan_is_right_before_it_is_broken() -> None:
+def test_the_unbroken_plan_is_accepted() -> None:
     verify_plan(planned())
-    verify_plan(with_last_value(total(Term(Ref("mu", 1), (M,)))))
+    verify_plan(with_last_value(linear(Term(Ref("mu", 1), (M,)))))
 
 
 @pytest.mark.parametrize("case", bad_plans())

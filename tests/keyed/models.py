@@ -21,7 +21,7 @@ def parameters(seed: int = 0) -> dict[str, Tensor]:
 
 
 def train(optimizer: Any, steps: int, seed: int = 1) -> None:
-    """Take steps; gradients depend on the parameter's place and on the step only."""
+    """Take steps; gradients depend on the parameter's position and on the step only."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         for group in optimizer.param_groups:
@@ -30,9 +30,9 @@ def train(optimizer: Any, steps: int, seed: int = 1) -> None:
         optimizer.step()
 
 
-def adam(params: dict[str, Tensor], library: Any = optgen.optim, **given: Any) -> Any:
+def adam(params: dict[str, Tensor], library: Any = optgen.optim, **options: Any) -> Any:
     """Return a keyed AdamW."""
-    return KeyedOptimizerWrapper(params, lambda each: library.AdamW(each, **given))
+    return KeyedOptimizerWrapper(params, lambda each: library.AdamW(each, **options))
 
 
 class Still(KeyedOptimizer):

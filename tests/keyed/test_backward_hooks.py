@@ -27,7 +27,7 @@ def backward(net: nn.Module, step: int) -> None:
 
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 @pytest.mark.parametrize("library", [torch.optim, optgen.optim], ids=["torch", "optgen"])
-def test_it_trains_as_a_step_after_the_pass(library: Any, tied: bool) -> None:
+def test_it_trains_as_a_step_after_the_backward_pass(library: Any, tied: bool) -> None:
     ours, theirs = network(tied), network(tied)
     apply_optimizer_in_backward(library.AdamW, ours.parameters(), {"lr": 0.1})
     reference = library.AdamW(theirs.parameters(), lr=0.1)
@@ -42,7 +42,7 @@ def test_it_trains_as_a_step_after_the_pass(library: Any, tied: bool) -> None:
         torch.testing.assert_close(param, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_what_is_kept_on_a_parameter() -> None:
+def test_a_parameter_keeps_its_optimizers_in_torchs_attributes() -> None:
     """Attributes are named as torch names them, so that torch's functions and engines find them."""
     net, kwargs = network(), {"lr": 0.1}
     *others, last = net.parameters()
@@ -56,15 +56,15 @@ def test_what_is_kept_on_a_parameter() -> None:
     assert [name for name, _ in in_backward_optimizer_filter(net.named_parameters(), True)] == [
         "3.bias"
     ]
-    left = [param for _, param in in_backward_optimizer_filter(net.named_parameters())]
-    assert list(map(id, left)) == list(map(id, others))
+    remaining = [param for _, param in in_backward_optimizer_filter(net.named_parameters())]
+    assert list(map(id, remaining)) == list(map(id, others))
     backward(net, 0)
     assert second.state[last]["step"] == 1
-    assert left[0].grad is not None
+    assert remaining[0].grad is not None
 
 
 @pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
-def test_torch_finds_them() -> None:
+def test_torch_finds_the_optimizers() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch.distributed.optim import _get_in_backward_optimizers
@@ -85,7 +85,7 @@ def test_an_engine_may_take_the_steps() -> None:
         assert len(param._in_backward_optimizers) == 1
 
 
-def test_compiled_models() -> None:
+def test_a_compiled_model_trains() -> None:
     """A compiled model trains as usual, because the hooks stay outside the graph."""
     ours, theirs = network(), network()
     apply_optimizer_in_backward(optgen.optim.AdamW, ours.parameters(), {"lr": 0.1})

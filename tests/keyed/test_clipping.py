@@ -1,4 +1,4 @@
-"""Test clipping in one process: like torch.nn.utils, and what it leaves out."""
+"""Test clipping in one process: it equals torch.nn.utils, with what it refuses and leaves out."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def parameters(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     return params
 
 
-def still(params: dict[str, Tensor], **given: Any) -> GradientClippingOptimizer:
+def clipping_only(params: dict[str, Tensor], **options: Any) -> GradientClippingOptimizer:
     """Return an optimizer that clips and does nothing else; its parameters are in two groups."""
     listed = list(params.values())
     groups = [{"params": listed[:2]}, {"params": listed[2:]}]
-    return GradientClippingOptimizer(Still(params, {}, groups), **given)
+    return GradientClippingOptimizer(Still(params, {}, groups), **options)
 
 
 def gradients(params: dict[str, Tensor]) -> list[Tensor]:
@@ -48,9 +48,9 @@ def gradients(params: dict[str, Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("max_gradient", [0.0, 1.5, 1000.0])
 @pytest.mark.parametrize("norm_type", [1, 2.0, 3.5, "inf"])
-def test_by_norm_as_torch_does(norm_type: float | str, max_gradient: float) -> None:
+def test_clipping_by_norm_equals_torchs(norm_type: float | str, max_gradient: float) -> None:
     ours, theirs = parameters(), parameters()
-    optimizer = still(ours, clipping=NORM, max_gradient=max_gradient, norm_type=norm_type)
+    optimizer = clipping_only(ours, clipping=NORM, max_gradient=max_gradient, norm_type=norm_type)
     optimizer.step()
     filled = [p for p in theirs.values() if p.numel()]  # torch has no maximum of no elements
     total = nn.utils.clip_grad_norm_(filled, max_gradient, float(norm_type))
@@ -63,29 +63,31 @@ def test_by_norm_as_torch_does(norm_type: float | str, max_gradient: float) -> N
 def test_norms_are_not_rounded_to_16_bits(dtype: torch.dtype) -> None:
     params = parameters(dtype)
     exact = torch.cat([g.flatten().to(torch.complex128) for g in gradients(params)]).norm()
-    optimizer = still(params, clipping=NORM, max_gradient=1.0)
+    optimizer = clipping_only(params, clipping=NORM, max_gradient=1.0)
     total = optimizer.clip_grad_norm_()
 
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     assert total.dtype == wide
     torch.testing.assert_close(total, exact.abs().to(wide))
-    left = torch.cat([g.flatten().to(torch.complex128) for g in gradients(params)]).norm().item()
-    assert left == pytest.approx(1.0, rel=1e-2 if dtype == torch.bfloat16 else 1e-5)
+    clipped_values = (
+        torch.cat([g.flatten().to(torch.complex128) for g in gradients(params)]).norm().item()
+    )
+    assert clipped_values == pytest.approx(1.0, rel=1e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
 def test_a_large_gradient_has_an_exact_norm() -> None:
     """On the CPU torch adds up all float32 numbers one after the other, and loses digits."""
     param = nn.Parameter(torch.zeros(4_000_000))
     param.grad = torch.randn_like(param)
-    total, _ = still({"": param}, clipping=NORM).compute_total_grad_norm()
+    total, _ = clipping_only({"": param}, clipping=NORM).compute_total_grad_norm()
     assert total.item() == pytest.approx(param.grad.double().norm().item(), rel=5e-6)
 
 
-def test_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_norm_can_be_computed_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optgen.keyed.clipping, "use_64bit_grad_norm", True)
     params = {"": nn.Parameter(torch.zeros(4))}
     params[""].grad = torch.full((4,), 1e30)  # its square is no float32 number
-    total, grads = still(params, clipping=NORM).compute_total_grad_norm()
+    total, grads = clipping_only(params, clipping=NORM).compute_total_grad_norm()
     assert total.dtype == torch.float32
     assert total.item() == pytest.approx(2e30)
     assert grads[0] is params[""].grad
@@ -93,17 +95,17 @@ def test_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_clipping_by_value_and_no_clipping() -> None:
     ours, theirs, untouched = parameters(), parameters(), parameters()
-    optimizer = still(ours, clipping=VALUE, max_gradient=0.7)
+    optimizer = clipping_only(ours, clipping=VALUE, max_gradient=0.7)
     optimizer.step()
     nn.utils.clip_grad_value_(theirs.values(), 0.7)
     torch.testing.assert_close(gradients(ours), gradients(theirs), rtol=0, atol=0)
     assert optimizer.last_total_grad_norm is None
 
-    still(ours).step()
+    clipping_only(ours).step()
     torch.testing.assert_close(gradients(ours), gradients(theirs), rtol=0, atol=0)
-    for way in (VALUE, NONE):
+    for clipping in (VALUE, NONE):
         params = parameters()
-        optimizer = still(params, clipping=way, track_grad_norm=True)
+        optimizer = clipping_only(params, clipping=clipping, track_grad_norm=True)
         assert optimizer.last_total_grad_norm is None
         optimizer.step()
         expected = nn.utils.get_total_norm(gradients(untouched))
@@ -112,31 +114,36 @@ def test_clipping_by_value_and_no_clipping() -> None:
 
 def test_sparse_gradients_count_as_sums_of_their_rows() -> None:
     """Rows 1 and 1 add up to (4, 0), so the norm is 5, not the root of 13."""
-    for way, left in ((NORM, [[0.0, 0.6], [0.8, 0.0]]), (VALUE, [[0.0, 1.0], [1.0, 0.0]])):
+    for clipping, clipped_values in (
+        (NORM, [[0.0, 0.6], [0.8, 0.0]]),
+        (VALUE, [[0.0, 1.0], [1.0, 0.0]]),
+    ):
         param = nn.Parameter(torch.zeros(2, 2))
         values = torch.tensor([[2.0, 0.0], [0.0, 3.0], [2.0, 0.0]])
         param.grad = torch.sparse_coo_tensor(
             torch.tensor([[1, 0, 1]]), values, (2, 2), check_invariants=False
         )
-        optimizer = still({"": param}, clipping=way, max_gradient=1.0, track_grad_norm=True)
+        optimizer = clipping_only(
+            {"": param}, clipping=clipping, max_gradient=1.0, track_grad_norm=True
+        )
         optimizer.step()
         assert param.grad.is_sparse
-        torch.testing.assert_close(param.grad.to_dense(), torch.tensor(left))
+        torch.testing.assert_close(param.grad.to_dense(), torch.tensor(clipped_values))
         torch.testing.assert_close(optimizer.last_total_grad_norm, torch.tensor(5.0))
 
 
 def test_a_parameter_of_two_groups_counts_once() -> None:
     param = nn.Parameter(torch.zeros(2))
     param.grad = torch.tensor([3.0, 4.0])
-    optimizer = still({"a": param, "b": param, "c": param}, clipping=NORM, max_gradient=1.0)
+    optimizer = clipping_only({"a": param, "b": param, "c": param}, clipping=NORM, max_gradient=1.0)
     optimizer.step()
     assert optimizer.last_total_grad_norm == 5
     torch.testing.assert_close(param.grad, torch.tensor([0.6, 0.8]))
 
 
-def test_the_norm_stands_for_the_last_step() -> None:
+def test_the_norm_is_that_of_the_last_step() -> None:
     params = parameters()
-    optimizer = still(params, clipping=NORM)
+    optimizer = clipping_only(params, clipping=NORM)
     optimizer.step()
     assert optimizer.last_total_grad_norm is not None
     optimizer.zero_grad()
@@ -145,11 +152,11 @@ def test_the_norm_stands_for_the_last_step() -> None:
     assert optimizer.clip_grad_norm_() == 0
 
 
-def test_not_a_number_stays_so() -> None:
+def test_a_nan_gives_nan_everywhere() -> None:
     for norm_type in (2.0, "inf"):
         params = parameters()
         params["p3"].grad[0] = torch.nan
-        optimizer = still(params, clipping=NORM, norm_type=norm_type)
+        optimizer = clipping_only(params, clipping=NORM, norm_type=norm_type)
         optimizer.step()
         assert optimizer.last_total_grad_norm.isnan()
         assert all(grad.isnan().all() for grad in gradients(params))
@@ -177,19 +184,19 @@ def test_meta_parameters_are_not_clipped() -> None:
     meta.grad = torch.zeros(3, device="meta")
     params = {**parameters(), "meta": meta}
     before = [grad.clone() for grad in gradients(params)[:-1]]
-    optimizer = still(params, clipping=NORM)
+    optimizer = clipping_only(params, clipping=NORM)
     optimizer.step()
     assert optimizer.last_total_grad_norm is None
     torch.testing.assert_close(gradients(params)[:-1], before)
 
 
-def test_a_training_is_torchs() -> None:
+def test_training_with_clipping_equals_torchs() -> None:
     """Clipping works around our optimizers and torch's, in a combined optimizer."""
 
-    def train(kind: Any, clip: bool) -> list[Tensor]:
+    def train(cls: Any, clip: bool) -> list[Tensor]:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
-        plain = kind(net.parameters(), lr=0.1)
+        plain = cls(net.parameters(), lr=0.1)
         keyed = KeyedOptimizerWrapper(dict(net.named_parameters()), lambda _: plain)
         optimizer: Any = GradientClippingOptimizer(
             CombinedOptimizer([("net", keyed)]), clipping=NORM, max_gradient=0.5
@@ -203,11 +210,11 @@ def test_a_training_is_torchs() -> None:
         return [param.detach() for param in net.parameters()]
 
     expected = train(torch.optim.AdamW, clip=False)
-    for kind in (torch.optim.AdamW, optgen.optim.AdamW):
-        torch.testing.assert_close(train(kind, clip=True), expected)
+    for cls in (torch.optim.AdamW, optgen.optim.AdamW):
+        torch.testing.assert_close(train(cls, clip=True), expected)
 
 
-def test_copies_and_pickles() -> None:
+def test_copies_and_pickles_clip_too() -> None:
     params = parameters()
     inner = KeyedOptimizerWrapper(params, lambda each: optgen.optim.SGD(each, lr=1.0))
     optimizer = GradientClippingOptimizer(inner, clipping=NORM, max_gradient=1.0)
@@ -218,20 +225,20 @@ def test_copies_and_pickles() -> None:
         torch.testing.assert_close(other.last_total_grad_norm, torch.tensor(32.0).sqrt())
 
 
-def test_what_it_refuses() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="Invalid norm_type value: 0; it must be above 0, or inf"):
-        still(parameters(), clipping=NORM, norm_type=0)
+        clipping_only(parameters(), clipping=NORM, norm_type=0)
     with pytest.raises(ValueError, match="'clip' is not a valid GradientClipping"):
-        still(parameters(), clipping="clip")
+        clipping_only(parameters(), clipping="clip")
     model = UpdateInBackward(nn.Linear(2, 2), optgen.optim.SGD)
-    for around in (model.fused_optimizer, CombinedOptimizer([("m", model.fused_optimizer)])):
+    for inner in (model.fused_optimizer, CombinedOptimizer([("m", model.fused_optimizer)])):
         for options in ({"clipping": NORM}, {"clipping": VALUE}, {"track_grad_norm": True}):
             with pytest.raises(ValueError, match="before all gradients are known"):
-                GradientClippingOptimizer(around, **options)
-        GradientClippingOptimizer(around).step()
+                GradientClippingOptimizer(inner, **options)
+        GradientClippingOptimizer(inner).step()
     GradientClippingOptimizer(EmptyFusedOptimizer(), clipping=NORM).step()
 
 
-def test_names() -> None:
-    assert [way.value for way in GradientClipping] == ["norm", "value", "none"]
+def test_the_enum_has_torchrecs_values() -> None:
+    assert [clipping.value for clipping in GradientClipping] == ["norm", "value", "none"]
     assert GradientClipping("norm") is NORM

@@ -18,7 +18,7 @@ from optgen.keyed import (
 )
 
 
-def two(library: Any = torch.optim) -> CombinedOptimizer:
+def adam_and_sgd(library: Any = torch.optim) -> CombinedOptimizer:
     """Return Adam for one pair of parameters, SGD with momentum for another."""
     sgd = KeyedOptimizerWrapper(
         parameters(1), lambda params: library.SGD(params, lr=0.1, momentum=0.9)
@@ -30,13 +30,13 @@ def two(library: Any = torch.optim) -> CombinedOptimizer:
     ("name", "key", "full"),
     [("", "", ""), ("w", "", "w"), ("", "a", "a"), ("w", "a", "a.w")],
 )
-def test_names(name: str, key: str, full: str) -> None:
+def test_names_are_joined(name: str, key: str, full: str) -> None:
     assert CombinedOptimizer.prepend_opt_key(name, key) == full
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-def test_a_step_is_one_of_every_member(library: Any) -> None:
-    combined = two(library)
+def test_a_step_steps_every_member(library: Any) -> None:
+    combined = adam_and_sgd(library)
     train(combined, 3)
     params = [parameters(), parameters(1)]
     alone = [
@@ -55,7 +55,7 @@ def test_a_step_is_one_of_every_member(library: Any) -> None:
 
 
 def test_members_share_their_state_and_groups() -> None:
-    combined = two()
+    combined = adam_and_sgd()
     combined.save_param_groups(True)
     train(combined, 1)
     packed = copy.deepcopy(combined.state_dict())
@@ -70,7 +70,7 @@ def test_members_share_their_state_and_groups() -> None:
     assert set(combined.state) == {*dense.state, *sgd.state}
 
 
-def test_a_name_stands_once() -> None:
+def test_a_duplicate_name_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^Duplicate param key weight$"):
         CombinedOptimizer([adam(parameters()), adam(parameters())])
     nested = CombinedOptimizer([("b", adam(parameters()))])
@@ -85,11 +85,11 @@ def test_all_or_none_save_their_groups() -> None:
         CombinedOptimizer([("a", saving), ("b", adam(parameters()))])
     assert isinstance(caught.value, AssertionError)
     # a wrapper has the flag of the optimizer that it wraps
-    combined = CombinedOptimizer([("a", saving), ("b", OptimizerWrapper(saving_too()))])
+    combined = CombinedOptimizer([("a", saving), ("b", OptimizerWrapper(saving_optimizer()))])
     assert len(combined.state_dict()["param_groups"]) == 2
 
 
-def saving_too() -> KeyedOptimizer:
+def saving_optimizer() -> KeyedOptimizer:
     keyed: KeyedOptimizer = adam(parameters())
     keyed.save_param_groups(True)
     return keyed
@@ -112,7 +112,7 @@ def test_a_closure_is_called_once() -> None:
         calls.append(torch.is_grad_enabled())
         return 3.0
 
-    combined = CombinedOptimizer([("a", two()), ("b", two())])
+    combined = CombinedOptimizer([("a", adam_and_sgd()), ("b", adam_and_sgd())])
     with torch.no_grad():
         assert combined.step(closure) == 3.0
     assert calls == [True]
@@ -128,17 +128,19 @@ def test_the_loss_comes_back(wrap: Any) -> None:
         return 2.0
 
     assert wrap(adam(parameters())).step(closure) == 2.0
-    assert wrap(two()).step(closure) == 2.0
+    assert wrap(adam_and_sgd()).step(closure) == 2.0
     assert len(calls) == 2
 
 
-def test_its_defaults_are_those_that_all_members_have() -> None:
-    assert {"lr", "weight_decay"} <= two().defaults.keys()
-    assert not {"betas", "momentum"} & two().defaults.keys()  # schedulers set these in every group
+def test_defaults_are_those_that_all_members_have() -> None:
+    assert {"lr", "weight_decay"} <= adam_and_sgd().defaults.keys()
+    assert (
+        not {"betas", "momentum"} & adam_and_sgd().defaults.keys()
+    )  # schedulers set these in every group
 
 
-def test_zero_grad_does_as_it_is_told() -> None:
-    combined = two()
+def test_zero_grad_sets_to_zeros_or_none() -> None:
+    combined = adam_and_sgd()
     train(combined, 1)
     combined.zero_grad(set_to_none=False)
     assert not any(param.grad.any() for param in combined.params.values())  # type: ignore[union-attr]
@@ -146,49 +148,49 @@ def test_zero_grad_does_as_it_is_told() -> None:
     assert all(param.grad is None for param in combined.params.values())
 
 
-def test_what_members_have_is_passed_on() -> None:
-    class Able(Still):
+def test_calls_are_passed_on_to_members() -> None:
+    class Recorder(Still):
         def __init__(self, size: int) -> None:
             params = {f"p{size}": torch.nn.Parameter(torch.ones(1))}
             super().__init__(params, {}, [{"params": list(params.values())}])
-            self.heard: list[Any] = []
+            self.calls: list[Any] = []
             self.buffer = torch.empty(size)
 
         def scratch_buffers(self) -> tuple[Tensor, ...]:
             return (self.buffer,)
 
         def set_optimizer_step(self, step: int) -> None:
-            self.heard.append(step)
+            self.calls.append(step)
 
         def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
-            self.heard.append(params_dict)
+            self.calls.append(params_dict)
 
-    first, second = Able(1), Able(2)
-    unable = KeyedOptimizer(parameters(), {}, [])
-    combined = CombinedOptimizer([("in", CombinedOptimizer([first, unable])), second])
+    first, second = Recorder(1), Recorder(2)
+    without_methods = KeyedOptimizer(parameters(), {}, [])
+    combined = CombinedOptimizer([("in", CombinedOptimizer([first, without_methods])), second])
     combined.set_optimizer_step(7)
     combined.update_hyper_parameters({"a": 1})
 
-    assert first.heard == second.heard == [7, {"a": 1}]
+    assert first.calls == second.calls == [7, {"a": 1}]
     assert combined.scratch_buffers() == (first.buffer, second.buffer)
 
 
 def test_hooks_of_members_run_with_their_steps() -> None:
-    combined, heard = two(), []
+    combined, calls = adam_and_sgd(), []
     for key, member in combined.optimizers:
-        member.register_step_post_hook(lambda *_, key=key: heard.append(key))
+        member.register_step_post_hook(lambda *_, key=key: calls.append(key))
     combined.step()
 
-    assert heard == ["dense", ""]
+    assert calls == ["dense", ""]
 
 
-def test_repr() -> None:
+def test_the_repr_has_all_members() -> None:
     first, second = adam(parameters()), adam(parameters())
 
     assert repr(CombinedOptimizer([("a", first), ("b", second)])) == f"a: {first!r},b: {second!r}"
 
 
-def test_warmups_within_go_on_where_they_were() -> None:
+def test_warmups_of_members_are_resumed() -> None:
     def make() -> CombinedOptimizer:
         stages = [WarmupStage(max_iters=10, value=0.0)]
         pair = [WarmupOptimizer(adam(parameters()), stages, lr=lr) for lr in (1.0, 2.0)]

@@ -1,4 +1,4 @@
-"""Test state that is created without a step: it can load a checkpoint, and changes nothing else."""
+"""Test state that is created without a step: it can load a checkpoint, and nothing else changes."""
 
 import copy
 from typing import Any
@@ -21,7 +21,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.5},
 }
 every_kind = pytest.mark.parametrize("name", ARGUMENTS)
-both = pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+every_library = pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
 
 
 class Foreign(torch.optim.Optimizer):
@@ -52,16 +52,16 @@ class Foreign(torch.optim.Optimizer):
         param.mul_(1 - group["weight_decay"]).sub_(state["buffer"])
 
 
-def made(name: str, library: Any) -> KeyedOptimizerWrapper:
+def keyed_optimizer(name: str, library: Any) -> KeyedOptimizerWrapper:
     return KeyedOptimizerWrapper(
         parameters(), lambda params: getattr(library, name)(params, **ARGUMENTS[name])
     )
 
 
-@both
+@every_library
 @every_kind
 def test_init_state_changes_neither_weights_nor_a_training(name: str, library: Any) -> None:
-    touched, untouched = made(name, library), made(name, library)
+    touched, untouched = keyed_optimizer(name, library), keyed_optimizer(name, library)
     touched.init_state()
     assert content(dict(touched.params)) == content(dict(untouched.params))
     for each in (touched, untouched):
@@ -71,10 +71,10 @@ def test_init_state_changes_neither_weights_nor_a_training(name: str, library: A
     assert content(touched.state_dict()) == content(untouched.state_dict())
 
 
-@both
+@every_library
 @every_kind
 def test_a_checkpoint_loads(name: str, library: Any) -> None:
-    old, new = made(name, library), made(name, library)
+    old, new = keyed_optimizer(name, library), keyed_optimizer(name, library)
     train(old, 3)
     new.init_state()
     new.load_state_dict(copy.deepcopy(old.state_dict()))
@@ -82,8 +82,8 @@ def test_a_checkpoint_loads(name: str, library: Any) -> None:
     assert content(new.state_dict()) == content(old.state_dict())
 
 
-def test_gradients_of_zeros_stay() -> None:
-    optimizer = made("SGD", torch.optim)
+def test_torchs_rule_keeps_gradients_of_zeros() -> None:
+    optimizer = keyed_optimizer("SGD", torch.optim)
     params = optimizer.params = {**optimizer.params, "frozen": torch.ones(2)}
     optimizer.init_state({"bias"})
 
@@ -97,9 +97,9 @@ def test_gradients_of_zeros_stay() -> None:
     assert params["frozen"].grad is None
 
 
-@both
-def test_sparse_gradients(library: Any) -> None:
-    optimizer = made("SGD", library)
+@every_library
+def test_state_for_sparse_gradients(library: Any) -> None:
+    optimizer = keyed_optimizer("SGD", library)
     optimizer.init_state({"weight"})
     entries = optimizer.state_dict()["state"]
 
@@ -110,8 +110,8 @@ def test_sparse_gradients(library: Any) -> None:
 
 def test_momentum_begins_with_zeros() -> None:
     def make() -> KeyedOptimizerWrapper:
-        given = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
-        return KeyedOptimizerWrapper(parameters(), lambda p: torch.optim.SGD(p, **given))
+        options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
+        return KeyedOptimizerWrapper(parameters(), lambda p: torch.optim.SGD(p, **options))
 
     touched, untouched = make(), make()
     touched.init_state()
@@ -122,7 +122,7 @@ def test_momentum_begins_with_zeros() -> None:
     assert torch.equal(other["momentum_buffer"], 0.5 * first["momentum_buffer"])
 
 
-@both
+@every_library
 def test_frozen_parameters_have_no_state(library: Any) -> None:
     params = parameters()
     params["bias"].requires_grad_(False)
@@ -132,15 +132,15 @@ def test_frozen_parameters_have_no_state(library: Any) -> None:
     assert optimizer.state_dict()["state"].keys() == {"weight"}
 
 
-@both
-def test_without_state_there_is_none(library: Any) -> None:
+@every_library
+def test_a_rule_without_state_creates_none(library: Any) -> None:
     optimizer = KeyedOptimizerWrapper(parameters(), lambda params: library.SGD(params, lr=0.1))
     optimizer.init_state()
 
     assert optimizer.state_dict() == {"state": {}}
 
 
-def test_a_rule_that_nobody_knows() -> None:
+def test_a_foreign_rule_creates_state() -> None:
     optimizer = KeyedOptimizerWrapper(parameters(), Foreign)
     (group,) = optimizer.param_groups
     lr, keys = group["lr"], list(group)
@@ -172,7 +172,7 @@ def test_a_rule_that_fails_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("make", [Foreign, torch.optim.AdamW, None])
-def test_state_that_is_there_stays(make: Any) -> None:
+def test_existing_state_stays(make: Any) -> None:
     optimizer = KeyedOptimizerWrapper(parameters(), make) if make else adam(parameters())
     train(optimizer, 2)
     before, weights = content(optimizer.state_dict()), content(dict(optimizer.params))
@@ -182,7 +182,7 @@ def test_state_that_is_there_stays(make: Any) -> None:
     assert content(dict(optimizer.params)) == weights
 
 
-def test_a_keyed_optimizer_of_ones_own() -> None:
+def test_a_users_keyed_optimizer_creates_state() -> None:
     class Mine(KeyedOptimizer):
         def __init__(self, params: dict[str, Tensor]) -> None:
             super().__init__(params, {}, [{"params": list(params.values()), "lr": 0.1}])
@@ -206,7 +206,7 @@ def test_a_keyed_optimizer_of_ones_own() -> None:
 
 def test_a_combined_optimizer_takes_full_names() -> None:
     combined = CombinedOptimizer(
-        [("a", made("SGD", torch.optim)), ("b", made("Adam", torch.optim))]
+        [("a", keyed_optimizer("SGD", torch.optim)), ("b", keyed_optimizer("Adam", torch.optim))]
     )
     combined.init_state({"a.bias"})
 

@@ -1,4 +1,4 @@
-"""Test tables whose rows are updated in the backward pass: same bits as by a step after it."""
+"""Test tables that update their rows in the backward pass: the bits are those of a later step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
     (optgen.optim.SparseAdam, {"lr": 0.1}),
     (optgen.optim.SGD, {"lr": 0.1}),
 ]
-IDS = [kind.__name__ for kind, _ in OPTIMIZERS]
+IDS = [cls.__name__ for cls, _ in OPTIMIZERS]
 
 
 def lookups(step: int) -> list[Tensor]:
@@ -30,21 +30,21 @@ def lookups(step: int) -> list[Tensor]:
 
 
 def backward(table: nn.Module, step: int) -> None:
-    found = [table(indices) for indices in lookups(step)]
-    sum(each.square().sum() for each in found).backward()  # type: ignore[union-attr]
+    results = [table(indices) for indices in lookups(step)]
+    sum(each.square().sum() for each in results).backward()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("bag", [False, True], ids=["embedding", "bag"])
-@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=IDS)
+@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS, ids=IDS)
 def test_the_bits_are_those_of_a_step_after_the_backward_pass(
-    kind: Any, options: dict[str, Any], bag: bool
+    cls: Any, options: dict[str, Any], bag: bool
 ) -> None:
     fused, plain = (FusedEmbeddingBag, nn.EmbeddingBag) if bag else (FusedEmbedding, nn.Embedding)
     torch.manual_seed(0)
-    ours = fused(ROWS, WIDTH, optimizer_class=kind, optimizer_kwargs=options)
+    ours = fused(ROWS, WIDTH, optimizer_class=cls, optimizer_kwargs=options)
     theirs = plain(ROWS, WIDTH, sparse=True)
     theirs.load_state_dict(ours.state_dict())
-    reference = kind(theirs.parameters(), **options)
+    reference = cls(theirs.parameters(), **options)
     for step in range(4):
         backward(ours, step)
         assert ours.weight.grad is None
@@ -63,23 +63,23 @@ def test_the_bits_are_those_of_a_step_after_the_backward_pass(
 
 def test_the_gradient_is_never_dense_and_never_stays() -> None:
     table = nn.EmbeddingBag(ROWS, WIDTH, sparse=True)
-    seen = []
+    records = []
     fused = FusedEmbeddingBag(ROWS, WIDTH, _weight=table.weight.detach(), mode="sum")
     *_, hook = fused.weight._post_accumulate_grad_hooks.values()  # type: ignore[union-attr]
 
-    def look(param: Tensor) -> None:
+    def record(param: Tensor) -> None:
         assert param.grad is not None
-        seen.append((param.grad.layout, param.grad._nnz()))
+        records.append((param.grad.layout, param.grad._nnz()))
         hook(param)
         assert param.grad is None
 
     fused.weight._post_accumulate_grad_hooks.clear()  # type: ignore[union-attr]
-    fused.weight.register_post_accumulate_grad_hook(look)
+    fused.weight.register_post_accumulate_grad_hook(record)
     before = fused.weight.detach().clone()
     backward(fused, 0)
 
     touched = torch.cat(lookups(0)).unique()
-    ((layout, values),) = seen
+    ((layout, values),) = records
     assert layout is torch.sparse_coo
     assert len(touched) <= values <= 24
     same = (fused.weight == before).all(1)
@@ -95,7 +95,7 @@ def test_the_row_kernel_takes_the_step() -> None:
     assert "sparse gradients by the rows they touch" in explained
 
 
-def test_checkpoints_and_copies() -> None:
+def test_checkpoints_and_copies_train_on() -> None:
     """A table's weight is saved as torch's, its optimizer by name; a copy is independent."""
     table = FusedEmbedding(ROWS, WIDTH, padding_idx=0, optimizer_kwargs={"lr": 0.2})
     backward(table, 0)
@@ -113,7 +113,7 @@ def test_checkpoints_and_copies() -> None:
     assert other.fused_optimizer.state[other.weight]["step"] == 2
 
 
-def test_what_it_refuses() -> None:
+def test_unfit_classes_and_modes_are_refused() -> None:
     with pytest.raises(ValueError, match="AdamW takes no sparse gradients; RowWiseAdagrad, "):
         FusedEmbedding(3, 2, optimizer_class=optgen.optim.AdamW)
     with pytest.raises(ValueError, match='mode "max" has no sparse gradient'):

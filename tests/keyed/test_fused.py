@@ -22,8 +22,8 @@ from optgen.keyed import (
 from optgen.optim import SGD
 
 
-class Counting(FusedOptimizer):
-    """Counts its steps."""
+class StepCounter(FusedOptimizer):
+    """An optimizer that counts its steps."""
 
     steps = 0
 
@@ -41,7 +41,7 @@ class Layer(nn.Linear, FusedOptimizerModule):
         super().__init__(2, 2)
         self.inside = FusedEmbedding(2, 2)  # the layer itself uses the table; nobody else sees it
         params = {"weight": self.weight, "bias": self.bias}
-        self._optimizer = Counting(params, {}, [{"params": list(params.values()), "lr": 0.1}])
+        self._optimizer = StepCounter(params, {}, [{"params": list(params.values()), "lr": 0.1}])
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
@@ -49,13 +49,13 @@ class Layer(nn.Linear, FusedOptimizerModule):
 
 
 def test_the_interface_is_abstract() -> None:
-    for kind in (FusedOptimizer, FusedOptimizerModule):
+    for cls in (FusedOptimizer, FusedOptimizerModule):
         with pytest.raises(TypeError, match="abstract"):
-            kind()
+            cls()
     assert "lr: 0.1" in repr(Layer().fused_optimizer)
 
 
-def test_an_empty_fused_optimizer() -> None:
+def test_an_empty_fused_optimizer_does_nothing() -> None:
     empty = EmptyFusedOptimizer()
     empty.step()
     empty.zero_grad()
@@ -69,13 +69,13 @@ def test_an_empty_fused_optimizer() -> None:
 def test_a_models_optimizers_under_their_paths() -> None:
     shared = Layer()
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(Layer(), nn.ReLU()), shared, shared)
-    found = fused_optimizer_of(model)
+    collected = fused_optimizer_of(model)
 
-    assert [key for key, _ in found.optimizers] == ["1.0", "2"]
-    assert list(found.params) == ["1.0.weight", "1.0.bias", "2.weight", "2.bias"]
-    assert set(found.params) < set(dict(model.named_parameters()))
-    found.step()
-    assert [each.steps for _, each in found.optimizers] == [1, 1]  # type: ignore[attr-defined]
+    assert [key for key, _ in collected.optimizers] == ["1.0", "2"]
+    assert list(collected.params) == ["1.0.weight", "1.0.bias", "2.weight", "2.bias"]
+    assert set(collected.params) < set(dict(model.named_parameters()))
+    collected.step()
+    assert [each.steps for _, each in collected.optimizers] == [1, 1]  # type: ignore[attr-defined]
 
 
 def test_a_model_that_is_one_fused_module_and_a_model_without_any() -> None:
@@ -83,16 +83,16 @@ def test_a_model_that_is_one_fused_module_and_a_model_without_any() -> None:
     assert fused_optimizer_of(nn.Linear(2, 2)).state_dict() == {"state": {}}
 
 
-def test_names_are_the_models() -> None:
-    """Part of the model is wrapped, and a table in this part keeps the optimizer that it has."""
+def test_parameters_have_the_models_names() -> None:
+    """Part of the model is wrapped; a table in this part keeps its own optimizer."""
     part = nn.Sequential(FusedEmbedding(4, 3), nn.Linear(3, 2))
     model = nn.Sequential(nn.Flatten(), UpdateInBackward(part, SGD, lr=0.1))
-    found = fused_optimizer_of(model)
-    found.init_state()
+    collected = fused_optimizer_of(model)
+    collected.init_state()
 
-    assert sorted(found.params) == sorted(dict(model.named_parameters()))
+    assert sorted(collected.params) == sorted(dict(model.named_parameters()))
     # SGD without momentum has no state
-    assert set(found.state_dict()["state"]) == {"1.module.0.weight"}
+    assert set(collected.state_dict()["state"]) == {"1.module.0.weight"}
     before = [param.detach().clone() for param in model.parameters()]
     model(torch.tensor([[1, 2]])).sum().backward()
     assert all(param.grad is None for param in model.parameters())

@@ -18,7 +18,7 @@ from optgen.keyed import (
     WarmupStage,
 )
 
-Make = Callable[[], Any]
+Factory = Callable[[], Any]
 
 
 def combined() -> CombinedOptimizer:
@@ -29,20 +29,20 @@ def warmed(optimizer: KeyedOptimizer) -> WarmupOptimizer:
     return WarmupOptimizer(optimizer, [WarmupStage(max_iters=4, value=0.5)])
 
 
-def still() -> Still:
+def keyed_still() -> Still:
     params = parameters()
     return Still(params, {}, [{"params": list(params.values()), "lr": 0.1}])
 
 
-MAKES: dict[str, Make] = {
-    "KeyedOptimizer": still,
+FACTORIES: dict[str, Factory] = {
+    "KeyedOptimizer": keyed_still,
     "KeyedOptimizerWrapper": lambda: adam(parameters()),
     "OptimizerWrapper": lambda: OptimizerWrapper(adam(parameters())),
     "WarmupOptimizer": lambda: warmed(adam(parameters())),
     "CombinedOptimizer": combined,
     "around CombinedOptimizer": lambda: warmed(OptimizerWrapper(combined())),
 }
-every_class = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+every_class = pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
 
 
 class Counter:
@@ -55,7 +55,7 @@ class Counter:
         return {"count": self.count}
 
 
-def test_the_layout() -> None:
+def test_the_layout_of_a_checkpoint() -> None:
     params = parameters()
     tensor, counter = torch.ones(2), Counter()
     state = {params["bias"]: {"one": 1, "deep": {"tensor": tensor, "counter": counter}}}
@@ -96,7 +96,7 @@ def test_a_parameter_needs_a_name() -> None:
     optimizer.params = {"bias": params["bias"]}
     with pytest.raises(ValueError, match=r"The state has a parameter of shape \(3, 2\) that has"):
         optimizer.state_dict()
-    optimizer = still()
+    optimizer = keyed_still()
     optimizer.params = {"bias": params["bias"]}
     optimizer.state_dict()
     optimizer.save_param_groups(True)
@@ -116,7 +116,7 @@ def test_a_parameter_of_two_names_loads_what_it_saved() -> None:
     optimizer.load_state_dict(copy.deepcopy(packed))
 
 
-def test_methods_that_it_lacks() -> None:
+def test_missing_methods_raise() -> None:
     optimizer = KeyedOptimizer(parameters(), {}, [])
 
     with pytest.raises(NotImplementedError, match="KeyedOptimizer has no step"):
@@ -126,28 +126,28 @@ def test_methods_that_it_lacks() -> None:
 
 
 @every_class
-def test_all_hooks_fire(make: Make) -> None:
+def test_all_hooks_fire(make: Factory) -> None:
     optimizer = make()
     optimizer.init_state()
-    heard: list[str] = []
-    optimizer.register_step_pre_hook(lambda *_: heard.append("step"))
-    optimizer.register_step_post_hook(lambda *_: heard.append("stepped"))
-    optimizer.register_state_dict_pre_hook(lambda _: heard.append("save"))
+    calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("step"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("stepped"))
+    optimizer.register_state_dict_pre_hook(lambda _: calls.append("save"))
     optimizer.register_state_dict_post_hook(lambda _, packed: {**packed, "more": 1})
     optimizer.register_load_state_dict_pre_hook(
-        lambda _, packed: heard.append(f"load {packed.pop('more')}")
+        lambda _, packed: calls.append(f"load {packed.pop('more')}")
     )
-    optimizer.register_load_state_dict_post_hook(lambda _: heard.append("loaded"))
+    optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
 
     optimizer.step()
     packed = optimizer.state_dict()
     optimizer.load_state_dict(packed)
-    assert heard == ["step", "stepped", "save", "load 1", "loaded"]
+    assert calls == ["step", "stepped", "save", "load 1", "loaded"]
     assert packed["more"] == 1
 
 
 @every_class
-def test_a_hook_may_hand_over_another_state(make: Make) -> None:
+def test_a_hook_may_replace_the_state_to_load(make: Factory) -> None:
     optimizer = make()
     train(optimizer, 2)
     before = copy.deepcopy(optimizer.state_dict())
@@ -160,7 +160,7 @@ def test_a_hook_may_hand_over_another_state(make: Make) -> None:
 
 @every_class
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_a_copy_goes_on_alone(make: Make, copied: Callable[[Any], Any]) -> None:
+def test_a_copy_goes_on_alone(make: Factory, copied: Callable[[Any], Any]) -> None:
     original = make()
     train(original, 2)
     original.register_step_pre_hook(lambda *_: pytest.fail("a hook was copied"))
@@ -176,7 +176,7 @@ def test_a_copy_goes_on_alone(make: Make, copied: Callable[[Any], Any]) -> None:
 
 
 @every_class
-def test_torch_save_keeps_names(make: Make) -> None:
+def test_torch_save_keeps_names(make: Factory) -> None:
     optimizer = make()
     train(optimizer, 2)
     file = io.BytesIO()
@@ -190,7 +190,7 @@ def test_torch_save_keeps_names(make: Make) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
 def test_a_copy_is_free_of_the_schedulers_of_its_original(library: Any) -> None:
-    optimizer = still()
+    optimizer = keyed_still()
     library.lr_scheduler.StepLR(optimizer, 1)
     assert "step" in vars(optimizer)  # the scheduler counts this optimizer's steps by this
 
@@ -200,7 +200,7 @@ def test_a_copy_is_free_of_the_schedulers_of_its_original(library: Any) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
 @every_class
-def test_schedulers_drive_it(make: Make, library: Any) -> None:
+def test_schedulers_set_the_rate(make: Factory, library: Any) -> None:
     optimizer = make()
     scheduler = library.lr_scheduler.ExponentialLR(optimizer, 0.5)
     before = [group["lr"] for group in optimizer.param_groups]
@@ -223,24 +223,24 @@ def test_schedulers_find_momentum_in_defaults(library: Any, wrap: Any) -> None:
     assert optimizer.param_groups[0]["betas"][0] == 0.95
 
 
-@pytest.mark.parametrize("name", [name for name in MAKES if name != "KeyedOptimizer"])
+@pytest.mark.parametrize("name", [name for name in FACTORIES if name != "KeyedOptimizer"])
 def test_a_subclass_with_a_step_runs_hooks_once(name: str) -> None:
-    optimizer = MAKES[name]()
-    kind: Any = type(optimizer)
+    optimizer = FACTORIES[name]()
+    base: Any = type(optimizer)
 
-    class Mine(kind):  # type: ignore[misc]
+    class Mine(base):  # type: ignore[misc]
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
     optimizer.__class__ = Mine
     optimizer._patch_step_function()  # as torch does for a new class
-    heard: list[int] = []
-    optimizer.register_step_post_hook(lambda *_: heard.append(1))
+    calls: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
     optimizer.step()
-    assert heard == [1]
+    assert calls == [1]
 
 
-def test_grad_scaler_takes_it() -> None:
+def test_a_grad_scaler_skips_its_steps() -> None:
     params = parameters()
     optimizer = OptimizerWrapper(adam(params))
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

@@ -20,12 +20,12 @@ from optgen.keyed import (
 Change = Callable[[dict[str, Any]], object]
 
 
-def trained(steps: int = 2, library: Any = torch.optim, **given: Any) -> KeyedOptimizerWrapper:
+def trained(steps: int = 2, library: Any = torch.optim, **options: Any) -> KeyedOptimizerWrapper:
     """Return a keyed Adam of two groups, which saves its groups."""
 
     def factory(params: list[Tensor]) -> torch.optim.Optimizer:
         groups = [{"params": params[:1]}, {"params": params[1:], "lr": 0.5}]
-        optimizer: torch.optim.Optimizer = library.Adam(groups, lr=0.1, **given)
+        optimizer: torch.optim.Optimizer = library.Adam(groups, lr=0.1, **options)
         return optimizer
 
     keyed = KeyedOptimizerWrapper(parameters(), factory)
@@ -57,7 +57,7 @@ def renamed(path: tuple[Any, ...], old: str, new: str) -> Change:
 
 
 WEIGHT = ("state", "weight")
-WRONG: dict[str, tuple[Change, str]] = {
+MISMATCHES: dict[str, tuple[Change, str]] = {
     "parameters": (lambda p: p["state"].pop("bias"), "Different parameter count: 2 vs 1"),
     "name": (renamed(("state",), "bias", "z"), "Parameter bias not found"),
     "entries": (lambda p: p["state"]["bias"].pop("step"), "Different state size: 3 vs 2"),
@@ -104,8 +104,8 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("wrap", [lambda each: each, OptimizerWrapper], ids=["", "wrapped"])
-@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
-def test_what_differs_is_said_and_nothing_is_loaded(
+@pytest.mark.parametrize(("change", "message"), MISMATCHES.values(), ids=MISMATCHES)
+def test_the_error_names_the_difference_and_nothing_is_loaded(
     change: Change, message: str, wrap: Any
 ) -> None:
     optimizer = wrap(trained())
@@ -130,7 +130,7 @@ def test_messages_of_a_combined_optimizer_have_full_names() -> None:
     assert content(optimizer.state_dict()) == before
 
 
-def test_groups_that_are_missing() -> None:
+def test_missing_groups_are_refused() -> None:
     optimizer, packed = trained(), trained(3).state_dict()
     del packed["param_groups"]
     before = content(optimizer.state_dict())
@@ -142,12 +142,12 @@ def test_groups_that_are_missing() -> None:
     assert content(optimizer.state_dict()["state"]) == content(packed["state"])
 
 
-def test_a_checkpoint_of_something_else() -> None:
+def test_a_dict_that_is_no_checkpoint_is_refused() -> None:
     with pytest.raises(KeyError, match=r'its state_dict\(\) returned, but this has \["model"\]'):
         trained().load_state_dict({"model": {}})
 
 
-def test_state_must_be_there() -> None:
+def test_a_load_needs_existing_state() -> None:
     new, old = trained(0), trained()
     with pytest.raises(ValueError, match="Different parameter count: 0 vs 2"):
         new.load_state_dict(old.state_dict())
@@ -162,8 +162,8 @@ def test_state_must_be_there() -> None:
 def test_tensors_are_written_in_place(library: Any) -> None:
     optimizer, packed = trained(1, library), copy.deepcopy(trained(3).state_dict())
     tensors = [value for entry in optimizer.state.values() for value in entry.values()]
-    kept = packed["state"]["weight"]["exp_avg"].clone()
-    packed["state"]["weight"]["exp_avg"] = kept.double()  # the value is converted
+    expected = packed["state"]["weight"]["exp_avg"].clone()
+    packed["state"]["weight"]["exp_avg"] = expected.double()  # the value is converted
     optimizer.load_state_dict(packed)
 
     assert all(
@@ -174,28 +174,28 @@ def test_tensors_are_written_in_place(library: Any) -> None:
             strict=True,
         )
     )
-    assert torch.equal(optimizer.state_dict()["state"]["weight"]["exp_avg"], kept)
+    assert torch.equal(optimizer.state_dict()["state"]["weight"]["exp_avg"], expected)
     assert optimizer.state_dict()["state"]["weight"]["exp_avg"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-def test_a_resumed_training_is_the_uninterrupted_one(library: Any) -> None:
-    straight, optimizer = trained(2, library), trained(2, library)
+def test_resumed_training_is_uninterrupted_training(library: Any) -> None:
+    uninterrupted, optimizer = trained(2, library), trained(2, library)
     saved = copy.deepcopy(optimizer.state_dict())
     resumed = trained(0, library)
     resumed.init_state()
     for name, param in resumed.params.items():
         param.data.copy_(optimizer.params[name])
     resumed.load_state_dict(saved)
-    for each in (straight, resumed):
+    for each in (uninterrupted, resumed):
         train(each, 2, seed=5)
 
-    assert content(dict(resumed.params)) == content(dict(straight.params))
-    assert content(resumed.state_dict()) == content(straight.state_dict())
+    assert content(dict(resumed.params)) == content(dict(uninterrupted.params))
+    assert content(resumed.state_dict()) == content(uninterrupted.state_dict())
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [LIBRARIES, LIBRARIES[::-1]], ids=IDS)
-def test_states_of_torch_and_ours_are_one(theirs: Any, ours: Any) -> None:
+def test_torchs_class_and_ours_exchange_states(theirs: Any, ours: Any) -> None:
     source, target = trained(3, theirs), trained(1, ours)
     for each in (source, target):
         each.save_param_groups(False)
@@ -237,28 +237,28 @@ def test_a_parameter_without_state_hides_no_other() -> None:
     assert (optimizer.state[params["bias"]]["m"] == 1).all()
 
 
-def test_after_a_load_every_optimizer_is_told_once() -> None:
-    heard: list[str] = []
+def test_a_load_calls_every_optimizers_hook_once() -> None:
+    calls: list[str] = []
 
-    class Told(OptimizerWrapper):
+    class Recorder(OptimizerWrapper):
         def __init__(self, optimizer: KeyedOptimizer, name: str) -> None:
             super().__init__(optimizer)
             self.name = name
 
         def post_load_state_dict(self) -> None:
             super().post_load_state_dict()
-            heard.append(self.name)
+            calls.append(self.name)
 
-    inner = Told(adam(parameters()), "inner")
-    outer = Told(OptimizerWrapper(inner), "outer")
+    inner = Recorder(adam(parameters()), "inner")
+    outer = Recorder(OptimizerWrapper(inner), "outer")
     outer.load_state_dict(outer.state_dict())
-    assert heard == ["inner", "outer"]
-    heard.clear()
+    assert calls == ["inner", "outer"]
+    calls.clear()
     combined = CombinedOptimizer(
-        [("a", outer), ("b", WarmupOptimizer(Told(adam(parameters()), "b"), []))]
+        [("a", outer), ("b", WarmupOptimizer(Recorder(adam(parameters()), "b"), []))]
     )
     combined.load_state_dict(combined.state_dict())
-    assert heard == ["inner", "outer", "b"]
+    assert calls == ["inner", "outer", "b"]
 
 
 def test_a_state_that_was_filled_in_place_is_loaded() -> None:

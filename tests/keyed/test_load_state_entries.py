@@ -36,7 +36,7 @@ def nested(value: float, works: bool = True) -> KeyedOptimizer:
     return KeyedOptimizer(params, {params["weight"]: entries}, [])
 
 
-def test_entries_of_all_kinds() -> None:
+def test_entries_of_all_kinds_are_loaded() -> None:
     target, source = nested(1.0), nested(2.0)
     tensor = target.state_dict()["state"]["weight"]["deep"]["tensor"]
     target.load_state_dict(source.state_dict())
@@ -45,7 +45,7 @@ def test_entries_of_all_kinds() -> None:
     assert tensor.item() == 2.0
 
 
-def test_entries_that_refuse_are_put_back() -> None:
+def test_entries_are_restored_if_one_refuses() -> None:
     target = nested(1.0, works=False)
     before = content(target.state_dict())
     with pytest.raises(RuntimeError, match="refused"):

@@ -29,12 +29,12 @@ def sharded_tensor(values: list[Tensor]) -> Any:
     spec = sharding_spec.ChunkShardingSpec(dim=0, placements=["rank:0/cpu"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # ShardedTensor is deprecated
-        made = sharded_tensor.zeros(spec, (2,))
-        (shard,) = made.local_shards()
-    made._local_shards = [copy.copy(shard) for _ in values]
-    for each, value in zip(made._local_shards, values, strict=True):
+        tensor = sharded_tensor.zeros(spec, (2,))
+        (shard,) = tensor.local_shards()
+    tensor._local_shards = [copy.copy(shard) for _ in values]
+    for each, value in zip(tensor._local_shards, values, strict=True):
         each.tensor = value
-    return made
+    return tensor
 
 
 def dtensor(local: Any, placement: str = "Shard", names: Any = None) -> Any:
@@ -45,14 +45,14 @@ def dtensor(local: Any, placement: str = "Shard", names: Any = None) -> Any:
     return tensor.DTensor.from_local(local, mesh, placements, run_check=False)
 
 
-def wrapped(values: list[Tensor]) -> Any:
+def dtensor_of_shards(values: list[Tensor]) -> Any:
     """Return a DTensor whose local tensor is a list of shards."""
     from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 
     return dtensor(LocalShardsWrapper(values, [(0, 0)] * len(values)))
 
 
-def holder(value: Any) -> KeyedOptimizer:
+def optimizer_with_state(value: Any) -> KeyedOptimizer:
     """Return a keyed optimizer whose state is one entry, and a number after it."""
     params = parameters()
     state = {params["weight"]: {"m": value, "n": 0}}
@@ -60,7 +60,7 @@ def holder(value: Any) -> KeyedOptimizer:
 
 
 def load(current: Any, new: Any) -> None:
-    holder(current).load_state_dict({"state": {"weight": {"m": new, "n": 1}}})
+    optimizer_with_state(current).load_state_dict({"state": {"weight": {"m": new, "n": 1}}})
 
 
 def test_sharded_tensors_are_written_shard_by_shard() -> None:
@@ -70,7 +70,7 @@ def test_sharded_tensors_are_written_shard_by_shard() -> None:
     assert [shard.unique().tolist() for shard in shards] == [[1.0], [2.0]]
 
 
-def test_a_shard_takes_the_shape_of_what_it_is_given() -> None:
+def test_a_shard_takes_the_shape_of_the_loaded_one() -> None:
     shard = torch.zeros(2, 2)
     load(sharded_tensor([shard]), sharded_tensor([torch.ones(2, 5)]))
 
@@ -93,7 +93,7 @@ def test_a_mesh_may_have_other_names() -> None:
 
 def test_dtensors_of_shards_are_written_shard_by_shard() -> None:
     shards = [torch.zeros(2, 2), torch.zeros(2, 3)]
-    load(wrapped(shards), wrapped([torch.ones(2, 2), torch.full((2, 3), 2.0)]))
+    load(dtensor_of_shards(shards), dtensor_of_shards([torch.ones(2, 2), torch.full((2, 3), 2.0)]))
 
     assert [shard.unique().tolist() for shard in shards] == [[1.0], [2.0]]
 
@@ -106,15 +106,15 @@ def test_sparse_momentum_becomes_dense() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-@pytest.mark.parametrize(("axes", "given"), [(1, 2), (2, 1), (1, 1)])
-def test_a_sparse_tensor_takes_the_axes_of_what_it_is_given(
-    axes: int, given: int, rows: int
+@pytest.mark.parametrize(("axes", "new_axes"), [(1, 2), (2, 1), (1, 1)])
+def test_a_sparse_tensor_takes_the_axes_of_the_loaded_one(
+    axes: int, new_axes: int, rows: int
 ) -> None:
     momentum = torch.zeros(3, 2).index_fill_(0, torch.arange(rows), 1.0).to_sparse(axes)
-    load(momentum, torch.full((3, 2), 2.0).to_sparse(given))
+    load(momentum, torch.full((3, 2), 2.0).to_sparse(new_axes))
 
-    assert (momentum.sparse_dim(), momentum.dense_dim()) == (given, 2 - given)
-    momentum.mul_(2).add_(torch.ones(3, 2).to_sparse(given))  # as a step does
+    assert (momentum.sparse_dim(), momentum.dense_dim()) == (new_axes, 2 - new_axes)
+    momentum.mul_(2).add_(torch.ones(3, 2).to_sparse(new_axes))  # as a step does
     assert (momentum.to_dense() == 5).all()
 
 
@@ -139,20 +139,20 @@ def test_sharded_tensors_may_be_the_parameters() -> None:
     assert target.state_dict()["param_groups"] == [{"params": ["w"], "lr": 1.0}]
 
 
-WRONG: dict[str, tuple[Any, Any, str]] = {
+MISMATCHES: dict[str, tuple[Any, Any, str]] = {
     "shards": (
         lambda: sharded_tensor([torch.zeros(2)]),
         lambda: sharded_tensor([torch.ones(2), torch.ones(2)]),
         'Different number of shards 1 vs 2 for the path of ["weight", "m"]',
     ),
     "shards of a DTensor": (
-        lambda: wrapped([torch.zeros(2, 2), torch.zeros(2, 2)]),
-        lambda: wrapped([torch.ones(2, 2)]),
+        lambda: dtensor_of_shards([torch.zeros(2, 2), torch.zeros(2, 2)]),
+        lambda: dtensor_of_shards([torch.ones(2, 2)]),
         'Different number of shards 2 vs 1 for the path of ["weight", "m"]',
     ),
     "shape of a shard": (
-        lambda: wrapped([torch.zeros(2, 2)]),
-        lambda: wrapped([torch.ones(1, 2)]),
+        lambda: dtensor_of_shards([torch.zeros(2, 2)]),
+        lambda: dtensor_of_shards([torch.ones(1, 2)]),
         'Different shape: torch.Size([2, 2]) vs torch.Size([1, 2]) for the path of ["weight", "m"]',
     ),
     "shape of a DTensor": (
@@ -176,7 +176,7 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
         'Different kind: Tensor vs DTensor for the path of ["weight", "m"]',
     ),
     "no shards": (
-        lambda: wrapped([torch.zeros(2, 2)]),
+        lambda: dtensor_of_shards([torch.zeros(2, 2)]),
         lambda: dtensor(torch.ones(2, 2)),
         'Different kind: DTensor of LocalShardsWrapper vs Tensor for the path of ["weight", "m"]',
     ),
@@ -193,9 +193,9 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("current", "new", "message"), WRONG.values(), ids=WRONG)
-def test_what_differs_is_said(current: Any, new: Any, message: str) -> None:
-    optimizer = holder(current())
+@pytest.mark.parametrize(("current", "new", "message"), MISMATCHES.values(), ids=MISMATCHES)
+def test_the_error_names_the_difference(current: Any, new: Any, message: str) -> None:
+    optimizer = optimizer_with_state(current())
     with pytest.raises(ValueError) as caught:
         optimizer.load_state_dict({"state": {"weight": {"m": new(), "n": 1}}})
 
@@ -205,8 +205,8 @@ def test_what_differs_is_said(current: Any, new: Any, message: str) -> None:
         assert isinstance(caught.value, AssertionError)  # as in torchrec
 
 
-def test_a_number_is_replaced_by_a_copy() -> None:
-    optimizer, new = holder(None), [1, 2]
+def test_an_entry_that_is_no_tensor_is_replaced_by_a_copy() -> None:
+    optimizer, new = optimizer_with_state(None), [1, 2]
     optimizer.load_state_dict({"state": {"weight": {"m": new, "n": 1}}})
 
     found = optimizer.state_dict()["state"]["weight"]["m"]

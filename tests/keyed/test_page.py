@@ -35,11 +35,11 @@ def run(block: str, model: Recommender) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
-def test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made, first, second = BLOCKS
+    construction, first, second = BLOCKS
     model = Recommender()
-    names = run(made, model)
+    names = run(construction, model)
     optimizer = names["optimizer"]
     for _ in range(3):
         model(torch.tensor([[0, 1], [2, 2]])).backward()
@@ -49,7 +49,7 @@ def test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save, load = first.split("\n\n")
     exec(compile(save, str(PAGE), "exec"), names)
 
-    names = run(made + load, Recommender())
+    names = run(construction + load, Recommender())
     assert content(names["optimizer"].state_dict()) == saved
     assert [g["lr"] for g in names["optimizer"].param_groups] == pytest.approx([1.297e-5, 1.297e-4])
     exec(compile(second, str(PAGE), "exec"), names)

@@ -22,7 +22,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def rule(p: Tensor, g: Tensor, s: Tensor, t: int, options: dict[str, Any]) -> None:
+def torchrec_step(p: Tensor, g: Tensor, s: Tensor, t: int, options: dict[str, Any]) -> None:
     """Take one step as torchrec does, in place."""
     g = (-g if options.get("maximize") else g) + options.get("weight_decay", 0) * p
     s += g.pow(2).mean(1, keepdim=True)
@@ -37,7 +37,7 @@ def tables(dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["defaults", "decaying", "climbing"])
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_training_is_torchrecs(lowering: str, options: dict[str, Any]) -> None:
+def test_training_equals_torchrecs(lowering: str, options: dict[str, Any]) -> None:
     params = tables()
     optimizer = RowWiseAdagrad(params, **options)
     start = options.get("initial_accumulator_value", 0.0)
@@ -49,7 +49,7 @@ def test_a_training_is_torchrecs(lowering: str, options: dict[str, Any]) -> None
         for param, (p, s) in zip(params, expected, strict=True):
             param.grad = torch.randn_like(param)
             if p.numel():
-                rule(p, param.grad, s, t, options)
+                torchrec_step(p, param.grad, s, t, options)
         with use_lowering(lowering):
             optimizer.step()
 
@@ -63,12 +63,12 @@ def test_a_training_is_torchrecs(lowering: str, options: dict[str, Any]) -> None
 def test_one_column_is_adagrad() -> None:
     """A row of one element has an accumulator of its own, so the rule is Adagrad's."""
     ours, theirs = (torch.ones(9, 1, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    mine, other = RowWiseAdagrad([ours]), Adagrad([theirs])
+    optimizer, reference = RowWiseAdagrad([ours]), Adagrad([theirs])
     for _ in range(3):
         ours.grad = torch.randn(9, 1, dtype=torch.float64)
         theirs.grad = ours.grad.clone()
-        mine.step()
-        other.step()
+        optimizer.step()
+        reference.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0)
 
 
@@ -86,27 +86,27 @@ def test_state_is_made_by_the_constructor() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_sparse_gradients_by_the_rows_they_touch(lowering: str) -> None:
+def test_sparse_gradients_train_as_dense_ones(lowering: str) -> None:
     """A row without a gradient would not change, so training equals that with dense gradients."""
     sparse, dense = (torch.ones(8, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    mine, other = (RowWiseAdagrad([p], lr=0.1, lr_decay=0.2) for p in (sparse, dense))
+    by_rows, reference = (RowWiseAdagrad([p], lr=0.1, lr_decay=0.2) for p in (sparse, dense))
     for _ in range(4):
         indices = torch.randint(8, (1, 5))
         values = torch.randn(5, 4, dtype=torch.float64)
         sparse.grad = torch.sparse_coo_tensor(indices, values, (8, 4), check_invariants=False)
         dense.grad = sparse.grad.to_dense()
         with use_lowering(lowering):
-            mine.step()
-            other.step()
+            by_rows.step()
+            reference.step()
 
-    assert "sparse gradients by the rows they touch" in explain(mine)
+    assert "sparse gradients by the rows they touch" in explain(by_rows)
     torch.testing.assert_close(sparse, dense, rtol=1e-13, atol=0)
     torch.testing.assert_close(
-        mine.state[sparse]["sum"], other.state[dense]["sum"], rtol=1e-13, atol=0
+        by_rows.state[sparse]["sum"], reference.state[dense]["sum"], rtol=1e-13, atol=0
     )
 
 
-def test_sparse_gradients_that_it_cannot_take() -> None:
+def test_unfit_sparse_gradients_are_refused() -> None:
     table = torch.ones(3, 2, requires_grad=True)
     table.grad = torch.ones(3, 2).to_sparse(1)
     with pytest.raises(RuntimeError, match="weight_decay option is not compatible with sparse"):
@@ -127,19 +127,19 @@ def test_sparse_gradients_that_it_cannot_take() -> None:
         ("eps", "Invalid epsilon value: -1"),
     ],
 )
-def test_errors_of_the_constructor(argument: str, message: str) -> None:
+def test_invalid_arguments_are_refused(argument: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         RowWiseAdagrad(tables(), **{argument: -1})
 
 
-def test_it_takes_tables_only() -> None:
+def test_only_tables_are_taken() -> None:
     with pytest.raises(ValueError, match=r"parameters of two axes, not torch.Size\(\[3\]\)"):
         RowWiseAdagrad([torch.ones(3)])
     with pytest.raises(TypeError, match="unexpected keyword argument 'lr_deacy'"):
         RowWiseAdagrad(tables(), lr_deacy=0.1)  # type: ignore[call-arg]
 
 
-def test_an_old_checkpoint_and_a_pickle() -> None:
+def test_an_old_checkpoint_is_loaded_into_an_unpickled_optimizer() -> None:
     """The step count is a number, and the group lacks the keys that torchrec's class lacks."""
     (param, *_) = tables()
     optimizer = RowWiseAdagrad([param], lr=0.5)

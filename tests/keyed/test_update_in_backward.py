@@ -1,4 +1,4 @@
-"""Test training in the backward pass: the bits of the ordinary way, and few gradients alive."""
+"""Test updates in the backward pass: the bits are those of a later step, and few gradients live."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from optgen.keyed import (
 from optgen.optim import SGD, AdamW
 from optgen.runtime import GeneratedOptimizer
 
-EVERYTHING = 2**30  # bytes: more than a network here has
+LARGER_THAN_A_NETWORK = 2**30  # bytes
 NAMES = [
     name
     for name in optgen.optim.__all__
-    if isinstance(kind := getattr(optgen.optim, name), type)
-    and issubclass(kind, GeneratedOptimizer)
-    and kind.rule.gradient != "sparse_only"
+    if isinstance(cls := getattr(optgen.optim, name), type)
+    and issubclass(cls, GeneratedOptimizer)
+    and cls.rule.gradient != "sparse_only"
 ]
 
 
@@ -48,8 +48,8 @@ class Blocks(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.middle(torch.tanh(self.first(inputs)))
-        found: Tensor = self.last(torch.tanh(self.middle(torch.tanh(hidden))))
-        return found
+        output: Tensor = self.last(torch.tanh(self.middle(torch.tanh(hidden))))
+        return output
 
 
 def batch(step: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -60,7 +60,9 @@ def backward(model: Callable[[Tensor], Tensor], step: int, dtype: Any = torch.fl
     model(batch(step, dtype)).square().mean().backward()
 
 
-def ordinary(model: nn.Module, optimizer: Any, steps: int, dtype: Any = torch.float32) -> None:
+def train_with_steps(
+    model: nn.Module, optimizer: Any, steps: int, dtype: Any = torch.float32
+) -> None:
     for step in range(steps):
         optimizer.zero_grad()
         backward(model, step, dtype)
@@ -72,18 +74,20 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
         assert torch.equal(param, expected)
 
 
-@pytest.mark.parametrize("bucket_bytes", [0, 3000, EVERYTHING], ids=["each", "some", "all"])
+@pytest.mark.parametrize(
+    "bucket_bytes", [0, 3000, LARGER_THAN_A_NETWORK], ids=["each", "some", "all"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_bits_are_those_of_a_step_after_the_pass(name: str, bucket_bytes: int) -> None:
-    kind, bias = getattr(optgen.optim, name), name != "Muon"
+    cls, bias = getattr(optgen.optim, name), name != "Muon"
     ours, theirs = Blocks(bias), Blocks(bias)
-    model = UpdateInBackward(ours, kind, bucket_bytes=bucket_bytes, lr=0.01)
-    reference = kind(theirs.parameters(), lr=0.01)
+    model = UpdateInBackward(ours, cls, bucket_bytes=bucket_bytes, lr=0.01)
+    reference = cls(theirs.parameters(), lr=0.01)
     for step in range(3):
         backward(model, step)
         assert all(param.grad is None for param in ours.parameters())
         model.fused_optimizer.step()
-    ordinary(theirs, reference, 3)
+    train_with_steps(theirs, reference, 3)
 
     assert_same(ours, theirs)
     for param, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -94,30 +98,30 @@ def test_the_bits_are_those_of_a_step_after_the_pass(name: str, bucket_bytes: in
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_in_every_lowering_and_dtype(dtype: torch.dtype, lowering: str) -> None:
+def test_every_lowering_and_dtype_has_the_same_bits(dtype: torch.dtype, lowering: str) -> None:
     ours, theirs = Blocks().to(dtype), Blocks().to(dtype)
     model = UpdateInBackward(ours, AdamW, bucket_bytes=3000, lr=0.01)
     with use_lowering(lowering):
         for step in range(3):
             backward(model, step, dtype)
             model.fused_optimizer.step()
-        ordinary(theirs, AdamW(theirs.parameters(), lr=0.01), 3, dtype)
+        train_with_steps(theirs, AdamW(theirs.parameters(), lr=0.01), 3, dtype)
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("bucket_bytes", [0, 3000, None], ids=["each", "some", "ordinary"])
-def test_how_many_gradients_are_alive(bucket_bytes: int | None) -> None:
-    """At most a bucket's gradients are alive at a time; in the ordinary way all are."""
+@pytest.mark.parametrize("bucket_bytes", [0, 3000, None], ids=["each", "some", "train_with_steps"])
+def test_at_most_a_buckets_gradients_are_alive(bucket_bytes: int | None) -> None:
+    """With a step after the pass, all gradients are alive."""
     network = Blocks()
-    params, made, alive = list(network.parameters()), [], []
+    params, references, alive = list(network.parameters()), [], []
 
-    def look(param: Tensor) -> None:
-        made.append(weakref.ref(param.grad))
-        living = [grad for ref in made if (grad := ref()) is not None]
+    def record_bytes(param: Tensor) -> None:
+        references.append(weakref.ref(param.grad))
+        living = [grad for ref in references if (grad := ref()) is not None]
         alive.append(sum(grad.nbytes for grad in living))
 
     for param in params:
-        param.register_post_accumulate_grad_hook(look)  # before the update's own hook
+        param.register_post_accumulate_grad_hook(record_bytes)  # before the update's own hook
     if bucket_bytes is None:
         backward(network, 0)
         assert max(alive) == sum(param.nbytes for param in params)
@@ -125,15 +129,15 @@ def test_how_many_gradients_are_alive(bucket_bytes: int | None) -> None:
     backward(UpdateInBackward(network, AdamW, bucket_bytes=bucket_bytes), 0)
     assert len(alive) == len(params)
     assert max(alive) <= max(bucket_bytes, *(param.nbytes for param in params))
-    assert not any(ref() is not None for ref in made)
+    assert not any(ref() is not None for ref in references)
 
 
-def test_a_part_of_the_model_that_is_not_used() -> None:
+def test_an_unused_part_of_the_model_is_left_out() -> None:
     """The bucket is updated without the unused part, at the end of the pass."""
     network = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
     network["idle"].weight.requires_grad_(False)
     expected = copy.deepcopy(network)
-    model = UpdateInBackward(network, AdamW, bucket_bytes=EVERYTHING, lr=0.1)
+    model = UpdateInBackward(network, AdamW, bucket_bytes=LARGER_THAN_A_NETWORK, lr=0.1)
     reference = AdamW([p for p in expected.parameters() if p.requires_grad], lr=0.1)
     for each in (model.module, expected):
         each["used"](torch.ones(2, 3)).sum().backward()
@@ -174,7 +178,7 @@ def test_a_learning_rate_acts_on_the_next_pass() -> None:
         assert_same(*networks)
 
 
-def test_a_closure() -> None:
+def test_a_closure_may_run_the_passes() -> None:
     ours, theirs = Blocks(), Blocks()
     model = UpdateInBackward(ours, AdamW, lr=0.01)
 
@@ -186,7 +190,7 @@ def test_a_closure() -> None:
     assert model.fused_optimizer.step(closure) == 3.0
     reference = AdamW(theirs.parameters(), lr=0.01)
     for _ in range(2):
-        ordinary(theirs, reference, 1)
+        train_with_steps(theirs, reference, 1)
     assert_same(ours, theirs)
 
 
@@ -215,10 +219,10 @@ def test_a_graph_cannot_be_used_again() -> None:
         loss.backward()
 
 
-def test_a_pass_that_breaks_off() -> None:
-    """zero_grad drops the gradients that waited, and the next pass is an ordinary one."""
+def test_a_failed_pass_can_be_followed_by_another() -> None:
+    """`zero_grad` drops the gradients that waited, so that the next pass trains as usual."""
     ours, theirs = Blocks(), Blocks()
-    model = UpdateInBackward(ours, AdamW, bucket_bytes=EVERYTHING, lr=0.01)
+    model = UpdateInBackward(ours, AdamW, bucket_bytes=LARGER_THAN_A_NETWORK, lr=0.01)
 
     def fail(grad: Tensor) -> None:
         raise ValueError("broken off")
@@ -231,11 +235,11 @@ def test_a_pass_that_breaks_off() -> None:
     model.fused_optimizer.zero_grad()
     assert ours.last.weight.grad is None
     backward(model, 0)
-    ordinary(theirs, AdamW(theirs.parameters(), lr=0.01), 1)
+    train_with_steps(theirs, AdamW(theirs.parameters(), lr=0.01), 1)
     assert_same(ours, theirs)
 
 
-def test_clipping_by_value() -> None:
+def test_gradients_are_clipped_by_value() -> None:
     ours, theirs = Blocks(), Blocks()
     model = UpdateInBackward(ours, SGD, clip_value=1e-3, lr=0.5)
     backward(model, 0)
@@ -245,7 +249,7 @@ def test_clipping_by_value() -> None:
     assert_same(ours, theirs)
 
 
-def test_checkpoints_by_name() -> None:
+def test_checkpoints_are_by_name() -> None:
     """A new model loads a checkpoint of two steps, and goes on without a difference."""
     model = UpdateInBackward(Blocks(), AdamW, lr=0.01)
     for step in range(2):
@@ -255,7 +259,7 @@ def test_checkpoints_by_name() -> None:
     torch.save((model.state_dict(), model.fused_optimizer.state_dict()), file)
     file.seek(0)
     weights, state = torch.load(file)
-    other = UpdateInBackward(Blocks(), AdamW, bucket_bytes=EVERYTHING, lr=0.01)
+    other = UpdateInBackward(Blocks(), AdamW, bucket_bytes=LARGER_THAN_A_NETWORK, lr=0.01)
     other.load_state_dict(weights)
     fresh = [param.detach().clone() for param in other.parameters()]
     other.fused_optimizer.init_state()
@@ -288,11 +292,11 @@ def test_a_gradient_scaler_finds_nothing() -> None:
 
 def test_the_filter_leaves_the_other_parameters() -> None:
     model = nn.Sequential(UpdateInBackward(nn.Linear(2, 2), SGD), nn.Linear(2, 2))
-    left = [name for name, _ in in_backward_optimizer_filter(model.named_parameters())]
-    assert left == ["1.weight", "1.bias"]
+    remaining = [name for name, _ in in_backward_optimizer_filter(model.named_parameters())]
+    assert remaining == ["1.weight", "1.bias"]
 
 
-def test_what_it_refuses() -> None:
+def test_unfit_groups_and_parameters_are_refused() -> None:
     network = Blocks()
     some = [network.first.weight]
     with pytest.raises(ValueError, match=r"module\.first\.bias is in none of the groups"):

@@ -41,16 +41,16 @@ def combined(library: Any = torch.optim) -> CombinedOptimizer:
 
 def test_the_rate_is_set_at_once_and_after_every_step() -> None:
     optimizer = WarmupOptimizer(grouped(0.1), [LINEAR], lr=2.0)
-    seen = [rates(optimizer)[0]]
+    rates_of_steps = [rates(optimizer)[0]]
     for _ in range(6):
         optimizer.step()
-        seen += rates(optimizer)
+        rates_of_steps += rates(optimizer)
 
-    assert seen == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert rates_of_steps == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-def test_a_training_is_one_with_these_rates(library: Any) -> None:
+def test_training_is_that_with_these_rates(library: Any) -> None:
     warmed = WarmupOptimizer(adam(parameters(), library, lr=0.7), [LINEAR], lr=0.1)
     plain = adam(parameters(), library, lr=0.7)
     train(warmed, 6)
@@ -84,7 +84,7 @@ def test_the_layout_of_the_state() -> None:
     assert optimizer.state[optimizer.params["__warmup"]]["warmup"].tolist() == [5, 1]
 
 
-def test_what_is_wrapped_need_not_know_of_it() -> None:
+def test_the_inner_optimizer_keeps_its_own_parameters() -> None:
     params = parameters()
     inner = adam(params, torch.optim)
     train(WarmupOptimizer(inner, [LINEAR]), 2)
@@ -96,7 +96,7 @@ def test_what_is_wrapped_need_not_know_of_it() -> None:
     assert list(inner.state_dict()["state"]) == ["weight", "bias", "__warmup"]
 
 
-def test_its_name_must_be_free() -> None:
+def test_a_duplicate_name_is_refused() -> None:
     inner = WarmupOptimizer(adam(parameters()), [LINEAR], param_name="mine")
     with pytest.raises(ValueError, match=r"^Duplicate param key mine$"):
         WarmupOptimizer(inner, [LINEAR], param_name="mine")
@@ -108,25 +108,25 @@ def test_its_name_must_be_free() -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
 @pytest.mark.parametrize("make", [lambda lib: adam(parameters(), lib), combined])
-def test_a_resumed_training_is_the_uninterrupted_one(make: Any, library: Any) -> None:
+def test_resumed_training_is_uninterrupted_training(make: Any, library: Any) -> None:
     stages = [LINEAR, WarmupStage(WarmupPolicy.STEP, max_iters=9, value=0.5, decay_iters=2)]
-    straight, resumed = (WarmupOptimizer(make(library), stages, lr=0.1) for _ in range(2))
-    train(straight, 6)
-    saved = copy.deepcopy(straight.state_dict())
+    uninterrupted, resumed = (WarmupOptimizer(make(library), stages, lr=0.1) for _ in range(2))
+    train(uninterrupted, 6)
+    saved = copy.deepcopy(uninterrupted.state_dict())
     resumed.init_state()
     resumed.load_state_dict(saved)
     for name, param in resumed.params.items():
-        param.data.copy_(straight.params[name])
+        param.data.copy_(uninterrupted.params[name])
     assert content(saved["state"]["__warmup"]["warmup"]) == [6, 1]
-    assert rates(resumed) == rates(straight)
-    for each in (straight, resumed):
+    assert rates(resumed) == rates(uninterrupted)
+    for each in (uninterrupted, resumed):
         train(each, 4, seed=5)
 
-    assert content(resumed.state_dict()) == content(straight.state_dict())
-    assert content(dict(resumed.params)) == content(dict(straight.params))
+    assert content(resumed.state_dict()) == content(uninterrupted.state_dict())
+    assert content(dict(resumed.params)) == content(dict(uninterrupted.params))
 
 
-def test_a_resumed_training_with_other_stages_is_in_the_stage_of_its_step() -> None:
+def test_resumed_training_with_other_stages_is_in_the_stage_of_its_step() -> None:
     old = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=1), WarmupStage(max_iters=2)])
     for _ in range(5):
         old.step()
@@ -149,7 +149,7 @@ def test_groups_keep_the_ratio_of_their_rates() -> None:
     assert rates(copied) == pytest.approx([1.0, 0.1, 3.0, 1.0, 1.0])
 
 
-def test_there_is_no_ratio_to_zero() -> None:
+def test_a_rate_of_zero_beside_another_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"param_groups\[0\] has a learning rate of 0, and .*\[1\]"
     ):
@@ -159,16 +159,16 @@ def test_there_is_no_ratio_to_zero() -> None:
 
 def test_the_rate_stays_after_the_last_stage() -> None:
     down = WarmupStage(WarmupPolicy.POLY, max_iters=4, value=1.0, decay_iters=8)
-    for given, after in (({}, 0.5), ({"final": 1.0}, 1.0)):
-        optimizer = WarmupOptimizer(grouped(1.0), [down], lr=1.0, **given)
+    for options, rate_after in (({}, 0.5), ({"final": 1.0}, 1.0)):
+        optimizer = WarmupOptimizer(grouped(1.0), [down], lr=1.0, **options)
         for _ in range(4):
             optimizer.step()
         assert rates(optimizer) == [0.5]
         optimizer.step()
-        assert rates(optimizer) == [after]
+        assert rates(optimizer) == [rate_after]
 
 
-def test_another_key() -> None:
+def test_the_rate_may_have_another_key() -> None:
     optimizer = WarmupOptimizer(grouped(0.1, key="eta"), [LINEAR], lr=2.0, lr_param="eta")
     optimizer.step()
 
@@ -186,7 +186,7 @@ def test_a_tensor_rate_is_filled() -> None:
     assert shared.item() == 0.5
 
 
-def test_a_step_counts_no_more_after_init_state() -> None:
+def test_init_state_counts_no_step() -> None:
     optimizer = WarmupOptimizer(adam(parameters()), [LINEAR], lr=1.0)
     optimizer.init_state()
     assert optimizer.state_dict()["state"]["__warmup"]["warmup"].tolist() == [0, 0]
@@ -208,7 +208,7 @@ def test_groups_and_warmup_are_saved_together() -> None:
     assert rates(new) == [0.25]
 
 
-def test_what_it_logs() -> None:
+def test_the_end_of_a_stage_and_a_load_are_logged() -> None:
     optimizer = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=1)])
     with collected("optgen.keyed.warmup", level=logging.INFO) as logged:
         optimizer.step()

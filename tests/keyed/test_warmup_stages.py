@@ -14,8 +14,8 @@ COSINE = WarmupPolicy.COSINE_ANNEALING_WARM_RESTARTS
 def factors(count: int, *stages: WarmupStage) -> list[float]:
     """Return the factors of the first steps of a list of stages."""
     filled = schedule(stages, None)
-    where = [next(s for s in filled if i <= s.max_iters) for i in range(count)]
-    return [multiplier(stage, i) for i, stage in enumerate(where)]
+    stage_of_step = [next(s for s in filled if i <= s.max_iters) for i in range(count)]
+    return [multiplier(stage, i) for i, stage in enumerate(stage_of_step)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def factors(count: int, *stages: WarmupStage) -> list[float]:
     ],
     ids=lambda each: each["policy"].value if isinstance(each, dict) else "",
 )
-def test_policies(stage: dict[str, Any], expected: list[float]) -> None:
+def test_the_factors_of_each_policy(stage: dict[str, Any], expected: list[float]) -> None:
     found = factors(len(expected), WarmupStage(**stage))
     scaled = factors(len(expected), WarmupStage(**stage, lr_scale=3.0))
 
@@ -57,7 +57,7 @@ def test_policies(stage: dict[str, Any], expected: list[float]) -> None:
     assert scaled == pytest.approx([3.0 * each for each in expected], rel=1e-14)
 
 
-def test_the_names_of_the_policies() -> None:
+def test_policies_have_torchrecs_names() -> None:
     assert [policy.value for policy in WarmupPolicy] == [
         "none",
         "linear",
@@ -86,22 +86,26 @@ def test_steps_are_counted_from_the_start_of_the_training() -> None:
 @pytest.mark.parametrize(
     ("final", "expected"), [(None, [0.25, 0.25, 0.25]), (1.0, [0.25, 1.0, 1.0])]
 )
-def test_after_the_last_stage(final: float | None, expected: list[float]) -> None:
+def test_the_last_factor_or_the_final_one_stays(final: float | None, expected: list[float]) -> None:
     down = WarmupStage(WarmupPolicy.STEP, max_iters=2, value=0.5)
-    stage, rest = schedule([down], final)
+    stage, after_all_stages = schedule([down], final)
 
-    assert [multiplier(stage, 2), multiplier(rest, 3), multiplier(rest, 1000)] == expected
+    assert [
+        multiplier(stage, 2),
+        multiplier(after_all_stages, 3),
+        multiplier(after_all_stages, 1000),
+    ] == expected
 
 
 def test_no_stages_are_a_factor_of_one() -> None:
     assert factors(3) == [1.0, 1.0, 1.0]
 
 
-def test_the_stages_given_are_left_as_they_are() -> None:
-    given = WarmupStage(WarmupPolicy.POLY, max_iters=4)
-    (filled, _) = schedule([given], None)
+def test_the_users_stages_are_not_changed() -> None:
+    stage = WarmupStage(WarmupPolicy.POLY, max_iters=4)
+    (filled, _) = schedule([stage], None)
 
-    assert given.decay_iters == -1
+    assert stage.decay_iters == -1
     assert filled.decay_iters == 4
 
 
@@ -135,7 +139,7 @@ def test_the_stages_given_are_left_as_they_are() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(stages: list[WarmupStage], message: str) -> None:
+def test_wrong_stages_are_refused(stages: list[WarmupStage], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         schedule(stages, None)
 
@@ -144,13 +148,13 @@ def test_what_is_wrong_is_said(stages: list[WarmupStage], message: str) -> None:
 
 
 def test_a_policy_may_be_given_by_its_value() -> None:
-    given: Any = WarmupStage("linear", max_iters=2, value=0.0)  # type: ignore[arg-type]
-    assert factors(3, given) == [0.0, 0.5, 1.0]
-    given.policy = "line"
+    stage: Any = WarmupStage("linear", max_iters=2, value=0.0)  # type: ignore[arg-type]
+    assert factors(3, stage) == [0.0, 0.5, 1.0]
+    stage.policy = "line"
     with pytest.raises(ValueError, match="'line' is not a valid WarmupPolicy"):
-        schedule([given], None)
+        schedule([stage], None)
 
 
-def test_a_period_has_a_step() -> None:
+def test_a_period_of_zero_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="sgdr_period must be at least 1, but is 0"):
         schedule([WarmupStage(COSINE, max_iters=3, sgdr_period=0)], None)

@@ -24,21 +24,21 @@ class Buffered(torch.optim.SGD):
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, lr=0.1)
-        self.heard: list[Any] = []
+        self.calls: list[Any] = []
         self.buffer = torch.empty(3)
 
     def scratch_buffers(self) -> list[Tensor]:
         return [self.buffer]
 
     def set_optimizer_step(self, step: int) -> None:
-        self.heard.append(step)
+        self.calls.append(step)
 
     def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
-        self.heard.append(params_dict)
+        self.calls.append(params_dict)
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
-def test_a_step_is_the_optimizers(library: Any) -> None:
+def test_a_wrappers_step_is_that_of_its_optimizer(library: Any) -> None:
     ours, theirs = parameters(), parameters()
     train(OptimizerWrapper(adam(ours, library, lr=0.1)), 3)
     train(library.AdamW(list(theirs.values()), lr=0.1), 3)
@@ -59,7 +59,7 @@ def test_state_groups_and_parameters_are_shared() -> None:
     assert keyed.param_groups is outer.param_groups is keyed._optimizer.param_groups
 
 
-def test_the_factory_may_be_handed_the_names() -> None:
+def test_the_factory_may_take_the_names() -> None:
     params = parameters()
     keyed = KeyedOptimizerWrapper(params, lambda each: torch.optim.SGD(each.items()), True)
 
@@ -73,11 +73,11 @@ def test_methods_are_passed_on(wrap: Any) -> None:
     outer.update_hyper_parameters({"a": 1})
     inner = outer._optimizer if wrap is not OptimizerWrapper else outer._optimizer._optimizer
 
-    assert inner.heard == [7, {"a": 1}]
+    assert inner.calls == [7, {"a": 1}]
     assert outer.scratch_buffers() == (inner.buffer,)
 
 
-def test_methods_that_nothing_has_do_nothing() -> None:
+def test_missing_methods_do_nothing() -> None:
     for outer in (adam(parameters()), OptimizerWrapper(KeyedOptimizer(parameters(), {}, []))):
         outer.set_optimizer_step(7)
         outer.update_hyper_parameters({"a": 1})
@@ -85,7 +85,7 @@ def test_methods_that_nothing_has_do_nothing() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda each: each, OptimizerWrapper])
-def test_zero_grad_does_as_it_is_told(wrap: Any) -> None:
+def test_zero_grad_sets_to_zeros_or_none(wrap: Any) -> None:
     params = parameters()
     outer = wrap(adam(params))
     train(outer, 1)
@@ -104,7 +104,7 @@ def test_the_save_flag_is_seen_through_wrappers() -> None:
     assert "param_groups" in outer.state_dict()
 
 
-def test_a_wrapper_looks_like_what_it_wraps() -> None:
+def test_a_wrapper_has_the_repr_of_its_optimizer() -> None:
     keyed = adam(parameters())
 
     assert repr(OptimizerWrapper(keyed)) == repr(keyed)
@@ -119,7 +119,7 @@ def test_state_of_other_parameters_is_refused() -> None:
         KeyedOptimizerWrapper(parameters(), factory)
 
 
-def test_what_is_not_keyed_is_refused_with_the_way_out() -> None:
+def test_the_error_about_an_unkeyed_optimizer_names_a_remedy() -> None:
     params = parameters()
     for pairs in (params.items(), list(params.values())):
         for make in (
@@ -139,7 +139,7 @@ def test_what_is_not_keyed_is_refused_with_the_way_out() -> None:
             wrap(plain)
 
 
-def test_modules_of_torchrec() -> None:
+def test_modules_have_torchrecs_names() -> None:
     for module, names in (
         ("keyed", "CombinedOptimizer KeyedOptimizer KeyedOptimizerWrapper OptimizerWrapper"),
         ("warmup", "WarmupOptimizer WarmupPolicy WarmupStage"),
@@ -149,11 +149,11 @@ def test_modules_of_torchrec() -> None:
         ("rowwise_adagrad", "RowWiseAdagrad"),
         ("apply_optimizer_in_backward", "apply_optimizer_in_backward"),
     ):
-        found = importlib.import_module(f"optgen.keyed.{module}")
+        module_of_optgen = importlib.import_module(f"optgen.keyed.{module}")
         for name in names.split():
-            assert getattr(found, name) is getattr(optgen.keyed, name)
+            assert getattr(module_of_optgen, name) is getattr(optgen.keyed, name)
 
 
-def test_names_of_torchrec_that_are_optimizers_here() -> None:
+def test_torchrecs_optimizer_names_are_our_classes() -> None:
     for name in ("SGD", "Adagrad", "Adam"):
         assert getattr(optgen.keyed, name) is getattr(optgen.optim, name)

@@ -1,4 +1,4 @@
-"""Measure a step's memory traffic by torch's operations, and its peak by torch's allocator."""
+"""Measure a step's memory traffic from torch's operations, and its peak from the allocator."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = tensors((args, kwargs))
-        if func.is_view or not given:
+        inputs = tensors((args, kwargs))
+        if func.is_view or not inputs:
             return result
         first = tensors(args[0]) if args else {}
         changed = first if func._schema.is_mutable else {}
-        made = {k: t for k, t in tensors(result).items() if k not in given}
+        outputs = {k: t for k, t in tensors(result).items() if k not in inputs}
         name = func._schema.name
         self.calls += "_foreach_" in name
         unread = changed if name.endswith(WRITE_ONLY) else {}
-        sizes = {key: words(tensor) for key, tensor in (given | made).items()}
-        masked = any(tensor.dtype is torch.bool for tensor in given.values())
-        # an indexed table counts as much as the rows that are read or written
+        sizes = {key: words(tensor) for key, tensor in (inputs | outputs).items()}
+        masked = any(tensor.dtype is torch.bool for tensor in inputs.values())
+        # Of an indexed table, only the rows that are read or written count.
         if name.startswith("aten::index") and not masked:
-            part = next(iter(made), id(args[-1]))
-            sizes |= {key: sizes.get(part, 0) for key in first}
-        if rows := [words(tensor) for tensor in given.values() if tensor.is_sparse]:
+            selected = next(iter(outputs), id(args[-1]))
+            sizes |= {key: sizes.get(selected, 0) for key in first}
+        if rows := [words(tensor) for tensor in inputs.values() if tensor.is_sparse]:
             sizes |= {key: min(size, max(rows)) for key, size in sizes.items()}
-        self.read += sum(sizes[key] for key in given if key not in unread)
-        self.written += sum(sizes[key] for key in (*changed, *made))
+        self.read += sum(sizes[key] for key in inputs if key not in unread)
+        self.written += sum(sizes[key] for key in (*changed, *outputs))
         return result
 
 

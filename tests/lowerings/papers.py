@@ -90,11 +90,11 @@ def clipped_lamb(params: list[Tensor], grads: list[Tensor], own: Own) -> list[Te
     ms, vs = (own.get(name, [0] * len(params)) for name in ("exp_avg", "exp_avg_sq"))
     own["exp_avg"] = [0.9 * m + 0.1 * g for m, g in zip(ms, grads, strict=True)]
     own["exp_avg_sq"] = [0.99 * v + 0.01 * g**2 for v, g in zip(vs, grads, strict=True)]
-    made = []
+    updated = []
     for p, m, v in zip(params, own["exp_avg"], own["exp_avg_sq"], strict=True):
         u = m / (1 - 0.9**t) / ((v / (1 - 0.99**t)).sqrt() + 1e-6) + 0.1 * p
-        made.append(p - 0.01 * p.norm() / u.norm() * u)
-    return made
+        updated.append(p - 0.01 * p.norm() / u.norm() * u)
+    return updated
 
 
 def kl_shampoo(p: Tensor, g: Tensor, own: Own) -> Tensor:
@@ -113,12 +113,12 @@ def kl_shampoo(p: Tensor, g: Tensor, own: Own) -> Tensor:
             inverse = other["basis"] @ (1 / other["values"].clamp(1e-8)).diag() @ other["basis"].T
             whitened.append(x @ inverse @ x.T / x.size(1))
         for side, gram in enumerate(whitened):
-            kept = own[side]
-            kept["gram"] = 0.95 * kept["gram"] + 0.05 * gram
+            factor = own[side]
+            factor["gram"] = 0.95 * factor["gram"] + 0.05 * gram
             if t % 10 == 0:
-                kept["basis"] = torch.linalg.qr(kept["gram"] @ kept["basis"])[0]
-            values = torch.diag(kept["basis"].T @ kept["gram"] @ kept["basis"])
-            kept["values"] = 0.95 * kept["values"] + 0.05 * values
+                factor["basis"] = torch.linalg.qr(factor["gram"] @ factor["basis"])[0]
+            values = torch.diag(factor["basis"].T @ factor["gram"] @ factor["basis"])
+            factor["values"] = 0.95 * factor["values"] + 0.05 * values
     roots = [
         side["basis"] @ side["values"].clamp(1e-8).rsqrt().diag() @ side["basis"].T
         for side in (own[0], own[1])

@@ -40,8 +40,8 @@ def wrong_reads(
     for name, passes in strategies.items():
         if passes:
             schedule = _Schedule(name, steps, axes, streams)
-            for at, each in enumerate(passes):
-                yield from schedule.run(at, each)
+            for number, scheduled in enumerate(passes):
+                yield from schedule.run(number, scheduled)
             yield from schedule.left_in_memory()
 
 
@@ -51,45 +51,47 @@ class _Schedule:
     steps: Sequence[Step]
     axes: Mapping[str, Axes]
     streams: Collection[str]
-    lasting: dict[str, int] = field(default_factory=dict)  # values that no tile has completely
-    memory: dict[str, int] = field(default_factory=dict)  # the streams
+    # Versions of the values that no tile has completely, and of the streams in memory.
+    lasting: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.memory = dict.fromkeys(self.streams, -1)
         self.lasting = {n: -1 for n in self.streams if not self._in_tiles(n)}
 
-    def run(self, at: int, each: Pass) -> Iterator[str]:
+    def run(self, number: int, scheduled: Pass) -> Iterator[str]:
         """Run a pass on every tile, then its finish steps, then its stores."""
         tile: dict[str, int] = {}
-        on_tiles = sorted(map(self.steps.index, each.steps))
-        finish = sorted(map(self.steps.index, each.finish))
+        on_tiles = sorted(map(self.steps.index, scheduled.steps))
+        finish = sorted(map(self.steps.index, scheduled.finish))
         for index in on_tiles:
-            yield from self._wrong(at, index, tile)
+            yield from self._wrong_reads(number, index, tile)
             tile |= {n: index for n in self.steps[index].writes if self._in_tiles(n)}
         for index in sorted({*on_tiles, *finish}):
             if index in finish:
-                yield from self._wrong(at, index, {})
+                yield from self._wrong_reads(number, index, {})
             step = self.steps[index]
-            made = [n for n in (*step.writes, *step.gives) if not self._in_tiles(n)]
-            self.lasting |= dict.fromkeys(made, index)
-        for name in each.stores:
+            computed = [n for n in (*step.writes, *step.gives) if not self._in_tiles(n)]
+            self.lasting |= dict.fromkeys(computed, index)
+        for name in scheduled.stores:
             known = tile if self._in_tiles(name) else self.lasting
             if name not in known:
-                yield f"{self.name}, pass {at}: stores {name}, which it does not compute"
+                yield f"{self.name}, pass {number}: stores {name}, which it does not compute"
             self.memory[name] = known.get(name, -1)
 
-    def _wrong(self, at: int, index: int, tile: Mapping[str, int]) -> Iterator[str]:
+    def _wrong_reads(self, number: int, index: int, tile: Mapping[str, int]) -> Iterator[str]:
         step = self.steps[index]
         for name in (*step.reads, *step.takes):
             if self._in_tiles(name):
                 found = tile.get(name, self.memory.get(name))
             else:
                 found = self.lasting.get(name)
-            if found != self._meant(index, name):
-                where = f"{self.name}, pass {at}, step {step.name}"
-                yield f"{where}: reads version {found} of {name}, not {self._meant(index, name)}"
+            expected = self._right_version(index, name)
+            if found != expected:
+                where = f"{self.name}, pass {number}, step {step.name}"
+                yield f"{where}: reads version {found} of {name}, not {expected}"
 
-    def _meant(self, index: int, name: str) -> int:
+    def _right_version(self, index: int, name: str) -> int:
         """Return the version that a step reads if the steps run in their order."""
         before = enumerate(self.steps[:index])
         return max((i for i, s in before if name in (*s.writes, *s.gives)), default=-1)
@@ -97,9 +99,9 @@ class _Schedule:
     def left_in_memory(self) -> Iterator[str]:
         """Yield a message for each stream whose last version is not stored at the end."""
         for name, found in self.memory.items():
-            meant = self._meant(len(self.steps), name)
-            if found != meant:
-                yield f"{self.name}: version {found} of {name} is stored, not {meant}"
+            expected = self._right_version(len(self.steps), name)
+            if found != expected:
+                yield f"{self.name}: version {found} of {name} is stored, not {expected}"
 
     def _in_tiles(self, name: str) -> bool:
         return name in self.axes and self.axes[name] in TILES[self.name]

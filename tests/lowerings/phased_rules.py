@@ -1,4 +1,4 @@
-"""Rules with phases as classes that have only the Triton lowering."""
+"""Load rules with phases as classes with only the Triton lowering, and run their oracle."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def class_of(name: str, folder: Path) -> Any:
 
 
 class Oracle:
-    """Steps copies of the parameters by the rule, run plainly in float64."""
+    """Steps float64 copies of the parameters with the evaluator."""
 
     def __init__(self, name: str, params: list[Tensor]) -> None:
         self._algorithm = add_maximize(algorithm_of(name))
@@ -102,7 +102,7 @@ class Oracle:
                     self._algorithm, owner[id(param)], self.values[i], param.grad, self.states[i]
                 )
 
-    def worst(self, params: list[Tensor], optimizer: Any) -> float:
+    def largest_error(self, params: list[Tensor], optimizer: Any) -> float:
         """Return the largest error of a parameter or of a state."""
         errors = [0.0]
         for param, value, states in zip(params, self.values, self.states, strict=True):

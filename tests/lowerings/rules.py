@@ -93,7 +93,7 @@ def read(rule: str) -> Algorithm:
     return algorithm
 
 
-def function(rule: str, lowering: Lowering, name: str) -> str:
+def function_body(rule: str, lowering: Lowering, name: str) -> str:
     """Return the body of a function as the lowering prints it, without its docstring."""
     text = emit.render(read(rule), lowering, emit.require_ruff())
     (found,) = re.findall(rf'^def {name}\(.*?"""\n(.*?)(?=^\S|\Z)', text, re.M | re.S)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from parts import step_in_parts
+from sharded_step import step_on_shards
 from spec_texts import spec
 from torch import Tensor
 
@@ -95,11 +95,11 @@ def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.flo
     optimizer = loaded(text)(params, differentiable=form == "functional")
     for param in params if form == "functional" else ():
         param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
-    take(optimizer, params, form, range(1, steps + 1))
+    take_steps(optimizer, params, form, range(1, steps + 1))
     return params, optimizer
 
 
-def take(optimizer: Any, params: list[Any], form: str, steps: Any) -> None:
+def take_steps(optimizer: Any, params: list[Any], form: str, steps: Any) -> None:
     """Take one step for each number; it is the seed of the step's gradients."""
     for seed in steps:
         for param, grad in zip(params, drawn(seed, params[0].dtype), strict=True):
@@ -114,12 +114,12 @@ def test_steps_are_those_of_the_rule(name: str, form: str) -> None:
     params, optimizer = stepped(RULES[name], form)
     algorithm = add_maximize(read_spec(Spec("Made", RULES[name], "made.py", 1))[0])
     hypers = {h.name: h.default for h in algorithm.hypers}
-    for place, value in enumerate(drawn(0)):
+    for index, value in enumerate(drawn(0)):
         state: dict[str, Any] = {}
         for seed in (1, 2, 3):
-            value, state = evaluate(algorithm, hypers, value, drawn(seed)[place], state)
-        torch.testing.assert_close(params[place].detach(), value, rtol=1e-7, atol=1e-7)
-        found = optimizer.state[params[place]]
+            value, state = evaluate(algorithm, hypers, value, drawn(seed)[index], state)
+        torch.testing.assert_close(params[index].detach(), value, rtol=1e-7, atol=1e-7)
+        found = optimizer.state[params[index]]
         assert found.keys() == state.keys()
         for key, expected in state.items():
             torch.testing.assert_close(
@@ -151,7 +151,7 @@ def test_nothing_is_written_to_an_anchor(lowering: str) -> None:
     params, optimizer = stepped(RULES["a copy"], lowering, 1)
     kept = [optimizer.state[p]["x0"] for p in params]
     versions = [x._version for x in kept]
-    take(optimizer, params, lowering, (2, 3))
+    take_steps(optimizer, params, lowering, (2, 3))
     assert [x._version for x in kept] == versions
 
 
@@ -196,15 +196,15 @@ def test_sparse_gradients_leave_an_anchor_alone(lowering: str) -> None:
 def test_complex_parameters_step_as_pairs_of_reals(lowering: str) -> None:
     start = torch.randn(4, 3, dtype=torch.complex128)
     whole = torch.nn.Parameter(start.clone())
-    parts = torch.nn.Parameter(torch.view_as_real(start).clone())
-    grad = torch.randn(4, 3, dtype=torch.complex128)
-    for param, given in ((whole, grad), (parts, torch.view_as_real(grad))):
+    pairs = torch.nn.Parameter(torch.view_as_real(start).clone())
+    complex_grad = torch.randn(4, 3, dtype=torch.complex128)
+    for param, grad in ((whole, complex_grad), (pairs, torch.view_as_real(complex_grad))):
         optimizer = loaded(RULES["a copy"])([param])
         for _ in range(3):
-            param.grad = given.clone()
+            param.grad = grad.clone()
             with use_lowering(lowering):
                 optimizer.step()
-    torch.testing.assert_close(torch.view_as_real(whole.detach()), parts.detach())
+    torch.testing.assert_close(torch.view_as_real(whole.detach()), pairs.detach())
 
 
 @outside_interpreter
@@ -215,7 +215,7 @@ def test_a_checkpoint_has_the_anchors(lowering: str) -> None:
     again = [torch.nn.Parameter(p.detach().clone()) for p in params]
     resumed = loaded(RULES["the distance"])(again)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    take(resumed, again, lowering, (3, 4))
+    take_steps(resumed, again, lowering, (3, 4))
     for param, value in zip(again, expected, strict=True):
         torch.testing.assert_close(param, value, rtol=0, atol=0)
 
@@ -232,10 +232,10 @@ def test_shards_take_the_step_of_the_whole(axis: int) -> None:
         [*lists, [torch.zeros(5, 7).double()], [drawn(2)[0]], [torch.zeros(())]]
         for lists in (whole, shared)
     ]
-    given = {"lr": 0.1, "decay": 0.3, "maximize": False}
-    module["update"](*columns[0], **given)
-    kinds = ("like", "like", "like", "like", "scalar")
-    step_in_parts(module["update_sharded"], axis, kinds, columns[1], **given)
+    hypers = {"lr": 0.1, "decay": 0.3, "maximize": False}
+    module["update"](*columns[0], **hypers)
+    shapes = ("like", "like", "like", "like", "scalar")
+    step_on_shards(module["update_sharded"], axis, shapes, columns[1], **hypers)
     for expected, found in zip(*columns, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     assert torch.equal(columns[1][3][0], drawn(2)[0])
@@ -273,7 +273,7 @@ def test_a_parameter_that_does_not_change_stays_as_it_was(form: str) -> None:
 def test_the_copy_of_narrow_rows_is_not_written_to_an_anchor(
     lowering: str, dtype: torch.dtype
 ) -> None:
-    """Rows may be updated in copies; then the copy of an anchor is not written back."""
+    """A lowering may update copies of rows; it does not write the copy of an anchor back."""
     weights = torch.randn(6, 3, dtype=dtype)
     param = torch.nn.Parameter(weights.clone())
     optimizer = loaded(RULES["a copy"])([param])

@@ -1,4 +1,4 @@
-"""Test branches in the form for graph capture: their results are equal, and no number is read."""
+"""Test branches in the form for graph capture: equal results without a read on the host."""
 
 from __future__ import annotations
 
@@ -154,11 +154,11 @@ def values_after_training(cls: Any, lowering: str, options: dict[str, Any]) -> l
 def test_a_captured_step_is_the_same_step(name: str, lowering: str) -> None:
     text = spec({**RULES, **BRANCHES}[name])
     cls = optgen.load(Spec("Small", text, "<small>", 1))
-    known = cls([torch.nn.Parameter(torch.ones(1))]).defaults
+    defaults = cls([torch.nn.Parameter(torch.ones(1))]).defaults
     bound = (
         1e-6 if any(state.shape == "scalar" for state in cls.rule.states) else 1e-12
     )  # a float32 state is rounded at other places
-    flag_sets = {tuple((k, v) for k, v in flags.items() if k in known) for flags in FLAGS}
+    flag_sets = {tuple((k, v) for k, v in flags.items() if k in defaults) for flags in FLAGS}
     for options in map(dict, sorted(flag_sets)):
         plain = values_after_training(cls, "forloop", options)
         found = values_after_training(cls, lowering, {**options, "capturable": True})

@@ -56,15 +56,15 @@ def test_scalars_that_reductions_feed_are_on_the_device_of_the_parameter() -> No
     assert kinds == {"m_norm_t": True, "v_norm_t": True, "m_max_t": True, "inner_step": False}
     param = torch.empty(3, device="meta")
     for on_device, device in ((True, "meta"), (False, "cpu")):
-        made = as_scalar(0.0, rule, {}, param, torch.float64, on_device)
-        assert made.device.type == device
+        scalar = as_scalar(0.0, rule, {}, param, torch.float64, on_device)
+        assert scalar.device.type == device
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_checkpoint_holds_scalar_states(name: str) -> None:
-    made = optgen.load(spec_file(name))
+    cls = optgen.load(spec_file(name))
     params = drawn(100)
-    optimizer = made(params)
+    optimizer = cls(params)
 
     def step(optimizer: Any, params: list[Tensor], number: int) -> None:
         for param, grad in zip(params, drawn(number), strict=True):
@@ -76,7 +76,7 @@ def test_a_checkpoint_holds_scalar_states(name: str) -> None:
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
     clones = [p.clone() for p in params]
-    resumed = made(clones)
+    resumed = cls(clones)
     resumed.load_state_dict(torch.load(file))
     for number in (1, 2):
         step(optimizer, params, number)
@@ -90,11 +90,11 @@ def test_a_checkpoint_holds_scalar_states(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 2, 3), (0, 3), (2, 0), (0,)], ids=str)
 def test_a_parameter_without_elements_keeps_its_scalars(shape: tuple[int, ...]) -> None:
-    made = optgen.load(Spec("beside_matrices", BESIDE_MATRICES, "<made>", 1))
+    cls = optgen.load(Spec("beside_matrices", BESIDE_MATRICES, "<made>", 1))
     param = torch.zeros(shape, dtype=torch.float64)
     param.grad = torch.zeros_like(param)
     for lowering in ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu"):
-        optimizer = made([param])
+        optimizer = cls([param])
         for _ in range(3):
             with use_lowering(lowering):
                 optimizer.step()

@@ -1,4 +1,4 @@
-"""Test every elementwise op through every lowering against the meaning that ops.py gives it.
+"""Test every elementwise op in every lowering against its meaning in ops.py.
 
 Several ops share a spec, which has a state for each use of an op. A use is on tensors, on a tensor
 and a scalar, or in the scalar program. `p` and `g` run through all pairs of special values.
@@ -103,7 +103,7 @@ WITHOUT_EXTREMES = {"%", "lerp"}
 INFINITE_OR_NAN = {"lerp"}
 """Ops that lowerings may compute in another form.
 
-If the expected result is infinite or NaN, either of the two is right.
+Where the expected result is infinite or NaN, a lowering's may be either.
 """
 MAX_STATES = 14
 """The C++ lowering takes up to 16 streams. Two of them are the parameter and the gradient."""

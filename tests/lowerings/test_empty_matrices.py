@@ -42,24 +42,24 @@ def Reduced(
 '''
 SPEC = Spec("Reduced", TEXT, "<reduced>", 1)
 SHAPES = ((3, 0), (0, 4), (0, 0), (2, 3, 0), (2, 0, 4), (0, 3, 4))
-USED = (60, 50)
+FULL_SHAPE = (60, 50)
 """Shape of a full matrix, which leaves values in the memory that the lowerings reuse."""
 
 
 def assert_agreement(lowering: str) -> None:
-    """Compare two steps of empty matrices with the rule run plainly."""
+    """Compare two steps of empty matrices with the evaluator."""
     (algorithm,) = read_spec(SPEC)
     with use_lowering(lowering):
-        train([torch.nn.Parameter(torch.ones(USED))])
+        train([torch.nn.Parameter(torch.ones(FULL_SHAPE))])
         params = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
-        optimizer = train([torch.nn.Parameter(torch.ones(USED)), *params])
+        optimizer = train([torch.nn.Parameter(torch.ones(FULL_SHAPE)), *params])
     for param in params:
         value, states = param.detach().double(), {}
         for _ in range(2):
             value, states = evaluate(algorithm, {"lr": 0.5}, value, value, states)
-        for key, kept in optimizer.state[param].items():
+        for key, value_of_state in optimizer.state[param].items():
             expected = torch.as_tensor(states[key], dtype=torch.float64)
-            torch.testing.assert_close(kept.double(), expected, equal_nan=True, msg=key)
+            torch.testing.assert_close(value_of_state.double(), expected, equal_nan=True, msg=key)
 
 
 def train(params: list[torch.nn.Parameter]) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lowerings.rules import RULES, function
+from lowerings.rules import RULES, function_body
 
 from optgen.lowerings.foreach import FOREACH
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_text(name: str, golden: Any) -> None:
-    golden.check(function(RULES[name], FOREACH, "update"))
+    golden.check(function_body(RULES[name], FOREACH, "update"))

@@ -169,7 +169,7 @@ def test_lbfgs_moves_less_than_torchs(options: dict[str, Any]) -> None:
 
 
 def test_most_classes_move_less_than_torchs() -> None:
-    """Tests above measure the table's figures; the other classes move as much as torch's."""
+    """TRAFFIC shows it for dense classes, and the tests above for the others."""
     fewer = [name for name in DENSE if all(ours[1] < t[1] for _, t, ours in TRAFFIC[name])]
 
     assert len([*fewer, *SPARSE, *CLOSURE]) > len(NAMES) / 2
@@ -177,7 +177,7 @@ def test_most_classes_move_less_than_torchs() -> None:
 
 
 LIMIT = 64 * 2**20
-EVERYTHING: dict[str, dict[str, Any]] = {
+ALL_OPTIONS: dict[str, dict[str, Any]] = {
     "Adadelta": {"weight_decay": 0.1, "maximize": True},
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
     "Adagrad": {"weight_decay": 0.1, "maximize": True},
@@ -192,7 +192,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
 }
 """Every option that may need another temporary."""
-# the memory of a matrix op has no limit here
+# The memory of a matrix op is not limited.
 LIMITED = [name for name in DENSE if name not in MATRICES]
 
 
@@ -228,7 +228,7 @@ def test_extra_memory_is_limited(name: str, device: str, monkeypatch: pytest.Mon
     if device == "GPU":
         size_on_a_device(monkeypatch)
 
-    needed = extra_bytes(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
+    needed = extra_bytes(getattr(optgen.optim, name)(large(), foreach=True, **ALL_OPTIONS[name]))
 
     assert 0 < needed <= LIMIT
 
@@ -242,7 +242,7 @@ def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
         size_on_a_device(monkeypatch)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
 
-    needed = extra_bytes(optgen.optim.Adafactor(matrices, foreach=True, **EVERYTHING["Adafactor"]))
+    needed = extra_bytes(optgen.optim.Adafactor(matrices, foreach=True, **ALL_OPTIONS["Adafactor"]))
 
     assert 0 < needed <= LIMIT
 
@@ -251,13 +251,13 @@ def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
 def test_extra_memory_is_limited_whatever_the_strides(name: str) -> None:
     transposed = [torch.nn.Parameter(torch.ones(2**10, 2**14).T)]
 
-    needed = extra_bytes(getattr(optgen.optim, name)(transposed, foreach=True, **EVERYTHING[name]))
+    needed = extra_bytes(getattr(optgen.optim, name)(transposed, foreach=True, **ALL_OPTIONS[name]))
 
     assert 0 < needed <= LIMIT
 
 
 def test_the_limit_is_not_met_by_whole_lists() -> None:
     """Torch's foreach takes whole lists and exceeds the limit, so the tests above can fail."""
-    reference = torch.optim.Adam(large(), foreach=True, **EVERYTHING["Adam"])
+    reference = torch.optim.Adam(large(), foreach=True, **ALL_OPTIONS["Adam"])
 
     assert extra_bytes(reference) > LIMIT

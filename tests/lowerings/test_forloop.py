@@ -1,4 +1,4 @@
-"""Test the for-loop's text, and that its two forms compute the same."""
+"""Test the for-loop's text, and that its in-place and functional forms compute the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lowerings.rules import RULES, function, spec
+from lowerings.rules import RULES, function_body, spec
 
 import optgen
 from optgen import use_lowering
@@ -16,12 +16,12 @@ from optgen.spec import Spec
 
 @pytest.mark.parametrize("name", RULES)
 def test_text(name: str, golden: Any) -> None:
-    golden.check(function(RULES[name], FORLOOP, "update"))
+    golden.check(function_body(RULES[name], FORLOOP, "update"))
 
 
 @pytest.mark.parametrize("name", ["branches", "only the taken side", "scalar state", "swap"])
 def test_functional_text(name: str, golden: Any) -> None:
-    golden.check(function(RULES[name], FORLOOP, "update_functional"))
+    golden.check(function_body(RULES[name], FORLOOP, "update_functional"))
 
 
 def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
@@ -39,7 +39,7 @@ def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_both_forms_agree(name: str) -> None:
+def test_in_place_and_functional_forms_agree(name: str) -> None:
     inplace, functional = trained(name, {}), trained(name, {"differentiable": True})
 
     for a, b in zip(inplace, functional, strict=True):
@@ -49,7 +49,7 @@ def test_both_forms_agree(name: str) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_the_functional_form_writes_at_its_end_only(name: str) -> None:
     """Autograd and graph capture need what the function reads to stay unchanged until its end."""
-    lines = function(RULES[name], FORLOOP, "update_functional").splitlines()
+    lines = function_body(RULES[name], FORLOOP, "update_functional").splitlines()
     writes = [number for number, line in enumerate(lines) if ".copy_(" in line]
     ending = [line for line in lines[writes[0] :] if line.strip()]
 

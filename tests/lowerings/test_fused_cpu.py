@@ -147,14 +147,14 @@ def sweep_assembly(assembly: str, stored: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "sparse_adam"])
-def test_rows_compile_without_a_warning(name: str, tmp_path: Path) -> None:
+def test_code_for_sparse_gradients_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
     (algorithm,) = (each for each in ALGORITHMS if each.module == name)
     text = f"#define OPTGEN_SPARSE\n{emit.render(algorithm, FUSED_CPU, None)}"
 
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
-def test_names_that_mean_something_in_cpp_step_aside() -> None:
+def test_names_with_a_meaning_in_cpp_get_an_underscore() -> None:
     assert variable("double") == "double_"
     assert variable("n") == "n_"
     assert variable("n_") == "n__"
@@ -170,12 +170,14 @@ def test_a_comment_ends_with_its_line(ending: str, tmp_path: Path) -> None:
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
-def test_names_that_headers_ask_a_rule_for_step_aside() -> None:
-    """A stream of such a name would answer for the rule, for example `DRAWS<R>`."""
+def test_members_that_headers_read_from_a_rule_are_reserved_names() -> None:
+    """Headers read members such as `R::DRAWS`; a stream of the same name would replace one."""
     folder = Path(compiler.__file__).parents[1] / "include"
-    asked = {name for path in folder.glob("*.h") for name in RULE_MEMBER.findall(path.read_text())}
-    assert {"CODES", "DRAWS", "STEPS"} <= asked
-    assert asked - {"template"} <= RESERVED
+    members = {
+        name for path in folder.glob("*.h") for name in RULE_MEMBER.findall(path.read_text())
+    }
+    assert {"CODES", "DRAWS", "STEPS"} <= members
+    assert members - {"template"} <= RESERVED
 
 
 def test_every_elementwise_op_is_printed() -> None:
@@ -209,7 +211,7 @@ def test_an_expression_reads_as_a_person_would_write_it(expression: Linear, text
     assert ExpressionPrinter(tensors=True)(expression) == text
 
 
-def test_branches_stand_side_by_side() -> None:
+def test_nested_branches_become_consecutive_branches() -> None:
     def assign(name: str) -> Assign:
         return Assign(Ref(name), Const(0))
 

@@ -68,11 +68,11 @@ def planned(path: str) -> Plan:
 
 def described(passes: list[Pass]) -> list[str]:
     lines = []
-    for one in passes:
-        inside, finish = ([step.name for step in steps] for steps in (one.steps, one.finish))
+    for each in passes:
+        inside, finish = ([step.name for step in steps] for steps in (each.steps, each.finish))
         lines += ["pass", f"  every part: {', '.join(inside)}"]
         lines += [f"  then: {', '.join(finish)}"] if finish else []
-        lines += [f"  stores: {', '.join(one.stores)}"] if one.stores else []
+        lines += [f"  stores: {', '.join(each.stores)}"] if each.stores else []
     return lines
 
 
@@ -82,18 +82,18 @@ def test_what_runs_together(path: str, golden: Golden) -> None:
     shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
     states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
     streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
-    steps = PhaseSteps(plan, streams).steps
+    steps = PhaseSteps(plan, streams, {}).steps
     blocks = {"large matrices": shared_passes(steps, streams)}
     kinds = {"small": WHOLE_MATRICES, "tall": WHOLE_ROWS, "flat": WHOLE_COLUMNS}
     for kind, axes in kinds.items():
-        parts = PassScheduler(steps, streams, axes)
-        blocks[f"{kind} matrices"] = parts.passes()
-        blocks[f"{kind} matrices whose rows are kept unrounded"] = parts.exact_passes()
+        scheduler = PassScheduler(steps, streams, axes)
+        blocks[f"{kind} matrices"] = scheduler.passes()
+        blocks[f"{kind} matrices whose rows are kept unrounded"] = scheduler.exact_passes()
     golden.check("\n".join(line for n, p in blocks.items() for line in (f"{n}:", *described(p))))
 
 
 def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
-    """The state's writer runs in both passes, and would read the new value for the old one."""
+    """`rows1` runs in both passes. The first must not store a state that the second reads."""
     rows = {"row": Axes.ROW, "param": Axes.TENSOR}
     steps = [
         Step("rows1", Axes.ROW, 0, reads=("row",), writes=("row", "factor")),
@@ -101,10 +101,10 @@ def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
         Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), reduction="sum"),
         Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), takes=("square_sum",)),
     ]
-    parts = PassScheduler(steps, rows, WHOLE_MATRICES)
-    assert parts.exact_passes() == []
+    scheduler = PassScheduler(steps, rows, WHOLE_MATRICES)
+    assert scheduler.exact_passes() == []
     assert PassScheduler(steps, rows, WHOLE_COLUMNS).passes()
-    first, second = parts.passes()
+    first, second = scheduler.passes()
     assert [step.name for step in first.steps] == ["rows1", "sweep1", "square_sum"]
     assert [step.name for step in second.steps] == ["rows1", "sweep2"]
     assert (first.stores, second.stores) == ((), ("row", "param"))
@@ -130,7 +130,7 @@ def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
         assert found.count(str(width)) >= copies, (loop, lines[loop - 1], report)
 
 
-def test_names_that_the_cpp_uses_step_aside(tmp_path: Path) -> None:
+def test_names_that_the_cpp_uses_get_an_underscore(tmp_path: Path) -> None:
     text = printed(RULE, "Named")
 
     assert compiler_output(text, tmp_path, "-Wall", "-Wextra") == ""
@@ -138,7 +138,7 @@ def test_names_that_the_cpp_uses_step_aside(tmp_path: Path) -> None:
     assert "NUMBERS_, STREAMS };" in text
 
 
-def test_matrix_words_are_named_for_the_runtime() -> None:
+def test_the_code_lists_matrix_ops_for_the_runtime() -> None:
     text = emit.render(algorithm_of("specs/muon.py"), FUSED_CPU, None)
     (named,) = re.findall(r'optgen_calls = "(.*)";', text)
     (call,) = parse_calls(named)

@@ -27,6 +27,6 @@ def read(states: str, lines: list[str]) -> Algorithm:
 
 
 def test_too_many_sums_are_refused_at_the_rule() -> None:
-    with pytest.raises(RuleError, match="at most 64 reductions") as found:
+    with pytest.raises(RuleError, match="at most 64 reductions") as caught:
         render(with_sums(32), FUSED_CPU, None)
-    assert found.value.place.line == 4
+    assert caught.value.place.line == 4

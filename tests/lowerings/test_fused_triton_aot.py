@@ -33,14 +33,14 @@ from benchmarks.triton_aot_compile import (
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 WITH_REDUCTIONS = ("Adafactor", "RowWiseAdagrad")
-LARGE = {
+TYPES_OF_LARGE_KERNELS = {
     "sm_80": ("mixed",),
     "sm_90": ("float32", "bfloat16"),
     "gfx942": ("float32",),
 }
-"""The dtypes for each target of kernels that take long to compile."""
-IN_OTHERS = {"sm_80": ("mixed",), "gfx942": ("float32",)}
-IN_FEW = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
+"""Dtypes for which kernels that take long to compile are tested, by target."""
+TYPES_OF_OTHER_TARGETS = {"sm_80": ("mixed",), "gfx942": ("float32",)}
+COMPILED_ONCE = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
 
 
 @pytest.fixture(scope="module")
@@ -50,29 +50,31 @@ def cache() -> str:
 
 
 def chosen(name: str, target: str) -> Iterator[Case]:
-    """Yield the cases with flags and a gradient scaler, or neither.
+    """Yield the cases of a class that these tests compile.
 
-    Flags and a scaler are lines of their own in a kernel, the same for all dtypes. The text of a
-    kernel is the same for all targets, so the others have some dtypes only. If a step has many
-    kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
+    A case has flags and a gradient scaler, or neither, because each adds separate lines to a
+    kernel. Targets other than sm_90 have few dtypes, because a kernel's text is the same for all
+    targets. Classes with many kernels have few cases. `python benchmarks/triton_aot.py` compiles
+    all cases.
     """
     kind = classes()[name]
     for case in cases(kind, target):
-        if target != "sm_90" and case.types not in IN_OTHERS[target]:
+        if target != "sm_90" and case.types not in TYPES_OF_OTHER_TARGETS[target]:
             continue
-        if name in IN_FEW:
+        if name in COMPILED_ONCE:
             if (target, case.types, case.scaled) == ("sm_90", "float32", True):
                 yield case
         elif name in WITH_REDUCTIONS:
-            if case.types in LARGE[target] and case.scaled == (case.types == "float32"):
+            if case.types in TYPES_OF_LARGE_KERNELS[target] and case.scaled == (
+                case.types == "float32"
+            ):
                 yield case
         elif case.scaled == (case.flags or not flags_of(kind)):
             yield case
 
 
 def assert_lean(found: dict[str, Figures], case: Case) -> None:
-    """Check that arithmetic is exact, whole blocks are accessed by 16 bytes, and nothing is
-    spilled.
+    """Check for exact arithmetic, accesses of 16 bytes to whole blocks, and no spills.
 
     Spills are checked with the Triton version of the record; 3.9 spills 16 bytes of one Adafactor.
     """
@@ -119,7 +121,7 @@ def test_sweeps_of_other_rules_are_lean(name: str, types: str, tmp_path: Path, c
     kind = class_of(name, tmp_path)
     case = Case("sm_90", types, scaled=types == "float32")
     found = kernels(kind, case, cache)
-    assert_lean({kernel: one for kernel, one in found.items() if "_step" in kernel}, case)
+    assert_lean({kernel: figures for kernel, figures in found.items() if "_step" in kernel}, case)
 
 
 def test_a_whole_block_is_read_and_written_sixteen_bytes_at_a_time(cache: str) -> None:

@@ -17,11 +17,11 @@ from benchmarks.triton_aot import classes
 
 SHAPES = [(5, 40), (300,), (), (3, 2, 3, 3), (20, 130), (8, 4, 1, 1), (7,), (40, 3)]
 ELEMENTWISE = ["scalars", "step"]
-"""The scalar program of every tensor, then the elements of every tensor."""
+"""Kernels of an elementwise rule: the scalar program, then the sweep."""
 FACTORED = ["scalars", "step1", "finish1", "step2", "finish2", "step3"]
-"""The first sweep gives rows, columns and the step size; the second gives the update's size."""
+"""Kernels of a factored step. The first sweep sums rows and columns, the second the update."""
 NOT_FACTORED = ["scalars", "step1", "finish1", "step2"]
-"""The first sweep gives both sizes."""
+"""Kernels of a step without factors, in which the first sweep makes all reductions."""
 LAUNCHES = {
     **dict.fromkeys(classes(), ELEMENTWISE),
     "Adafactor": [*FACTORED, *NOT_FACTORED],

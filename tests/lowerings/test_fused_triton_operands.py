@@ -20,7 +20,7 @@ from torch import Tensor
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import exact
+from optgen.runtime.fused_triton.launch_options import compiler_options
 
 pytest.importorskip("triton")
 
@@ -30,7 +30,7 @@ CONSTANTS = {"x": 2, "y": 1.5, "z": 3}
 EXPONENTS = (-9, -3, -1.5, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 3, 9)
 X = Ref("x")
 VALUES = [0.0, 0.25, 1.0, 1.5, 2.0, 3.75, -0.0, -0.5, -1.0, -2.25, torch.inf, -torch.inf, torch.nan]
-FIRSTS = 3  # each operand that is a number takes the first three values
+PROGRAMS = 3  # of a launch; an operand that is a number is its value at the program's index
 
 HEADER = """import triton
 import triton.language as tl
@@ -44,13 +44,13 @@ def {name}(xs, ys, zs, outs, SIZE: tl.constexpr, dtype: tl.constexpr):
     x = tl.load(xs + {x}).to(dtype)
     y = tl.load(ys + {y}).to(dtype)
     z = tl.load(zs + {z}).to(dtype)
-    made = tl.zeros((SIZE,), dtype) + ({text})
-    tl.store(outs + first * SIZE + lanes, made.to(outs.dtype.element_ty))
+    result = tl.zeros((SIZE,), dtype) + ({text})
+    tl.store(outs + first * SIZE + lanes, result.to(outs.dtype.element_ty))
 """
 
 
-def nothing(expr: Expr) -> None:
-    return None
+def not_provided(expr: Expr) -> None:
+    """Return None, because no code around the expression provides its value."""
 
 
 def replaced(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -58,7 +58,7 @@ def replaced(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     return change(rebuild(expr, lambda part: replaced(part, change)))
 
 
-def mixed(expr: Expr, kinds: dict[str, str]) -> Expr:
+def with_constants(expr: Expr, kinds: dict[str, str]) -> Expr:
     """Return the expression with constants for the names whose kind is "constant"."""
 
     def constant(part: Expr) -> Expr:
@@ -74,12 +74,12 @@ def cases(word: str) -> list[tuple[Expr, dict[str, str]]]:
     names = "xyz"[: max(2, len(call_of(word).args))] if word != "neg" else "x"  # type: ignore
     for chosen in product(("tensor", "number", "constant"), repeat=len(names)):
         kinds = dict.fromkeys("xyz", "tensor") | dict(zip(names, chosen, strict=True))
-        found.append((mixed(call_of(word), kinds), kinds))
+        found.append((with_constants(call_of(word), kinds), kinds))
     if word == "**":
         for n, base in product(EXPONENTS, ("tensor", "number", "constant")):
             kinds = {"x": base, "y": "tensor", "z": "tensor"}
-            found.append((mixed(Call("**", (Call("abs", (X,)), Const(n))), kinds), kinds))
-            found.append((mixed(Call("**", (X, Const(n))), kinds), kinds))
+            found.append((with_constants(Call("**", (Call("abs", (X,)), Const(n))), kinds), kinds))
+            found.append((with_constants(Call("**", (X, Const(n))), kinds), kinds))
     return found
 
 
@@ -87,9 +87,9 @@ CASES = {word.name: cases(word.name) for word in WRITTEN}
 
 
 def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
-    places = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
-    text = ExpressionPrinter(nothing, tensors=True)(expr)
-    return KERNEL.format(name=name, text=text, **places)
+    offsets = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
+    text = ExpressionPrinter(not_provided, tensors=True)(expr)
+    return KERNEL.format(name=name, text=text, **offsets)
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +117,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
     """Return values, some of them special; for `%` and `clamp` only where these are defined."""
     generator = torch.Generator().manual_seed(0)
-    picked = torch.tensor(VALUES, dtype=dtype)[torch.randint(13, (3, 64), generator=generator)]
-    x, y, z = picked
+    x, y, z = torch.tensor(VALUES, dtype=dtype)[torch.randint(13, (3, 64), generator=generator)]
     if word == "%":
         x, y = x.nan_to_num(5.5, 7.0, -7.0), y.nan_to_num(2.0, 3.0, -3.0)
         y = torch.where(y == 0, 0.75, y)
@@ -129,22 +128,22 @@ def operand_values(word: str, dtype: torch.dtype) -> list[Tensor]:
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
+@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
 def test_an_op_on_any_operands_means_what_ops_py_says(
-    number: int, dtype: torch.dtype, kernels: ModuleType
+    position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
     import triton.language as tl
 
-    word = WRITTEN[number].name
+    word = WRITTEN[position].name
     computed = torch.promote_types(dtype, torch.float32)
-    given = operand_values(word, dtype)
+    operands = operand_values(word, dtype)
     for i, (expr, kinds) in enumerate(CASES[word]):
-        found = torch.empty(FIRSTS, 64, dtype=dtype)
-        launch = getattr(kernels, f"word{number}_{i}")[(FIRSTS,)]
+        found = torch.empty(PROGRAMS, 64, dtype=dtype)
+        launch = getattr(kernels, f"word{position}_{i}")[(PROGRAMS,)]
         with patched_interpreter():
-            launch(*given, found, SIZE=64, dtype=getattr(tl, str(computed).split(".")[1]))
+            launch(*operands, found, SIZE=64, dtype=getattr(tl, str(computed).split(".")[1]))
         expected = torch.stack(
-            [expected_values(expr, kinds, given, first) for first in range(FIRSTS)]
+            [expected_values(expr, kinds, operands, first) for first in range(PROGRAMS)]
         )
         torch.testing.assert_close(
             found,
@@ -156,12 +155,14 @@ def test_an_op_on_any_operands_means_what_ops_py_says(
         )
 
 
-def expected_values(expr: Expr, kinds: dict[str, str], given: list[Tensor], first: int) -> Tensor:
-    """Return the value of an expression in float64; a comparison is 1 where it holds."""
-    whole = {name: column.double() for name, column in zip("xyz", given, strict=True)}
+def expected_values(
+    expr: Expr, kinds: dict[str, str], operands: list[Tensor], first: int
+) -> Tensor:
+    """Return an expression's values in float64; comparisons give 1 or 0."""
+    values = {name: column.double() for name, column in zip("xyz", operands, strict=True)}
     for name, kind in kinds.items():
         if kind == "number":
-            whole[name] = whole[name][first].expand(64)
+            values[name] = values[name][first].expand(64)
     filled = {}
 
     def named(part: Expr) -> Expr:
@@ -171,7 +172,7 @@ def expected_values(expr: Expr, kinds: dict[str, str], given: list[Tensor], firs
         filled[name] = torch.tensor(float(part.value), dtype=torch.float64)  # type: ignore
         return Ref(name)
 
-    found = meaning(replaced(expr, named), whole | filled)
+    found = meaning(replaced(expr, named), values | filled)
     assert isinstance(found, Tensor)
     return found.double().expand(64)
 
@@ -187,11 +188,11 @@ def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Pa
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    lines = [kernel("everything", *CASES[word][0]).rpartition("    made")[0]]
+    lines = [kernel("everything", *CASES[word][0]).rpartition("    result")[0]]
     for expr, _ in CASES[word]:
-        text = ExpressionPrinter(nothing, tensors=True)(expr)
-        lines.append(f"    made = tl.zeros((SIZE,), dtype) + ({text})")
-        lines.append("    tl.store(outs + lanes, made.to(outs.dtype.element_ty))")
+        text = ExpressionPrinter(not_provided, tensors=True)(expr)
+        lines.append(f"    result = tl.zeros((SIZE,), dtype) + ({text})")
+        lines.append("    tl.store(outs + lanes, result.to(outs.dtype.element_ty))")
     path = tmp_path / "compiled_operands.py"
     path.write_text(HEADER + "\n".join(lines) + "\n")
     spec = importlib.util.spec_from_file_location("compiled_operands", path)
@@ -208,5 +209,5 @@ def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Pa
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
         target = GPUTarget("cuda", capability, 32)
-        compiled = triton.compile(source, target=target, options=exact(amd=False))
+        compiled = triton.compile(source, target=target, options=compiler_options(amd=False))
     assert "div.full" not in compiled.asm["ptx"]

@@ -1,4 +1,4 @@
-"""Test rules with phases through Triton, in its interpreter, against the rule run plainly."""
+"""Test rules with phases in Triton's interpreter against the oracle."""
 
 from pathlib import Path
 from typing import Any
@@ -49,20 +49,18 @@ def give_gradients(params: list[Tensor], step: int) -> None:
 
 
 def train(optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int) -> float:
-    """Take steps, beside the oracle's; return the largest error."""
+    """Take steps, and the oracle's steps; return the largest error."""
     with use_lowering("fused_triton"):
         for step in range(steps):
             give_gradients(params, step)
             oracle.step(optimizer.param_groups, params)
             optimizer.step()
-    return oracle.worst(params, optimizer)
+    return oracle.largest_error(params, optimizer)
 
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), RULES)
-def test_agrees_with_the_rule_run_plainly(
-    name: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_kernels_agree_with_the_oracle(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     matrices = name == "CAME"
     params = parameters(torch.float64, ((5, 3), (17, 140), (1, 1)) if matrices else SHAPES)
     groups = [{"params": params[::2]}, {"params": params[1::2], "lr": 0.02}]
@@ -72,7 +70,7 @@ def test_agrees_with_the_rule_run_plainly(
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["Adafactor", "LAMB"])
-def test_computes_in_float32_for_float32(name: str, tmp_path: Path) -> None:
+def test_kernels_compute_float32_parameters_in_float32(name: str, tmp_path: Path) -> None:
     params = parameters(torch.float32, SHAPES[:-1])
     optimizer = class_of(name, tmp_path)(params)
     assert train(optimizer, Oracle(name, params), params, steps=2) < 5e-7
@@ -81,9 +79,9 @@ def test_computes_in_float32_for_float32(name: str, tmp_path: Path) -> None:
 @inside_interpreter
 def test_any_memory_layout_agrees_with_the_rule(tmp_path: Path) -> None:
     """Tensors may have memory that is not in the order of their indices, or not aligned."""
-    held = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
-    held.append(draw((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))
-    params = [tensor.detach().requires_grad_() for tensor in held]
+    tensors = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
+    tensors.append(draw((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))
+    params = [tensor.detach().requires_grad_() for tensor in tensors]
     optimizer = class_of("Adafactor", tmp_path)(params)
     assert train(optimizer, Oracle("Adafactor", params), params, steps=2) < 1e-14
 
@@ -118,7 +116,7 @@ def test_an_infinity_skips_every_phase(tmp_path: Path) -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["Adafactor", "LAMB"])
-def test_unscales_gradients_once(name: str, tmp_path: Path) -> None:
+def test_kernels_unscale_gradients_once(name: str, tmp_path: Path) -> None:
     params = parameters(torch.float64, [(5, 3), (300,)])
     optimizer, oracle = class_of(name, tmp_path)(params), Oracle(name, params)
     give_gradients(params, 0)
@@ -129,30 +127,28 @@ def test_unscales_gradients_once(name: str, tmp_path: Path) -> None:
     optimizer.grad_scale = torch.tensor(8.0)
     with use_lowering("fused_triton"):
         optimizer.step()
-    assert oracle.worst(params, optimizer) < 1e-14
+    assert oracle.largest_error(params, optimizer) < 1e-14
 
 
 @inside_interpreter
-def test_matrix_words_take_what_a_sweep_has_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_muon_steps_as_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = module_of("Muon", tmp_path)
     shapes = [(6, 9), (6, 9), (9, 6), (1, 1), (20, 10)]
     params = parameters(torch.float64, shapes)
     groups = [{"params": params[::2]}, {"params": params[1::2], "ns_steps": 4, "nesterov": False}]
-    optimizer, others = module.Muon(groups), parameters(torch.float64, shapes)
-    other = [
-        torch.optim.Muon(others[::2]),
-        torch.optim.Muon(others[1::2], ns_steps=4, nesterov=False),
+    optimizer, their_params = module.Muon(groups), parameters(torch.float64, shapes)
+    references = [
+        torch.optim.Muon(their_params[::2]),
+        torch.optim.Muon(their_params[1::2], ns_steps=4, nesterov=False),
     ]
     for step in range(2):
         give_gradients(params, step)
-        give_gradients(others, step)
+        give_gradients(their_params, step)
         with use_lowering("fused_triton"):
             optimizer.step()
-        for each in other:
-            each.step()
-    for ours, theirs in zip(params, others, strict=True):
+        for reference in references:
+            reference.step()
+    for ours, theirs in zip(params, their_params, strict=True):
         torch.testing.assert_close(
             ours, theirs, rtol=0, atol=5e-3 * float(theirs.detach().abs().max())
         )

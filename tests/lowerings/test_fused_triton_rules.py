@@ -1,4 +1,4 @@
-"""Test rules outside the catalogue through Triton, in its interpreter, against the plain rule."""
+"""Test rules outside the catalogue in Triton's interpreter against the oracle."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from lowerings import odd_rules
+from lowerings import uncommon_rules
 
 import optgen
 from optgen import use_lowering
@@ -35,12 +35,12 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "settings"), RULES)
-def test_agrees_with_the_rule_run_plainly(name: str, settings: dict[str, Any]) -> None:
-    algorithms = {a.name: a for a in read_spec(Path(odd_rules.__file__))}
+def test_kernels_agree_with_the_oracle(name: str, settings: dict[str, Any]) -> None:
+    algorithms = {a.name: a for a in read_spec(Path(uncommon_rules.__file__))}
     generator = torch.Generator().manual_seed(0)
     start = [torch.randn(n, generator=generator, dtype=torch.float64) for n in (5, 1025)]
     params = [value.clone().requires_grad_() for value in start]
-    optimizer = optgen.load(getattr(odd_rules, name))(params, **settings)
+    optimizer = optgen.load(getattr(uncommon_rules, name))(params, **settings)
     group = optimizer.param_groups[0]
     states: list[dict[str, Any]] = [{}, {}]
     for step in range(7):
@@ -55,9 +55,9 @@ def test_agrees_with_the_rule_run_plainly(name: str, settings: dict[str, Any]) -
             optimizer.step()
     for param, value, state in zip(params, start, states, strict=True):
         torch.testing.assert_close(param.detach(), value, rtol=1e-13, atol=1e-14)
-        for key, kept in optimizer.state[param].items():
+        for key, found in optimizer.state[param].items():
             expected = torch.as_tensor(state[key], dtype=torch.float64)
-            torch.testing.assert_close(kept.double(), expected, rtol=1e-13, atol=1e-14)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-13, atol=1e-14)
 
 
 MAYBE = '''
@@ -65,7 +65,7 @@ from optgen.spec import *
 
 @optimizer()
 def Maybe(p, g, /, *, lr=hyper(0.5), clip=hyper(None, optional=True)):
-    """Tells a number that is none from no number at all."""
+    """Treats None and 0 differently."""
     if clip is None:
         g = 2 * g
     if clip:
@@ -78,8 +78,8 @@ def Maybe(p, g, /, *, lr=hyper(0.5), clip=hyper(None, optional=True)):
 @pytest.mark.parametrize(
     ("clip", "moved"), [(None, 1.0), (0.25, 0.125), (0, 0.5), (torch.nan, torch.nan), (NONE, 1.0)]
 )
-def test_nan_is_a_number(clip: float | None, moved: float) -> None:
-    """In a kernel's hyperparameters, None is one particular NaN, known by its bits."""
+def test_a_kernel_distinguishes_none_from_other_nans(clip: float | None, moved: float) -> None:
+    """A kernel receives None as a NaN with particular bits."""
     param = torch.zeros(3, requires_grad=True)
     optimizer = optgen.load(Spec("Maybe", MAYBE, "<maybe>", 1))([param])
     optimizer.param_groups[0]["clip"] = clip

@@ -21,7 +21,7 @@ from optgen.lowerings.fused_triton.expression_printer import (
     variable,
 )
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import exact
+from optgen.runtime.fused_triton.launch_options import compiler_options
 
 pytest.importorskip("triton")
 
@@ -60,13 +60,13 @@ def everything(xs, ys, zs, outs, SIZE: tl.constexpr):
 """
 
 
-def nothing(expr: Expr) -> None:
-    return None
+def not_provided(expr: Expr) -> None:
+    """Return None, because no code around the expression provides its value."""
 
 
 TENSORS, SCALARS = (
-    ExpressionPrinter(nothing, tensors=True),
-    ExpressionPrinter(nothing, tensors=False),
+    ExpressionPrinter(not_provided, tensors=True),
+    ExpressionPrinter(not_provided, tensors=False),
 )
 
 
@@ -134,27 +134,27 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
 def test_an_op_on_tensors_means_what_ops_py_says(
-    number: int, dtype: torch.dtype, kernels: ModuleType
+    position: int, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
-    kernel = getattr(kernels, f"tensor{number}")
-    check(WRITTEN[number].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
+    kernel = getattr(kernels, f"tensor{position}")
+    check_op(WRITTEN[position].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
 
 
 @inside_interpreter
-@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
-def test_an_op_on_scalars_means_what_ops_py_says(number: int, kernels: ModuleType) -> None:
-    kernel = getattr(kernels, f"scalar{number}")
-    check(
-        WRITTEN[number].name,
+@pytest.mark.parametrize("position", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+def test_an_op_on_scalars_means_what_ops_py_says(position: int, kernels: ModuleType) -> None:
+    kernel = getattr(kernels, f"scalar{position}")
+    check_op(
+        WRITTEN[position].name,
         torch.float64,
         lambda *a: kernel[(len(SPECIAL) ** 3,)](*a, SIZE=1),
     )
 
 
 PRECISE: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
-"""Functions that Triton lacks, and NumPy's, which take extended precision."""
+"""Functions that Triton lacks, with NumPy's, which compute in extended precision here."""
 
 
 @inside_interpreter
@@ -163,20 +163,20 @@ PRECISE: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
 def test_results_are_within_3_units_in_the_last_place(
     word: str, dtype: torch.dtype, kernels: ModuleType
 ) -> None:
-    """Results are within 3 units in the last place, for operands of about 0.02 to 7.
+    """The operands are about 0.02 to 7 in magnitude.
 
     The interpreter's `exp` is NumPy's, so the error of a GPU's approximate `exp` is not tested.
     """
-    number = [each.name for each in WRITTEN].index(word)
+    position = [each.name for each in WRITTEN].index(word)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(3, 2**15, generator=generator, dtype=torch.float64)
     scale = torch.exp(6 * torch.rand(3, 2**15, generator=generator, dtype=torch.float64) - 4)
-    given = [*(drawn * scale).to(dtype)]
-    found = torch.empty_like(given[0])
+    arguments = [*(drawn * scale).to(dtype)]
+    found = torch.empty_like(arguments[0])
     with patched_interpreter():
-        getattr(kernels, f"tensor{number}")[(1,)](*given, found, SIZE=2**15)
+        getattr(kernels, f"tensor{position}")[(1,)](*arguments, found, SIZE=2**15)
 
-    wide = [x.numpy().astype(np.longdouble) for x in given[: OPS[word].arity]]
+    wide = [x.numpy().astype(np.longdouble) for x in arguments[: OPS[word].arity]]
     expected = PRECISE[word](*wide)
     unit = np.spacing(np.abs(expected).astype(found.numpy().dtype))
     assert (np.abs(found.numpy() - expected) <= 3 * unit).all()
@@ -195,19 +195,19 @@ def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_pa
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
         compiled = triton.compile(
-            source, target=GPUTarget(*target), options=exact(target[0] == "hip")
+            source, target=GPUTarget(*target), options=compiler_options(target[0] == "hip")
         )
     if target[0] == "cuda":
         assert "div.full" not in compiled.asm["ptx"]
         assert "sqrt.approx" not in compiled.asm["ptx"]
 
 
-def check(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
-    given = argument_values(word, dtype)
-    expected = meaning(call_of(word), dict(zip("xyz", given, strict=True))).to(dtype)
+def check_op(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
+    arguments = argument_values(word, dtype)
+    expected = meaning(call_of(word), dict(zip("xyz", arguments, strict=True))).to(dtype)
     found = torch.empty_like(expected)
     with patched_interpreter():
-        launch(*given, found)
+        launch(*arguments, found)
     tolerance = 2e-6 if dtype == torch.float32 else 1e-14
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=0.0, equal_nan=True)
 
@@ -242,7 +242,7 @@ def test_scalars_keep_the_order_of_the_author(expr: Expr, text: str) -> None:
     assert SCALARS(expr) == text.replace("FULL", "tl.full((), 2, tl.float64)")
 
 
-def test_a_name_that_kernels_use_steps_aside() -> None:
+def test_a_name_that_kernels_use_gets_an_underscore() -> None:
     assert "rows" in RESERVED
     assert variable("rows") == "rows_"
     assert variable("rows_") == "rows__"

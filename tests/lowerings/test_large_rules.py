@@ -66,11 +66,11 @@ def test_a_generated_name_is_counted_up_until_it_is_free() -> None:
 
 
 def test_more_than_a_thousand_lines_that_nothing_reads_are_dropped() -> None:
-    """Each is dead only after the next one is dropped."""
+    """Each line is dead only after the next one is dropped."""
     body = ["x = g", *["x = -x"] * 1200, "p = p - lr * g"]
     head = "@optimizer()\ndef Dead(p, g, /, *, lr=hyper(0.1)):"
     text = "\n    ".join([f'from optgen.spec import *\n\n{head}\n    """Made up."""', *body, ""])
     (algorithm,) = read_spec(Spec("Dead", text.rstrip(" "), "dead.py", 1))
-    (made,) = plans(algorithm)
-    names = [assign.target.name for assign in assigns(made.sweeps[0].body)]
+    (plan,) = plans(algorithm)
+    names = [assign.target.name for assign in assigns(plan.sweeps[0].body)]
     assert names == ["grad", "param"]  # the first is the sign of `maximize`

@@ -1,4 +1,4 @@
-"""Test functions over lists through every lowering, against the rule run plainly in float64."""
+"""Test functions over lists in every lowering against the float64 evaluator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
     return functions(tmp_path_factory.mktemp("lists"))
 
 
@@ -49,23 +49,24 @@ def columns(
     }
 
 
-def check(
-    function: Function, algorithm: Any, given: dict[str, Any], dtype: torch.dtype, times: int = 3
+def check_calls(
+    function: Function, algorithm: Any, options: dict[str, Any], dtype: torch.dtype, times: int = 3
 ) -> None:
-    """Check several calls; each starts from the values that the previous call left."""
+    """Compare several calls with the evaluator; each starts from the last call's values."""
     lists = columns(algorithm.lists, dtype)
     for _ in range(times):
         rows = zip(*lists.values(), strict=True)
         expected = [
-            evaluate_function(algorithm, given, dict(zip(lists, row, strict=True))) for row in rows
+            evaluate_function(algorithm, options, dict(zip(lists, row, strict=True)))
+            for row in rows
         ]
         before = {name: [t.clone() for t in column] for name, column in lists.items()}
-        function(*lists.values(), **given)
+        function(*lists.values(), **options)
         for name, column in lists.items():
             for i, tensor in enumerate(column):
                 wanted = expected[i].get(name, before[name][i].double())
-                given_to_it = [old[i].double() for old in before.values()]
-                largest = torch.cat([t.flatten() for t in (wanted, *given_to_it)]).abs().sum()
+                inputs = [old[i].double() for old in before.values()]
+                largest = torch.cat([t.flatten() for t in (wanted, *inputs)]).abs().sum()
                 scale = (largest / max(1, wanted.numel())).item()  # terms may cancel each other
                 assert tensor.dtype is dtype
                 torch.testing.assert_close(
@@ -76,31 +77,31 @@ def check(
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(
-    ("function", "given"),
+    ("function", "options"),
     [(ema, {"decay": 0.9}), (ema, {"decay": 0.1}), (swa, {"count": 3})],
     ids=["ema", "ema from the other end", "swa"],
 )
 def test_averages_are_those_of_the_rule(
-    function: Function, given: Any, lowering: str, dtype: torch.dtype
+    function: Function, options: Any, lowering: str, dtype: torch.dtype
 ) -> None:
     with use_lowering(lowering):
-        check(function, AVERAGING[function.__name__], given, dtype)
+        check_calls(function, AVERAGING[function.__name__], options, dtype)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize(("name", "given"), CASES)
+@pytest.mark.parametrize(("name", "options"), CASES)
 def test_functions_of_any_number_of_lists_agree_with_the_rule(
-    name: str, given: dict[str, Any], lowering: str, made: dict[str, Function]
+    name: str, options: dict[str, Any], lowering: str, generated: dict[str, Function]
 ) -> None:
     algorithm = ALGORITHMS[name]
     for dtype in (torch.float64, torch.float32):
         with use_lowering(lowering):
-            check(made[name], algorithm, settings_of(algorithm, given), dtype)
+            check_calls(generated[name], algorithm, settings_of(algorithm, options), dtype)
 
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_tensor_that_is_cut_into_pieces_is_averaged(lowering: str) -> None:
+def test_a_large_tensor_is_averaged(lowering: str) -> None:
     lists = columns(("a", "b"), torch.float32, [(2**18 + 3,), (7, 2**17)])
     expected = [a.lerp(b, 0.25) for a, b in zip(*lists.values(), strict=True)]
     with use_lowering(lowering):
@@ -110,58 +111,62 @@ def test_a_tensor_that_is_cut_into_pieces_is_averaged(lowering: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "foreach"])
-def test_a_list_that_is_only_read_is_not_written(lowering: str, made: dict[str, Function]) -> None:
+def test_a_list_that_is_only_read_is_not_written(
+    lowering: str, generated: dict[str, Function]
+) -> None:
     """Not even equal values are written: all elements of these lists share one memory cell."""
     area = [torch.zeros(6, 5, dtype=torch.float16)]
     low, high = [torch.tensor(1.0).expand(6, 5)], [torch.tensor(3.0).half().expand(6, 5)]
     versions = (low[0]._version, high[0]._version, area[0]._version)
     with use_lowering(lowering):
-        made["trapezoid"](low, high, area, width=0.5)
+        generated["trapezoid"](low, high, area, width=0.5)
 
     assert torch.equal(area[0], torch.ones(6, 5).half())
     bits = torch.tensor([0x7D01, 0x3C00, 0x7E05], dtype=torch.int16)  # NaN of unusual bits
     unusual = [bits.clone().view(torch.float16)]
     with use_lowering(lowering):
-        made["trapezoid"]([torch.ones(3)], unusual, [torch.ones(3)])
+        generated["trapezoid"]([torch.ones(3)], unusual, [torch.ones(3)])
     assert torch.equal(unusual[0].view(torch.int16), bits)
     assert (low[0]._version, high[0]._version) == versions[:2]
     assert area[0]._version > versions[2]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_the_versions_of_written_tensors_rise(lowering: str, made: dict[str, Function]) -> None:
+def test_the_versions_of_written_tensors_rise(
+    lowering: str, generated: dict[str, Function]
+) -> None:
     slow, fast, momentum = ([torch.ones(3)] for _ in range(3))
     for _ in range(2):  # the second call may use the tables of the first
         before = [column[0]._version for column in (slow, fast, momentum)]
         with use_lowering(lowering):
-            made["look_ahead"](slow, fast, momentum)
+            generated["look_ahead"](slow, fast, momentum)
         after = [column[0]._version for column in (slow, fast, momentum)]
         assert [b > a for a, b in zip(before, after, strict=True)] == [True, False, True]
 
 
 @inside_interpreter
-def test_a_table_is_kept_between_calls() -> None:
+def test_a_table_is_cached_between_calls() -> None:
     from optgen.generated.averaging import ema as module
 
-    kept = backend("fused_triton")._function_plans
-    kept.clear()
+    plans = backend("fused_triton")._function_plans
+    plans.clear()
     for _ in range(3):
         lists = columns(("a", "b"), torch.float32).values()
         with use_lowering("fused_triton"):
             ema(*lists)
-    assert len(kept[module._update]) == 1
+    assert len(plans[module._update]) == 1
     with use_lowering("fused_triton"):
         for size in range(1, 9):
             ema([torch.ones(size)], [torch.ones(size)])
-    assert len(kept[module._update]) == 4
-    assert not any(batch.params for batch, _ in kept[module._update])
+    assert len(plans[module._update]) == 4
+    assert not any(batch.params for batch, _ in plans[module._update])
 
 
 @outside_interpreter
-def test_the_checks_are_those_of_an_optimizer(made: dict[str, Function]) -> None:
+def test_the_checks_are_those_of_an_optimizer(generated: dict[str, Function]) -> None:
     with pytest.raises(ValueError, match=r"Invalid decay value: 1\.5"):
         ema([torch.ones(2)], [torch.ones(2)], decay=1.5)
     with pytest.raises(ValueError, match="Tensor count must be 1-element"):
         swa([torch.ones(2)], [torch.ones(2)], count=torch.ones(2))
     with pytest.raises(ValueError, match="Invalid width value: 0"):
-        made["trapezoid"]([torch.ones(2)], [torch.ones(2)], [torch.ones(2)], width=0)
+        generated["trapezoid"]([torch.ones(2)], [torch.ones(2)], [torch.ones(2)], width=0)

@@ -23,14 +23,15 @@ def test_kernels_are_exact_and_spill_nothing(
 ) -> None:
     """Nothing is spilled, arithmetic is exact, and whole blocks are accessed by 16 bytes."""
     functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
-    backend("fused_triton")._function_plans.clear()  # these were made for another target
+    backend("fused_triton")._function_plans.clear()  # they may be for another target
     with compiling_for(target, str(tmp_path)) as seen:
         for function in functions:
             function([torch.ones(4096, dtype=dtype)], [torch.ones(4096, dtype=dtype)])
     backend("fused_triton")._function_plans.clear()
 
-    assert [one.name for one in seen] == ["ema_scalars", "ema_step", "swa_scalars", "swa_step"]
-    for one in seen:
-        found = figures(one.compiled, one.options)
+    names = [launch.name for launch in seen]
+    assert names == ["ema_scalars", "ema_step", "swa_scalars", "swa_step"]
+    for launch in seen:
+        found = figures(launch.compiled, launch.options)
         assert (found.spilled, found.shared, found.inexact) == (0, 0, ())
         assert found.is_wide

@@ -25,8 +25,8 @@ def test_the_oracle_equals_the_papers(case: Case) -> None:
     (algorithm,) = read_spec(spec_file(case.name))
     hypers = {h.name: h.default for h in algorithm.hypers} | dict(case.options)
     params, states = case.problem.start(), [dict[str, Any]() for _ in case.shapes]
-    for step, right in enumerate(trajectory(case).params, 1):
+    for step, expected in enumerate(trajectory(case).params, 1):
         for index, grad in enumerate(case.problem.gradients(params, step)):
-            given = hypers, params[index], grad, states[index]
-            params[index], states[index] = evaluate(algorithm, *given, index=index)
-        assert difference(params, right) <= case.bound
+            arguments = hypers, params[index], grad, states[index]
+            params[index], states[index] = evaluate(algorithm, *arguments, index=index)
+        assert difference(params, expected) <= case.bound

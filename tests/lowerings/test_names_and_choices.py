@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from lowerings import awkward_rules
+from lowerings import name_clash_rules
 
 import optgen
 from optgen import use_lowering
@@ -16,7 +16,7 @@ from optgen.ir.evaluate import evaluate
 from optgen.ir.generated_names import is_free, plural
 from optgen.spec.read_spec import read_spec
 
-ALGORITHMS = {a.name: a for a in read_spec(Path(awkward_rules.__file__))}
+ALGORITHMS = {a.name: a for a in read_spec(Path(name_clash_rules.__file__))}
 CASES = [
     ("Scalars", {}),
     ("Bursts", {}),
@@ -30,12 +30,12 @@ CASES = [
 
 
 def assert_agreement(name: str, settings: dict[str, Any], lowering: str) -> None:
-    """Compare five steps of a lowering with the rule run plainly; a choice changes after three."""
+    """Compare five steps of a lowering with the oracle; a choice changes after three steps."""
     generator = torch.Generator().manual_seed(0)
     values = [torch.randn(n, generator=generator, dtype=torch.float64) for n in (5, 1025)]
     functional = lowering == "functional"
     params = [torch.nn.Parameter(value.clone()) for value in values]
-    cls = optgen.load(getattr(awkward_rules, name))
+    cls = optgen.load(getattr(name_clash_rules, name))
     optimizer = cls(params, **settings, differentiable=functional)
     for param in params if functional else ():
         param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
@@ -54,9 +54,9 @@ def assert_agreement(name: str, settings: dict[str, Any], lowering: str) -> None
     for param, value, state in zip(params, values, states, strict=True):
         torch.testing.assert_close(param.detach(), value, rtol=1e-12, atol=1e-13)
         assert set(optimizer.state[param]) == set(state)
-        for key, kept in optimizer.state[param].items():
+        for key, found in optimizer.state[param].items():
             expected = torch.as_tensor(state[key], dtype=torch.float64)
-            torch.testing.assert_close(kept.double(), expected, rtol=1e-12, atol=1e-13)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-12, atol=1e-13)
 
 
 @outside_interpreter
@@ -83,7 +83,7 @@ def test_triton_agrees_with_the_rule(name: str, settings: dict[str, Any]) -> Non
 @outside_interpreter
 def test_a_step_refuses_an_unknown_choice() -> None:
     param = torch.nn.Parameter(torch.ones(2))
-    optimizer = optgen.load(awkward_rules.Kernel)([param])
+    optimizer = optgen.load(name_clash_rules.Kernel)([param])
     optimizer.param_groups[0]["norm"] = "third"
     param.grad = torch.ones(2)
     with use_lowering("fused_cpu"), pytest.raises(ValueError, match="Invalid norm value: third"):

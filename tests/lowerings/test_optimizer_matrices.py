@@ -1,4 +1,4 @@
-"""Test classes of rules that look at whole parameters: checks, messages and states."""
+"""Test the classes of Adafactor and Muon: checks, messages and states."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_signature_and_group_are_torchs(name: str) -> None:
     theirs = list(inspect.signature(getattr(torch.optim, name)).parameters.values())
     ours = list(inspect.signature(CLASSES[name]).parameters.values())
     group = getattr(torch.optim, name)([Parameter(torch.ones(2, 2))]).param_groups[0]
-    made = CLASSES[name]([Parameter(torch.ones(2, 2))]).param_groups[0]
+    our_group = CLASSES[name]([Parameter(torch.ones(2, 2))]).param_groups[0]
 
     assert [(a.name, a.default, a.kind) for a in ours[: len(theirs)]] == [
         (a.name, a.default, a.kind) for a in theirs
     ]
     assert all(a.kind is a.KEYWORD_ONLY for a in ours[len(theirs) :])
-    assert list(made)[: len(group)] == list(group)
-    assert {key: made[key] for key in list(group)[1:]} == dict(list(group.items())[1:])
+    assert list(our_group)[: len(group)] == list(group)
+    assert {key: our_group[key] for key in list(group)[1:]} == dict(list(group.items())[1:])
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
@@ -47,10 +47,10 @@ def test_torchs_error_inputs_give_torchs_errors(name: str) -> None:
         assert messages[0] == messages[1]
 
 
-def _step(cls: Any, given: Any) -> None:
-    """Take a step; some of the errors come in the step."""
-    optimizer = cls(given.params, **given.kwargs)
-    for param in given.params:
+def _step(cls: Any, error_input: Any) -> None:
+    """Construct an optimizer and take a step, because some errors come only in the step."""
+    optimizer = cls(error_input.params, **error_input.kwargs)
+    for param in error_input.params:
         param.grad = torch.ones_like(param)
     optimizer.step()
 
@@ -83,9 +83,9 @@ def test_invalid_arguments_give_torchs_messages(name: str, wrong: dict[str, Any]
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2, 2)])
 def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
-    """Torch checks the first groups only.
+    """Torch checks the constructor's groups only. Ours also checks a group that is added later.
 
-    Ours checks groups added later too, and leaves them out.
+    A refused group is not added.
     """
     other = Parameter(torch.ones(shape))
     with pytest.raises(ValueError) as theirs:
@@ -132,11 +132,11 @@ def test_states_are_torchs() -> None:
         if not param.numel():
             continue  # torch divides by the number of elements
         torch.optim.Adafactor.step(_only(theirs, param))
-        made, wanted = ours.state[param], theirs.state[param]
-        assert list(made) == list(wanted)
+        found, wanted = ours.state[param], theirs.state[param]
+        assert list(found) == list(wanted)
         for key, value in wanted.items():
-            assert (made[key].shape, made[key].dtype) == (value.shape, value.dtype)
-            assert not made[key].any()
+            assert (found[key].shape, found[key].dtype) == (value.shape, value.dtype)
+            assert not found[key].any()
 
 
 def _only(optimizer: Any, param: torch.Tensor) -> Any:
@@ -189,7 +189,7 @@ def test_a_state_of_another_shape_is_refused(key: str, value: Any) -> None:
         batches(optimizer)
 
 
-def test_a_state_that_an_old_checkpoint_lacks_is_made() -> None:
+def test_a_state_that_an_old_checkpoint_lacks_is_created() -> None:
     params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(3))]
     optimizer = CLASSES["Adafactor"](params)
     for param in params:

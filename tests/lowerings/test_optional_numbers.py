@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lowerings import awkward_rules
+from lowerings import name_clash_rules
 from torch.nn import Parameter
 
 import optgen
@@ -14,7 +14,7 @@ from optgen import use_lowering
 
 
 def test_the_constructor_checks_every_number_of_the_tuple() -> None:
-    cls: Any = optgen.load(awkward_rules.Limits)
+    cls: Any = optgen.load(name_clash_rules.Limits)
     assert cls.__init__.__annotations__["limits"] == tuple[float | None, float]
     with pytest.raises(ValueError, match=r"^limit 1: -1$"):
         cls([Parameter(torch.ones(2))], limits=(-1, 1e-3))
@@ -24,7 +24,7 @@ def test_the_constructor_checks_every_number_of_the_tuple() -> None:
 
 def test_a_step_refuses_none_for_the_other_number() -> None:
     param = Parameter(torch.ones(2))
-    optimizer: Any = optgen.load(awkward_rules.Limits)([param])
+    optimizer: Any = optgen.load(name_clash_rules.Limits)([param])
     optimizer.param_groups[0]["limits"] = (1.0, None)
     param.grad = torch.ones(2)
     with use_lowering("fused_cpu"), pytest.raises(TypeError, match="limits must be a number"):

@@ -40,9 +40,9 @@ def parameters() -> list[Tensor]:
     return [*params[:-1], torch.zeros_like(params[-1])]
 
 
-def ratio(p: Tensor, length: Tensor, most: float = math.inf) -> Tensor | float:
-    """Return the parameter's norm over a length, at most `most`; 1 if one of the two is zero."""
-    return min(1.0 if 0 in (p.norm(), length) else (p.norm() / length).item(), most)
+def ratio(p: Tensor, length: Tensor, limit: float = math.inf) -> Tensor | float:
+    """Return the parameter's norm over a length, 1 if one of the two is zero, at most `limit`."""
+    return min(1.0 if 0 in (p.norm(), length) else (p.norm() / length).item(), limit)
 
 
 def adam(g: Tensor, own: Own) -> Tensor:
@@ -63,7 +63,7 @@ def adapted_lamb(p: Tensor, g: Tensor, own: Own) -> Tensor:
 
 def clipped_lamb(p: Tensor, g: Tensor, own: Own) -> Tensor:
     u = adam(g, own) + 0.2 * p
-    return p - 0.1 * ratio(p, u.norm(), most=1) * u
+    return p - 0.1 * ratio(p, u.norm(), limit=1) * u
 
 
 def lars_without_decay(p: Tensor, g: Tensor, own: Own) -> Tensor:
@@ -122,8 +122,8 @@ def prodigy(beta3: float, decay: float, bias: bool, safe: bool) -> ListStep:
         rate = d * 0.5 * (math.sqrt(1 - 0.999**k) / (1 - 0.9**k) if bias else 1)
         grads = [g + decay * p for g, p in zip(grads, params, strict=True)]
         ms, vs, ss = (own.get(name, [0] * len(params)) for name in "mvs")
-        way = sum((g * (x - p)).sum() for g, x, p in zip(grads, starts, params, strict=True))
-        own["r"] = beta3 * own.get("r", 0) + d / 1e-3 * rate * way
+        dot = sum((g * (x - p)).sum() for g, x, p in zip(grads, starts, params, strict=True))
+        own["r"] = beta3 * own.get("r", 0) + d / 1e-3 * rate * dot
         own["m"] = [0.9 * m + 0.1 * d * g for m, g in zip(ms, grads, strict=True)]
         own["v"] = [0.999 * v + 0.001 * d**2 * g**2 for v, g in zip(vs, grads, strict=True)]
         share = d / 1e-3 * (d if safe else rate)
@@ -147,8 +147,8 @@ def dadapt(decay: float, bias: bool) -> ListStep:
         grads = [g + decay * p for g, p in zip(grads, params, strict=True)]
         ms, vs, ss = (own.get(name, zeros) for name in "mvs")
         lists = zip(grads, ss, vs, strict=True)
-        way = sum((g * s / (v.sqrt() + 1e-8)).sum().item() for g, s, v in lists)
-        own["r"] = root * own.get("r", 0) + (1 - root) * rate * way
+        dot = sum((g * s / (v.sqrt() + 1e-8)).sum().item() for g, s, v in lists)
+        own["r"] = root * own.get("r", 0) + (1 - root) * rate * dot
         own["m"] = [0.9 * m + 0.1 * rate * g for m, g in zip(ms, grads, strict=True)]
         own["v"] = [0.999 * v + 0.001 * g**2 for v, g in zip(vs, grads, strict=True)]
         own["s"] = [root * s + (1 - root) * rate * g for s, g in zip(ss, grads, strict=True)]
@@ -183,23 +183,23 @@ def test_an_option_of_a_rule_with_shared_numbers_steps_as_by_hand(name: str, low
 
 def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -> None:
     """Take steps of a spec and by hand, and compare the parameters."""
-    right, own = parameters(), dict[str, Any]()
-    params = [p.clone() for p in right]
+    expected, own = parameters(), dict[str, Any]()
+    params = [p.clone() for p in expected]
     optimizer = loaded(spec)(params, **options)
     for number in range(STEPS):
         grads = drawn(number)
-        right = steps(right, grads, own)
+        expected = steps(expected, grads, own)
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.clone()
         with use_lowering(lowering):
             optimizer.step()
-    for param, wanted in zip(params, right, strict=True):
+    for param, wanted in zip(params, expected, strict=True):
         torch.testing.assert_close(param, wanted, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("cls", [SOAP, KLSOAP])
-def test_covariances_decay_by_the_second_beta_unless_told(cls: Any) -> None:
-    """The authors' default of shampoo_beta is -1."""
+def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
+    """The authors' default is shampoo_beta=-1, which stands for the second beta."""
 
     def trained(**options: Any) -> Tensor:
         param = drawn(100)[1][:3, :3].clone()
@@ -214,21 +214,21 @@ def test_covariances_decay_by_the_second_beta_unless_told(cls: Any) -> None:
     assert not torch.equal(by_default, trained(betas=(0.9, 0.7), shampoo_beta=0.9))
 
 
-@pytest.mark.parametrize("way", [*LOWERINGS, "capturable", "differentiable"])
+@pytest.mark.parametrize("form", [*LOWERINGS, "capturable", "differentiable"])
 @pytest.mark.parametrize("cls", [AdafactorHF, CAME])
-def test_a_zero_gradient_in_float32_moves_nothing(cls: Any, way: Any) -> None:
-    """The product of a row's and a column's moment would be zero there, and the step NaN."""
+def test_a_zero_gradient_in_float32_moves_nothing(cls: Any, form: Any) -> None:
+    """In float32, the product of a row's and a column's moment could be 0, and the step NaN."""
     param = torch.ones(3, 4)
-    optimizer = cls([param], **({} if way in LOWERINGS else {way: True}))
+    optimizer = cls([param], **({} if form in LOWERINGS else {form: True}))
     for _ in range(3):
         param.grad = torch.zeros(3, 4)
-        within = {"capturable": captured(), "differentiable": nullcontext()}
-        with within[way] if way in within else use_lowering(way):
+        contexts = {"capturable": captured(), "differentiable": nullcontext()}
+        with contexts[form] if form in contexts else use_lowering(form):
             optimizer.step()
     assert torch.equal(param, torch.ones(3, 4))
 
 
-WHOLE: tuple[tuple[Any, str], ...] = (
+COUNTS: tuple[tuple[Any, str], ...] = (
     *((Kron, "update_every"), (Kron, "seed"), (APOLLO, "rank"), (APOLLO, "update_proj_gap")),
     *((APOLLO, "seed"), (GaLore, "rank"), (GaLore, "update_proj_gap"), (Dion, "rank")),
     *((SOAP, "precondition_frequency"), (KLSOAP, "precondition_frequency")),
@@ -236,7 +236,7 @@ WHOLE: tuple[tuple[Any, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("cls", "name"), WHOLE)
+@pytest.mark.parametrize(("cls", "name"), COUNTS)
 def test_counts_are_whole_numbers(cls: Any, name: str) -> None:
     cls([torch.ones(3, 3)], **{name: 2})
     with pytest.raises(ValueError, match=r"2\.5"):

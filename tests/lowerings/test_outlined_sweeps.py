@@ -222,7 +222,7 @@ def test_other_dtypes_are_near_the_oracle(case: str, dtype: torch.dtype, bound: 
 
 
 def test_sixteen_bits_are_rounded_once() -> None:
-    """Values of 16 bits are computed with in float32 from the first statement to the last."""
+    """All statements compute in float32; only the stored values are rounded to 16 bits."""
     found, wanted = (
         _param_after_four_steps(lowering, torch.bfloat16) for lowering in ("fused_cpu", "foreach")
     )
@@ -263,7 +263,7 @@ def test_gradients_stay_as_they_are() -> None:
 @pytest.mark.parametrize("case", ["adam between products", "old values of what a sweep writes"])
 def test_any_memory_layout_agrees_with_foreach(case: str) -> None:
     """Transposed parameters, and gradients that repeat one number."""
-    ends = []
+    finals = []
     for lowering in ("fused_cpu", "foreach"):
         params = [_random((4, 3), 1).mT.contiguous().mT.requires_grad_(), _random((6, 4), 3)]
         params[1] = params[1][::2].requires_grad_()
@@ -272,8 +272,8 @@ def test_any_memory_layout_agrees_with_foreach(case: str) -> None:
             params[0].grad = _random((4, 3), number)
             params[1].grad = _random((1, 1), number).expand(3, 4)
             forced(lowering)(optimizer)
-        ends.append(torch.cat([param.detach().flatten() for param in params]))
-    assert torch.allclose(ends[0], ends[1], rtol=1e-12, atol=1e-14)
+        finals.append(torch.cat([param.detach().flatten() for param in params]))
+    assert torch.allclose(finals[0], finals[1], rtol=1e-12, atol=1e-14)
 
 
 def test_empty_parameters_are_stepped() -> None:
@@ -298,28 +298,28 @@ def test_fused_cpp_is_the_default_on_the_cpu() -> None:
 def test_a_copy_steps_as_its_original() -> None:
     params = [_random((4, 3), 1).requires_grad_()]
     optimizer = optgen.load(spec_of("adam between products"))(params)
-    ends = []
-    for one in (optimizer, copy.deepcopy(optimizer)):
-        (param,) = one.param_groups[0]["params"]
+    finals = []
+    for each in (optimizer, copy.deepcopy(optimizer)):
+        (param,) = each.param_groups[0]["params"]
         for number in range(3):
             param.grad = _random((4, 3), number)
-            forced("fused_cpu")(one)
-        ends.append(param.detach())
-    assert torch.equal(*ends)
+            forced("fused_cpu")(each)
+        finals.append(param.detach())
+    assert torch.equal(*finals)
 
 
 def test_equal_sweeps_share_a_function() -> None:
-    """Vectors and matrices have plans of their own, but one function for equal sweeps."""
+    """The plans for vectors and for matrices call one function for equal sweeps."""
     states = 'm=state("exp_avg"), L=state("left", shape=("rows", "rows"), when="factored")'
     body = ("m = m + g", "p = p - lr * m", "if factored(p):", "    L = L + p @ transpose(g)")
     (algorithm,) = read_spec(Spec("Made", spec(*body, states=states), "made.py", 1))
     outlined = outline_sweeps(algorithm)
-    calls = [_called(plan) for plan in outlined.plans]
+    calls = [_called_sweeps(plan) for plan in outlined.plans]
     assert len(outlined.plans) == 2
     assert len(outlined.functions) < sum(map(len, calls))
 
 
-def _called(plan: Plan) -> list[str]:
+def _called_sweeps(plan: Plan) -> list[str]:
     return [s.target.name for s in assigns(plan.sweeps[0].body) if s.target.name[:5] == "sweep"]
 
 
@@ -330,13 +330,13 @@ def test_state_that_is_read_and_written_goes_through_memory_once() -> None:
     (call,) = (
         stmt.value
         for stmt in assigns(factored.sweeps[0].body)
-        if stmt.target.name.startswith("sweep") and "exp_avg_sq" in _read(stmt)
+        if stmt.target.name.startswith("sweep") and "exp_avg_sq" in _names_read(stmt)
     )
     assert isinstance(call, Call)
     assert len(call.args) == 6  # three lists and three numbers
 
 
-def _read(stmt: Assign) -> set[str]:
+def _names_read(stmt: Assign) -> set[str]:
     return {ref.name for ref in refs(stmt.value)}
 
 

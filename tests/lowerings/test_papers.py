@@ -60,7 +60,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 def follow_the_paper(case: Case, lowering: str) -> None:
-    """Check the steps of a lowering, and the states that they leave."""
+    """Check the steps of a lowering and the final states."""
     followed = follow(case, loaded(case.name), lowering)
 
     assert followed.error <= case.bound

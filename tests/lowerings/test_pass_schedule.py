@@ -1,4 +1,4 @@
-"""Test that passes of rules with phases read the versions of values that the rule means."""
+"""Test that C++ passes of rules with phases read the right versions of values."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WIDE = Path(__file__).parents[1] / "specs" / "odd_wide.py"
 
 
 @pytest.fixture
-def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the messages about every schedule that is made from now on."""
+def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets a message for each fault of every schedule from now on."""
     messages: list[str] = []
 
     def watched(steps: list, streams: dict, has_axes: bool) -> dict:  # type: ignore[type-arg]
@@ -43,7 +43,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _other_orders(steps: Sequence[Step], strategies: Mapping[str, Sequence[Pass]]) -> Iterator[str]:
-    """Yield the strategies that change the order of reductions over parameters."""
+    """Yield a message for each strategy that changes the order of reductions over parameters."""
     wide = [step.name for step in steps if step.reduction and not step.reduces_values]
     for name, passes in strategies.items():
         finished = [step.name for each in passes for step in each.finish]
@@ -63,12 +63,12 @@ def _drawn(seeds: range) -> Iterator[Algorithm]:
 
 
 @pytest.mark.parametrize("name", WITH_PHASES)
-def test_rules_read_what_they_mean(name: str, wrong: list[str]) -> None:
+def test_passes_of_rules_read_the_right_versions(name: str, faults: list[str]) -> None:
     fused_cpu.lower(WITH_PHASES[name])
-    assert wrong == []
+    assert faults == []
 
 
-def test_drawn_rules_read_what_they_mean(wrong: list[str]) -> None:
+def test_passes_of_drawn_rules_read_the_right_versions(faults: list[str]) -> None:
     checked = 0
     for algorithm in _drawn(range(60)):
         try:
@@ -76,25 +76,25 @@ def test_drawn_rules_read_what_they_mean(wrong: list[str]) -> None:
         except RuleError:
             continue
         checked += 1
-        assert wrong == []
+        assert faults == []
     assert checked > 10
 
 
-def test_reductions_over_parameters_keep_their_order(wrong: list[str]) -> None:
+def test_reductions_over_parameters_keep_their_order(faults: list[str]) -> None:
     (algorithm,) = read_spec(WIDE)
     fused_cpu.lower(algorithm)
-    assert wrong == []
+    assert faults == []
 
 
-def test_old_findings_read_what_they_mean(wrong: list[str]) -> None:
+def test_passes_of_a_rule_that_once_failed_read_the_right_versions(faults: list[str]) -> None:
     (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
     fused_cpu.lower(algorithm)
-    assert wrong == []
+    assert faults == []
 
 
-def test_a_wrong_schedule_is_seen(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_schedule_is_found(faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its last check, a schedule reads a new column value for the old one."""
     monkeypatch.setattr(PassScheduler, "_reruns_after_store", lambda *_: False)
     (algorithm,) = read_spec(FOUND / "fused_cpu_wrong_96e2e118.py")
     fused_cpu.lower(algorithm)
-    assert "EXACT_MATRICES, pass 1, step columns1: reads version 8 of key_k, not -1" in wrong
+    assert "EXACT_MATRICES, pass 1, step columns1: reads version 8 of key_k, not -1" in faults

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
-from parts import step_in_parts
 from planning import WITH_PHASES
+from sharded_step import step_on_shards
 from torch import Tensor
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import evaluate, facts_of
+from optgen.ir.evaluate import evaluate, properties_of
 from optgen.ir.ops import OPS
 from optgen.ir.state_values import exists
 from optgen.lowerings.foreach import FOREACH
@@ -73,13 +73,13 @@ def test_a_bucket_takes_the_steps_of_its_rule(
 
 def is_cut(algorithm: Algorithm, shape: tuple[int, ...]) -> bool:
     """Tell whether the rule has several phases for parameters of this shape."""
-    known = facts_of(torch.zeros(shape))
+    known = properties_of(torch.zeros(shape))
     return any(p.is_cut for p in plans(algorithm) if p.facts.items() <= known.items())
 
 
 @cache
 def imported(name: str, lowering: Lowering) -> dict[str, Any]:
-    """Return the functions of a generated file; matrix ops keep the precision of their tensors."""
+    """Return the names of a generated file; its `orthogonalize` computes in its operand's dtype."""
     module: dict[str, Any] = {}
     text = emit.render(WITH_PHASES[name], lowering, None)
     exec(compile(text, lowering.filename, "exec"), module)
@@ -91,7 +91,7 @@ def imported(name: str, lowering: Lowering) -> dict[str, Any]:
 def in_full_precision(
     tensors: list[Tensor], coefficients: Any, steps: float, eps: float
 ) -> list[Tensor]:
-    """Return what `orthogonalize` means, computed in the dtype of its operand."""
+    """Return `orthogonalize` of matrices, computed in their dtype instead of bfloat16."""
     number = torch.tensor(eps, dtype=torch.float64)
     meaning: Callable[..., Tensor] = OPS["orthogonalize"].meaning
     return [meaning(x, coefficients, steps, number) for x in tensors]
@@ -112,41 +112,41 @@ def assert_steps_of_the_rule(
 
     hypers = {h.name: change.get(h.name, h.default) for h in algorithm.hypers}
     params = random()
-    kept = [s for s in algorithm.states if exists(s, {**hypers, **facts_of(params[0])})]
-    starts = {s.key: hypers.get(s.init, s.init) for s in kept}
-    states = {s.key: [initial(s.shape, p) + starts[s.key] for p in params] for s in kept}
+    existing = [s for s in algorithm.states if exists(s, {**hypers, **properties_of(params[0])})]
+    starts = {s.key: hypers.get(s.init, s.init) for s in existing}
+    states = {s.key: [initial(s.shape, p) + starts[s.key] for p in params] for s in existing}
     steps = [torch.zeros(()) for _ in params] if algorithm.step else []
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.clone(), {}) for p in params]
-    climb = change.get("maximize", False)
+    maximize = change.get("maximize", False)
     update = update_for(algorithm, module, name, params[0])
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
     accepted = signature(update).parameters
-    asked = [name for name in accepted if name.startswith("fresh_")]
-    handed = {name: value for name, value in hypers.items() if name in accepted}
+    fresh_flags = [name for name in accepted if name.startswith("fresh_")]
+    accepted_hypers = {name: value for name, value in hypers.items() if name in accepted}
     for step in range(3):
         grads = random()
-        fresh = dict.fromkeys(asked, step == 0)
-        options = {**handed, "maximize": climb, **extra, **fresh}
+        fresh = dict.fromkeys(fresh_flags, step == 0)
+        options = {**accepted_hypers, "maximize": maximize, **extra, **fresh}
         if name == "update_sharded":
-            kinds = ["like", "like", *(s.shape for s in kept), *["scalar"] * bool(steps)]
+            shapes = ["like", "like", *(s.shape for s in existing), *["scalar"] * bool(steps)]
             axis = (step + len(hypers)) % len(shape)
-            step_in_parts(update, axis, kinds, [params, grads, *lists], **options)
+            step_on_shards(update, axis, shapes, [params, grads, *lists], **options)
         else:
             update(params, grads, *lists, **options)
         expected = [
-            evaluate(algorithm, hypers, p, -g if climb else g, state, torch.float64)
+            evaluate(algorithm, hypers, p, -g if maximize else g, state, torch.float64)
             for (p, state), g in zip(expected, grads, strict=True)
         ]
-        for place, (param, state) in enumerate(expected):
-            assert_near(params[place], param)
+        for index, (param, state) in enumerate(expected):
+            assert_near(params[index], param)
             for key, column in states.items():
-                assert_near(column[place], state[key])
+                assert_near(column[index], state[key])
 
 
 def update_for(algorithm: Algorithm, module: dict[str, Any], name: str, param: Tensor) -> Any:
     """Return the function of a generated file for parameters of this shape."""
-    known = facts_of(param)
+    known = properties_of(param)
     facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
     return module["_".join((name, *facts))]
 
@@ -156,7 +156,7 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 
 
 def initial(shape: str, param: Tensor) -> Tensor:
-    """Return a state before the first step."""
+    """Return zeros of a state's shape."""
     assert shape in ("like", "row", "col", "scalar")
     if shape == "scalar":
         return torch.zeros((), dtype=torch.float64)

@@ -23,13 +23,13 @@ STEPS = 12
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 RULES = {
     "products and the count": "s = 0.5 * (s * mu + nu) + t * 0.1",
-    "operands without it": "s = s + (0.1 * mu + nu * nu) / (mu + 0.3)",
+    "operands without the state": "s = s + (0.1 * mu + nu * nu) / (mu + 0.3)",
     "deep": "s = ((s * mu - nu) * 0.7 + mu) * (1.1 - s * nu)",
     "twice": "s = s * s * mu + (s - nu) * (s + nu) * 0.1",
     "functions": "s = sqrt(abs(s) * mu + nu) + maximum(nu * 0.3, s * 0.9) - minimum(s, mu)",
     "a choice": "s = where(s * mu > nu, s * 0.7, s + mu * 0.1)",
     "a name between": "x = s * mu; s = x * 0.3 + nu * s",
-    "none of it": "s = mu * 0.1 + t * nu",
+    "no old value": "s = mu * 0.1 + t * nu",
     "a branch": "if s * mu > nu: s = s * 0.7\nelse: s = (s + mu) * 1.1",
 }
 
@@ -40,8 +40,8 @@ def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__, "bits")
 
 
-KEPT = {"": torch.float64, "float64": torch.float64, "float32": torch.float32}
-KEPT["torch"] = torch.float32
+STATE_DTYPES = {"": torch.float64, "float64": torch.float64, "float32": torch.float32}
+STATE_DTYPES["torch"] = torch.float32
 
 
 @functools.cache
@@ -49,13 +49,13 @@ def spec(rule: str, dtype: str = "") -> Spec:
     """Return a spec whose scalar state `s` follows a rule."""
     body = "\n".join(f"    {line}" for line in rule.replace("; ", "\n").splitlines())
     body = body.replace(": s", ":\n        s")
-    kept = f', dtype="{dtype}"' if dtype else ""
+    declared = f', dtype="{dtype}"' if dtype else ""
     text = f'''
 from optgen.spec import *
 
 @optimizer()
 def Small(
-    p, g, t, /, s=state("s", shape="scalar", init=1.0{kept}), *,
+    p, g, t, /, s=state("s", shape="scalar", init=1.0{declared}), *,
     lr=hyper(0.1), mu=hyper(0.7312345678901), nu=hyper(0.2198765432109)
 ):
     """Keeps a number."""
@@ -69,12 +69,12 @@ def Small(
 def values_of_the_rule(rule: str, dtype: str) -> list[float]:
     (algorithm,) = read_spec(spec(rule, dtype))
     hypers = {hyper.name: hyper.default for hyper in algorithm.hypers}
-    param, state, kept = torch.ones(1), {}, []
+    param, state, values = torch.ones(1), {}, []
     for _ in range(STEPS):
         param, state = evaluate(algorithm, hypers, param, torch.ones(1), state, torch.float32)
-        assert state["s"].dtype is KEPT[dtype]
-        kept.append(float(state["s"]))
-    return kept
+        assert state["s"].dtype is STATE_DTYPES[dtype]
+        values.append(float(state["s"]))
+    return values
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -83,32 +83,32 @@ def values_of_the_rule(rule: str, dtype: str) -> list[float]:
 def test_every_lowering_keeps_the_same_bits(dtype: str, name: str, lowering: str) -> None:
     param = torch.ones(1, dtype=torch.float64, requires_grad=True)
     optimizer: Any = optgen.load(spec(RULES[name], dtype))([param])
-    kept = []
+    values = []
     for _ in range(STEPS):
         param.grad = torch.ones(1, dtype=torch.float64)
         with use_lowering(lowering):
             optimizer.step()
-        kept.append(float(optimizer.state[param]["s"]))
+        values.append(float(optimizer.state[param]["s"]))
 
-    assert kept == values_of_the_rule(RULES[name], dtype)
+    assert values == values_of_the_rule(RULES[name], dtype)
 
 
 def test_rounding_differs_from_computing_in_double() -> None:
     """If the two were equal, the test above could not fail."""
-    s, kept = 1.0, []
+    s, values = 1.0, []
     for step in range(1, STEPS + 1):
         s = 0.5 * (s * 0.7312345678901 + 0.2198765432109) + step * 0.1
-        kept.append(float(torch.tensor(s, dtype=torch.float32)))
+        values.append(float(torch.tensor(s, dtype=torch.float32)))
 
-    assert kept != values_of_the_rule(RULES["products and the count"], "float32")
+    assert values != values_of_the_rule(RULES["products and the count"], "float32")
 
 
-def trained(dtype: str, param: torch.dtype, steps: int = 3, **options: Any) -> Any:
-    """Return a parameter after some steps, and its optimizer."""
-    made = torch.nn.Parameter(torch.ones(3, dtype=param))
-    optimizer: Any = optgen.load(spec(RULES["deep"], dtype))([made], **options)
-    train(optimizer, made, steps)
-    return made, optimizer
+def trained(dtype: str, param_dtype: torch.dtype, steps: int = 3, **options: Any) -> Any:
+    """Return (parameter, optimizer) after some steps."""
+    parameter = torch.nn.Parameter(torch.ones(3, dtype=param_dtype))
+    optimizer: Any = optgen.load(spec(RULES["deep"], dtype))([parameter], **options)
+    train(optimizer, parameter, steps)
+    return parameter, optimizer
 
 
 def train(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
@@ -120,22 +120,22 @@ def train(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}], ids=str)
 @pytest.mark.parametrize("param", [torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("dtype", KEPT)
+@pytest.mark.parametrize("dtype", STATE_DTYPES)
 def test_a_scalar_state_has_its_declared_dtype(
     dtype: str, param: torch.dtype, options: dict[str, Any]
 ) -> None:
-    made, optimizer = trained(dtype, param, **options)
-    assert optimizer.state[made]["s"].dtype is KEPT[dtype]
-    assert optimizer.state[made]["step"].dtype is torch.float32
-    assert repr(made) == repr(trained(dtype, param)[0])
+    parameter, optimizer = trained(dtype, param, **options)
+    assert optimizer.state[parameter]["s"].dtype is STATE_DTYPES[dtype]
+    assert optimizer.state[parameter]["step"].dtype is torch.float32
+    assert repr(parameter) == repr(trained(dtype, param)[0])
 
 
 @outside_interpreter
 def test_torch_as_dtype_is_the_default_dtype() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        made, optimizer = trained("torch", torch.float32)
-        assert optimizer.state[made]["s"].dtype is torch.float64
+        parameter, optimizer = trained("torch", torch.float32)
+        assert optimizer.state[parameter]["s"].dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -145,11 +145,11 @@ def test_torch_as_dtype_is_the_default_dtype() -> None:
 def test_a_checkpoint_keeps_the_digits(dtype: str) -> None:
     """Torch would load a state of a bfloat16 parameter as bfloat16."""
     expected, _ = trained(dtype, torch.bfloat16, 5)
-    made, optimizer = trained(dtype, torch.bfloat16)
-    again = torch.nn.Parameter(made.detach().clone())
+    parameter, optimizer = trained(dtype, torch.bfloat16)
+    again = torch.nn.Parameter(parameter.detach().clone())
     resumed: Any = type(optimizer)([again])
     resumed.load_state_dict(optimizer.state_dict())
-    assert resumed.state[again]["s"].dtype is KEPT[dtype]
+    assert resumed.state[again]["s"].dtype is STATE_DTYPES[dtype]
     train(resumed, again, 2)
     assert torch.equal(again, expected)
 
@@ -157,13 +157,13 @@ def test_a_checkpoint_keeps_the_digits(dtype: str) -> None:
 @outside_interpreter
 @pytest.mark.parametrize("old", [torch.float32, float], ids=str)
 def test_an_old_checkpoint_becomes_a_double(old: Any) -> None:
-    made, optimizer = trained("", torch.float32)
+    parameter, optimizer = trained("", torch.float32)
     saved = optimizer.state_dict()
     value = saved["state"][0]["s"]
     saved["state"][0]["s"] = value.item() if old is float else value.to(old)
     optimizer.load_state_dict(saved)
-    assert optimizer.state[made]["s"].dtype is torch.float64
-    train(optimizer, made, 1)
+    assert optimizer.state[parameter]["s"].dtype is torch.float64
+    train(optimizer, parameter, 1)
 
 
 @outside_interpreter

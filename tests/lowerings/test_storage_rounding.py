@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.kept_dtypes import drawn, steps_beside_the_oracle
+from lowerings.oracle_steps import drawn, steps_beside_the_oracle
 from parity.cases import LOWERINGS
 from spec_files import spec_file
 from torch import Tensor
@@ -58,14 +58,16 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_kahan_adamw_is_its_rule(dtype: torch.dtype, form: str) -> None:
+def test_kahan_adamw_steps_as_its_rule(dtype: torch.dtype, form: str) -> None:
     eps = torch.finfo(dtype).eps
     for step in steps_beside_the_oracle(KAHAN, form, dtype, lr=1e-3, weight_decay=0.1):
-        kept, right = step.state["compensation"].double(), step.expected_state["compensation"]
-        found, expected = step.param.double() + kept, step.expected_param + right
+        lost, expected_lost = (
+            s["compensation"].double() for s in (step.state, step.expected_state)
+        )
+        found, expected = step.param.double() + lost, step.expected_param + expected_lost
         # Near a tie, the parameter may round to the other side. Then the compensation differs by
         # as much, so their sum does not.
-        bound = 4 * eps * right.abs().maximum(kept.abs()) + 2e-7 * expected.abs()
+        bound = 4 * eps * expected_lost.abs().maximum(lost.abs()) + 2e-7 * expected.abs()
         bound += 2 * eps * torch.finfo(dtype).tiny + 1e-9
         assert bool(((found - expected).abs() <= bound).all())
         assert (step.param.double() == step.expected_param).double().mean() > 0.99 or eps < 1e-3
@@ -85,7 +87,7 @@ def test_the_parameters_dtype_decides_and_not_the_gradients(form: str) -> None:
 
 
 def plain_kahan_adamw(param: Tensor, grads: list[Tensor], lr: float, decay: float) -> Tensor:
-    """Return what AdamW with compensated summation leaves in a 16-bit parameter.
+    """Return a 16-bit parameter after AdamW with compensated summation.
 
     Written as optimi has it, with float32 arithmetic between loads and stores.
     """
@@ -118,7 +120,7 @@ def test_kahan_adamw_is_the_published_algorithm(dtype: torch.dtype, lowering: st
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_kahan_adamw_adds_up_what_bfloat16_loses(lowering: str) -> None:
-    """Each step is a twentieth of the distance to the next number; together they are many."""
+    """Each step is a twentieth of the distance to the next number: plain bfloat16 never moves."""
     start, grad = torch.ones(70).bfloat16(), torch.ones(70).bfloat16()
     param = trained(KAHAN, start, [grad] * 120, lowering, lr=2e-4, weight_decay=0.0)
 
@@ -153,12 +155,12 @@ def test_the_three_roundings_are_those_of_the_rule(dtype: torch.dtype, form: str
         nearest, down, up = (step.state[key].double() for key in "abc")
         assert bool(((nearest == down) | (nearest == up)).all())
         for key in "abc":
-            found, right = step.state[key].double(), step.expected_state[key]
+            found, expected_value = step.state[key].double(), step.expected_state[key]
             if dtype in NARROW:
-                assert (found == right).double().mean() > 0.999
+                assert (found == expected_value).double().mean() > 0.999
             eps = torch.finfo(dtype).eps
-            least = 8 * min(eps, torch.finfo(torch.float32).eps)  # p and lr * g may cancel
-            torch.testing.assert_close(found, right, rtol=2 * eps, atol=least)
+            atol = 8 * min(eps, torch.finfo(torch.float32).eps)  # p and lr * g may cancel
+            torch.testing.assert_close(found, expected_value, rtol=2 * eps, atol=atol)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -170,11 +172,11 @@ def test_numbers_out_of_range_are_rounded_as_in_the_rule(dtype: torch.dtype, for
     assert bool((step.state["a"] == torch.finfo(dtype).max).any())
     assert bool(step.state["a"].isneginf().any())
     pairs = [(step.state[key], step.expected_state[key]) for key in "ab"]
-    for found, right in (*pairs, (step.param, step.expected_param)):
+    for found, expected_value in (*pairs, (step.param, step.expected_param)):
         assert (
-            found.double() == right
+            found.double() == expected_value
         ).double().mean() > 0.97  # the tiniest products are 0 in float32, and not in float64
-        assert torch.equal(found.isinf(), right.isinf())
+        assert torch.equal(found.isinf(), expected_value.isinf())
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -53,25 +53,25 @@ def rule(case: str) -> Spec:
 
 
 def assert_steps_of_the_oracle(case: str, lowering: Any) -> None:
-    """Compare four steps with the oracle: parameters, and which states there are."""
-    made = rule(case)
-    (algorithm,) = read_spec(made)
+    """Compare four steps with the oracle: parameters, and the states that exist."""
+    tall_spec = rule(case)
+    (algorithm,) = read_spec(tall_spec)
     generator = torch.Generator().manual_seed(3)
 
     def drawn(shape: Any) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float32)
 
     params = [drawn(shape) for shape in SHAPES]
-    right: list[tuple[Tensor, dict[str, Any]]] = [(p.double(), {}) for p in params]
-    optimizer = optgen.load(made)(params)
+    expected: list[tuple[Tensor, dict[str, Any]]] = [(p.double(), {}) for p in params]
+    optimizer = optgen.load(tall_spec)(params)
     for _ in range(4):
         for index, param in enumerate(params):
             param.grad = drawn(param.shape)
-            value, state = right[index]
-            right[index] = evaluate(algorithm, {"lr": 0.1}, value, param.grad, state)
+            value, state = expected[index]
+            expected[index] = evaluate(algorithm, {"lr": 0.1}, value, param.grad, state)
         with use_lowering(lowering):
             optimizer.step()
-    for param, (value, state) in zip(params, right, strict=True):
+    for param, (value, state) in zip(params, expected, strict=True):
         torch.testing.assert_close(param.double(), value, rtol=1e-5, atol=1e-6)
         found = optimizer.state[param]
         assert found.keys() == state.keys()
@@ -98,7 +98,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 @outside_interpreter
-def test_there_is_no_form_for_tall_parameters_without_rows_and_columns() -> None:
+def test_there_is_no_plan_for_tall_parameters_without_rows_and_columns() -> None:
     from optgen.passes.specialize_shape import fact_combinations
 
     (algorithm,) = read_spec(rule("the shorter side"))

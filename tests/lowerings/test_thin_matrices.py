@@ -119,10 +119,8 @@ def test_float64_agrees_with_the_oracle(case: str, lowering: str, rank: int) -> 
 
 @pytest.mark.parametrize("case", RULES)
 def test_the_functional_form_agrees_with_the_oracle(case: str) -> None:
-    made = rule(case, 2)
-    assert (
-        largest_difference(made, lambda one: one.step(), torch.float64, differentiable=True) < 1e-11
-    )
+    options = {"differentiable": True}
+    assert largest_difference(rule(case, 2), lambda o: o.step(), torch.float64, **options) < 1e-11
 
 
 @pytest.mark.parametrize("case", RULES)

@@ -32,14 +32,14 @@ RULES = {
 }
 
 
-def made(*lines: str) -> Spec:
+def spec_with(*lines: str) -> Spec:
     return Spec("Made", HEADER + "".join(f"    {line}\n" for line in lines), "made.py", 1)
 
 
 def assert_agreement(rule: str, lowering: str) -> None:
     """Compare three steps of two shapes; the matrix op itself computes in bfloat16."""
     orthogonalized = "o = orthogonalize(m, k, 4, 1e-7)"
-    spec = made(orthogonalized, "r = lerp(r, row_mean(g**2), 0.5)", rule)
+    spec = spec_with(orthogonalized, "r = lerp(r, row_mean(g**2), 0.5)", rule)
     (algorithm,) = read_spec(spec)
     hypers = {h.name: h.default for h in algorithm.hypers}
     generator = torch.Generator().manual_seed(3)
@@ -59,8 +59,8 @@ def assert_agreement(rule: str, lowering: str) -> None:
         with use_lowering(lowering):
             optimizer.step()
         for param, (old, new) in zip(params, expected, strict=True):
-            moved, right = param.detach().double() - old, new - old
-            assert (moved - right).norm() < 0.02 * right.norm()
+            found, expected_change = param.detach().double() - old, new - old
+            assert (found - expected_change).norm() < 0.02 * expected_change.norm()
 
 
 @outside_interpreter
@@ -85,7 +85,7 @@ def test_triton_agrees_with_the_rule(case: str) -> None:
 def test_one_name_on_both_sides_is_an_error_of_the_spec() -> None:
     rows = "r = lerp(r, row_mean(g**2), 0.5)"
     with pytest.raises(SpecError, match="read both before and after `orthogonalize`") as caught:
-        optgen.load(made(rows, "p = p - lr * orthogonalize(m / (1 + r), k, 4, 1e-7) * r"))
+        optgen.load(spec_with(rows, "p = p - lr * orthogonalize(m / (1 + r), k, 4, 1e-7) * r"))
     assert f"{rows}\n    " in str(caught.value)
     assert "hint: numbers, rows and columns are not kept across `orthogonalize`" in str(
         caught.value

@@ -170,10 +170,10 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def largest_difference(
-    made: Spec, step: Callable[[torch.optim.Optimizer], None], dtype: torch.dtype, **flags: Any
+    spec: Spec, step: Callable[[torch.optim.Optimizer], None], dtype: torch.dtype, **flags: Any
 ) -> float:
-    """Return the largest difference from the oracle after six steps, relative to the largest."""
-    (algorithm,) = read_spec(made)
+    """Return the largest difference from the oracle after six steps, relative to the oracle."""
+    (algorithm,) = read_spec(spec)
     hypers = {h.name: h.default for h in algorithm.hypers} | flags
     generator = torch.Generator().manual_seed(7)
 
@@ -183,26 +183,26 @@ def largest_difference(
     start = [drawn(shape) for shape in SHAPES]
     differentiable = flags.pop("differentiable", False)
     params = [x.clone().requires_grad_(not differentiable) for x in start]
-    optimizer = optgen.load(made)(params, differentiable=differentiable, **flags)
-    right: list[tuple[Tensor, dict[str, Any]]] = [(x.double(), {}) for x in start]
+    optimizer = optgen.load(spec)(params, differentiable=differentiable, **flags)
+    expected: list[tuple[Tensor, dict[str, Any]]] = [(x.double(), {}) for x in start]
     for _ in range(6):
         for index, param in enumerate(params):
             param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(
                 dtype
             )
-            value, state = right[index]
-            right[index] = evaluate(algorithm, hypers, value, param.grad, state, index=index)
+            value, state = expected[index]
+            expected[index] = evaluate(algorithm, hypers, value, param.grad, state, index=index)
         step(optimizer)
-    worst = 0.0
-    for param, (value, state) in zip(params, right, strict=True):
-        kept = optimizer.state[param]
-        assert kept.keys() == state.keys()
-        for found, wanted in [(param, value), *((kept[k], state[k]) for k in state)]:
+    largest = 0.0
+    for param, (value, state) in zip(params, expected, strict=True):
+        found_state = optimizer.state[param]
+        assert found_state.keys() == state.keys()
+        for found, wanted in [(param, value), *((found_state[k], state[k]) for k in state)]:
             wanted = torch.as_tensor(wanted, dtype=torch.float64)
             assert found.shape == wanted.shape
-            far = (found.detach().double() - wanted).abs().max() / wanted.abs().max().clamp(1e-6)
-            worst = max(worst, far.item())
-    return worst
+            error = (found.detach().double() - wanted).abs().max() / wanted.abs().max().clamp(1e-6)
+            largest = max(largest, error.item())
+    return largest
 
 
 def forced(lowering: str) -> Callable[[torch.optim.Optimizer], None]:
@@ -225,15 +225,13 @@ def test_float64_agrees_with_the_oracle(case: str, lowering: str) -> None:
 
 @pytest.mark.parametrize("case", RULES)
 def test_the_functional_form_agrees_with_the_oracle(case: str) -> None:
-    made = rule(case)
-    assert (
-        largest_difference(made, lambda one: one.step(), torch.float64, differentiable=True) < 1e-11
-    )
+    options = {"differentiable": True}
+    assert largest_difference(rule(case), lambda o: o.step(), torch.float64, **options) < 1e-11
 
 
 @pytest.mark.parametrize("case", [case for case in RULES if case != "newton schulz"])
 def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
-    """Both arms of a branch are computed, and a condition that the device knows selects."""
+    """The step computes both arms of a branch, and selects by a condition on the device."""
 
     def step(optimizer: torch.optim.Optimizer) -> None:
         with captured():
@@ -245,8 +243,11 @@ def test_a_captured_step_agrees_with_the_oracle(case: str) -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 def test_a_learning_rate_may_be_a_tensor(lowering: str) -> None:
     lr = torch.tensor(0.1, dtype=torch.float64)
-    made = Spec("Made", rule("roots").source.replace("ge=0)", 'ge=0, tensor="always")'), "", 1)
-    assert largest_difference(made, forced(lowering), torch.float64, lr=lr) < 1e-11
+    source = rule("roots").source.replace("ge=0)", 'ge=0, tensor="always")')
+    assert (
+        largest_difference(Spec("Made", source, "", 1), forced(lowering), torch.float64, lr=lr)
+        < 1e-11
+    )
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])

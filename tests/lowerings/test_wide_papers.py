@@ -24,12 +24,12 @@ CASES = (*shared_numbers.CASES, CLIPPED_LAMB)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_steps_equal_the_papers(case: Case, groups: int, lowering: str) -> None:
-    def made(params: list[Tensor], **options: Any) -> Optimizer:
-        listed = [{"params": params[group::groups]} for group in range(groups)]
-        optimizer: Optimizer = loaded(case.name)(listed, **options)
+    def with_groups(params: list[Tensor], **options: Any) -> Optimizer:
+        param_groups = [{"params": params[group::groups]} for group in range(groups)]
+        optimizer: Optimizer = loaded(case.name)(param_groups, **options)
         return optimizer
 
-    followed = follow(case, made, lowering)
+    followed = follow(case, with_groups, lowering)
 
     assert followed.error <= case.bound
     check_states(followed)

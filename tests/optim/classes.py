@@ -1,4 +1,4 @@
-"""Helpers for tests of every class of optgen.optim beside torch's; a new class is included."""
+"""Helpers for tests that compare every class of optgen.optim with torch's."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ CLASSES = sorted(
 SHAPES = ((3, 2), (2, 2), (4,))
 
 
-def kinds(name: str) -> tuple[Any, Any]:
+def ours_and_torchs(name: str) -> tuple[Any, Any]:
     """Return our class and torch's."""
     return getattr(optgen.optim, name), getattr(torch.optim, name)
 
 
 def takes(name: str, argument: str) -> bool:
-    """Tell whether torch's class has such an argument."""
+    """Tell whether torch's class takes this argument."""
     return argument in inspect.signature(getattr(torch.optim, name)).parameters
 
 
 def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
-    """Return parameters that the class takes."""
+    """Return random parameters whose shapes the class accepts."""
     generator = torch.Generator().manual_seed(seed)
     shapes = SHAPES[:2] if name in MATRICES else SHAPES
     drawn = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
@@ -40,7 +40,7 @@ def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> 
 
 
 def give_gradients(name: str, params: list[Tensor], step: int = 0) -> None:
-    """Give gradients that depend on the step, in the layout that the class takes."""
+    """Set gradients that depend on the step; they are sparse for a class of SPARSE."""
     generator = torch.Generator().manual_seed(1000 + step)
     for param in params:
         grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param.dtype)

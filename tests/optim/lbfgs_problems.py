@@ -29,10 +29,10 @@ def quadratic(size: int, seed: int = 1) -> Function:
     generator = torch.Generator().manual_seed(seed)
     root = torch.randn(size, size, dtype=torch.float64, generator=generator)
     matrix = root @ root.T / size + 0.1 * torch.eye(size, dtype=torch.float64)
-    right = torch.randn(size, dtype=torch.float64, generator=generator)
+    vector = torch.randn(size, dtype=torch.float64, generator=generator)
 
     def function(x: Tensor) -> Tensor:
-        return 0.5 * x @ matrix.to(x) @ x - right.to(x) @ x
+        return 0.5 * x @ matrix.to(x) @ x - vector.to(x) @ x
 
     return function
 
@@ -75,27 +75,28 @@ class Run:
         if self.noise is None:
             return loss
         assert self.param.grad is not None
-        self.param.grad *= self._shaken(self.param.grad)
-        return loss * self._shaken(loss)
+        self.param.grad *= self._noise_factor(self.param.grad)
+        return loss * self._noise_factor(loss)
 
-    def _shaken(self, like: Tensor) -> Tensor:
+    def _noise_factor(self, like: Tensor) -> Tensor:
         return 1 + 3e-16 * torch.randint(-1, 2, like.shape, generator=self.noise).double()
 
     def steps(self, count: int) -> list[tuple[float, int, Tensor]]:
-        """Return the first loss, the calls so far and the parameter, after every step."""
-        done = []
+        """Return (the closure's first loss, all calls so far, the parameter) for each step."""
+        records = []
         for _ in range(count):
             loss = self.optimizer.step(self.closure)
-            done.append((loss.item(), self.calls, self.param.detach().clone()))
-        return done
+            records.append((loss.item(), self.calls, self.param.detach().clone()))
+        return records
 
 
 def run(cls: Any, function: Function, param: Parameter, **options: Any) -> Run:
     return Run(cls([param], **options), param, function)
 
 
-def distance(one: Tensor, other: Tensor) -> float:
-    return ((one - other).abs().max() / other.abs().max()).item()
+def distance(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest expected number."""
+    return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
 def assert_torchs_path(function: Function, begin: Tensor, steps: int, **options: Any) -> None:
@@ -118,7 +119,7 @@ def assert_torchs_path(function: Function, begin: Tensor, steps: int, **options:
     for found, expected, *others in zip(ours, theirs, *nearby, strict=True):
         noise = max(noise, *(distance(other[2], expected[2]) for other in others))
         if noise > 1e-3 or not expected[2].isfinite().all():
-            break  # from here on torch's path is chance
+            break  # from here on rounding decides torch's path
         assert distance(found[2], expected[2]) <= max(1e-12, 10 * noise)
         if noise < 1e-9:
             assert found[1] == expected[1]

@@ -13,20 +13,20 @@ from torch import Tensor
 
 import optgen.optim
 
-WAYS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
+FLAGS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
 
 
 def loss(name: str, params: list[Tensor], step: int) -> Tensor:
     """Return a loss with gradients that depend on the step only; they are sparse for SPARSE."""
     generator = torch.Generator().manual_seed(step)
-    found = torch.zeros(())
+    total = torch.zeros(())
     for param in params:
         factor = torch.randn(param.shape, generator=generator, dtype=torch.float64)
         rows = torch.arange(len(param))
         sparse = name in SPARSE
         picked = torch.nn.functional.embedding(rows, param, sparse=True) if sparse else param
-        found = found + (factor * picked).sum()
-    return found
+        total = total + (factor * picked).sum()
+    return total
 
 
 def ours(name: str) -> Any:
@@ -38,11 +38,11 @@ def only_matrices(name: str) -> list[Tensor]:
     return parameters(name)[:2]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_scaled_training_is_the_unscaled_one(name: str, way: dict[str, Any]) -> None:
+def test_a_scaled_training_equals_the_unscaled_one(name: str, flags: dict[str, Any]) -> None:
     plain, scaled = only_matrices(name), only_matrices(name)
-    reference, optimizer = ours(name)(plain, **way), ours(name)(scaled, **way)
+    reference, optimizer = ours(name)(plain, **flags), ours(name)(scaled, **flags)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
     for step in range(4):
         if step in (0, 2):  # before there is any state, and after
@@ -73,21 +73,21 @@ def is_unchanged(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_unscaling_is_left_to_the_step_if_fused_is_asked_for(name: str) -> None:
+def test_the_step_unscales_if_fused_is_asked_for(name: str) -> None:
     """A copy unscales in its step too; copies of torch's own optimizers do not."""
-    asked = ours(name)(parameters(name), fused=True)
+    optimizer = ours(name)(parameters(name), fused=True)
 
-    assert asked._step_supports_amp_scaling is True
-    assert copy.deepcopy(asked)._step_supports_amp_scaling is True
+    assert optimizer._step_supports_amp_scaling is True
+    assert copy.deepcopy(optimizer)._step_supports_amp_scaling is True
     assert not hasattr(ours(name)(parameters(name)), "_step_supports_amp_scaling")
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_gradients_that_were_unscaled_before_the_step_are_not_unscaled_again(name: str) -> None:
     """Gradients are unscaled early for clipping, for example."""
-    for way in WAYS:
+    for flags in FLAGS:
         plain, scaled = only_matrices(name), only_matrices(name)
-        reference, optimizer = ours(name)(plain, **way), ours(name)(scaled, **way)
+        reference, optimizer = ours(name)(plain, **flags), ours(name)(scaled, **flags)
         loss(name, plain, 0).backward()
         reference.step()
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)

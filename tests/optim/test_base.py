@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 from newest import HAS_2_15
-from optim.classes import closure, give_gradients, kinds, outcome, parameters, takes, train
+from optim.classes import (
+    closure,
+    give_gradients,
+    ours_and_torchs,
+    outcome,
+    parameters,
+    takes,
+    train,
+)
 from parity.classes import NAMES, ONE_GROUP
 from torch import Tensor
 
@@ -41,18 +49,18 @@ PARAMETERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("params", PARAMETERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_refused_as_torch_does(name: str, params: str) -> None:
-    def raised(kind: Any) -> Any:
-        return outcome(lambda: str(len(kind(PARAMETERS[params]()).param_groups)))
+    def raised(cls: Any) -> Any:
+        return outcome(lambda: str(len(cls(PARAMETERS[params]()).param_groups)))
 
-    ours, theirs = map(raised, kinds(name))
+    ours, theirs = map(raised, ours_and_torchs(name))
     assert ours == theirs
     assert isinstance(theirs, tuple)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_in_a_set_are_taken_with_one_warning(name: str) -> None:
-    """The warning has torch's words, which torch has since version 2.15."""
-    ours, theirs = kinds(name)
+    """The warning has the words of torch 2.15; older versions do not warn."""
+    ours, theirs = ours_and_torchs(name)
     with pytest.warns(FutureWarning, match="ordering of tensors in sets will change") as caught:
         assert len(ours({leaf()}).param_groups) == 1
     assert [str(warning.message) for warning in caught] == [_UNORDERED]
@@ -66,13 +74,13 @@ def test_parameters_in_a_set_are_taken_with_one_warning(name: str) -> None:
 @pytest.mark.parametrize("ordered", [list, tuple, frozenset, dict.fromkeys, iter])
 def test_other_collections_are_taken_without_a_warning(ordered: Any) -> None:
     """torch does not warn of a frozenset either."""
-    for kind in kinds("SGD"):
-        assert len(kind(ordered([leaf()])).param_groups) == 1
+    for cls in ours_and_torchs("SGD"):
+        assert len(cls(ordered([leaf()])).param_groups) == 1
 
 
 def adding(group: Callable[[], Any], first: Callable[[], Any] = leaf) -> Callable[[Any], Any]:
-    def add(kind: Any) -> Any:
-        optimizer = kind([first()])
+    def add(cls: Any) -> Any:
+        optimizer = cls([first()])
         optimizer.add_param_group(group())
         return len(optimizer.param_groups)
 
@@ -95,27 +103,27 @@ LATER: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("group", LATER)
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_GROUP])
 def test_a_group_that_comes_later_is_checked_as_torch_does(name: str, group: str) -> None:
-    ours, theirs = (outcome(lambda k=kind: LATER[group](k)) for kind in kinds(name))
+    ours, theirs = (outcome(lambda k=cls: LATER[group](k)) for cls in ours_and_torchs(name))
 
     assert ours == theirs
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_parameter_that_stands_in_a_group_twice_is_a_warning(name: str) -> None:
-    said = []
-    for kind in kinds(name):
+    messages = []
+    for cls in ours_and_torchs(name):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            kind([each := leaf(), each])
-        said.append([(w.category, str(w.message)) for w in caught])
+            cls([each := leaf(), each])
+        messages.append([(w.category, str(w.message)) for w in caught])
 
-    assert said[0] == said[1]
-    assert len(said[0]) == 1
+    assert messages[0] == messages[1]
+    assert len(messages[0]) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_optimizer_has_torchs_attributes(name: str) -> None:
-    ours, theirs = (kind(parameters(name)) for kind in kinds(name))
+    ours, theirs = (cls(parameters(name)) for cls in ours_and_torchs(name))
     known = {key for key in vars(theirs) if not key.startswith("_") or key.startswith("_optimizer")}
     known |= {"_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"}
 
@@ -130,9 +138,9 @@ def test_an_optimizer_prints_as_torchs(name: str) -> None:
     """The text has torch's lines in order, our additional flags, and names if there are any."""
     for named in (False, True):
         texts = []
-        for kind in kinds(name):
+        for cls in ours_and_torchs(name):
             params: list[Any] = parameters(name)
-            optimizer = kind([(f"p{i}", p) for i, p in enumerate(params)] if named else params)
+            optimizer = cls([(f"p{i}", p) for i, p in enumerate(params)] if named else params)
             texts.append(repr(optimizer).splitlines())
         added = {
             "    capturable: False",
@@ -150,41 +158,41 @@ def test_an_optimizer_prints_as_torchs(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_kept_and_loaded_as_torch_does(name: str) -> None:
     found = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         optimizers = []
         for letter in ("a", "b", ""):
             params: list[Any] = parameters(name)
             named = [(f"{letter}{i}", p) for i, p in enumerate(params)] if letter else params
-            optimizer = kind(named)
+            optimizer = cls(named)
             train(name, optimizer, params, 1)
             optimizers.append(optimizer)
         first, second, plain = optimizers
         results = [list(group) for group in first.param_groups]
-        for other, source in ((second, first), (plain, second), (first, kind(parameters(name)))):
+        for other, source in ((second, first), (plain, second), (first, cls(parameters(name)))):
             other.load_state_dict(source.state_dict())
             results.append([group.get("param_names") for group in other.param_groups])
         found.append(results)
-    known = kinds(name)[1](parameters(name)).param_groups[0]
+    known = ours_and_torchs(name)[1](parameters(name)).param_groups[0]
 
     assert found[0][0][: 2 + len(known) - 1] == found[1][0]
     assert found[0][1:] == found[1][1:]
 
 
-@pytest.mark.parametrize("way", [{}, {"foreach": True}, {"foreach": False}], ids=str)
+@pytest.mark.parametrize("flags", [{}, {"foreach": True}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_reset_as_torch_does(name: str, way: dict[str, bool]) -> None:
+def test_gradients_are_reset_as_torch_does(name: str, flags: dict[str, bool]) -> None:
     """Gradients become None, or zeros in the same memory, detached from their graph."""
     if not takes(name, "foreach"):
-        way = {}
-    for kind in kinds(name):
+        flags = {}
+    for cls in ours_and_torchs(name):
         params = parameters(name)
-        optimizer = kind(params, **way)
+        optimizer = cls(params, **flags)
         give_gradients(name, params)
         params[0].grad = params[0].grad * torch.ones((), dtype=torch.float64, requires_grad=True)
-        kept = [param.grad for param in params]
+        grads = [param.grad for param in params]
         optimizer.zero_grad(set_to_none=False)
 
-        for param, before in zip(params, kept, strict=True):
+        for param, before in zip(params, grads, strict=True):
             assert param.grad is before
             assert (param.grad.grad_fn, param.grad.requires_grad) == (None, False)
             assert not param.grad.to_dense().any()
@@ -196,7 +204,7 @@ def test_gradients_are_reset_as_torch_does(name: str, way: dict[str, bool]) -> N
 def test_parameters_without_a_gradient_are_left_alone(name: str) -> None:
     params = parameters(name)
     frozen = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64), requires_grad=False)
-    optimizer = kinds(name)[0]([*params, frozen])
+    optimizer = ours_and_torchs(name)[0]([*params, frozen])
     give_gradients(name, params)
     evaluate = closure(name, params)
     optimizer.step(*([evaluate] if evaluate else []))

@@ -1,4 +1,4 @@
-"""Test capturable steps of every class on CPU tensors in a device's place; no number is read."""
+"""Test capturable steps of every class on CPU tensors, without a read on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import pytest
 import torch
 from lowerings.capture import captured
 from newest import HAS_2_13
-from optim.classes import CLASSES, give_gradients, kinds, outcome, parameters, states, takes, train
+from optim.classes import (
+    CLASSES,
+    give_gradients,
+    ours_and_torchs,
+    outcome,
+    parameters,
+    states,
+    takes,
+    train,
+)
 from parity.cases import CASES, FULL, Case
 from parity.classes import MATRICES, NAMES, SPARSE
 
@@ -21,11 +30,11 @@ LOWERINGS = ("forloop", "foreach")
 BOUND = 1e-6  # a float32 scalar state is rounded at other places than without capturing
 MATRIX_BOUND = 5e-3  # matrices are multiplied in bfloat16
 CHOSEN = [c for c in CASES if c.name in CAPTURABLE and "foreach" not in c.options]
-WAYS = [*((case, lowering) for case in CHOSEN for lowering in LOWERINGS)]
-WAYS += [(FULL.get(name, Case(name)), None) for name in CAPTURABLE]  # None: the optimizer chooses
+STEPS = [*((case, lowering) for case in CHOSEN for lowering in LOWERINGS)]
+STEPS += [(FULL.get(name, Case(name)), None) for name in CAPTURABLE]  # None: the optimizer chooses
 
 
-@pytest.mark.parametrize(("case", "lowering"), WAYS, ids=str)
+@pytest.mark.parametrize(("case", "lowering"), STEPS, ids=str)
 def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> None:
     ours, plain = parameters(case.name), parameters(case.name)
     optimizer, reference = case.ours(ours, capturable=True), case.ours(plain)
@@ -37,7 +46,7 @@ def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> N
         with use_lowering("forloop"):
             reference.step()
         # The first step makes the states, before the capture.
-        with use_lowering(lowering) if lowering else nullcontext(), captured(blind=step > 0):
+        with use_lowering(lowering) if lowering else nullcontext(), captured(forbid_reads=step > 0):
             optimizer.step()
 
     scalar = any(state.shape == "scalar" for state in optimizer.rule.states)
@@ -72,13 +81,13 @@ def test_a_captured_step_of_complex_parameters_is_the_same_step(name: str, lower
 
 
 @pytest.mark.parametrize("name", [name for name in CAPTURABLE if takes(name, "capturable")])
-@pytest.mark.parametrize("way", [{}, {"foreach": True}, {"foreach": False}], ids=str)
-def test_a_device_that_cannot_capture_is_torchs_error(name: str, way: dict[str, Any]) -> None:
+@pytest.mark.parametrize("flags", [{}, {"foreach": True}, {"foreach": False}], ids=str)
+def test_a_device_that_cannot_capture_is_torchs_error(name: str, flags: dict[str, Any]) -> None:
     raised = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params = parameters(name)
         give_gradients(name, params)
-        optimizer = kind(params, capturable=True, **way)
+        optimizer = cls(params, capturable=True, **flags)
         raised.append(outcome(optimizer.step)[0])
         before = parameters(name)
         assert all(map(torch.equal, params, before))
@@ -97,9 +106,9 @@ def test_a_capture_without_capturable_is_torchs_error(
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: device)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda: stream)
     raised = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params = parameters(name)
-        optimizer = kind(params)
+        optimizer = cls(params)
         raised.append(outcome(lambda o=optimizer, p=params: train(name, o, p, 1)))
 
     if takes(name, "capturable"):

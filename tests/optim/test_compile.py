@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from logs import collected
-from optim.classes import closure, give_gradients, kinds, parameters
+from optim.classes import closure, give_gradients, ours_and_torchs, parameters
 from parity.classes import MATRICES, NAMES, SPARSE
 
 import optgen
@@ -17,7 +17,7 @@ from optgen.runtime import dispatch
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Any:
-    """Reset Dynamo, so that nothing that another test has compiled is counted."""
+    """Reset Dynamo, so that it does not reuse code that another test has compiled."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -27,7 +27,7 @@ def fresh_dynamo() -> Any:
 def test_a_compiled_step_is_the_same_step(name: str) -> None:
     """The compiler breaks its graph at the step, which runs uncompiled, hooks included."""
     ours, plain = parameters(name), parameters(name)
-    optimizer, reference = kinds(name)[0](ours), kinds(name)[0](plain)
+    optimizer, reference = ours_and_torchs(name)[0](ours), ours_and_torchs(name)[0](plain)
     calls = []
     optimizer.register_step_post_hook(lambda *args: calls.append(1))
     compiled = torch.compile(optimizer.step, backend="eager")
@@ -61,7 +61,7 @@ def test_a_whole_training_step_may_be_compiled(name: str) -> None:
     losses = []
     for compiled in (False, True):
         model = model_for(name)
-        optimizer = kinds(name)[0](model.parameters(), lr=0.1)
+        optimizer = ours_and_torchs(name)[0](model.parameters(), lr=0.1)
 
         def train(batch: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> Any:
             optimizer.zero_grad()
@@ -79,9 +79,9 @@ def test_a_whole_training_step_may_be_compiled(name: str) -> None:
 
 
 def keyed(params: Any) -> Any:
-    named = {str(place): param for place, param in enumerate(params)}
+    named = {str(index): param for index, param in enumerate(params)}
     inner = optgen.keyed.KeyedOptimizerWrapper(
-        named, lambda given: optgen.optim.AdamW(given, lr=0.1)
+        named, lambda params: optgen.optim.AdamW(params, lr=0.1)
     )
     warmup = optgen.keyed.WarmupOptimizer(inner, [], lr=0.1)
     return optgen.keyed.GradientClippingOptimizer(optgen.keyed.CombinedOptimizer([warmup]))
@@ -95,15 +95,15 @@ def adam(params: Any) -> Any:
     return optgen.optim.Adam(params, lr=0.1)
 
 
-def watched(params: Any) -> Any:
-    """Return an optimizer with hooks, whose step takes another path."""
+def hooked(params: Any) -> Any:
+    """Return an optimizer with a hook, which cannot take the cached step."""
     optimizer = adam(params)
     optimizer.register_step_pre_hook(lambda *args: None)
     return optimizer
 
 
 def training(make: Any) -> tuple[Any, Any]:
-    """Return a training step and the scheduler of its rate; all models begin alike."""
+    """Return (training step, scheduler of its rate); the initial model is always the same."""
     model = model_for("Adam")
     optimizer = make(model.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
@@ -132,7 +132,7 @@ def training(make: Any) -> tuple[Any, Any]:
     ("make", "lowering", "backend"),
     [
         *((adam, lowering, "eager") for lowering in ("forloop", "foreach", "fused_cpu")),
-        *((make, "fused_cpu", "aot_eager") for make in (adam, watched, lbfgs, keyed)),
+        *((make, "fused_cpu", "aot_eager") for make in (adam, hooked, lbfgs, keyed)),
     ],
 )
 def test_a_graph_ends_at_the_step_without_a_warning(make: Any, lowering: str, backend: str) -> None:
@@ -141,13 +141,13 @@ def test_a_graph_ends_at_the_step_without_a_warning(make: Any, lowering: str, ba
     for compiled in (False, True):
         train, scheduler = training(make)
         take = torch.compile(train, backend=backend) if compiled else train
-        quiet = torch._dynamo.config.patch(error_on_recompile=True)
-        with optgen.use_lowering(lowering), quiet, collected() as logged:
-            taken = []
+        no_recompile = torch._dynamo.config.patch(error_on_recompile=True)
+        with optgen.use_lowering(lowering), no_recompile, collected() as logged:
+            run_losses = []
             for _ in range(10):
-                taken.append(float(take(batch).detach()))
+                run_losses.append(float(take(batch).detach()))
                 scheduler.step()
-        losses.append(taken)
+        losses.append(run_losses)
         assert not logged
 
     torch.testing.assert_close(*losses)
@@ -189,7 +189,7 @@ def test_the_parameters_of_a_compiled_model_are_stepped_alike(name: str) -> None
     for compiled in (False, True):
         model = model_for(name)
         called = torch.compile(model, backend="eager") if compiled else model
-        optimizer = kinds(name)[0](called.parameters())
+        optimizer = ours_and_torchs(name)[0](called.parameters())
         batch = torch.arange(4) if name in SPARSE else torch.linspace(-1, 1, 12).view(4, 3)
 
         def evaluate(called: Any = called, optimizer: Any = optimizer, batch: Any = batch) -> Any:

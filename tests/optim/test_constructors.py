@@ -35,7 +35,7 @@ NAMES = [
 ADDED = ["maximize", "foreach", "fused", "capturable", "differentiable"]
 NUMBERS = [-1, -0.1, 0, 1, 1.0, 2.5, math.inf, -math.inf, math.nan, True]
 TENSORS = [torch.tensor(0.1), torch.tensor([0.1]), torch.tensor(-0.1), torch.tensor([-0.1])]
-SEVERAL = [torch.tensor([0.1, 0.2]), torch.tensor([])]
+NOT_ONE_ELEMENT = [torch.tensor([0.1, 0.2]), torch.tensor([])]
 
 
 def classes(name: str) -> tuple[Any, Any]:
@@ -100,12 +100,12 @@ def test_a_flag_that_torchs_groups_lack_is_a_key_if_it_is_set(name: str, value: 
     ours, theirs = classes(name)
     known = theirs(parameters()).defaults
     for flag in (flag for flag in ADDED if flag not in known):
-        asked = value or flag in ("foreach", "fused")  # for these two False is not the default
+        is_key = value or flag in ("foreach", "fused")  # for these two False is not the default
         optimizer = ours(parameters(), **{flag: value})
-        assert list(optimizer.defaults) == [*known, *[flag] * asked]
+        assert list(optimizer.defaults) == [*known, *[flag] * is_key]
         assert list(optimizer.state_dict()["param_groups"][0]) == [
             *known,
-            *[flag] * asked,
+            *[flag] * is_key,
             "params",
         ]
 
@@ -146,7 +146,7 @@ def test_betas_are_checked_as_torch_does(name: str) -> None:
 def test_a_tensor_lr_is_checked_as_torch_does(name: str, extra: dict[str, bool]) -> None:
     if name in ("SGD", "Adagrad"):
         extra = {key: value for key, value in extra.items() if key != "capturable"}
-    for lr in [*TENSORS, *SEVERAL]:
+    for lr in [*TENSORS, *NOT_ONE_ELEMENT]:
         assert_alike(name, {"lr": lr, **extra})
 
 
@@ -165,7 +165,7 @@ def test_tensor_betas_are_checked_as_torch_does(name: str, extra: dict[str, bool
         ("SGD", "weight_decay", lambda x: {"weight_decay": x}),
     ],
 )
-@pytest.mark.parametrize("value", SEVERAL, ids=["two", "none"])
+@pytest.mark.parametrize("value", NOT_ONE_ELEMENT, ids=["two", "none"])
 def test_a_tensor_holds_one_number(
     name: str, hyper: str, build: Callable[[Tensor], dict[str, Any]], value: Tensor
 ) -> None:
@@ -180,12 +180,12 @@ def test_a_tensor_holds_one_number(
 
 
 def test_betas_become_zero_dimensional() -> None:
-    given = (torch.tensor([0.8]), torch.tensor(0.9))
-    betas = optgen.optim.Adam(parameters(), betas=given).param_groups[0]["betas"]
+    arguments = (torch.tensor([0.8]), torch.tensor(0.9))
+    betas = optgen.optim.Adam(parameters(), betas=arguments).param_groups[0]["betas"]
 
     assert [beta.shape for beta in betas] == [(), ()]
-    assert betas[0].data_ptr() == given[0].data_ptr()  # the caller may still change it
-    assert betas[1] is given[1]
+    assert betas[0].data_ptr() == arguments[0].data_ptr()  # the caller may still change it
+    assert betas[1] is arguments[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -226,7 +226,7 @@ def test_adamw_stays_decoupled() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_as_torch_does(name: str) -> None:
-    """AdamW's error speaks of Adam too."""
+    """Torch's error for AdamW names Adam; so does ours."""
     messages = []
     for cls in classes(name):
         (param,) = params = parameters()

@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 def network() -> nn.Sequential:
-    """Return an embedding-like layer, two numbered blocks and an output layer."""
+    """Return a network of a stem, two numbered blocks and a head."""
     torch.manual_seed(0)
     model = nn.Sequential()
     model.add_module("stem", nn.Linear(3, 4))
@@ -72,12 +72,12 @@ def test_every_name_makes_an_optimizer(name: str) -> None:
 @pytest.mark.parametrize(("spec", "name"), PUBLISHED.items())
 def test_published_classes_are_in_the_module(spec: str, name: str) -> None:
     """The catalogue, the module and its hints for type checkers have them; pickle finds them."""
-    kind: Any = getattr(optim, name)
-    assert optimizer_class(spec) is optimizer_class(name) is kind
-    assert (kind.__module__, kind.__name__, kind.rule.name) == ("optgen.optim", name, spec)
-    assert pickle.loads(pickle.dumps(kind)) is kind
+    cls: Any = getattr(optim, name)
+    assert optimizer_class(spec) is optimizer_class(name) is cls
+    assert (cls.__module__, cls.__name__, cls.rule.name) == ("optgen.optim", name, spec)
+    assert pickle.loads(pickle.dumps(cls)) is cls
     assert name in dir(optim)
-    assert spec_of(kind).name == named_spec(name).name == spec_path(name).stem == spec
+    assert spec_of(cls).name == named_spec(name).name == spec_path(name).stem == spec
     assert f"from optgen.generated.{spec} import {name} as {name}" in inspect.getsource(_published)
 
 
@@ -108,7 +108,7 @@ def test_biases_and_norms_of_a_model_do_not_decay() -> None:
     assert len(optimizer.param_groups) == 2
 
 
-def test_parameters_alone_decay_as_they_are() -> None:
+def test_parameters_without_their_model_all_decay() -> None:
     optimizer = create_optimizer(nn.Parameter(torch.ones(3)), "adam", weight_decay=0.3)
     assert optimizer.param_groups[0]["weight_decay"] == 0.3
 

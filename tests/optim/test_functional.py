@@ -24,7 +24,7 @@ from optgen.optim.adam import adam
 from optgen.optim.sgd import sgd
 from optgen.runtime.functional import functional
 
-WAYS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
+FLAGS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
 SHAPES = [(4, 3), (5,), (6, 2)]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Form = Callable[..., None]
@@ -34,17 +34,17 @@ def module_name(name: str) -> str:
     return {"SparseAdam": "sparse_adam"}.get(name, name.lower())
 
 
-def home(name: str) -> dict[str, Any]:
+def torchs_namespace(name: str) -> dict[str, Any]:
     """Return the namespace in which torch's class finds its functional form."""
     if name == "SparseAdam":
         return vars(_functional)
     return inspect.unwrap(getattr(torch.optim, name).step).__globals__
 
 
-def forms(name: str) -> tuple[Form, Form]:
+def ours_and_torchs(name: str) -> tuple[Form, Form]:
     """Return our functional form and torch's."""
     form = module_name(name)
-    theirs = "torch.optim.adamw" if name == "AdamW" else home(name)["__name__"]
+    theirs = "torch.optim.adamw" if name == "AdamW" else torchs_namespace(name)["__name__"]
     modules = map(importlib.import_module, (theirs.replace("torch.", "optgen."), theirs))
     ours, torchs = (getattr(module, form) for module in modules)
     return ours, torchs
@@ -53,13 +53,13 @@ def forms(name: str) -> tuple[Form, Form]:
 def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator[Call]:
     """Yield the arguments that torch's class passes to its functional form, step by step."""
     form = "adam" if name == "AdamW" else module_name(name)
-    original, calls = home(name)[form], []
+    original, calls = torchs_namespace(name)[form], []
 
     def record(*args: Any, **kwargs: Any) -> None:
         calls.append(copy.deepcopy((args, kwargs)))
         original(*args, **kwargs)
 
-    monkeypatch.setitem(home(name), form, record)
+    monkeypatch.setitem(torchs_namespace(name), form, record)
     shapes = SHAPES if name != "Muon" else SHAPES[::2]
     params = [torch.nn.Parameter(v) for v in values(shapes, torch.float64, 1)]
     optimizer = case.theirs(params)
@@ -82,7 +82,7 @@ def tensors(call: Call) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_signature_is_torchs(name: str) -> None:
-    ours, theirs = map(inspect.signature, forms(name))
+    ours, theirs = map(inspect.signature, ours_and_torchs(name))
     expected = list(theirs.parameters.values())
     if not HAS_2_14 and name in TENSOR_RATES:
         expected = [a.replace(annotation=float | Tensor) if a.name == "lr" else a for a in expected]
@@ -91,32 +91,34 @@ def test_the_signature_is_torchs(name: str) -> None:
     assert ours.return_annotation == theirs.return_annotation
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_step_is_torchs(name: str, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_equals_torchs(
+    name: str, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of seven steps agrees, also the first one, for which no states exist."""
-    ours, theirs = forms(name)
+    ours, theirs = ours_and_torchs(name)
     loop = {"foreach": False} if "foreach" in inspect.signature(ours).parameters else {}
-    if set(way) - set(inspect.signature(ours).parameters):
+    if set(flags) - set(inspect.signature(ours).parameters):
         pytest.skip("torch's form has no such argument")
     for call in recorded(name, monkeypatch, FULL.get(name, Case(name))):
         (args, kwargs), expected = copy.deepcopy(call), copy.deepcopy(call)
         before = tensors((args, kwargs))
         with torch.no_grad():
-            ours(*args, **{**kwargs, **way})
+            ours(*args, **{**kwargs, **flags})
             theirs(*expected[0], **{**expected[1], **loop})
 
         after, wanted = tensors((args, kwargs)), tensors(expected)
         assert [error(a, b) < 1e-12 for a, b in zip(after, wanted, strict=True)].count(False) == 0
-        kept = {id(tensor) for tensor in after}
-        assert all(id(tensor) in kept for tensor in before)  # changed in place
+        ids = {id(tensor) for tensor in after}
+        assert all(id(tensor) in ids for tensor in before)  # changed in place
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_counts_must_be_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, _ = forms(name)
+def test_step_counts_must_be_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = ours_and_torchs(name)
     if getattr(optgen.optim, name).rule.step != "tensor":
-        pytest.skip("it counts otherwise, or not at all")
+        pytest.skip("the rule's step count is no tensor")
     args, kwargs = next(recorded(name, monkeypatch, Case(name)))
     bound = inspect.signature(ours).bind(*args, **kwargs)
     bound.arguments["state_steps"] = [1] * len(args[0])
@@ -129,7 +131,7 @@ def test_the_private_module_has_torchs_forms() -> None:
     for name in CLASSES:
         form = module_name(name)
         if hasattr(_functional, form):
-            assert getattr(optgen.optim._functional, form) is forms(name)[0]
+            assert getattr(optgen.optim._functional, form) is ours_and_torchs(name)[0]
             assert form in optgen.optim._functional.__all__
 
 
@@ -137,7 +139,7 @@ def test_the_public_module_has_every_form() -> None:
     """torch has this module since version 2.15."""
     assert optgen.optim.functional.__all__ == sorted(map(module_name, CLASSES))
     for name in CLASSES:
-        assert getattr(optgen.optim.functional, module_name(name)) is forms(name)[0]
+        assert getattr(optgen.optim.functional, module_name(name)) is ours_and_torchs(name)[0]
     if HAS_2_15:
         assert sorted(torch.optim.functional.__all__) == optgen.optim.functional.__all__
 
@@ -170,13 +172,13 @@ SGD = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_missing_momentum_buffers_are_made(way: dict[str, Any]) -> None:
-    """Missing buffers are made, undampened, and join the list; others are changed in place."""
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+def test_missing_momentum_buffers_are_created(flags: dict[str, Any]) -> None:
+    """A missing buffer becomes the undampened gradient; others are changed in place."""
     buffer = two_tensors(3)[0]
     ours, theirs = [buffer, None], [buffer.clone(), None]
     pairs = [(two_tensors(1), two_tensors(2)) for _ in range(2)]
-    sgd(*pairs[0], ours, **SGD, **way)
+    sgd(*pairs[0], ours, **SGD, **flags)
     torchs_sgd(*pairs[1], theirs, **SGD, foreach=False)
 
     assert ours[0] is buffer
@@ -186,23 +188,23 @@ def test_missing_momentum_buffers_are_made(way: dict[str, Any]) -> None:
         assert error(found, expected) < 1e-12
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_gradient_scaler_is_obeyed(way: dict[str, Any]) -> None:
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+def test_a_gradient_scaler_is_obeyed(flags: dict[str, Any]) -> None:
     """Torch's forms take `grad_scale` and `found_inf` for fused kernels only."""
     scaled, plain, skipped = adam_lists(), adam_lists(), adam_lists()
     for grad in scaled[1]:
         grad.mul_(4)
-    adam(*scaled, **ADAM, **way, grad_scale=torch.tensor(4.0), found_inf=torch.tensor(0.0))
-    adam(*skipped, **ADAM, **way, found_inf=torch.tensor(1.0))
-    adam(*plain, **ADAM, **way)
+    adam(*scaled, **ADAM, **flags, grad_scale=torch.tensor(4.0), found_inf=torch.tensor(0.0))
+    adam(*skipped, **ADAM, **flags, found_inf=torch.tensor(1.0))
+    adam(*plain, **ADAM, **flags)
 
     assert [error(a, b) for a, b in zip(scaled[0], plain[0], strict=True)] == [0, 0]
-    for given, untouched in zip(skipped, adam_lists(), strict=True):
-        assert all(map(torch.equal, given, untouched))
+    for found, untouched in zip(skipped, adam_lists(), strict=True):
+        assert all(map(torch.equal, found, untouched))
 
 
 def test_sgd_follows_autograd_where_it_records() -> None:
-    """Torch's form does so too, without an argument for it."""
+    """Torch's form does so, too; neither has an argument `differentiable`."""
 
     def step(form: Form, lr: Tensor, grad: Tensor) -> Tensor:
         params = [torch.ones(3, dtype=torch.float64)]
@@ -211,15 +213,15 @@ def test_sgd_follows_autograd_where_it_records() -> None:
 
     grad, lr = two_tensors(1)[0].requires_grad_(), torch.tensor(0.1, dtype=torch.float64)
     lr.requires_grad_()
-    assert torch.autograd.gradcheck(lambda *given: step(sgd, *given), (lr, grad))
+    assert torch.autograd.gradcheck(lambda *tensors: step(sgd, *tensors), (lr, grad))
     assert torch.equal(step(sgd, lr, grad), step(torchs_sgd, lr, grad))
     with torch.no_grad():
         assert not step(sgd, lr, grad).requires_grad
 
 
 def test_adam_is_differentiable_where_asked_for() -> None:
-    def step(*given: Tensor) -> tuple[Tensor, ...]:
-        param, grad, m, v = (value.clone() for value in given)
+    def step(*values: Tensor) -> tuple[Tensor, ...]:
+        param, grad, m, v = (value.clone() for value in values)
         adam([param], [grad], [m], [v], [], [torch.tensor(3.0)], differentiable=True, **ADAM)
         return param, m, v
 
@@ -236,7 +238,7 @@ def test_a_leaf_that_requires_grad_is_torchs_error() -> None:
 
 def test_complex_parameters_are_recognized() -> None:
     lists = adam_lists()
-    ours = [[v.to(torch.complex128) * (1 + 2j) for v in given] for given in lists[:4]]
+    ours = [[v.to(torch.complex128) * (1 + 2j) for v in tensors] for tensors in lists[:4]]
     theirs = copy.deepcopy(ours)
     adam(*ours, [], lists[5], **ADAM)
     counts = [torch.tensor(0.0) for _ in range(2)]
@@ -261,7 +263,7 @@ def test_arguments_that_do_not_fit_are_errors() -> None:
         adam(params, grads, m, v, [], counts, **ADAM, fused=True, differentiable=True)
 
 
-def test_a_declaration_that_is_not_the_rules_is_an_error() -> None:
+def test_a_declaration_with_other_lists_than_the_rule_is_an_error() -> None:
     def declared(params: list[Tensor], grads: list[Tensor], buffers: list[Tensor]) -> None:
         """It lacks the state and has something else."""
 
@@ -278,11 +280,11 @@ def test_a_compiled_caller_runs_the_form_uncompiled() -> None:
 
 
 def test_a_captured_graph_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Any] = []
-    monkeypatch.setattr("optgen.runtime.functional._captured", kept)
+    captured: list[Any] = []
+    monkeypatch.setattr("optgen.runtime.functional._captured", captured)
     adam(*adam_lists(), **ADAM)
-    assert not kept
+    assert not captured
 
     monkeypatch.setattr("optgen.runtime.functional.capturing", lambda: True)
     adam(*adam_lists(), **ADAM)
-    assert [type(optimizer) for optimizer in kept] == [optgen.optim.Adam]
+    assert [type(optimizer) for optimizer in captured] == [optgen.optim.Adam]

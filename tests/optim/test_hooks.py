@@ -1,4 +1,4 @@
-"""Test the six hooks of an optimizer, the two hooks of all optimizers, and what a copy keeps."""
+"""Test an optimizer's six hooks, the two hooks of all optimizers, and that copies have none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.classes import closure, give_gradients, kinds, parameters, train
+from optim.classes import closure, give_gradients, ours_and_torchs, parameters, train
 from parity.classes import CLOSURE, NAMES
 from torch.optim import optimizer as torchs
 
@@ -40,9 +40,9 @@ def record(optimizer: Any, calls: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_hooks_run_as_torchs(name: str) -> None:
     called = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params, calls = parameters(name), []  # type: Any, list[Any]
-        optimizer = kind(params)
+        optimizer = cls(params)
         handles = record(optimizer, calls)
         try:
             train(name, optimizer, params, 2)
@@ -59,12 +59,12 @@ def test_all_hooks_run_as_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hooks_may_exchange_a_checkpoint(name: str) -> None:
+def test_hooks_may_replace_a_checkpoint(name: str) -> None:
     params = parameters(name)
-    optimizer = kinds(name)[0](params)
+    optimizer = ours_and_torchs(name)[0](params)
     train(name, optimizer, params, 2)
     optimizer.register_state_dict_post_hook(lambda self, found: {"wrapped": found})
-    optimizer.register_load_state_dict_pre_hook(lambda self, given: given["wrapped"])
+    optimizer.register_load_state_dict_pre_hook(lambda self, state: state["wrapped"])
 
     packed = optimizer.state_dict()
     optimizer.param_groups[0]["lr"] = 7.0
@@ -75,9 +75,9 @@ def test_hooks_may_exchange_a_checkpoint(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pre_hook_may_exchange_the_closure(name: str) -> None:
+def test_a_pre_hook_may_replace_the_closure(name: str) -> None:
     params = parameters(name)
-    optimizer = kinds(name)[0](params)
+    optimizer = ours_and_torchs(name)[0](params)
     give_gradients(name, params)
     evaluate = closure(name, params) or (lambda: torch.tensor(3.0))
     optimizer.register_step_pre_hook(lambda self, args, kwargs: ((self, evaluate), {}))
@@ -85,40 +85,40 @@ def test_a_pre_hook_may_exchange_the_closure(name: str) -> None:
     assert optimizer.step(lambda: 1 / 0) > 0
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copy_has_no_hooks_and_goes_on_as_the_original(
-    name: str, again: Callable[[Any], Any]
+def test_a_copy_has_no_hooks_and_continues_as_the_original(
+    name: str, copied: Callable[[Any], Any]
 ) -> None:
     """As in torch, hooks are not copied, because they refer to objects of the original."""
     params = parameters(name)
-    optimizer = kinds(name)[0](params)
+    optimizer = ours_and_torchs(name)[0](params)
     optimizer.register_step_post_hook(lambda *args: calls.append("step"))
     optimizer.register_state_dict_post_hook(lambda *args: calls.append("state"))
     calls: list[str] = []
     train(name, optimizer, params, 0 if name in CLOSURE else 3)  # LBFGS would soon have converged
 
-    twin = again(optimizer)
-    copies = twin.param_groups[0]["params"]
+    clone = copied(optimizer)
+    copies = clone.param_groups[0]["params"]
     calls.clear()
-    train(name, twin, copies, 2, start=3)
-    twin.state_dict()
+    train(name, clone, copies, 2, start=3)
+    clone.state_dict()
     assert not calls
     assert not all(map(torch.equal, copies, params))  # nothing is shared
     train(name, optimizer, params, 2, start=3)
     assert all(map(torch.equal, copies, params))
-    train(name, twin, copies, 1)
-    twin.register_step_post_hook(lambda *args: calls.append("new"))
-    train(name, twin, copies, 1)
+    train(name, clone, copies, 1)
+    clone.register_step_post_hook(lambda *args: calls.append("new"))
+    train(name, clone, copies, 1)
     assert calls[-1] == "new"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_profilers_names_are_torchs(name: str) -> None:
     seen = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params = parameters(name)
-        optimizer = kind(params)
+        optimizer = cls(params)
         give_gradients(name, params)
         evaluate = closure(name, params)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

@@ -50,15 +50,15 @@ def test_lbfgs_takes_torchs_path(options: dict[str, Any], problem: Any, size: in
 
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe"}], ids=label)
 def test_maximizing_is_minimizing_the_negative(options: dict[str, Any]) -> None:
-    """Maximizing a function is minimizing its negative."""
+
     down = run(LBFGS, logistic(5), start(5), **options)
     up = run(LBFGS, logistic(5), start(5), maximize=True, **options)
     up.sign = -1.0
 
-    for one, other in zip(down.steps(3), up.steps(3), strict=True):
-        assert one[0] == -other[0]
-        assert one[1] == other[1]
-        assert torch.equal(one[2], other[2])
+    for found, expected in zip(up.steps(3), down.steps(3), strict=True):
+        assert found[0] == -expected[0]
+        assert found[1] == expected[1]
+        assert torch.equal(found[2], expected[2])
 
 
 @pytest.mark.parametrize("foreach", [None, False, True])
@@ -72,8 +72,8 @@ def test_foreach_and_fused_have_no_effect(foreach: bool | None, fused: bool | No
 
 def test_float32_ends_where_float64_does() -> None:
     wide = run(LBFGS, rosenbrock(10), start(10), line_search_fn="strong_wolfe").steps(10)
-    narrow = start(10, torch.float32)
-    ended = run(LBFGS, rosenbrock(10), narrow, line_search_fn="strong_wolfe").steps(10)
+    narrow = run(LBFGS, rosenbrock(10), start(10, torch.float32), line_search_fn="strong_wolfe")
+    ended = narrow.steps(10)
 
     assert wide[-1][0] < 1e-9
     assert distance(ended[-1][2].double(), wide[-1][2]) < 1e-3
@@ -109,7 +109,7 @@ def test_a_net_learns_digits_as_with_torchs(options: dict[str, Any]) -> None:
     assert (nets[0](images).argmax(1) == labels).double().mean() > 0.98
 
 
-def test_explain_says_that_it_is_written_by_hand() -> None:
+def test_explain_says_that_lbfgs_is_written_by_hand() -> None:
     assert "by hand" in optgen.explain(LBFGS([torch.nn.Parameter(torch.ones(2))]))
 
 
@@ -119,7 +119,7 @@ def test_explain_says_that_it_is_written_by_hand() -> None:
 def test_a_negative_tolerance_of_gradients_steps_as_in_torch(
     gradient: str, change: float, search: str | None
 ) -> None:
-    """With a negative tolerance torch goes on at a zero gradient; so does ours."""
+    """With a negative tolerance torch continues at a zero gradient; so does ours."""
     found = []
     for cls in (LBFGS, torch.optim.LBFGS):
         param = torch.nn.Parameter(torch.tensor([0.3, -1.0], dtype=torch.float64))

@@ -16,7 +16,7 @@ from torch import Tensor
 from optgen.optim import LBFGS, swap_in_optimizer_params_and_state
 
 SEARCH = {"line_search_fn": "strong_wolfe"}
-KINDS = [(torch.optim.LBFGS, LBFGS), (LBFGS, torch.optim.LBFGS), (LBFGS, LBFGS)]
+PAIRS = [(torch.optim.LBFGS, LBFGS), (LBFGS, torch.optim.LBFGS), (LBFGS, LBFGS)]
 
 
 def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -81,18 +81,20 @@ def flat(value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("options", [{"lr": 0.3}, {"history_size": 3}, SEARCH], ids=str)
-@pytest.mark.parametrize(("first", "second"), KINDS)
-def test_checkpoints_go_both_ways(first: Any, second: Any, options: dict[str, Any]) -> None:
-    """One class saves in the middle of training; the other one loads, and continues alike."""
-    through = run(torch.optim.LBFGS, rosenbrock(4), start(4), max_iter=4, **options)
-    expected = through.steps(5)
-    begun = run(first, rosenbrock(4), start(4), max_iter=4, **options)
-    begun.steps(2)
-    going_on = run(second, rosenbrock(4), begun.param, max_iter=4, **options)
-    going_on.optimizer.load_state_dict(saved_and_loaded(begun.optimizer.state_dict()))
-    found = going_on.steps(3)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_either_class_continues_from_a_checkpoint_of_the_other(
+    first: Any, second: Any, options: dict[str, Any]
+) -> None:
+    """The first class saves in mid-training; the second loads, and takes torch's path."""
+    uninterrupted = run(torch.optim.LBFGS, rosenbrock(4), start(4), max_iter=4, **options)
+    expected = uninterrupted.steps(5)
+    before = run(first, rosenbrock(4), start(4), max_iter=4, **options)
+    before.steps(2)
+    after = run(second, rosenbrock(4), before.param, max_iter=4, **options)
+    after.optimizer.load_state_dict(saved_and_loaded(before.optimizer.state_dict()))
+    found = after.steps(3)
 
-    assert begun.calls + found[-1][1] == expected[-1][1]
+    assert before.calls + found[-1][1] == expected[-1][1]
     assert distance(found[-1][2], expected[-1][2]) < 1e-11
 
 
@@ -102,26 +104,26 @@ def copied(optimizing: Run) -> Run:
 
 def pickled(optimizing: Run) -> Run:
     function, optimizing.function = optimizing.function, abs
-    again: Run = pickle.loads(pickle.dumps(optimizing))
-    again.function = optimizing.function = function
-    return again
+    resume: Run = pickle.loads(pickle.dumps(optimizing))
+    resume.function = optimizing.function = function
+    return resume
 
 
 def reloaded(optimizing: Run) -> Run:
     param = torch.nn.Parameter(optimizing.param.detach().clone())
-    again = run(LBFGS, optimizing.function, param, **SEARCH)
-    again.optimizer.load_state_dict(saved_and_loaded(optimizing.optimizer.state_dict()))
-    return again
+    resume = run(LBFGS, optimizing.function, param, **SEARCH)
+    resume.optimizer.load_state_dict(saved_and_loaded(optimizing.optimizer.state_dict()))
+    return resume
 
 
-@pytest.mark.parametrize("again", [copied, pickled, reloaded])
+@pytest.mark.parametrize("resume", [copied, pickled, reloaded])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [5, 300])
-def test_a_copy_goes_on_to_the_last_bit(again: Any, size: int, dtype: torch.dtype) -> None:
-    """The copy goes on as its original; torch's LBFGS cannot step after a copy at all."""
+def test_a_copy_continues_to_the_last_bit(resume: Any, size: int, dtype: torch.dtype) -> None:
+    """The copy takes the original's steps; a copy of torch's LBFGS cannot step."""
     original = run(LBFGS, rosenbrock(size), start(size, dtype), **SEARCH)
     original.steps(2)
-    other = again(original)
+    other = resume(original)
 
     for mine, theirs in zip(original.steps(3), other.steps(3), strict=True):
         assert mine[0] == theirs[0]
@@ -179,7 +181,7 @@ def test_a_state_of_other_parameters_is_refused() -> None:
 
 @pytest.mark.parametrize("change", ["in place", "another list", "shorter"])
 def test_a_state_changed_by_hand_counts(change: str) -> None:
-    """The history's matrices are made anew from the lists."""
+    """The history's matrices are built again from the changed lists."""
     after = []
     for cls in (LBFGS, torch.optim.LBFGS):
         optimizing = run(cls, rosenbrock(5), start(5), max_iter=6)
@@ -199,7 +201,7 @@ def test_a_state_changed_by_hand_counts(change: str) -> None:
 
 
 def test_a_state_that_was_swapped_out_returns_unchanged() -> None:
-    """After a state from elsewhere, the optimizer's own state returns unchanged."""
+    """Steps with a state from elsewhere do not change the optimizer's own state."""
     other = run(LBFGS, rosenbrock(5), start(5), max_iter=6)
     other.steps(2)
     state = copy.deepcopy(other.optimizer.state_dict())

@@ -42,10 +42,10 @@ def test_defaults_and_groups_are_torchs(options: dict[str, Any]) -> None:
     assert list(ours.param_groups[0]) == list(theirs.param_groups[0])
 
 
-ASKED = [{"maximize": True}, {"foreach": False}, {"fused": True}]
+OPTIONS = [{"maximize": True}, {"foreach": False}, {"fused": True}]
 
 
-@pytest.mark.parametrize("options", ASKED, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_group_has_the_options_that_were_given(options: dict[str, Any]) -> None:
     (added,) = options
     theirs = torch.optim.LBFGS(parameters())
@@ -54,9 +54,9 @@ def test_a_group_has_the_options_that_were_given(options: dict[str, Any]) -> Non
     keys = [*dict.fromkeys([*theirs.param_groups[0], added])]
     assert list(ours.param_groups[0]) == keys
     assert ours.state_dict()["param_groups"][0][added] == options[added]
-    again = pickle.loads(pickle.dumps(ours))
-    assert list(again.param_groups[0]) == keys
-    assert again.defaults == ours.defaults
+    copied = pickle.loads(pickle.dumps(ours))
+    assert list(copied.param_groups[0]) == keys
+    assert copied.defaults == ours.defaults
 
 
 def test_a_step_without_parameters_evaluates_the_closure() -> None:
@@ -68,7 +68,7 @@ def test_a_step_without_parameters_evaluates_the_closure() -> None:
     assert not optimizer.state
 
 
-def test_nothing_of_ours_stays_in_torchs() -> None:
+def test_a_load_leaves_our_keys_out_of_torchs_groups() -> None:
     ours, theirs = LBFGS(parameters()), torch.optim.LBFGS(parameters())
     keys = set(theirs.param_groups[0])
     theirs.load_state_dict(ours.state_dict())
@@ -83,11 +83,14 @@ def test_nothing_of_ours_stays_in_torchs() -> None:
     "case", INFO.optim_error_inputs_func("cpu", torch.float32), ids=lambda c: str(c.error_regex)
 )
 def test_torchs_error_inputs_give_torchs_errors(case: Any) -> None:
-    given = case.optimizer_error_input
+    error_input = case.optimizer_error_input
     messages = []
     for cls in (LBFGS, torch.optim.LBFGS):
         with pytest.raises(case.error_type, match=case.error_regex) as caught:
-            cls(parameters() if given.params is None else given.params, **given.kwargs)
+            cls(
+                parameters() if error_input.params is None else error_input.params,
+                **error_input.kwargs,
+            )
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
@@ -183,7 +186,7 @@ def test_the_profiler_sees_a_step() -> None:
     assert "Optimizer.step#LBFGS.step" in {event.key for event in profile.key_averages()}
 
 
-def test_a_scheduler_drives_it() -> None:
+def test_a_scheduler_changes_its_learning_rate() -> None:
     optimizing = run(LBFGS, quadratic(3), start(3), lr=0.5)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizing.optimizer, 0.5)
     optimizing.steps(1)

@@ -1,4 +1,4 @@
-"""Test LBFGS's directions, by torch's operations and by compiled ones, and its history."""
+"""Test LBFGS's history, and its directions by torch's operations and by compiled kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled passes,
 
 
 @pytest.fixture(params=["torch", "compiled"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
         monkeypatch.setattr(inverse_hessian, "kernels_for", lambda like: None)
     return str(request.param)
@@ -41,29 +41,29 @@ def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
 @pytest.mark.parametrize("capacity", [1, 3, 9, 20])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_direction_is_that_of_the_two_loop_recursion(
-    way: str, size: int, capacity: int, dtype: torch.dtype, bound: float
+    implementation: str, size: int, capacity: int, dtype: torch.dtype, bound: float
 ) -> None:
     """Cover histories that have and have not yet dropped pairs; some pairs are rejected."""
     generator = torch.Generator().manual_seed(size)
     like = torch.zeros(size, dtype=dtype)
-    known, pairs, scale = History(capacity, like), [], 1.0
-    assert (known._kernels is not None) == (way == "compiled")
+    history, pairs, scale = History(capacity, like), [], 1.0
+    assert (history._kernels is not None) == (implementation == "compiled")
     previous = torch.randn(size, generator=generator, dtype=dtype)
     for index in range(2 * capacity + 5):
         gradient = torch.randn(size, generator=generator, dtype=dtype)
         step = torch.randn(size, generator=generator, dtype=dtype)
         change = step + 0.3 * torch.randn(size, generator=generator, dtype=dtype)
         later = previous + change
-        curvature, square = known.observe(later, previous, step / 2, 2.0)
+        curvature, square = history.observe(later, previous, step / 2, 2.0)
         wide = (later - previous).double()
         assert curvature == pytest.approx(wide.dot(step.double()).item(), rel=bound)
         assert square == pytest.approx(wide.dot(wide).item(), rel=bound)
         if index % 4 != 1:
-            known.accept(curvature / square)
+            history.accept(curvature / square)
             scale = curvature / square
             pairs.append((step.double(), wide))
         out = torch.empty_like(like)
-        slope, reach = known.direction(gradient, out, torch.empty_like(like))
+        slope, reach = history.direction(gradient, out, torch.empty_like(like))
         expected = two_loops(pairs[-capacity:], scale, gradient)
         assert distance(out.double(), expected) < bound
         product = gradient.double().dot(out.double()).item()
@@ -73,53 +73,55 @@ def test_a_direction_is_that_of_the_two_loop_recursion(
 
 def test_a_state_shows_the_history_until_either_changes() -> None:
     like = torch.arange(1.0, 6.0)
-    known, state = History(3, like), {"n_iter": 2}
+    history, state = History(3, like), {"n_iter": 2}
     for _ in range(2):
-        known.observe(2 * like, like, like, 1.0)
-        known.accept(1.0)
-        known.direction(like, torch.empty_like(like), torch.empty_like(like))
-    known.present(state)
+        history.observe(2 * like, like, like, 1.0)
+        history.accept(1.0)
+        history.direction(like, torch.empty_like(like), torch.empty_like(like))
+    history.present(state)
 
-    assert known.presented_in(state, 3, like)
-    assert not known.presented_in(state, 4, like)
-    assert not known.presented_in(state, 3, like.double())
-    assert not known.presented_in({**state, "old_dirs": state["old_dirs"][1:]}, 3, like)
-    known.accept(1.0)
-    assert not known.presented_in(state, 3, like)
+    assert history.presented_in(state, 3, like)
+    assert not history.presented_in(state, 4, like)
+    assert not history.presented_in(state, 3, like.double())
+    assert not history.presented_in({**state, "old_dirs": state["old_dirs"][1:]}, 3, like)
+    history.accept(1.0)
+    assert not history.presented_in(state, 3, like)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bits_are_the_same_for_any_number_of_threads(dtype: torch.dtype) -> None:
-    ended = []
+    directions = []
     for threads in (1, 2, 3):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            ended.append(large_direction(dtype))
+            directions.append(large_direction(dtype))
         finally:
             torch.set_num_threads(before)
 
-    assert all(torch.equal(ended[0], other) for other in ended[1:])
+    assert all(torch.equal(directions[0], other) for other in directions[1:])
 
 
 def large_direction(dtype: torch.dtype) -> Tensor:
     """Return a direction from a history large enough for several threads."""
     torch.manual_seed(0)
     size = 300_001
-    known = History(4, torch.empty(size, dtype=dtype))
+    history = History(4, torch.empty(size, dtype=dtype))
     gradient, step = torch.randn(size, dtype=dtype), torch.randn(size, dtype=dtype)
     out = torch.empty_like(step)
     for _ in range(6):
         later = gradient + step + 0.1 * torch.randn(size, dtype=dtype)
-        curvature, square = known.observe(later, gradient, step, 1.0)
-        known.accept(curvature / square)
-        known.direction(later, out, torch.empty_like(out))
+        curvature, square = history.observe(later, gradient, step, 1.0)
+        history.accept(curvature / square)
+        history.direction(later, out, torch.empty_like(out))
     return out
 
 
 @pytest.mark.parametrize("size", [5, 70])
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe", "history_size": 4}])
-def test_both_ways_take_torchs_path(way: str, options: dict[str, Any], size: int) -> None:
+def test_both_implementations_take_torchs_path(
+    implementation: str, options: dict[str, Any], size: int
+) -> None:
     theirs = run(torch.optim.LBFGS, quadratic(size), start(size), lr=0.3, **options).steps(2)
     ours = run(LBFGS, quadratic(size), start(size), lr=0.3, **options).steps(2)
 
@@ -130,7 +132,7 @@ def test_both_ways_take_torchs_path(way: str, options: dict[str, Any], size: int
 def test_without_a_compiler_torchs_operations_compute_the_direction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A warning says that this is slow; it comes once."""
+    """One warning says that LBFGS will be slow."""
 
     def library(name: str, source: str) -> None:
         raise library_cache.NoCompilerError("no C++ compiler was found: install g++")

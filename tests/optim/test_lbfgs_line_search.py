@@ -18,7 +18,7 @@ FINITE = st.floats(-1e3, 1e3, allow_subnormal=False)
 
 
 def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
-    """Return a function that gives a value and a slope; a grid rounds values, for ties."""
+    """Return a function of t with results (value, slope). A grid rounds values: some are equal."""
 
     def function(t: float) -> tuple[float, float]:
         value = a * t * t - b * t + c * math.sin(w * t)
@@ -28,25 +28,29 @@ def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
     return function
 
 
-def ours(function: Function, t: float, most: int, tolerance: float) -> tuple[list[float], float]:
+def ours(
+    function: Function, t: float, max_trials: int, tolerance: float
+) -> tuple[list[float], float]:
     """Return the trials of our search, and the point that it chooses."""
     trials: list[float] = []
 
-    def trial(at: float) -> Trial:
-        trials.append(at)
-        return Trial(at, *function(at), gradient=torch.tensor([function(at)[1]]))
+    def trial(point: float) -> Trial:
+        trials.append(point)
+        return Trial(point, *function(point), gradient=torch.tensor([function(point)[1]]))
 
     start = Trial(0.0, *function(0.0), gradient=torch.tensor([function(0.0)[1]]))
-    return trials, Search(trial, start, most).minimum(t, 1.0, tolerance).t
+    return trials, Search(trial, start, max_trials).minimum(t, 1.0, tolerance).t
 
 
-def torchs(function: Function, t: float, most: int, tolerance: float) -> tuple[list[float], float]:
+def torchs(
+    function: Function, t: float, max_trials: int, tolerance: float
+) -> tuple[list[float], float]:
     """Return the trials of torch's search, and the point that it chooses."""
     trials: list[float] = []
 
-    def evaluate(x: object, at: float, d: torch.Tensor) -> tuple[float, torch.Tensor]:
-        trials.append(float(at))
-        value, slope = function(float(at))
+    def evaluate(x: object, point: float, d: torch.Tensor) -> tuple[float, torch.Tensor]:
+        trials.append(float(point))
+        value, slope = function(float(point))
         return value, torch.tensor([slope], dtype=torch.float64)
 
     value, slope = function(0.0)
@@ -60,7 +64,7 @@ def torchs(function: Function, t: float, most: int, tolerance: float) -> tuple[l
         gradient,
         gradient[0],
         tolerance_change=tolerance,
-        max_ls=most,
+        max_ls=max_trials,
     )
     return trials, float(found[2])
 
@@ -77,13 +81,13 @@ def torchs(function: Function, t: float, most: int, tolerance: float) -> tuple[l
     st.sampled_from([1e-9, 1e-2]),
 )
 def test_the_trials_are_torchs(
-    a: float, b: float, c: float, w: float, grid: float, t: float, most: int, tolerance: float
+    a: float, b: float, c: float, w: float, grid: float, t: float, max_trials: int, tolerance: float
 ) -> None:
     function = waves(a, b, c, w, grid)
     if function(0.0)[1] >= 0:
         return  # not a descent direction
-    trials, best = ours(function, t, most, tolerance)
-    expected, theirs = torchs(function, t, most, tolerance)
+    trials, best = ours(function, t, max_trials, tolerance)
+    expected, theirs = torchs(function, t, max_trials, tolerance)
 
     assert trials == pytest.approx(expected, rel=1e-7)
     assert best == pytest.approx(theirs, rel=1e-7)
@@ -96,24 +100,26 @@ def test_the_minimum_of_a_cubic_is_torchs(
 ) -> None:
     if x1 == x2:
         return
-    one, other = Trial(x1, f1, g1, torch.empty(0)), Trial(x2, f2, g2, torch.empty(0))
+    first, second = Trial(x1, f1, g1, torch.empty(0)), Trial(x2, f2, g2, torch.empty(0))
     slopes = (torch.tensor(g, dtype=torch.float64) for g in (g1, g2))
     expected = float(_cubic_interpolate(x1, f1, next(slopes), x2, f2, next(slopes)))
 
-    found = cubic_minimum(one, other, min(x1, x2), max(x1, x2))
+    found = cubic_minimum(first, second, min(x1, x2), max(x1, x2))
     if not math.isnan(expected):
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
     assert min(x1, x2) <= found <= max(x1, x2)
-    assert cubic_minimum(other, one, min(x1, x2), max(x1, x2)) == found
+    assert cubic_minimum(second, first, min(x1, x2), max(x1, x2)) == found
 
 
 @pytest.mark.parametrize(
-    ("above", "below", "expected"),
+    ("numerator", "denominator", "expected"),
     [(1.0, 2.0, 0.5), (1.0, 0.0, math.inf), (-1.0, 0.0, -math.inf), (1.0, -0.0, -math.inf)],
 )
-def test_a_ratio_is_that_of_floating_point(above: float, below: float, expected: float) -> None:
-    assert ratio(above, below) == expected
-    assert torch.tensor(above) / torch.tensor(below) == expected
+def test_a_ratio_with_a_zero_is_that_of_floating_point(
+    numerator: float, denominator: float, expected: float
+) -> None:
+    assert ratio(numerator, denominator) == expected
+    assert torch.tensor(numerator) / torch.tensor(denominator) == expected
 
 
 def test_a_ratio_of_zeros_is_not_a_number() -> None:
@@ -122,8 +128,8 @@ def test_a_ratio_of_zeros_is_not_a_number() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("slope", [1.0, -1.0, math.nan])
-def test_a_point_without_a_finite_value_is_too_far(value: float, slope: float) -> None:
-    """The search bisects back to where there is a value; the first trial is far outside."""
+def test_the_search_returns_from_points_without_a_finite_value(value: float, slope: float) -> None:
+    """The first trial has no finite value; the search bisects until it finds one."""
 
     def function(t: float) -> tuple[float, float]:
         return ((t - 0.5) ** 2, 2 * (t - 0.5)) if t < 2 else (value, slope)

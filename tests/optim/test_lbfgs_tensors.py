@@ -17,7 +17,7 @@ BOTH = [{}, {"line_search_fn": "strong_wolfe"}]
 
 
 def descended(cls: Any, params: list[Parameter], loss: Any, steps: int = 3, **options: Any) -> Any:
-    """Return the parameters in float64 after some steps, and the losses."""
+    """Return (parameters, losses) after some steps."""
     optimizer = cls(params, **options)
 
     def closure() -> Any:
@@ -44,8 +44,8 @@ def bowl(params: list[Parameter]) -> Tensor:
 def several_shapes() -> list[Parameter]:
     generator = torch.Generator().manual_seed(3)
     shapes = [(2, 3), (), (4,), (0,), (2, 1, 3)]
-    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    return [Parameter(tensor) for tensor in made]
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [Parameter(tensor) for tensor in tensors]
 
 
 @pytest.mark.parametrize("options", BOTH, ids=str)
@@ -90,7 +90,7 @@ def test_float32_beside_float64_ends_as_torchs() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits_are_computed_in_float32(dtype: torch.dtype) -> None:
-    """A history in 16 bits cannot tell one step from another."""
+    """A history in 16 bits cannot distinguish one step from the next."""
     params = [Parameter(torch.tensor([2.0, -1.0, 0.25]).to(dtype))]
     [ended], losses = descended(LBFGS, params, bowl, steps=4, line_search_fn="strong_wolfe")
     [exact], _ = descended(
@@ -118,7 +118,7 @@ def test_no_gradient_counts_as_zeros() -> None:
     results = []
     for cls in (LBFGS, torch.optim.LBFGS):
         params = [Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(3)]
-        moved, _ = descended(cls, params, lambda given: bowl(given[::2]), lr=0.2)
+        moved, _ = descended(cls, params, lambda params: bowl(params[::2]), lr=0.2)
         results.append(moved)
     ours, theirs = results
 
@@ -127,8 +127,7 @@ def test_no_gradient_counts_as_zeros() -> None:
 
 
 def test_sparse_gradients_are_made_dense() -> None:
-
-    def closed(cls: Any, sparse: bool) -> Tensor:
+    def stepped(cls: Any, sparse: bool) -> Tensor:
         param = Parameter(torch.ones(4, 3, dtype=torch.float64))
         optimizer = cls([param], lr=0.2)
 
@@ -142,9 +141,9 @@ def test_sparse_gradients_are_made_dense() -> None:
         optimizer.step(closure)
         return param.detach()
 
-    found = closed(LBFGS, sparse=True)
-    assert torch.equal(found, closed(LBFGS, sparse=False))
-    assert torch.allclose(found, closed(torch.optim.LBFGS, sparse=True), rtol=1e-12)
+    found = stepped(LBFGS, sparse=True)
+    assert torch.equal(found, stepped(LBFGS, sparse=False))
+    assert torch.allclose(found, stepped(torch.optim.LBFGS, sparse=True), rtol=1e-12)
 
 
 def test_a_parameter_given_twice_moves_twice() -> None:
@@ -152,7 +151,7 @@ def test_a_parameter_given_twice_moves_twice() -> None:
     for cls in (LBFGS, torch.optim.LBFGS):
         param = Parameter(torch.ones(3, dtype=torch.float64))
         with pytest.warns(UserWarning, match="duplicate parameters"):
-            [moved, _], _ = descended(cls, [param, param], lambda given: bowl(given[:1]), lr=0.05)
+            [moved, _], _ = descended(cls, [param, param], lambda params: bowl(params[:1]), lr=0.05)
         results.append(moved)
 
     assert torch.allclose(*results, rtol=1e-12)
@@ -171,8 +170,8 @@ def test_a_step_without_elements_returns_the_loss() -> None:
 
 @pytest.mark.parametrize("options", BOTH, ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_gradient_that_is_not_finite_harms_nothing(value: float, options: Any) -> None:
-    """torch's LBFGS makes every parameter NaN, after as many calls as it may make."""
+def test_a_gradient_that_is_not_finite_changes_nothing(value: float, options: Any) -> None:
+    """torch's LBFGS makes every parameter NaN, after all the calls that it may make."""
     optimizing = run(LBFGS, quadratic(4), start(4), **options)
     optimizing.steps(1)
     before, calls = optimizing.param.detach().clone(), optimizing.calls
@@ -185,7 +184,7 @@ def test_a_gradient_that_is_not_finite_harms_nothing(value: float, options: Any)
     assert optimizing.steps(3)[-1][2].isfinite().all()
 
 
-def test_a_step_into_nan_ends_there() -> None:
+def test_a_step_into_nan_is_undone() -> None:
     """Without a line search, the closure shows the NaN only after the step."""
     optimizing = run(LBFGS, lambda x: x.sqrt().sum(), Parameter(torch.tensor([0.5])), lr=10.0)
     optimizing.steps(1)
@@ -197,8 +196,8 @@ def test_a_step_into_nan_ends_there() -> None:
     assert state["prev_flat_grad"].isfinite().all()
 
 
-def test_a_line_search_comes_back_from_an_undefined_point() -> None:
-    """Torch's search goes on outwards where the logarithm is not defined."""
+def test_a_line_search_returns_from_an_undefined_point() -> None:
+    """Torch's search moves further outwards where the logarithm is not defined."""
 
     def barrier(x: Tensor) -> Tensor:
         return (3 * x - x.log()).sum()
@@ -214,8 +213,10 @@ def test_a_line_search_comes_back_from_an_undefined_point() -> None:
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
 @pytest.mark.parametrize("options", BOTH, ids=str)
-def test_the_step_after_a_closure_that_raised_goes_on(options: dict[str, Any], calls: int) -> None:
-    """The next step goes on; in a line search the parameters return to where it began."""
+def test_training_continues_after_a_closure_that_raised(
+    options: dict[str, Any], calls: int
+) -> None:
+    """An error during a line search resets the parameters to the start of the search."""
     optimizing = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=4, **options)
     optimizing.steps(1)
     healthy, seen = optimizing.function, [optimizing.param.detach().clone()]
@@ -260,7 +261,7 @@ def test_a_step_after_a_closure_that_raised_visits_the_same_points() -> None:
 
 
 def visited(optimizing: Any) -> list[Tensor]:
-    """Return the points at which the function is evaluated from now on."""
+    """Return a list that gets every point at which the function is evaluated from now on."""
     points: list[Tensor] = []
     function = optimizing.function
 
@@ -287,8 +288,8 @@ def test_a_conjugated_gradient_counts_as_its_value() -> None:
     assert torch.equal(*ended)
 
 
-def test_a_step_that_changes_nothing_any_more_is_the_last() -> None:
-    """The step is the last one, however much the loss changes."""
+def test_a_step_below_the_tolerance_is_the_last() -> None:
+    """The size of the step decides, however much the loss changes."""
     calls = []
     for cls in (LBFGS, torch.optim.LBFGS):
         options = {"lr": 1e-9, "tolerance_change": 1e-8}

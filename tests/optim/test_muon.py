@@ -1,4 +1,4 @@
-"""Test Muon by its rule alone: the installed torch may be too old to compare with."""
+"""Test Muon without torch's, which the installed version may lack."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_spectral_unclamped_is_the_root_of_rows_over_columns(
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("adjust", ["original", "match_rms_adamw", "spectral_unclamped"])
 @pytest.mark.parametrize(("rows", "cols"), [(3, 0), (0, 3)])
-def test_a_matrix_without_elements_stops_no_step(
+def test_a_matrix_without_elements_does_not_disturb_a_step(
     lowering: str, adjust: str, rows: int, cols: int
 ) -> None:
     params = [torch.nn.Parameter(torch.ones(size)) for size in [(3, 2), (rows, cols), (3, 2)]]

@@ -1,4 +1,4 @@
-"""Test what a load casts, and checkpoints and pickles of older torch versions."""
+"""Test the casts of a load, and checkpoints and pickles of older torch versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.classes import CLASSES, kinds, parameters, states, takes, train
+from optim.classes import CLASSES, ours_and_torchs, parameters, states, takes, train
 from parity.cases import FULL, Case
 from parity.classes import NAMES
 from torch import Tensor
@@ -37,17 +37,17 @@ def described(optimizer: Any) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("target", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_load_casts_as_torchs(name: str, target: torch.dtype) -> None:
-    """A floating-point state gets its parameter's dtype, except `step`; then ours steps on."""
+    """A floating-point state gets its parameter's dtype, except `step`; then ours takes a step."""
     params = parameters(name)
-    source = kinds(name)[1](params, **options(name))
+    source = ours_and_torchs(name)[1](params, **options(name))
     train(name, source, params, 2)
     found = []
-    for kind in kinds(name):
-        loaded = kind(parameters(name, target), **options(name))
+    for cls in ours_and_torchs(name):
+        loaded = cls(parameters(name, target), **options(name))
         loaded.load_state_dict(source.state_dict())
         found.append(described(loaded))
     assert found[0] == found[1]
-    ours = kinds(name)[0](params := parameters(name, target), **options(name))
+    ours = ours_and_torchs(name)[0](params := parameters(name, target), **options(name))
     ours.load_state_dict(source.state_dict())
     train(name, ours, params, 1)
 
@@ -57,13 +57,13 @@ def test_a_load_casts_as_torchs(name: str, target: torch.dtype) -> None:
 def test_counts_of_a_fused_or_capturable_group_are_float32(name: str, flag: str) -> None:
     """Counts become float32 even if they were float64, as with a default dtype of float64."""
     params = parameters(name)
-    source = kinds(name)[0](params)
+    source = ours_and_torchs(name)[0](params)
     train(name, source, params, 2)
     packed = source.state_dict()
     for values in packed["state"].values():
         values["step"] = values["step"].double()
     packed["param_groups"][0][flag] = True
-    loaded = kinds(name)[0](parameters(name))
+    loaded = ours_and_torchs(name)[0](parameters(name))
     loaded.load_state_dict(packed)
 
     assert {v.dtype for k, v in states(loaded) if k.startswith("step of")} == {torch.float32}
@@ -72,15 +72,15 @@ def test_counts_of_a_fused_or_capturable_group_are_float32(name: str, flag: str)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_no_tensor_or_belongs_to_no_parameter_is_kept_as_torch_does(name: str) -> None:
     loaded = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params = parameters(name)
-        optimizer = kind(params)
+        optimizer = cls(params)
         train(name, optimizer, params, 1)
         packed = copy.deepcopy(optimizer.state_dict())
         extra = {"note": "a", "list": [torch.ones(2), {"deep": torch.ones(1)}], "count": 3}
         packed["state"].setdefault(0, {}).update(extra)
         packed["state"]["elsewhere"] = {"any": 1}
-        other = kind(parameters(name, torch.bfloat16))
+        other = cls(parameters(name, torch.bfloat16))
         other.load_state_dict(packed)
         first = other.state[other.param_groups[0]["params"][0]]
         note = re.sub("0x[0-9a-f]+", "", first["note"])  # torch makes it a generator's text
@@ -94,7 +94,7 @@ def test_what_is_no_tensor_or_belongs_to_no_parameter_is_kept_as_torch_does(name
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_holds_references_as_torchs(name: str) -> None:
     params = parameters(name)
-    optimizer = kinds(name)[0](params)
+    optimizer = ours_and_torchs(name)[0](params)
     train(name, optimizer, params, 1)
 
     packed = optimizer.state_dict()
@@ -107,24 +107,26 @@ def test_a_checkpoint_holds_references_as_torchs(name: str) -> None:
 def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
     """Such a pickle lacks hooks and later flags, and its counts are Python numbers."""
     completed = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params = parameters(name)
-        optimizer = kind(params)
+        optimizer = cls(params)
         train(name, optimizer, params, 2)
         old: dict[str, Any] = copy.deepcopy(optimizer.__getstate__())
         flags = [
-            k for k, v in kinds(name)[1](parameters(name)).defaults.items() if v in (None, False)
+            k
+            for k, v in ours_and_torchs(name)[1](parameters(name)).defaults.items()
+            if v in (None, False)
         ]
         flags = [flag for flag in flags if flag in ("foreach", "maximize", "capturable", "fused")]
         flags += ["differentiable"] * takes(name, "differentiable")
-        # These classes of torch's fill in nothing.
+        # These classes of torch do not complete an old pickle.
         torch_completes = name not in ("SparseAdam", "Muon", "Adafactor")
         for flag in flags if torch_completes else []:
             del old["param_groups"][0][flag]
         for values in old["state"].values():
             if isinstance(values.get("step"), Tensor) and torch_completes:
                 values["step"] = float(values["step"])
-        revived = kind.__new__(kind)
+        revived = cls.__new__(cls)
         revived.__setstate__(old)
         revived_params = revived.param_groups[0]["params"]
         completed.append(
@@ -141,27 +143,29 @@ def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_checkpoint_has_torchs_group_keys(name: str) -> None:
     """Keys that torch's class lacks are not saved, and a load leaves them unchanged."""
-    ours, theirs = (kind(parameters(name)) for kind in kinds(name))
+    ours, theirs = (cls(parameters(name)) for cls in ours_and_torchs(name))
     found, expected = (
         [list(group) for group in each.state_dict()["param_groups"]] for each in (ours, theirs)
     )
     assert found == expected
-    fused = kinds(name)[0](parameters(name), fused=True)
+    fused = ours_and_torchs(name)[0](parameters(name), fused=True)
     before = dict(fused.param_groups[0])
     fused.load_state_dict(theirs.state_dict())
-    kept = set(before) - set(found[0])
-    assert {key: fused.param_groups[0][key] for key in kept} == {key: before[key] for key in kept}
+    ours_only = set(before) - set(found[0])
+    assert {key: fused.param_groups[0][key] for key in ours_only} == {
+        key: before[key] for key in ours_only
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name != "SparseAdam"])
-def test_flattened_checkpoints_go_both_ways(name: str) -> None:
+def test_either_class_loads_the_others_flattened_checkpoint(name: str) -> None:
     """torch's functions make one entry for each value, by the names of parameters."""
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
-    ours, theirs = kinds(name)
+    ours, theirs = ours_and_torchs(name)
     model = torch.nn.Linear(3, 2, bias=False)
 
-    def stepped(kind: Any) -> Any:
-        optimizer = kind(model.parameters())
+    def stepped(cls: Any) -> Any:
+        optimizer = cls(model.parameters())
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step()
         model.weight.grad = None  # torch's functions create states only if there are none

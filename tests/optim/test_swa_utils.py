@@ -36,7 +36,7 @@ class Small(nn.Module):
         return self.second(self.norm(self.first(x)))
 
 
-def walk(model: nn.Module, seed: int) -> None:
+def perturb(model: nn.Module, seed: int) -> None:
     """Change the model as training would, integers included."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def walk(model: nn.Module, seed: int) -> None:
 
 
 def options(module: Any, name: str) -> dict[str, Any]:
-    """Return a way to average, with functions of ours or of torch's."""
+    """Return AveragedModel's arguments for an average, with functions of ours or of torch's."""
     return {
         "default": dict,
         "ema lists": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.9)},
@@ -69,7 +69,7 @@ def halve(means: list[Tensor], tensors: list[Tensor], count: Tensor) -> None:
         mean.copy_((mean + tensor) / 2)
 
 
-WAYS = (
+AVERAGES = (
     *("default", "ema lists", "ema lists, short", "copies", "nothing"),
     *("swa", "ema", "one's own", "one's own lists"),
 )
@@ -89,15 +89,15 @@ def assert_alike(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("use_buffers", [False, True], ids=["copied", "averaged"])
-@pytest.mark.parametrize("way", WAYS)
-def test_averages_are_torchs(way: str, use_buffers: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("average", AVERAGES)
+def test_averages_are_torchs(average: str, use_buffers: bool, dtype: torch.dtype) -> None:
     model = Small(dtype)
     pair = [
-        module.AveragedModel(model, use_buffers=use_buffers, **options(module, way))
+        module.AveragedModel(model, use_buffers=use_buffers, **options(module, average))
         for module in (swa_utils, torchs)
     ]
     for seed in range(5):
-        walk(model, seed)
+        perturb(model, seed)
         for averaged in pair:
             averaged.update_parameters(model)
         if seed == 0:
@@ -109,46 +109,47 @@ def test_averages_are_torchs(way: str, use_buffers: bool, dtype: torch.dtype) ->
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_whole_numbers_in_lists_are_averaged(decay: float | None) -> None:
     """torch's own mean with equal weights divides integers in a way that torch refuses."""
-    one = swa_utils.get_swa_avg_fn() if decay is None else swa_utils.get_ema_avg_fn(decay)
-    several = (
-        swa_utils.get_swa_multi_avg_fn() if decay is None else swa_utils.get_ema_multi_avg_fn(decay)
-    )
+    if decay is None:
+        average_tensor, average_lists = swa_utils.get_swa_avg_fn(), swa_utils.get_swa_multi_avg_fn()
+    else:
+        average_tensor = swa_utils.get_ema_avg_fn(decay)
+        average_lists = swa_utils.get_ema_multi_avg_fn(decay)
     means = [torch.arange(5), torch.ones(3), torch.arange(2)]
     tensors = [torch.arange(5) * 7, torch.zeros(3), torch.tensor([2, 3])]
     expected = [
-        mean.clone().copy_(one(mean.float(), tensor.float(), 3))
+        mean.clone().copy_(average_tensor(mean.float(), tensor.float(), 3))
         for mean, tensor in zip(means, tensors, strict=True)
     ]
-    several(means, tensors, torch.tensor(3))
+    average_lists(means, tensors, torch.tensor(3))
 
     for mean, value in zip(means, expected, strict=True):
         torch.testing.assert_close(mean, value)
 
 
-def train(module: Any, kind: type, way: str, seed: int = 0) -> tuple[nn.Module, nn.Module]:
+def train(module: Any, cls: type, average: str, seed: int = 0) -> tuple[nn.Module, nn.Module]:
     """Train a network with batch norm on digits, and average from the second epoch on."""
     torch.manual_seed(seed)
     network = Network(sparse=False)
-    averaged = module.AveragedModel(network, **options(module, way))
-    optimizer = kind(network.parameters(), lr=0.1, momentum=0.9)
+    averaged = module.AveragedModel(network, **options(module, average))
+    optimizer = cls(network.parameters(), lr=0.1, momentum=0.9)
     scheduler = module.SWALR(optimizer, swa_lr=0.03, anneal_epochs=2)
     for epoch in range(2):
         for images, labels in islice(batches(1, 64), 8):
             optimizer.zero_grad()
             F.cross_entropy(network(images), labels).backward()
             optimizer.step()
-            if epoch or way != "default":
+            if epoch or average != "default":
                 averaged.update_parameters(network)
         scheduler.step()
     module.update_bn(digits()[0][:600].split(100), averaged)
     return network, averaged
 
 
-@pytest.mark.parametrize("way", ["default", "ema lists"])
-def test_the_mean_of_a_trained_network_is_as_good_as_torchs(way: str) -> None:
+@pytest.mark.parametrize("average", ["default", "ema lists"])
+def test_the_mean_of_a_trained_network_is_as_good_as_torchs(average: str) -> None:
     """The mean of a trained network gets batch statistics of its own activations."""
-    _, ours = train(swa_utils, SGD, way)
-    _, theirs = train(torchs, torch.optim.SGD, way)
+    _, ours = train(swa_utils, SGD, average)
+    _, theirs = train(torchs, torch.optim.SGD, average)
     images, labels = (part[:600] for part in digits())
     losses = []
     for model in (ours, theirs):
@@ -156,7 +157,7 @@ def test_the_mean_of_a_trained_network_is_as_good_as_torchs(way: str) -> None:
         with torch.no_grad():
             losses.append(F.cross_entropy(model.eval()(images), labels).item())
     assert abs(losses[0] - losses[1]) < 0.05 * losses[1]
-    assert losses[0] < 2.0  # as good as guessing: 2.3
+    assert losses[0] < 2.0  # guessing has 2.3
     norms = [m for m in ours.modules() if isinstance(m, nn.BatchNorm2d)]
     assert {m.num_batches_tracked.item() for m in norms} == {6}
     assert {m.momentum for m in norms} == {0.3}
@@ -164,32 +165,34 @@ def test_the_mean_of_a_trained_network_is_as_good_as_torchs(way: str) -> None:
 
 def test_update_bn_equals_torchs() -> None:
     network, averaged = train(swa_utils, SGD, "ema lists")
-    twin = torchs.AveragedModel(network)
-    twin.load_state_dict(averaged.state_dict())
-    torchs.update_bn(digits()[0][:600].split(100), twin)
+    reference = torchs.AveragedModel(network)
+    reference.load_state_dict(averaged.state_dict())
+    torchs.update_bn(digits()[0][:600].split(100), reference)
 
-    assert_alike(averaged, twin, 1e-6)
+    assert_alike(averaged, reference, 1e-6)
 
 
-@pytest.mark.parametrize("way", ["default", "ema lists"])
+@pytest.mark.parametrize("average", ["default", "ema lists"])
 @pytest.mark.parametrize(("source", "target"), [(swa_utils, torchs), (torchs, swa_utils)])
-def test_checkpoints_go_both_ways(source: Any, target: Any, way: str) -> None:
+def test_either_library_continues_from_a_checkpoint_of_the_other(
+    source: Any, target: Any, average: str
+) -> None:
     model, file = Small(torch.float64), io.BytesIO()
-    kept = source.AveragedModel(model, **options(source, way))
+    original = source.AveragedModel(model, **options(source, average))
     for seed in range(3):
-        walk(model, seed)
-        kept.update_parameters(model)
-    torch.save(kept.state_dict(), file)
+        perturb(model, seed)
+        original.update_parameters(model)
+    torch.save(original.state_dict(), file)
     file.seek(0)
-    loaded = target.AveragedModel(Small(torch.float64), **options(target, way))
+    loaded = target.AveragedModel(Small(torch.float64), **options(target, average))
     loaded.load_state_dict(torch.load(file))
     assert loaded.n_averaged == 3
     assert "module.first.weight" in loaded.state_dict()
     for seed in range(3, 5):
-        walk(model, seed)
-        for averaged in (kept, loaded):
+        perturb(model, seed)
+        for averaged in (original, loaded):
             averaged.update_parameters(model)
-    assert_alike(loaded, kept, 1e-12)
+    assert_alike(loaded, original, 1e-12)
 
 
 def test_copies_share_nothing() -> None:
@@ -197,7 +200,7 @@ def test_copies_share_nothing() -> None:
     averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.5))
     averaged.update_parameters(model)
     deep, pickled = copy.deepcopy(averaged), pickle.loads(pickle.dumps(averaged))
-    walk(model, 1)
+    perturb(model, 1)
     for each in (deep, pickled):
         each.update_parameters(model)
         assert each.n_averaged == 2
@@ -224,7 +227,7 @@ def test_the_mean_of_a_model_in_bfloat16_may_be_kept_in_float32() -> None:
     averaged.module.float()
     averaged.update_parameters(model)
     before = averaged.module.first.weight.clone()
-    walk(model, 3)
+    perturb(model, 3)
     averaged.update_parameters(model)
 
     expected = torch.lerp(before, model.first.weight.float(), 0.1)
@@ -261,7 +264,7 @@ def test_any_memory_layout_is_averaged() -> None:
     model.to(memory_format=torch.channels_last)
     model.bias = nn.Parameter(torch.randn(8, dtype=torch.float64)[::2])
     for seed in range(3):
-        walk(model, seed)
+        perturb(model, seed)
         for averaged in pair:
             averaged.update_parameters(model)
     assert_alike(*pair, 1e-12)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from optim.classes import CLASSES, kinds, parameters, train
+from optim.classes import CLASSES, ours_and_torchs, parameters, train
 from parity.cases import FULL, Case
 from parity.classes import MATRICES, NAMES, SPARSE
 from torch import Tensor
 
 from optgen import use_lowering
 
-Place = tuple[str, int | None]
+Place = tuple[str, int | None]  # an argument's name, and the index in its tuple, if it is one
 # matrix classes compute in bfloat16
 LEARNT = [name for name in CLASSES if name not in (*SPARSE, *MATRICES)]
 READ_BY_THE_CONSTRUCTOR = [("Adagrad", ("initial_accumulator_value", None))]
@@ -24,7 +24,7 @@ VALUES = {"lr": 0.05, "lr_decay": 0.1, "lambd": 0.1, "t0": 1.5, "eps": 0.01, "d"
 
 def numbers(name: str) -> Iterator[Place]:
     """Yield every number among the class's arguments: its name, and its index in a tuple."""
-    for argument in inspect.signature(kinds(name)[1]).parameters.values():
+    for argument in inspect.signature(ours_and_torchs(name)[1]).parameters.values():
         match argument.default:
             case bool():
                 pass
@@ -36,14 +36,16 @@ def numbers(name: str) -> Iterator[Place]:
 
 def options(name: str, key: str) -> dict[str, Any]:
     """Return arguments with which every state exists and every number has an effect."""
-    found = {a.name: a.default for a in inspect.signature(kinds(name)[0]).parameters.values()}
+    found = {
+        a.name: a.default for a in inspect.signature(ours_and_torchs(name)[0]).parameters.values()
+    }
     found = {**found, **FULL.get(name, Case(name)).options}
     del found["params"]
     return found | ({"nesterov": False} if key == "dampening" else {})
 
 
 def with_tensor(name: str, place: Place, value: Tensor) -> dict[str, Any]:
-    """Return the arguments with the tensor in its place; if all must be tensors, all are."""
+    """Return the arguments with a tensor for one number. Adam takes only tensors as both betas."""
     (key, index), found = place, options(name, place[0])
     if index is None:
         return {**found, key: value}
@@ -82,7 +84,7 @@ def test_every_number_can_be_learnt(name: str, place: Place) -> None:
     def loss_after_three_steps(value: Tensor) -> Tensor:
         params = [torch.linspace(1, 2, 4, dtype=torch.float64).view(2, 2).requires_grad_().clone()]
         options = with_tensor(name, place, value)
-        optimizer = kinds(name)[0](params, **{**options, "differentiable": True})
+        optimizer = ours_and_torchs(name)[0](params, **{**options, "differentiable": True})
         for _ in range(3):
             loss = sum((param.clone() ** 4).sum() for param in params)
             for param, grad in zip(
@@ -105,9 +107,9 @@ def test_a_scheduler_changes_a_tensor_in_place(name: str) -> None:
     """
     lr = torch.tensor([0.1], dtype=torch.float64)
     trained = []
-    for kind, rate in zip(kinds(name), (lr, 0.1), strict=True):
+    for cls, rate in zip(ours_and_torchs(name), (lr, 0.1), strict=True):
         params = parameters(name)
-        optimizer = kind(params, lr=rate)
+        optimizer = cls(params, lr=rate)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
         for step in range(4):
             train(name, optimizer, params, 1, start=step)
@@ -123,13 +125,13 @@ def test_a_scheduler_changes_a_tensor_in_place(name: str) -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_tensor_betas_may_change_between_steps(name: str, lowering: str) -> None:
-    """Tensor betas may change in place between steps, in every lowering."""
+
     trained = []
-    for kind in kinds(name):
+    for cls in ours_and_torchs(name):
         params = parameters(name)
         betas = torch.tensor([0.8], dtype=torch.float64), torch.tensor(0.9, dtype=torch.float64)
-        optimizer = kind(
-            params, betas=betas, **({} if kind is kinds(name)[0] else {"foreach": False})
+        optimizer = cls(
+            params, betas=betas, **({} if cls is ours_and_torchs(name)[0] else {"foreach": False})
         )
         for step in range(4):
             with use_lowering(lowering):

@@ -1,4 +1,4 @@
-"""The algorithms, and the arguments with which every lowering is compared with torch."""
+"""Cases, which are classes with arguments, for comparisons of every lowering with torch."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Case:
         return optimizer
 
     def theirs(self, params: Any, **more: Any) -> Optimizer:
-        """Make torch's optimizer with its for-loop, unless `more` says otherwise."""
+        """Return torch's optimizer; it takes its for-loop, unless `more` says otherwise."""
         if has(self.name, "foreach") and not more.get("fused"):
             more = {"foreach": False, **more}
         return self.torchs(params, **self.options, **more)  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ _OURS = [*(Case(name, options) for name in NAMES for options in OWN[name]), *EVE
 CASES = list({str(case): case for case in [*_TORCHS, *_OURS]}.values())
 """Every input of torch's own tests and of ours, each once."""
 INTERPRETED_CASES = list({str(case): case for case in _OURS}.values())
-"""Our inputs, which set every flag and number that torch's do: an interpreter is slow."""
+"""Our inputs only, because an interpreter is slow; they set every flag that torch's do."""
 
 
 def lowerings(name: str) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def lowerings(name: str) -> tuple[str, ...]:
 
 
 def forced(cases: Iterable[Case], also_unforced: bool = False) -> list[Any]:
-    """Return a test's arguments `case, lowering`; the lowering None forces none."""
+    """Return a test's arguments `case, lowering`; with None, the optimizer chooses its lowering."""
     return [
         pytest.param(case, lowering, id=f"{case}-{lowering}")
         for case in cases

@@ -1,4 +1,4 @@
-"""Torch's fifteen classes as its own tests list them, and what a training must know of each."""
+"""List torch's fifteen classes by what their parameters, gradients and steps must be."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Test faults of torch that docs/differences.md lists: functions that fail if a class has the
-fault.
+"""Register faults of torch that docs/differences.md lists, each with a check that shows the fault.
 
-Our classes must pass. Torch's class is a strict expected failure up to the version that mends the
+Our classes must pass. Torch's class is a strict expected failure before the version that mends the
 fault: when torch mends it, the test fails and says so.
 """
 
@@ -28,7 +27,7 @@ expected_of_torch = pytest.mark.xfail(
 
 @dataclass(frozen=True)
 class Fault:
-    """A class, the page's words, a function that fails, and the version of torch that mends it."""
+    """A class, the page's text, a check that fails, and the torch version that mends the fault."""
 
     name: str
     text: str
@@ -75,13 +74,13 @@ class Faults(dict[str, Fault]):
             self[key].check(torch.optim)
 
         @pytest.mark.parametrize("key", self)
-        def test_the_page_tells(key: str) -> None:
-            assert _is_told(self[key])
+        def test_the_page_lists_the_fault(key: str) -> None:
+            assert _is_listed(self[key])
 
-        return test_ours_is_right, test_torchs_is_right, test_the_page_tells
+        return test_ours_is_right, test_torchs_is_right, test_the_page_lists_the_fault
 
 
-def _is_told(fault: Fault) -> bool:
+def _is_listed(fault: Fault) -> bool:
     """Tell whether one row of the page has the text, the class, and the version that mends the
     fault.
     """

@@ -1,4 +1,4 @@
-"""Run the rule itself plainly in float64: the result that every lowering should compute."""
+"""Run an optimizer's rule in float64: the result that every lowering should compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop a training in the middle, write a file, and go on from it with another optimizer."""
+"""Stop a training, write a checkpoint, and continue from it with another optimizer."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def resumed(make: Make, dtype: torch.dtype, path: Path) -> Run:
 
 
 def in_two_halves(first: Make, second: Make, dtype: torch.dtype, path: Path) -> Run:
-    """Take 10 steps, write a file, and take 10 more; some parameters lack gradients in some steps.
+    """Take 10 steps, write a checkpoint, and take 10 more with the second optimizer.
 
-    LBFGS takes two and two steps, because each iterates and it must not have converged yet.
+    Some parameters lack gradients in some steps. LBFGS takes two and two steps: each has several
+    iterations, and it must not converge before the end.
     """
     before = fresh(first, dtype)
     steps = 2 if before.name in CLOSURE else 10

@@ -1,4 +1,4 @@
-"""Test that checkpoints go both ways in mid-training, through files, in every lowering."""
+"""Test that ours and torch's classes continue from each other's checkpoints, in every lowering."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_our_checkpoint_continues_in_torch(
 
 
 @pytest.mark.parametrize(("case", "lowering"), forced(CASES))
-def test_a_training_that_was_interrupted_is_the_same_to_the_last_bit(
+def test_an_interrupted_training_is_the_same_to_the_last_bit(
     case: Case, lowering: str, tmp_path: Path
 ) -> None:
     with through(lowering):
@@ -64,7 +64,7 @@ def test_a_training_that_was_interrupted_is_the_same_to_the_last_bit(
 @pytest.mark.parametrize("first", LOWERINGS)
 @pytest.mark.parametrize("second", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowerings_take_turns(case: Case, first: str, second: str) -> None:
+def test_lowerings_may_change_during_a_training(case: Case, first: str, second: str) -> None:
     expected, run = fresh(case.theirs, torch.float64), fresh(case.ours, torch.float64)
     train(expected, 20, skip_some_gradients=True)
 
@@ -77,9 +77,7 @@ def test_lowerings_take_turns(case: Case, first: str, second: str) -> None:
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_bounds_notice_a_state_that_was_lost(
-    case: Case, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_a_lost_state_exceeds_the_bounds(case: Case, dtype: torch.dtype, tmp_path: Path) -> None:
     if case.name == "Adagrad" and not HAS_2_12:
         pytest.skip("torch's Adagrad makes a state that is missing since version 2.12")
     expected = in_two_halves(case.theirs, case.theirs, dtype, tmp_path / "theirs.pt")

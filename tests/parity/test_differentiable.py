@@ -19,24 +19,24 @@ DIFFERENTIABLE = [
     case for case in CASES if has(case.name, "differentiable") and case.options.get("lr", 1) != 0
 ]
 LEARNT = [case for case in FULL.values() if has(case.name, "differentiable")]
-FOLLOWED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10]
+COMPARED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10]
 """Cases without ASGD's averaging: then torch changes mu in place before autograd has read it."""
 
 
 def states(case: Case) -> dict[str, Tensor]:
-    """Return a state from the middle of a training; every tensor is an input of autograd."""
+    """Return a state from the middle of a training; tensors of elements require gradients."""
     param = torch.nn.Parameter(torch.ones(6, dtype=torch.float64))
     optimizer = case.theirs([param])
     for grad in values([(6,)] * 7, torch.float64, 3):
         param.grad = grad
         optimizer.step()
-    made = dict(optimizer.state[param])
-    for value in made.values():
+    state = dict(optimizer.state[param])
+    for value in state.values():
         value[value == 0] = 0.5  # Rprop's sign jumps at 0
     return {
-        # not counts and schedules, which are 0-dim
+        # 0-dim tensors are step counts and schedules.
         key: value.detach().clone().requires_grad_(value.dim() > 0)
-        for key, value in made.items()
+        for key, value in state.items()
     }
 
 
@@ -56,12 +56,12 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
-def test_finite_differences(case: Case) -> None:
+def test_gradients_agree_with_finite_differences(case: Case) -> None:
     state = states(case)
     keys = list(state)
 
-    def function(param: Tensor, grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-        return step(case.ours, dict(zip(keys, given, strict=True)), param, grad)
+    def function(param: Tensor, grad: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return step(case.ours, dict(zip(keys, tensors, strict=True)), param, grad)
 
     # Smaller than the smallest state, which is the 1e-6 of Adadelta.
     assert torch.autograd.gradcheck(function, (*inputs(), *state.values()), eps=1e-9)
@@ -69,14 +69,14 @@ def test_finite_differences(case: Case) -> None:
 
 @pytest.fixture
 def exact_steps() -> Iterator[None]:
-    """Make float64 the default dtype: torch computes with the step count's tensor, which has it."""
+    """Make float64 the default dtype, so that torch's step count is a float64 tensor."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.usefixtures("exact_steps")
-@pytest.mark.parametrize("case", FOLLOWED, ids=str)
+@pytest.mark.parametrize("case", COMPARED, ids=str)
 def test_gradients_are_torchs(case: Case) -> None:
     state = states(case)
     found = []
@@ -93,7 +93,7 @@ def test_gradients_are_torchs(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", LEARNT, ids=str)
-def test_a_learning_rate_that_is_learnt(case: Case) -> None:
+def test_a_learning_rate_can_be_learnt(case: Case) -> None:
     """Differentiate a loss after three steps by lr.
 
     Torch's Adam, RMSprop and NAdam cannot do this: they change in place what autograd still needs.
@@ -147,13 +147,13 @@ def Averaged(
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_gradients_reach_what_a_state_begins_as(ahead: bool) -> None:
+def test_gradients_reach_the_start_of_a_state(ahead: bool) -> None:
     """The first parameter is also the start of a state; `init_state` may create the state."""
-    kind = optgen.load(Averaged)
+    cls = optgen.load(Averaged)
 
     def function(first: Tensor, start: Tensor) -> Tensor:
         param = first.clone()
-        optimizer = kind([param], start=start, differentiable=True)
+        optimizer = cls([param], start=start, differentiable=True)
         if ahead:
             optimizer.init_state()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Test rules on whole matrices against their authors' algorithms, written plainly: float64."""
+"""Test rules on whole matrices against steps written from their authors' algorithms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optgen.verification.compare import follow
 from optgen.verification.references import newton_schulz, whole_matrices
 
 CASES = (*whole_matrices.CASES, *newton_schulz.CASES, KL_SHAMPOO)
-WAYS = [(case, lowering) for case in CASES for lowering in ("forloop", "foreach")]
+EAGER = [(case, lowering) for case in CASES for lowering in ("forloop", "foreach")]
 FUSED = [
     (case, "fused_cpu")
     for case in CASES
@@ -22,13 +22,13 @@ FUSED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "lowering"), [*WAYS, *FUSED], ids=str)
-def test_steps(case: Case, lowering: str) -> None:
+@pytest.mark.parametrize(("case", "lowering"), [*EAGER, *FUSED], ids=str)
+def test_steps_equal_the_authors(case: Case, lowering: str) -> None:
     assert follow(case, loaded(case.name), lowering).error <= case.bound
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-def test_bases_of_tall_and_wide_matrices(lowering: str) -> None:
+def test_kl_soap_steps_tall_and_wide_matrices(lowering: str) -> None:
     (kl_soap,) = (case for case in CASES if case.name == "kl_soap")
     case = replace(kl_soap, shapes=MATRICES)
 

@@ -1,4 +1,4 @@
-"""Test rounding: how far 50 steps in float32 and in 16 bits end from the same steps in float64.
+"""Test rounding: 50 steps in float32 and in 16 bits against the same steps in float64.
 
 The oracle is the rule itself, run from the same rounded values with the same rounded gradients. The
 bound is the error of torch's for-loop.
@@ -25,7 +25,7 @@ from torch import Tensor
 from optgen.runtime.fused_triton import bucket, tile_shape
 from optgen.runtime.fused_triton.tile_shape import Tile
 
-Ended = dict[str, Any]  # a parameter, under "param", and its state
+Final = dict[str, Any]  # a parameter, under "param", and its state
 
 
 class Matrix(Case):
@@ -57,7 +57,7 @@ SKIPPED_IN_16_BITS = FACTORED if INTERPRETED else []
 """Cases that the interpreter skips in 16 bits.
 
 The matrices of FACTORED have few rows in the interpreter; over few rows, even the mean square of
-the error is chance.
+the error depends on chance.
 """
 NEED_MANY_ELEMENTS = ("Adafactor",)
 """Classes that need more elements in the interpreter, because 20,000 leave the largest error to
@@ -90,13 +90,13 @@ and which of the 300 numbers of a row or a column has the largest error.
 def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use large blocks in the interpreter, which takes as long for few elements as for many."""
     if INTERPRETED:
-        given = bucket.options
+        original = bucket.options
 
         def options(
             types: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
         ) -> dict[str, Any]:
             blocks = {} if tiles else {"BLOCK": 2**14, "TAIL": 2**14}
-            return given(types, amd, tiles) | blocks
+            return original(types, amd, tiles) | blocks
 
         monkeypatch.setattr(bucket, "options", options)
         monkeypatch.setattr(tile_shape, "ELEMENTS", 2**14)
@@ -113,12 +113,14 @@ def shape_of(case: Case) -> tuple[int, ...]:
 
 @functools.cache
 def gradients(dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
-    few = INTERPRETED and dtype is torch.float32  # in 16 bits errors after few steps are chance
+    few = (
+        INTERPRETED and dtype is torch.float32
+    )  # in 16 bits errors after few steps depend on chance
     steps = STEPS // 2 if few else STEPS
     return [values([shape], dtype, 100 + step)[0] for step in range(steps)]
 
 
-def ended(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Ended:
+def final_values(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Final:
     """Return the parameter and its state after all steps."""
     (param,) = parameters([shape], dtype)
     optimizer = make([param])
@@ -129,15 +131,15 @@ def ended(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Ended:
 
 
 @functools.cache
-def yardsticks(case: Case, dtype: torch.dtype) -> tuple[Ended, Ended]:
-    """Return the exact end of the steps, and where torch's for-loop ends."""
+def exact_and_torchs(case: Case, dtype: torch.dtype) -> tuple[Final, Final]:
+    """Return the final values of the oracle and of torch's for-loop."""
     shape = shape_of(case)
     (param,) = parameters([shape], dtype)
     exact = oracle(case.ours([param]), param, gradients(dtype, shape))
-    return exact, ended(case.theirs, dtype, shape)
+    return exact, final_values(case.theirs, dtype, shape)
 
 
-def errors(found: Ended, exact: Ended) -> dict[str, float]:
+def errors(found: Final, exact: Final) -> dict[str, float]:
     return {key: error(value, torch.as_tensor(exact[key])) for key, value in found.items()}
 
 
@@ -148,10 +150,10 @@ def mean_square(found: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_single_precision(case: Case, lowering: str) -> None:
-    exact, reference = yardsticks(case, torch.float32)
+    exact, reference = exact_and_torchs(case, torch.float32)
 
     with through(lowering):
-        ours = errors(ended(case.ours, torch.float32, shape_of(case)), exact)
+        ours = errors(final_values(case.ours, torch.float32, shape_of(case)), exact)
 
     theirs = errors(reference, exact)
     assert list(ours) == list(theirs)
@@ -172,11 +174,11 @@ def in_16_bits() -> list[tuple[Case, torch.dtype]]:
 def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
     fused = lowering.startswith("fused")
     by_mean = BY_MEAN_SQUARE.get((str(case), dtype), []) if fused else []
-    case = _moving(case, dtype)
-    exact, reference = yardsticks(case, dtype)
+    case = _with_options_for_16_bits(case, dtype)
+    exact, reference = exact_and_torchs(case, dtype)
 
     with through(lowering):
-        found = ended(case.ours, dtype, shape_of(case))
+        found = final_values(case.ours, dtype, shape_of(case))
 
     ours, theirs = errors(found, exact), errors(reference, exact)
     assert list(ours) == list(theirs)
@@ -188,7 +190,7 @@ def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
 
 
 @functools.cache
-def _moving(case: Case, dtype: torch.dtype) -> Case:
+def _with_options_for_16_bits(case: Case, dtype: torch.dtype) -> Case:
     taken = inspect.signature(case.torchs).parameters
     numbers = {
         key: value

@@ -44,7 +44,7 @@ ADAGRAD = [
         {"lr": LR, "eps": 1e-3},
     )
 ]
-WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
+FLAGS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
 Gradient = Callable[[list[int], int], Tensor]
 
 
@@ -54,7 +54,7 @@ def numbers(rows: int, seed: int, width: int = 3) -> Tensor:
 
 
 def uncoalesced(rows: list[int], seed: int) -> Tensor:
-    """Return some rows of a 6x3 gradient; a row that is named twice counts twice."""
+    """Return some rows of a 6x3 gradient; the values of a repeated row are added."""
     return torch.sparse_coo_tensor(
         torch.tensor([rows], dtype=torch.int64),
         numbers(len(rows), seed),
@@ -77,9 +77,9 @@ def with_strides(rows: list[int], seed: int) -> Tensor:
 
 def with_two_indices(rows: list[int], seed: int) -> Tensor:
     """Return a gradient with an index for every element."""
-    places = torch.tensor([rows, [row % 3 for row in rows]], dtype=torch.int64)
+    indices = torch.tensor([rows, [row % 3 for row in rows]], dtype=torch.int64)
     values = numbers(len(rows), seed)[:, 0]
-    return torch.sparse_coo_tensor(places, values, (6, 3), check_invariants=True)
+    return torch.sparse_coo_tensor(indices, values, (6, 3), check_invariants=True)
 
 
 GRADIENTS: list[Gradient] = [uncoalesced, coalesced, with_strides, with_two_indices]
@@ -104,11 +104,11 @@ def trained(
     return run
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", SGD, ids=str)
-def test_sgd(case: Case, way: dict[str, Any]) -> None:
-    """Only parameters are compared: our momentum is dense, torch's as sparse as the gradients."""
-    ours = trained(lambda params: case.ours(params, **way), dense=True)
+def test_sgd_steps_as_torchs(case: Case, flags: dict[str, Any]) -> None:
+    """Compare only parameters, because our momentum is dense, and torch's may be sparse."""
+    ours = trained(lambda params: case.ours(params, **flags), dense=True)
     theirs = trained(case.theirs, dense=True)
 
     errors = [error(a, b) for a, b in zip(ours.params, theirs.params, strict=True)]
@@ -117,21 +117,23 @@ def test_sgd(case: Case, way: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", ADAGRAD, ids=str)
-def test_adagrad(case: Case, way: dict[str, Any], gradient: Gradient, dense: bool) -> None:
+def test_adagrad_steps_as_torchs(
+    case: Case, flags: dict[str, Any], gradient: Gradient, dense: bool
+) -> None:
     """In some groups one parameter has sparse gradients and the other dense ones."""
-    ours = trained(lambda params: case.ours(params, **way), gradient, dense)
+    ours = trained(lambda params: case.ours(params, **flags), gradient, dense)
     theirs = trained(case.theirs, gradient, dense)
 
     assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", SPARSE_ADAM, ids=str)
-def test_sparse_adam(case: Case, way: dict[str, Any], gradient: Gradient) -> None:
-    ours = trained(lambda params: case.ours(params, **way), gradient)
+def test_sparse_adam_steps_as_torchs(case: Case, flags: dict[str, Any], gradient: Gradient) -> None:
+    ours = trained(lambda params: case.ours(params, **flags), gradient)
     theirs = trained(case.theirs, gradient)
 
     assert [s.pop("step") for s in ours.optimizer.state.values()] == [4, 4]
@@ -150,14 +152,14 @@ def test_rows_without_a_gradient_stay_to_the_last_bit(gradient: Gradient) -> Non
     assert (table != before).any(1).tolist() == [True, False, True, False, False, False]
 
 
-def large(make: Any, dtype: torch.dtype) -> list[Tensor]:
-    """Train a table for 50 steps that touch most rows often, with the same numbers at each call."""
+def trained_table(make: Any, dtype: torch.dtype) -> list[Tensor]:
+    """Return a large table and its state after 50 steps, each with gradients for many rows."""
     table = torch.nn.Parameter(numbers(3000, 0, 40).float().to(dtype))
     optimizer = make([table])
     for step in range(50):
-        places = torch.randint(0, 3000, (1, 4000), generator=torch.Generator().manual_seed(step))
+        indices = torch.randint(0, 3000, (1, 4000), generator=torch.Generator().manual_seed(step))
         values = numbers(4000, step, 40).float().to(dtype)
-        table.grad = torch.sparse_coo_tensor(places, values, (3000, 40), check_invariants=True)
+        table.grad = torch.sparse_coo_tensor(indices, values, (3000, 40), check_invariants=True)
         optimizer.step()
     state = optimizer.state[table]
     return [table.detach(), *(value for key, value in state.items() if key != "step")]
@@ -165,14 +167,14 @@ def large(make: Any, dtype: torch.dtype) -> list[Tensor]:
 
 @functools.cache
 def torchs(case: Case, dtype: torch.dtype) -> list[Tensor]:
-    return large(case.theirs, dtype)
+    return trained_table(case.theirs, dtype)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
-def test_float32_is_no_worse_than_torchs(case: Case, way: dict[str, Any]) -> None:
+def test_float32_is_no_worse_than_torchs(case: Case, flags: dict[str, Any]) -> None:
     exact, theirs = torchs(case, torch.float64), torchs(case, torch.float32)
-    ours = large(lambda params: case.ours(params, **way), torch.float32)
+    ours = trained_table(lambda params: case.ours(params, **flags), torch.float32)
 
     errors = [(error(a, e), error(b, e)) for a, b, e in zip(ours, theirs, exact, strict=True)]
     assert all(mine <= max(1.5 * torchs, 1e-7) for mine, torchs in errors), errors
@@ -214,13 +216,13 @@ def test_a_gradient_scaler_changes_no_bit(case: Case) -> None:
     assert torch.equal(*finals)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", [SGD[0], SGD[2], ADAGRAD[0]], ids=str)
 def test_gradients_may_be_dense_in_one_step_and_sparse_in_the_next(
-    case: Case, way: dict[str, Any]
+    case: Case, flags: dict[str, Any]
 ) -> None:
     finals = []
-    for make in (lambda params: case.ours(params, **way), case.theirs):
+    for make in (lambda params: case.ours(params, **flags), case.theirs):
         table = torch.nn.Parameter(numbers(6, 5))
         optimizer = make([table])
         for step in range(7):

@@ -1,4 +1,4 @@
-"""Test classes that refuse sparse gradients, or take no others: the errors have torch's words."""
+"""Test the errors of classes that refuse sparse gradients, and of SparseAdam: they are torch's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
 from torch import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad
-WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
+FLAGS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
 SPARSE_ADAM = Case("SparseAdam")
 
 
@@ -25,14 +25,14 @@ def takes_sparse_gradients(name: str) -> bool:
     return name in (*SPARSE, *CLOSURE) or bool(INFOS[name].supports_sparse)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if not takes_sparse_gradients(name)])
-def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
-    """torch's class is made without the flags that it lacks; both classes raise the same error."""
+def test_errors_are_torchs(name: str, flags: dict[str, Any]) -> None:
+    """Torch's class gets only the flags that it has."""
     case = EVERY[name]
-    theirs = {flag: value for flag, value in way.items() if has(name, flag)}
+    theirs = {flag: value for flag, value in flags.items() if has(name, flag)}
     messages = []
-    for make, options in ((case.ours, way), (case.theirs, theirs)):
+    for make, options in ((case.ours, flags), (case.theirs, theirs)):
         param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
         param.grad = one_row()
         with pytest.raises(RuntimeError) as caught:
@@ -69,11 +69,11 @@ def test_weight_decay_and_a_sparse_gradient_are_an_error() -> None:
 
 def test_a_dense_gradient_is_torchs_error() -> None:
     messages = []
-    for kind in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
+    for make in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
         param = torch.nn.Parameter(torch.ones(6, 3))
         param.grad = torch.ones(6, 3)
         with pytest.raises(RuntimeError) as caught:
-            kind([param]).step()
+            make([param]).step()
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
@@ -92,9 +92,9 @@ BAD: list[Callable[[], Any]] = [
 @pytest.mark.parametrize("params", BAD)
 def test_parameters_of_sparse_adam_are_dense_and_real(params: Callable[[], Any]) -> None:
     messages = []
-    for kind in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
+    for make in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
         with pytest.raises(ValueError, match="params at indices") as caught:
-            kind(params())
+            make(params())
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]

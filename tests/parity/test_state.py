@@ -10,12 +10,12 @@ import pytest
 import torch
 from parity.cases import EVERY, Case, forced
 from parity.classes import CLOSURE, NAMES, PLAIN, has
-from parity.form import form
+from parity.describe_state import describe_state
 from parity.trajectories import Run, parameters, shapes_for, through, train
 from torch.optim import Optimizer
 
 ADDED = ["maximize", "foreach", "fused", "capturable", "differentiable"]
-WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
+FLAGS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
 CASES = [*(Case(name) for name in NAMES), *EVERY.values()]
 
 
@@ -32,23 +32,23 @@ def params_of(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
     return params
 
 
-def accepted_by_torch(case: Case, way: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that torch's class has too."""
-    return {key: value for key, value in way.items() if has(case.name, key)}
+def accepted_by_torch(case: Case, flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags that torch's class also has."""
+    return {key: value for key, value in flags.items() if has(case.name, key)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_state_is_torchs(case: Case, way: dict[str, Any], dtype: torch.dtype) -> None:
+def test_state_is_torchs(case: Case, flags: dict[str, Any], dtype: torch.dtype) -> None:
     if case.name in CLOSURE and dtype.itemsize == 2:
         pytest.skip("ours keeps the history of 16-bit parameters in float32")
     ours, theirs = params_of(case, dtype), params_of(case, dtype)
 
-    optimizer = trained(case.ours(ours, **way), ours)
-    reference = trained(case.theirs(theirs, **accepted_by_torch(case, way)), theirs)
+    optimizer = trained(case.ours(ours, **flags), ours)
+    reference = trained(case.theirs(theirs, **accepted_by_torch(case, flags)), theirs)
 
-    assert form(optimizer) == form(reference)
+    assert describe_state(optimizer) == describe_state(reference)
     assert optimizer.state or case.name == "SGD"
 
 
@@ -60,7 +60,7 @@ def test_a_forced_lowering_leaves_torchs_state(case: Case, lowering: str) -> Non
         optimizer = trained(case.ours(ours), ours)
     reference = trained(case.theirs(theirs), theirs)
 
-    assert form(optimizer) == form(reference)
+    assert describe_state(optimizer) == describe_state(reference)
 
 
 @pytest.fixture
@@ -71,20 +71,18 @@ def double_by_default() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("double_by_default")
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_scalars_follow_the_default_dtype(case: Case, way: dict[str, Any]) -> None:
-    """In torch scalars are float32 with fused=True; so are ours, also in classes without torch's
-    `fused`.
-    """
-    if way != accepted_by_torch(case, way):
+def test_scalars_follow_the_default_dtype(case: Case, flags: dict[str, Any]) -> None:
+    """With fused=True, scalars are float32 in torch and in ours."""
+    if flags != accepted_by_torch(case, flags):
         pytest.skip("torch has no fused kernel")
     ours, theirs = params_of(case, torch.float32), params_of(case, torch.float32)
 
-    optimizer = trained(case.ours(ours, **way), ours)
-    reference = trained(case.theirs(theirs, **accepted_by_torch(case, way)), theirs)
+    optimizer = trained(case.ours(ours, **flags), ours)
+    reference = trained(case.theirs(theirs, **accepted_by_torch(case, flags)), theirs)
 
-    assert form(optimizer) == form(reference)
+    assert describe_state(optimizer) == describe_state(reference)
 
 
 @pytest.mark.usefixtures("double_by_default")
@@ -113,23 +111,23 @@ def test_state_after_a_load_is_torchs(case: Case, dtype: torch.dtype) -> None:
     optimizer.load_state_dict(saved)
     reference.load_state_dict(saved)
 
-    assert form(optimizer) == form(reference)
+    assert describe_state(optimizer) == describe_state(reference)
     for params, loaded in (
         (optimizer.param_groups[0]["params"], optimizer),
         (reference.param_groups[0]["params"], reference),
     ):
         trained(loaded, params)
-    assert form(optimizer) == form(reference)
+    assert describe_state(optimizer) == describe_state(reference)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_groups_are_torchs(case: Case, way: dict[str, Any]) -> None:
+def test_groups_are_torchs(case: Case, flags: dict[str, Any]) -> None:
     """Groups have torch's keys, order and values; keys that torch lacks come last."""
-    optimizer = case.ours(params_of(case, torch.float32), **way)
-    nothing = {"foreach": None} if has(case.name, "foreach") else {}
+    optimizer = case.ours(params_of(case, torch.float32), **flags)
+    default = {"foreach": None} if has(case.name, "foreach") else {}
     reference = case.theirs(
-        params_of(case, torch.float32), **{**nothing, **accepted_by_torch(case, way)}
+        params_of(case, torch.float32), **{**default, **accepted_by_torch(case, flags)}
     )
 
     for described in (lambda o: o.param_groups[0], lambda o: o.defaults):

@@ -26,7 +26,7 @@ def test_capturable_needs_a_device_that_captures(name: str) -> None:
 
 @pytest.mark.parametrize("lowering", [None, *LOWERINGS])
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
-def test_a_closure_is_run_with_gradients_and_its_loss_returned(
+def test_a_step_enables_gradients_for_its_closure_and_returns_the_loss(
     case: Case, lowering: str | None
 ) -> None:
     losses = []
@@ -49,7 +49,7 @@ def test_a_closure_is_run_with_gradients_and_its_loss_returned(
 
 @pytest.mark.parametrize("lowering", [None, *LOWERINGS])
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
-def test_a_scheduler_and_a_hook_see_every_step(case: Case, lowering: str | None) -> None:
+def test_a_scheduler_and_a_hook_act_on_every_step(case: Case, lowering: str | None) -> None:
     finals = []
     for make in (case.ours, case.theirs):
         param = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
@@ -57,8 +57,8 @@ def test_a_scheduler_and_a_hook_see_every_step(case: Case, lowering: str | None)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
 
         def halve(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-            for given in optimizer.param_groups[0]["params"]:
-                given.grad.mul_(0.5)
+            for each in optimizer.param_groups[0]["params"]:
+                each.grad.mul_(0.5)
 
         optimizer.register_step_pre_hook(halve)
         for _ in range(10):

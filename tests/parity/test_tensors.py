@@ -15,7 +15,7 @@ from torch import Tensor
 
 import optgen.optim
 
-WAYS = [None, *LOWERINGS]
+LOWERINGS_OR_NONE = [None, *LOWERINGS]
 
 
 def channels_last() -> Tensor:
@@ -52,10 +52,10 @@ def strided(make: Any, layout: str) -> Run:
     return run
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
-def test_layouts(case: Case, layout: str, lowering: str | None) -> None:
+def test_any_memory_layout_steps_as_torchs(case: Case, layout: str, lowering: str | None) -> None:
     if case.name == "Adafactor" and layout == "empty":
         pytest.skip("torch divides by the number of elements")
     with through(lowering):
@@ -66,7 +66,7 @@ def test_layouts(case: Case, layout: str, lowering: str | None) -> None:
     assert param.stride() == LAYOUTS[layout]().stride()
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_a_step_of_a_slice_changes_nothing_outside_it(case: Case, lowering: str | None) -> None:
     whole = torch.arange(48, dtype=torch.float64).view(6, 8)
@@ -102,9 +102,9 @@ def mixed(make: Any) -> Run:
     return run
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
-def test_dtypes_in_one_group(case: Case, lowering: str | None) -> None:
+def test_dtypes_in_one_group_step_as_torchs(case: Case, lowering: str | None) -> None:
     case = Case(case.name, {**case.options, **large_eps(case)})
 
     with through(lowering):
@@ -132,10 +132,12 @@ def complex_run(make: Any, dtype: torch.dtype) -> Run:
     return run
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("dtype", [torch.complex128, torch.complex64], ids=str)
 @pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
-def test_complex_parameters(case: Case, dtype: torch.dtype, lowering: str | None) -> None:
+def test_complex_parameters_step_as_torchs(
+    case: Case, dtype: torch.dtype, lowering: str | None
+) -> None:
     with through(lowering):
         run = complex_run(case.ours, dtype)
 
@@ -152,10 +154,12 @@ def test_fused_complex_parameters_are_torchs_error(case: Case) -> None:
         case.ours([param], fused=True).step()
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
-def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
-    """Autograd may give such a gradient for a complex parameter."""
+def test_a_gradient_that_is_a_conjugate_view_counts_as_its_value(
+    case: Case, lowering: str | None
+) -> None:
+    """Autograd may return such a gradient for a complex parameter."""
     ours, theirs = (values([(4,)], torch.complex128, 1)[0].requires_grad_() for _ in range(2))
     grad = values([(4,)], torch.complex128, 2)[0].conj()
     assert grad.is_conj()
@@ -169,9 +173,9 @@ def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
     assert_close(Run(optimizers[0], [ours]), Run(optimizers[1], [theirs]))
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
-def test_a_parameter_that_is_a_conjugate_view(case: Case, lowering: str | None) -> None:
+def test_a_parameter_that_is_a_conjugate_view_is_refused(case: Case, lowering: str | None) -> None:
     """The error is that of torch's Adam: the step would change a copy."""
     param = torch.nn.Parameter(values([(4,)], torch.complex128, 1)[0].conj())
     param.grad = torch.ones(4, dtype=torch.complex128)
@@ -183,11 +187,11 @@ def test_a_parameter_that_is_a_conjugate_view(case: Case, lowering: str | None) 
 ELEMENTWISE = [name for name in FULL if name != "Adafactor"]
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize(
     "case", [*map(Case, ELEMENTWISE), *(FULL[name] for name in ELEMENTWISE)], ids=str
 )
-def test_an_extreme_gradient(case: Case, lowering: str | None) -> None:
+def test_an_extreme_gradient_has_torchs_result(case: Case, lowering: str | None) -> None:
     """One gradient in mid-training is extreme; torch's for-loop gives the expected result."""
     bad = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e-320, 1e200, -1e200]
     runs = []
@@ -206,7 +210,7 @@ def test_an_extreme_gradient(case: Case, lowering: str | None) -> None:
         )
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_one_bad_gradient_makes_the_norm_nan(bad: float, lowering: str | None) -> None:
     """Torch's Adafactor takes Python's max of a number and NaN, which is the number."""
@@ -221,7 +225,7 @@ def test_one_bad_gradient_makes_the_norm_nan(bad: float, lowering: str | None) -
     assert param.isnan().all()
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
     params = [torch.nn.Parameter(torch.ones(300_000)), torch.nn.Parameter(torch.ones(3))]
@@ -238,9 +242,9 @@ def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
         assert torch.equal(param.grad, grad)
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
-def test_large_tensors_beside_small_ones(case: Case, lowering: str | None) -> None:
+def test_large_tensors_beside_small_ones_step_as_torchs(case: Case, lowering: str | None) -> None:
     """The tensors exceed the sizes at which lists are cut and tensors are sliced."""
 
     def trained(make: Any) -> Run:
@@ -256,7 +260,7 @@ def test_large_tensors_beside_small_ones(case: Case, lowering: str | None) -> No
     assert_close(run, trained(case.theirs))
 
 
-@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_no_gradient_at_all_is_no_step(case: Case, lowering: str | None) -> None:
     param = torch.nn.Parameter(torch.ones(3))
@@ -270,7 +274,7 @@ def test_no_gradient_at_all_is_no_step(case: Case, lowering: str | None) -> None
 
 
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
-def test_groups_with_flags_of_their_own(case: Case) -> None:
+def test_groups_may_differ_in_flags(case: Case) -> None:
     """Flags that decide which states exist may differ from group to group."""
     flag = {"SGD": "momentum", "Adam": "amsgrad", "AdamW": "amsgrad", "RMSprop": "centered"}
     if case.name not in flag:
@@ -283,13 +287,13 @@ def test_groups_with_flags_of_their_own(case: Case) -> None:
         if case.name == "SGD":
             run.optimizer.param_groups[1]["nesterov"] = False
         train(run, 5)
-        # momentum is switched on later; torch's other classes fail without a buffer then
+        # Only torch's SGD creates the buffer if the flag is set later.
         if case.name == "SGD":
             run.optimizer.param_groups[1]["momentum"] = 0.5
             train(run, 5, start=5)
         return run
 
-    for lowering in WAYS:
+    for lowering in LOWERINGS_OR_NONE:
         with through(lowering):
             run = trained(case.ours)
         assert_close(run, trained(case.theirs))

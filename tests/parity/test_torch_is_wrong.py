@@ -1,4 +1,4 @@
-"""Shows faults of torch's optimizers that ours do not have."""
+"""Test that ours lack some faults of torch's optimizers."""
 
 from __future__ import annotations
 
@@ -130,22 +130,23 @@ def a_gradient_of_zero(optim: Any) -> None:
 @fault("Adagrad")
 def a_sparse_complex_gradient(optim: Any) -> None:
     """A sparse complex gradient is squared as complex, a dense one as pairs of reals."""
-    ends = []
+    finals = []
     for dense in (True, False):
         param = Parameter(torch.ones(4, 2, dtype=torch.complex128))
         grad = values([(4, 2)], torch.complex128, 2)[0]
         param.grad = grad if dense else grad.to_sparse(1)
         optim.Adagrad([param]).step()
-        ends.append(param.detach())
+        finals.append(param.detach())
 
-    assert error(*ends) < 1e-12
+    assert error(*finals) < 1e-12
 
 
 def copied(name: str) -> Fault:
     def check(optim: Any) -> None:
         """A copy of one with `fused=True` forgets that its steps unscale gradients."""
-        made = getattr(optim, name)([Parameter(torch.ones(3))], fused=True)
-        for optimizer in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        original = getattr(optim, name)([Parameter(torch.ones(3))], fused=True)
+        pickled = pickle.loads(pickle.dumps(original))
+        for optimizer in (original, copy.deepcopy(original), pickled):
             # GradScaler asks for this attribute
             assert getattr(optimizer, "_step_supports_amp_scaling", False)
 
@@ -179,15 +180,15 @@ def switched_on_later(name: str) -> Fault:
 def conjugated(name: str) -> Fault:
     def check(optim: Any) -> None:
         """A gradient that is a conjugate view, as autograd may make, is an error."""
-        ends = []
+        finals = []
         for resolved in (True, False):
             param = Parameter(torch.ones(4, dtype=torch.complex128))
             grad = values([(4,)], torch.complex128, 2)[0].conj()
             param.grad = grad.resolve_conj() if resolved else grad
             getattr(optim, name)([param]).step()
-            ends.append(param.detach())
+            finals.append(param.detach())
 
-        assert torch.equal(*ends)
+        assert torch.equal(*finals)
 
     return check
 
@@ -222,4 +223,4 @@ for _name in ("Adam", "AdamW"):
 for _name in ("Adagrad", "Adam", "AdamW", "SGD"):
     fault(_name)(copied(_name))
 
-test_ours_is_right, test_torchs_is_right, test_the_page_tells = fault.tests(NAMES)
+test_ours_is_right, test_torchs_is_right, test_the_page_lists_the_fault = fault.tests(NAMES)

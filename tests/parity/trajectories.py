@@ -26,7 +26,7 @@ class Run:
 
     optimizer: Optimizer
     params: list[Tensor]
-    loaded: bool = False  # whether it went on from a checkpoint
+    loaded: bool = False  # whether it continued from a checkpoint
 
     @property
     def name(self) -> str:
@@ -54,8 +54,8 @@ def _leaves(entry: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             if key != "al":
                 yield from _leaves(value, key)
     elif isinstance(entry, list):
-        for place, value in enumerate(entry):
-            yield from _leaves(value, f"{name}[{place}]")
+        for index, value in enumerate(entry):
+            yield from _leaves(value, f"{name}[{index}]")
     elif entry is not None:
         yield name, entry if isinstance(entry, Tensor) else torch.tensor(entry, dtype=torch.float64)
 
@@ -89,8 +89,8 @@ def train(run: Run, steps: int, start: int = 0, skip_some_gradients: bool = Fals
     for step in range(start, start + steps):
         drawn = values(shapes, torch.float64, 1000 + step)
         if run.name in CLOSURE:
-            up = run.optimizer.param_groups[0].get("maximize", False)
-            run.optimizer.step(_loss(run.params, skip_some_gradients, -1.0 if up else 1.0))
+            maximize = run.optimizer.param_groups[0].get("maximize", False)
+            run.optimizer.step(_loss(run.params, skip_some_gradients, -1.0 if maximize else 1.0))
             continue
         for index, (param, grad) in enumerate(zip(run.params, drawn, strict=True)):
             absent = skip_some_gradients and _absent(step, index)
@@ -106,8 +106,8 @@ def _gradient(run: Run, param: Tensor, grad: Tensor) -> Tensor:
     """Return a gradient like the parameter: complex, strided, of its dtype, or with sparse rows."""
     if param.is_complex():
         grad = torch.complex(grad, grad.flip(0) if grad.dim() else -grad)
-    given = torch.empty_like(param).copy_(grad)
-    return sparse_rows(given) if run.name in SPARSE else given
+    like_param = torch.empty_like(param).copy_(grad)
+    return sparse_rows(like_param) if run.name in SPARSE else like_param
 
 
 def sparse_rows(grad: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def _loss(params: Sequence[Tensor], skip_some_gradients: bool, sign: float) -> A
 SHAPES = ((3, 4), (), (0,), (2, 3, 2), (17,))
 LATE = ((4, 3), (5,))
 FEW: tuple[tuple[int, ...], ...] = ((515,), ())
-"""Shapes for an interpreter, which takes 1 ms a block: one block and a bit, one element."""
+"""Shapes for an interpreter, which takes 1 ms a block: two blocks at most, and one element."""
 
 
 def shapes_for(name: str) -> tuple[tuple[int, ...], ...]:
@@ -163,7 +163,7 @@ def shapes_for(name: str) -> tuple[tuple[int, ...], ...]:
 
 
 def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) -> Run:
-    """Train with all events that a training loop may have.
+    """Train with the events that a training loop may have.
 
     There are two groups with different numbers, gradients that are sometimes absent, a group that
     joins after a fifth of the steps, and learning rates that change after three fifths.
@@ -172,7 +172,7 @@ def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) ->
     params, late = parameters(shapes_for(name), dtype), parameters(_joining(name), dtype, seed=7)
     half = -(-len(params) // 2)
     if name in ONE_GROUP:
-        return _alone(make, params, steps)
+        return _train_one_group(make, params, steps)
     run = Run(make([{"params": params[:half]}, {"params": params[half:]}]), params)
     first, second = run.optimizer.param_groups
     _vary(second, 1.5)
@@ -201,8 +201,8 @@ def _joining(name: str) -> tuple[tuple[int, ...], ...]:
     return LATE[1:] if INTERPRETED else LATE
 
 
-def _alone(make: Make, params: list[Tensor], steps: int) -> Run:
-    """Train one group, with a learning rate that changes."""
+def _train_one_group(make: Make, params: list[Tensor], steps: int) -> Run:
+    """Train one group; the learning rate changes after half of the steps."""
     run = Run(make(params), params)
     train(run, steps // 2, skip_some_gradients=True)
     run.optimizer.param_groups[0]["lr"] = run.optimizer.param_groups[0]["lr"] * 0.3
@@ -226,8 +226,8 @@ def assert_close(found: Run, expected: Run, bound: float | None = None) -> None:
     assert list(ours) == list(theirs)
     errors = {name: error(ours[name], theirs[name]) for name in ours}
     bounds = {name: _own_bound(found, name) if bound is None else bound for name in ours}
-    far = {name: e for name, e in errors.items() if not e <= bounds[name]}
-    assert not far, far
+    too_large = {name: e for name, e in errors.items() if not e <= bounds[name]}
+    assert not too_large, too_large
 
 
 def _own_bound(run: Run, tensor: str) -> float:

@@ -1,4 +1,4 @@
-"""Prove that a plan means what its rule says: in SymPy, the difference of the two is zero."""
+"""Prove with SymPy that a plan and its rule compute equal values: their difference is zero."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Proof:
-    """Runs a rule or a plan on symbols, along the path that the given answers choose."""
+class SymbolicRun:
+    """Runs a rule or a plan on symbols; `answers` decides the rule's conditions by name."""
 
     def __init__(self, algorithm: Algorithm, answers: dict[str, bool]) -> None:
         self.algorithm = algorithm
         self.answers = answers
         self.values: Symbols = {}
-        known = proven_ranges(algorithm)
+        ranges = proven_ranges(algorithm)
         for name in (algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.states)):
             # A second moment is not negative; the other symbols may have any sign.
-            is_nonnegative = Ref(name) in known and known[Ref(name)].low >= 0
+            is_nonnegative = Ref(name) in ranges and ranges[Ref(name)].low >= 0
             self.values[name] = sympy.Symbol(name, real=True, nonnegative=is_nonnegative or None)
         self.values["step"] = sympy.Symbol("step", positive=True, integer=True)
         for h in algorithm.hypers:
-            parts = tuple(fraction(h.name, i) for i in range(h.size))
-            single = parts[0] if h.bounds.le == 1 else number(h.name)
-            self.values[h.name] = parts if h.type == "tuple" else single
+            fractions = tuple(fraction(h.name, i) for i in range(h.size))
+            single = fractions[0] if h.bounds.le == 1 else number(h.name)
+            self.values[h.name] = fractions if h.type == "tuple" else single
 
     def run(self, program: Program) -> None:
         for stmt in program:
@@ -100,8 +100,7 @@ def fraction(name: str, index: int) -> Any:
     return x / (1 + x)
 
 
-# the conditions of each rule
-QUESTIONS = {
+QUESTIONS = {  # the names that the conditions of each rule read
     "Adam": ("weight_decay", "decoupled_weight_decay", "amsgrad", "maximize"),
     "NAdam": ("weight_decay", "decoupled_weight_decay"),
     "RAdam": ("weight_decay", "decoupled_weight_decay", "rho"),
@@ -123,16 +122,16 @@ def is_zero(difference: Any) -> bool:
     return any(change(difference) == 0 for change in (sympy.expand, sympy.together, sympy.simplify))
 
 
-def run_plan(plan: Plan, proof: Proof) -> None:
-    proof.run(plan.scalars)
+def run_plan(plan: Plan, symbolic: SymbolicRun) -> None:
+    symbolic.run(plan.scalars)
     for sweep in plan.sweeps:
-        proof.run(sweep.body)
+        symbolic.run(sweep.body)
 
 
 def wrong_values(name: str, plan: Plan, answers: dict[str, bool]) -> list[str]:
-    """Return the parameter and the states that a plan computes otherwise than the rule."""
+    """Return the names of the parameter and states that a plan and its rule compute differently."""
     algorithm = rename(add_maximize(RULES[name]))
-    rule, planned = Proof(algorithm, answers), Proof(algorithm, answers)
+    rule, planned = SymbolicRun(algorithm, answers), SymbolicRun(algorithm, answers)
     rule.run(algorithm.rule)
     run_plan(plan, planned)
     kept = (algorithm.param, *(s.symbol for s in algorithm.states))
@@ -141,14 +140,14 @@ def wrong_values(name: str, plan: Plan, answers: dict[str, bool]) -> list[str]:
 
 @pytest.mark.parametrize("passes", PASSES)
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_the_plan_is_the_rule(name: str, passes: str) -> None:
+def test_a_plan_computes_what_its_rule_computes(name: str, passes: str) -> None:
     plan = PASSES[passes](RULES[name])
     for answers in paths(name):
         assert wrong_values(name, plan, answers) == [], answers
 
 
 def test_a_wrong_plan_is_found() -> None:
-    """Every path through SGD ends with `p = p - lr * g`, whose value is negated here."""
+    """The wrong plan negates the value of `p = p - lr * g`, SGD's last statement on every path."""
     plan = PASSES["plan"](RULES["SGD"])
     (sweep,) = plan.sweeps
     *others, last = sweep.body

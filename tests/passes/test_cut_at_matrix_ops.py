@@ -46,16 +46,17 @@ RULES = {
 
 
 def check_that_nothing_small_crosses(plan: Plan) -> None:
-    """Check that no row, column or number made before a matrix op is read after it."""
-    made: set[Ref] = set()
+    """Check that no row, column or number from before a matrix op is read after it."""
+    computed: set[Ref] = set()
     before: set[Ref] = set()
     for phase in plan.phases:
         if isinstance(phase, MatrixCall):
-            before |= made
+            before |= computed
             continue
         assert before.isdisjoint(r for e in expressions(phase.body) for r in reads(e))
         kinds = ((a.target, plan.kinds[a.target]) for a in assigns(phase.body))
-        made |= {ref for ref, k in kinds if k.axes is not Axes.TENSOR and k.stage is Stage.DEVICE}
+        small = {ref for ref, k in kinds if k.axes is not Axes.TENSOR and k.stage is Stage.DEVICE}
+        computed |= small
 
 
 @pytest.mark.parametrize("order", ["late", "early"])

@@ -73,7 +73,7 @@ def assert_same(
 
 
 def test_a_late_plan_has_no_unnecessary_sweep() -> None:
-    """There are only as many sweeps as the reductions demand."""
+    """A plan has only as many sweeps as the reductions demand."""
     sweeps = {
         name: [sum(isinstance(p, Sweep) for p in plan.phases) for plan in plans(algorithm)]
         for name, algorithm in WITH_PHASES.items()

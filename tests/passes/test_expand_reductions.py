@@ -1,4 +1,4 @@
-"""Test that all reductions become sums and maxima that mean the same."""
+"""Test that all reductions become sums and maxima with the same meaning."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ VALUES = ("g", "g * row_sum(p)", "row_mean(g)", "col_mean(g)")
 
 
 @pytest.mark.parametrize(
-    ("word", "of"),
+    ("word", "operand"),
     # rows have no row means, and columns no column means
     [(w, x) for w in REDUCTIONS for x in VALUES if w[:4] != x[:4] or x[3] != "_"],
 )
-def test_a_reduction_becomes_sums_and_maxima(word: str, of: str) -> None:
-    algorithm = read(spec(ROWS, f"p = p - lr * g * {word}({of})"))
+def test_a_reduction_becomes_sums_and_maxima(word: str, operand: str) -> None:
+    algorithm = read(spec(ROWS, f"p = p - lr * g * {word}({operand})"))
 
     assert ops_of(expand_reductions(algorithm)) & set(REDUCTIONS) <= KEPT
     assert_same(algorithm, (2, 4, 3))

@@ -65,8 +65,8 @@ def test_a_reduction_takes_as_many_numbers_as_before() -> None:
     (stmt,) = fold_constants(read(spec("p = p - lr * g * sum(where(1 > 2 and g != 0, 1, 2))"))).rule
     assert isinstance(stmt, Assign)
     (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.op == "sum")
-    (taken,) = total.args
-    assert taken == Call(
+    (operand,) = total.args
+    assert operand == Call(
         "where", (Call("==", (Ref("g"), Ref("g"))), *2 * [Call("where", (FALSE, ONE, TWO))])
     )
 
@@ -89,7 +89,7 @@ def test_a_reduction_takes_as_many_numbers_as_before() -> None:
 def test_a_condition_of_elements_stays_a_condition_of_elements(
     condition: str, expected: Expr
 ) -> None:
-    """Every element of g and p gets an answer; `g < g` stands for False of every element."""
+    """Every element of g and p gets an answer; `g < g` is False at every element."""
     rule = spec(f"low = {condition}", "p = where(low, g, p - lr * g)")
     first, _ = fold_constants(read(rule)).rule
     assert isinstance(first, Assign)

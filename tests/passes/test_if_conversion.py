@@ -1,6 +1,6 @@
-"""Test which branches get a second form, for graph capture.
+"""Test which branches get a second form without branches on numbers, for graph capture.
 
-lowerings/test_capturable.py tests what that form computes.
+lowerings/test_capturable.py tests what the second form computes.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ def conditions(program: Program) -> Iterator[Expr]:
             yield from conditions((*stmt.then, *stmt.orelse))
 
 
-def twofold(program: Program) -> Iterator[If]:
+def branches_with_two_forms(program: Program) -> Iterator[If]:
     """Yield the branches with two forms; such a branch contains no other."""
     for stmt in program:
         if isinstance(stmt, If) and stmt.condition == CAPTURABLE:
             yield stmt
         elif isinstance(stmt, If):
-            yield from twofold((*stmt.then, *stmt.orelse))
+            yield from branches_with_two_forms((*stmt.then, *stmt.orelse))
 
 
 @pytest.mark.parametrize("name", BRANCHES)
 def test_no_branch_on_a_number_is_left_in_the_second_form(name: str) -> None:
     selected = if_convert(plan(read(BRANCHES[name])))
-    found = [b for p in (selected.scalars, selected.sweeps[0].body) for b in twofold(p)]
+    found = [
+        b for p in (selected.scalars, selected.sweeps[0].body) for b in branches_with_two_forms(p)
+    ]
 
-    asked = [r for branch in found for c in conditions(branch.then) for r in refs(c)]
-    assert {selected.kinds[r].stage for r in asked} <= {Stage.STATIC}
+    read_in_conditions = [r for b in found for c in conditions(b.then) for r in refs(c)]
+    assert {selected.kinds[r].stage for r in read_in_conditions} <= {Stage.STATIC}
     assert all(any(conditions(branch.orelse)) for branch in found)
 
 
@@ -51,10 +53,10 @@ def test_a_branch_on_flags_stays_as_it_is() -> None:
     assert if_convert(before).sweeps == before.sweeps
 
 
-def test_a_condition_on_what_the_branch_changes_gets_a_name() -> None:
+def test_a_condition_on_a_value_that_the_branch_changes_gets_a_name() -> None:
     selected = if_convert(plan(read(BRANCHES["a choice that changes the state it asks for"])))
 
-    (branch,) = twofold(selected.scalars)
+    (branch,) = branches_with_two_forms(selected.scalars)
     naming, *_, first, second = branch.then
     assert isinstance(naming, Assign)
     assert naming.target == Ref("condition1")
@@ -71,6 +73,6 @@ def test_a_branch_on_a_hyperparameter_that_may_be_a_tensor_gets_a_second_form() 
         if_convert(plan(a)).sweeps[0].body for a in (algorithm, replace(algorithm, hypers=hypers))
     ]
 
-    assert [len(list(twofold(body))) for body in bodies] == [0, 1]
+    assert [len(list(branches_with_two_forms(body))) for body in bodies] == [0, 1]
     first, second = (list(conditions(body))[1] for body in bodies)
     assert (first, second) == (Call("truth", (Ref("c"),)), Call("holds", (Ref("c"),)))

@@ -1,4 +1,4 @@
-"""Test that a divisor made of rows and columns, if never negative, becomes inverse factors."""
+"""Test that a divisor of rows and columns that is never negative becomes inverse factors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(body: str) -> Algorithm:
     return read_text(spec(*lines, states=STATES, hypers=hypers))
 
 
-def divisions(planned: Plan) -> int:
+def count_divisions(planned: Plan) -> int:
     """Return the number of roots and divisions in the sweeps."""
     nodes = [n for s in planned.sweeps for e in expressions(s.body) for n in walk(e)]
     roots = sum(isinstance(n, Call) and n.op == "sqrt" for n in nodes)
@@ -56,20 +56,20 @@ def test_a_nonnegative_product_of_rows_and_columns_is_inverted(name: str) -> Non
     planned = plan(algorithm)
     changed = invert_factors(planned)
 
-    assert divisions(planned) > divisions(changed) == 0
+    assert count_divisions(planned) > count_divisions(changed) == 0
     hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
     param, grad = torch.randn(2, 6, 5, dtype=torch.float64)
     expected, states = evaluate(algorithm, hypers, param, grad, {})
-    found, kept = run_plan(changed, hypers, param, grad, {})
+    found, found_states = run_plan(changed, hypers, param, grad, {})
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
-    torch.testing.assert_close(kept["r"], states["r"], rtol=1e-15, atol=0)
+    torch.testing.assert_close(found_states["r"], states["r"], rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_any_other_divisor_is_kept(name: str) -> None:
     planned = plan(read(KEPT[name]))
 
-    assert divisions(planned) > 0
+    assert count_divisions(planned) > 0
     assert invert_factors(planned) == planned
 
 

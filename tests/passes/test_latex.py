@@ -1,4 +1,4 @@
-"""Test rules as LaTeX: the catalogue as golden texts, brackets, letters, time; all is valid TeX."""
+"""Test the LaTeX of rules: golden texts, brackets, letters, time indices; all is valid TeX."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_brackets_keep_the_meaning_and_none_is_unnecessary(expression: str, latex: str) -> None:
-    """The brackets keep the meaning, and there are no unnecessary ones."""
+
     names = "a, b, c = 0.25 * lr, 0.5 * lr, 0.75 * lr\n"
     found = lines(f"{names}x = {expression}\ng = g * x * a * b * c")[3]
 
@@ -231,7 +231,7 @@ def test_the_authors_theta_leaves_none_for_the_parameter() -> None:
 
 
 def test_unpacking_only_names_the_items_of_a_tuple() -> None:
-    """Unpacking only names the items; unnamed ones have the tuple's letter with a number."""
+    """An item without a name has the tuple's letter with a number."""
     assert value("betas[0] * betas[1]") == r"\beta_1 \beta_2"
     assert lines("fast, _ = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
 
@@ -260,7 +260,7 @@ def test_what_one_arm_writes_keeps_its_old_value_in_the_other() -> None:
     ]
 
 
-def test_a_kept_value_is_carried_once() -> None:
+def test_nested_branches_keep_the_old_value_by_one_line() -> None:
     found = lines("if my_flag:\n    if t > 1:\n        m = m + g\ng = g * m")
 
     assert found[:5] == [
@@ -304,7 +304,7 @@ def test_an_empty_arm_negates_the_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "kept"),
+    ("condition", "factor"),
     [
         ("on", "3"),
         ("not on", "2"),
@@ -313,10 +313,10 @@ def test_an_empty_arm_negates_the_condition() -> None:
         ("on and not on", "2"),
     ],
 )
-def test_fixed_flags_leave_one_arm(condition: str, kept: str) -> None:
+def test_fixed_flags_leave_one_arm(condition: str, factor: str) -> None:
     found = lines(f"if {condition}:\n    g = 3 * g\nelse:\n    g = 2 * g")
 
-    assert found[0] == rf"g_t \leftarrow {kept} g_t"
+    assert found[0] == rf"g_t \leftarrow {factor} g_t"
 
 
 def test_a_fixed_flag_that_does_not_decide_leaves_the_branch() -> None:
@@ -333,7 +333,7 @@ def test_a_name_that_an_if_and_an_elif_write_keeps_its_old_value_elsewhere() -> 
 
 
 def test_a_simultaneous_assignment_names_the_temporary_value() -> None:
-    """The temporary value is not the next step's."""
+    """The label `next` marks the new value of this step, not a value of the next step."""
     found = lines("p, m = m, p")
 
     assert found[:3] == [

@@ -58,7 +58,7 @@ def assert_same(a: list[Any], b: list[Any]) -> None:
 
 
 def evaluate_exactly(algorithm: Algorithm, *args: Any) -> Any:
-    """Run the oracle with everything in float64."""
+    """Run the oracle with scalar states in float64, too."""
     return evaluate(algorithm, *args, scalar_dtype=torch.float64)
 
 

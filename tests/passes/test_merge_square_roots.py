@@ -18,7 +18,7 @@ from optgen.passes.nonnegative_states import proven_ranges
 from optgen.passes.plan import plan
 
 
-def roots(planned: Plan) -> int:
+def count_roots(planned: Plan) -> int:
     nodes = (n for s in planned.sweeps for e in expressions(s.body) for n in walk(e))
     return sum(isinstance(node, Call) and node.op == "sqrt" for node in nodes)
 
@@ -27,7 +27,7 @@ MERGED = {
     "as Adadelta": "v = beta * v + (1 - beta) * g**2; p = p - lr * sqrt(v) / sqrt(v + eps) * g",
     "squares": "p = p - lr * sqrt(g * g) / sqrt(p**2)",
     "functions": "p = p - lr * sqrt(tanh(abs(g))) / sqrt(round(p**2))",
-    "never smaller": "v = maximum(v, g); p = p - lr * sqrt(v) / sqrt(abs(g))",
+    "at least a nonnegative value": "v = maximum(v, g); p = p - lr * sqrt(v) / sqrt(abs(g))",
     "through a branch": (
         "if t > 3:\n    v = v + g**2\nelse:\n    v = 2 * v\np = p - lr * sqrt(v) / sqrt(eps + v)"
     ),
@@ -41,10 +41,10 @@ KEPT = {
     "a rounded value, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(round(maximum(g, -0.5)))",
     "a negation, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(-minimum(g, 0))",
     "a sine": "p = p - lr * sqrt(sin(g)) / sqrt(g**2)",
-    "one arm makes it less": (
+    "negative in one arm": (
         "if t > 3:\n    v = v + g**2\nelse:\n    v = v - g\np = p - lr * sqrt(v) / sqrt(eps + v)"
     ),
-    "fed by what may be less": "v = v + m; m = m + g; p = p - lr * sqrt(v) / sqrt(v + eps)",
+    "a sum with a first moment": "v = v + m; m = m + g; p = p - lr * sqrt(v) / sqrt(v + eps)",
 }
 
 
@@ -52,7 +52,7 @@ KEPT = {
 def test_nonnegative_roots_are_merged(name: str) -> None:
     planned = plan(read(MERGED[name]))
 
-    assert (roots(planned), roots(merge_square_roots(planned))) == (2, 1)
+    assert (count_roots(planned), count_roots(merge_square_roots(planned))) == (2, 1)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -67,7 +67,7 @@ def test_one_pair_of_three_roots_is_merged() -> None:
     hypers = {"lr": 0.1, "maximize": False}
     param, grad = torch.tensor([2.0]).double(), torch.tensor([-3.0]).double()
 
-    assert roots(merge_square_roots(planned)) == 2
+    assert count_roots(merge_square_roots(planned)) == 2
     found, _ = run_plan(merge_square_roots(planned), hypers, param, grad, {})
     torch.testing.assert_close(found, 2 - 0.1 * 3 / torch.tensor([5.0]).double().sqrt())
 

@@ -1,4 +1,4 @@
-"""Test that a rule computes equal products of matrices once, wherever the values are equal."""
+"""Test that a rule computes equal products of matrices once, unless a factor changes in between."""
 
 from __future__ import annotations
 

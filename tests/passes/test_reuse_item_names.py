@@ -7,18 +7,18 @@ FIRST = Call("item", (Ref("eps"), Const(0)))
 UNPACKED = Assign(Ref("eps1"), FIRST)
 
 
-def asking(value: object) -> Program:
-    asked = Call("is_none", (value,))  # type: ignore[arg-type]
-    return (If(asked, (Assign(Ref("floor"), Const(1)),), ()),)
+def branch_on(value: object) -> Program:
+    condition = Call("is_none", (value,))  # type: ignore[arg-type]
+    return (If(condition, (Assign(Ref("floor"), Const(1)),), ()),)
 
 
 def test_only_reads_below_the_unpacking_are_replaced() -> None:
-    above, below = asking(FIRST), asking(Ref("eps1"))
+    above, below = branch_on(FIRST), branch_on(Ref("eps1"))
 
     assert reuse_item_names((*above, UNPACKED, *above)) == (*above, UNPACKED, *below)
 
 
 def test_a_name_that_is_assigned_again_does_not_stand_for_the_item() -> None:
-    program = (UNPACKED, Assign(Ref("eps1", 1), Const(2)), *asking(FIRST))
+    program = (UNPACKED, Assign(Ref("eps1", 1), Const(2)), *branch_on(FIRST))
 
     assert reuse_item_names(program) == program

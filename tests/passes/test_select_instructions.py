@@ -152,7 +152,7 @@ def test_a_name_of_the_author_s_keeps_its_value() -> None:
     ]
 
 
-def test_a_tensor_with_two_names_is_not_used_up() -> None:
+def test_a_tensor_with_two_names_is_not_overwritten() -> None:
     written = lines("x = g**2 + c * p; y = x; z = sqrt(x) + g; p = p - lr * z * abs(y); m = y + m")
 
     assert "sqrt_ x" not in written
@@ -162,8 +162,8 @@ def test_a_tensor_with_two_names_is_not_used_up() -> None:
 @pytest.mark.parametrize(
     "change", ["2 * m", "m + g", "lerp(m, g, c)", "maximum(m, g)", "where(g > c, 2, m)"]
 )
-def test_what_has_another_name_is_not_changed_in_place(change: str) -> None:
-    """The first sweep adds up p and the next m. It stores neither, so both may be one tensor."""
+def test_a_state_with_an_alias_is_not_changed_in_place(change: str) -> None:
+    """The first sweep only sums p and the new m, and stores neither: both may be one tensor."""
     rule = f"m = exp(m); p = m; m = {change}; m = m + mean(p) - mean(m); p = p + lr * g * m"
     first, second, named, *changes = lines(rule)
 
@@ -172,7 +172,7 @@ def test_what_has_another_name_is_not_changed_in_place(change: str) -> None:
     assert not [line for line in changes if "_ exp_avg" in line]
 
 
-def test_a_choice_within_a_condition_has_another_name_than_its_own_condition() -> None:
+def test_nested_conditions_have_different_names() -> None:
     assert lines("m = where(where(g > c, lr, -g) > beta, g, -g); p = p - lr * m")[:4] == [
         "condition2 = > grad #",
         "condition = neg grad",
@@ -181,7 +181,7 @@ def test_a_choice_within_a_condition_has_another_name_than_its_own_condition() -
     ]
 
 
-def test_a_value_that_is_needed_twice_is_made_once_and_kept() -> None:
+def test_a_value_that_is_needed_twice_is_computed_once() -> None:
     written = lines("m = where(sqrt(g**2 + eps) > c, sqrt(g**2 + eps), g); p = p - lr * m")
 
     assert [line for line in written if "sqrt" in line] == ["sqrt_ operand"]
@@ -198,13 +198,13 @@ def test_a_state_stays_whole_until_its_alias_is_read() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_gradient_is_never_changed(name: str) -> None:
-    """Names that still mean the gradient or another state are not changed either."""
-    foreign = {"grad"}
+    """A step changes neither the gradient nor a name that is an alias of it or of a state."""
+    aliases = {"grad"}
     for step in steps(RULES[name]):
         if isinstance(step, Alias):
-            is_foreign = step.source in foreign or step.source in ("param", "exp_avg", "exp_avg_sq")
-            (foreign.add if is_foreign else foreign.discard)(step.target)
+            is_alias = step.source in aliases or step.source in ("param", "exp_avg", "exp_avg_sq")
+            (aliases.add if is_alias else aliases.discard)(step.target)
         elif step.inplace:
-            assert step.target not in foreign
+            assert step.target not in aliases
         else:
-            foreign.discard(step.target)
+            aliases.discard(step.target)

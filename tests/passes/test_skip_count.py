@@ -1,4 +1,4 @@
-"""Test which rules are known to leave out steps with gradients that are not finite."""
+"""Test which rules are recognized as rules that skip steps with gradients that are not finite."""
 
 import pytest
 
@@ -55,10 +55,10 @@ def count_of(lines: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("lines", KNOWN.values(), ids=KNOWN)
-def test_known(lines: tuple[str, ...]) -> None:
+def test_a_rule_that_skips_such_steps_is_recognized(lines: tuple[str, ...]) -> None:
     assert count_of(lines) == "left_out"
 
 
 @pytest.mark.parametrize("lines", UNKNOWN.values(), ids=UNKNOWN)
-def test_unknown(lines: tuple[str, ...]) -> None:
+def test_any_other_rule_is_not_recognized(lines: tuple[str, ...]) -> None:
     assert not count_of(lines)

@@ -33,13 +33,13 @@ def test_the_specialized_rule_takes_the_same_step() -> None:
     hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
     param, grad, row, col = torch.randn(4, 7, 5, 1, 1, dtype=torch.float64)
     state = {"row_var": row**2, "col_var": col**2, "step": 3.0}
-    expected, kept = evaluate(algorithm, hypers, param, grad, state)
+    expected, expected_state = evaluate(algorithm, hypers, param, grad, state)
     planned = plan(specialize_unit_matrices(algorithm), {"factored": True})
-    found, states = run_plan(planned, hypers, param, grad, state)
+    found, found_state = run_plan(planned, hypers, param, grad, state)
 
     torch.testing.assert_close(found, expected, rtol=1e-15, atol=1e-15)
     for key in ("row_var", "col_var"):
-        torch.testing.assert_close(states[key], kept[key], rtol=1e-15, atol=0)
+        torch.testing.assert_close(found_state[key], expected_state[key], rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("word", ["row_norm", "col_norm", "row_rms", "col_rms"])

@@ -1,4 +1,4 @@
-"""Test that an operator stays if the hyperparameters' bounds prove that Python cannot raise."""
+"""Test that a Python operator is kept if bounds of hyperparameters prove that it cannot raise."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def guarded_ops(factor: str) -> set[str]:
         "1 / (5 - atan2(free, lr))",
     ],
 )
-def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
+def test_an_op_that_cannot_raise_stays_an_operator(safe: str) -> None:
     assert guarded_ops(safe) == set()
 
 
@@ -66,5 +66,5 @@ def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
         ("lr / numel(p)", "divide"),  # the parameter may have no elements
     ],
 )
-def test_what_python_may_refuse_is_guarded(unsafe: str, word: str) -> None:
+def test_an_op_that_may_raise_is_guarded(unsafe: str, word: str) -> None:
     assert guarded_ops(unsafe) == {word}

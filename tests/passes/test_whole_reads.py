@@ -1,4 +1,4 @@
-"""Test that uncut plans, from which the functional form is printed, read the versions they mean."""
+"""Test that uncut plans, from which the functional form is printed, read the right versions."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ FOUND = Path(__file__).parents[1] / "fuzz" / "found"
 
 @pytest.fixture(autouse=True)
 def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep the copies of a name to its next version, by which the verifier tells versions apart."""
+    """Keep the copies of a name to its next version: the verifier needs them to follow versions."""
     monkeypatch.setattr(planner, "_without_self_copies", lambda program: program)
     yield
-    planner._plan.cache_clear()
+    planner._cached_plan.cache_clear()
 
 
 def check(algorithm: Algorithm) -> None:
-    planner._plan.cache_clear()
+    planner._cached_plan.cache_clear()
     for facts in fact_combinations(algorithm):
         verify_reads(planner.plan(algorithm, facts, "whole"))
 
 
 @pytest.mark.parametrize("name", WITH_PHASES)
-def test_rules_read_what_they_mean(name: str) -> None:
+def test_plans_of_rules_read_the_right_versions(name: str) -> None:
     check(WITH_PHASES[name])
 
 
-def test_drawn_rules_read_what_they_mean() -> None:
+def test_plans_of_drawn_rules_read_the_right_versions() -> None:
     checked = 0
     for seed in range(60):
         try:
@@ -53,7 +53,7 @@ def test_drawn_rules_read_what_they_mean() -> None:
     assert checked > 30
 
 
-def test_a_stale_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the splitter's check, a value is inlined after a scalar that it reads has changed."""
     (algorithm,) = read_spec(FOUND / "functional_wrong_cce8f3bb.py")
     check(algorithm)

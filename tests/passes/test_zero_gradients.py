@@ -1,11 +1,11 @@
-"""Test which sweep stores the zeros in the gradient."""
+"""Test which sweep of a plan sets the gradient to zero."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from planning import CATALOGUE
+from planning import TORCH_ALGORITHMS
 
 from optgen.ir.nodes import Const, Linear, Term, assigns
 from optgen.ir.plan import Plan, Sweep
@@ -18,14 +18,14 @@ NAMES = ("Adam", "Adafactor", "Muon")
 
 
 def stores(plan: Plan) -> list[bool]:
-    """Return, for each sweep that has the gradient as a stream, whether it stores it."""
+    """Return for each sweep with a gradient stream whether the sweep stores the gradient."""
     streams = (s for sweep in plan.sweeps for s in sweep.streams)
     return [stream.stored for stream in streams if stream.role == "grad"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_last_sweep_that_reads_the_gradient_stores_zeros(name: str) -> None:
-    algorithm = replace(CATALOGUE[name], zero_grad=True)
+    algorithm = replace(TORCH_ALGORITHMS[name], zero_grad=True)
     for each in map(hoist_scalars, plans(algorithm)):
         zeroing = zero_gradients(each)
         verify_plan(zeroing)
@@ -39,14 +39,14 @@ def test_the_last_sweep_that_reads_the_gradient_stores_zeros(name: str) -> None:
         assert written.value == Linear((Term(Const(0), (), ()),))
 
 
-def test_a_sweep_that_does_not_read_the_gradient_gets_it() -> None:
+def test_a_sweep_that_does_not_read_the_gradient_stores_zeros() -> None:
     """A rule may ignore its gradient; the step still leaves it at zero."""
-    (general,) = plans(replace(CATALOGUE["Adam"], zero_grad=True))
-    (sweep,) = general.sweeps
+    (planned,) = plans(replace(TORCH_ALGORITHMS["Adam"], zero_grad=True))
+    (sweep,) = planned.sweeps
     without = Sweep(tuple(s for s in sweep.streams if s.role != "grad"), sweep.body)
-    assert stores(zero_gradients(replace(general, phases=(without,)))) == [True]
+    assert stores(zero_gradients(replace(planned, phases=(without,)))) == [True]
 
 
 def test_other_plans_stay_as_they_are() -> None:
-    (general,) = plans(CATALOGUE["Adam"])
-    assert zero_gradients(general) is general
+    (planned,) = plans(TORCH_ALGORITHMS["Adam"])
+    assert zero_gradients(planned) is planned

@@ -1,4 +1,4 @@
-"""Test against torch that a step sees earlier changes, whichever lowering took the last step."""
+"""Test against torch that a step takes earlier changes into account, in any order of lowerings."""
 
 from contextlib import nullcontext
 from random import Random
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.changes import CHANGES, Prepare, deviation, give_gradients, nothing, parameters
+from runtime.changes import CHANGES, Change, change_nothing, give_gradients, parameters
+from runtime.training import error
 from torch import Tensor
 
 import optgen.optim
@@ -26,7 +27,7 @@ def forget_the_states(optimizer: Any, params: list[Tensor]) -> None:
     optimizer.state.clear()
 
 
-def exchange_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def replace_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     old, new = params[3], torch.nn.Parameter(params[3].detach().clone())
     new.grad = old.grad
     optimizer.state[new] = optimizer.state.pop(old)
@@ -53,9 +54,9 @@ def write_to_a_tensor(optimizer: Any, params: list[Tensor]) -> None:
         group["lr"] = torch.tensor(0.02, dtype=torch.float64)
 
 
-OTHERS: list[Prepare] = [
+OTHERS: list[Change] = [
     forget_the_states,
-    exchange_a_parameter,
+    replace_a_parameter,
     give_a_parameter_a_group,
     join_the_groups,
     write_to_a_tensor,
@@ -63,7 +64,7 @@ OTHERS: list[Prepare] = [
 LOWERINGS = (None, None, None, "forloop", "foreach", "fused_cpu")
 
 
-def events(draw: Random) -> list[tuple[Prepare, str | None]]:
+def events(draw: Random) -> list[tuple[Change, str | None]]:
     """Draw changes of only two kinds, so that some come twice, and one after another."""
     kinds = draw.choices([*CHANGES, *OTHERS], k=2)
     return [(draw.choice(kinds), draw.choice(LOWERINGS)) for _ in range(10)]
@@ -75,20 +76,22 @@ def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any])
     for _ in range(20):
         changes = events(draw)
         ours, theirs = (trained(getattr(m, name), options, changes) for m in MODULES)
-        for one, other in zip(ours, theirs, strict=True):
-            assert set(one) == set(other)
-            assert deviation([one[key] for key in other], list(other.values())) < 1e-10
+        for found, expected in zip(ours, theirs, strict=True):
+            assert set(found) == set(expected)
+            assert error([found[key] for key in expected], list(expected.values())) < 1e-10
 
 
 def trained(
-    kind: Any, options: dict[str, Any], changes: list[tuple[Prepare, str | None]]
+    cls: Any, options: dict[str, Any], changes: list[tuple[Change, str | None]]
 ) -> list[dict[str, Tensor]]:
-    """Return the parameters, each with its state, after steps with changes before them."""
+    """Return each parameter with its state after the steps, with a change before each step."""
     params = parameters()
     # torch's Adafactor takes no empty parameter
     params[3] = torch.nn.Parameter(params[4].data[0].clone())
-    optimizer = kind(params, **options)
-    for step, (change, lowering) in enumerate([(nothing, None), *changes, (nothing, None)]):
+    optimizer = cls(params, **options)
+    for step, (change, lowering) in enumerate(
+        [(change_nothing, None), *changes, (change_nothing, None)]
+    ):
         give_gradients(params, step)
         change(optimizer, params)
         with use_lowering(lowering) if lowering else nullcontext():

@@ -33,8 +33,8 @@ OPTIONS = st.fixed_dictionaries(
     OPTIONS,
 )
 def test_lbfgs_takes_torchs_path(
-    problem: Any, size: int, seed: int, far: float, options: Any
+    problem: Any, size: int, seed: int, scale: float, options: Any
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    begin = far * torch.randn(size, generator=generator, dtype=torch.float64)
+    begin = scale * torch.randn(size, generator=generator, dtype=torch.float64)
     assert_torchs_path(problem(size, seed), begin, 4, **options)

@@ -45,7 +45,7 @@ def drawn(seed: int) -> list[Tensor]:
 
 
 def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tensor]:
-    """Return parameters and states after the steps, one after the other."""
+    """Return the parameters, each followed by its states, after the oracle's steps."""
     found = []
     for index, param in enumerate(drawn(seed)):
         state: dict[str, Any] = {}
@@ -58,6 +58,7 @@ def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tenso
 
 
 def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -> list[Tensor]:
+    """Return the same tensors after a lowering's steps."""
     params = [torch.nn.Parameter(value) for value in drawn(seed)]
     functional = lowering == "functional"
     optimizer = cls(params, **options, differentiable=functional)
@@ -91,21 +92,21 @@ def test_every_lowering_is_the_rule(
     hypers = {hyper.name: optimizer.param_groups[0][hyper.name] for hyper in algorithm.hypers}
     expected = by_the_rule(algorithm, hypers, seed)
 
-    places = None
+    nan_places = None
     for lowering in (*LOWERINGS, "functional"):
         note(lowering)
         found = by_a_lowering(cls, options, lowering, seed)
         for a, b in zip(found, expected, strict=True):
             assert_close(a, b)
         undefined = [value.isnan().tolist() for value in found]
-        places = places or undefined
-        assert undefined == places  # NaN is in the same places through every lowering
+        nan_places = nan_places or undefined
+        assert undefined == nan_places  # NaN is in the same places through every lowering
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:
-    """Check ten digits of the tensor's largest number, and NaN nowhere but in the rule's places.
+    """Compare to ten digits of the largest number. NaN may be only where the rule has NaN.
 
-    A number may stand where the rule has NaN: in m - (m + p) the plan cancels m, whatever it is.
+    The reverse may differ: in m - (m + p) a plan cancels m, which may be NaN in the rule.
     """
     assert not (found.isnan() & ~expected.isnan()).any()
     expected = torch.where(found.isnan(), torch.nan, expected)

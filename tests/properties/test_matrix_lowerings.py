@@ -13,7 +13,7 @@ from hypothesis import Phase, assume, given, note, reject, settings
 from hypothesis import strategies as st
 from lowerings.test_phases import in_full_precision
 from matrix_strategies import matrix_specs, with_word, word_specs
-from parts import step_in_parts
+from sharded_step import step_on_shards
 from strategies import FLAGS
 from torch import Tensor
 
@@ -31,7 +31,7 @@ SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 
 
 @pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def float64_scalars_and_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep scalar state and matrix ops in float64."""
     monkeypatch.setattr(matrix_ops, "orthogonalize", in_full_precision)
     torch.set_default_dtype(torch.float64)
@@ -39,7 +39,9 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def follow(text: str, flags: dict[str, Any], seed: int, lowerings: tuple[str, ...]) -> None:
+def assert_agreement(
+    text: str, flags: dict[str, Any], seed: int, lowerings: tuple[str, ...]
+) -> None:
     """Compare three steps of four parameters by each lowering with the rule."""
     note(text)
     spec = Spec("Random", text, "<random>", 1)
@@ -63,32 +65,32 @@ def follow(text: str, flags: dict[str, Any], seed: int, lowerings: tuple[str, ..
                 expected[index] = evaluate(algorithm, hypers, old, param.grad, state, torch.float64)
             with use_lowering(lowering):
                 optimizer.step()
-        for param, (right, _) in zip(params, expected, strict=True):
-            scale = float(right.abs().max()) if right.isfinite().all() else 1.0
+        for param, (value, _) in zip(params, expected, strict=True):
+            scale = float(value.abs().max()) if value.isfinite().all() else 1.0
             torch.testing.assert_close(
-                param.detach(), right, rtol=1e-8, atol=1e-8 * scale, equal_nan=True
+                param.detach(), value, rtol=1e-8, atol=1e-8 * scale, equal_nan=True
             )
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=matrix_specs(), flags=FLAGS, seed=st.integers(0, 999))
 def test_python_lowerings_compute_the_rule(text: str, flags: dict[str, Any], seed: int) -> None:
-    follow(text, flags, seed, ("forloop", "foreach"))
+    assert_agreement(text, flags, seed, ("forloop", "foreach"))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=word_specs(), flags=FLAGS, seed=st.integers(0, 999))
-def test_python_lowerings_compute_a_matrix_word(
+def test_python_lowerings_compute_a_rule_with_a_matrix_op(
     text: str, flags: dict[str, Any], seed: int
 ) -> None:
-    follow(text, flags, seed, ("forloop", "foreach"))
+    assert_agreement(text, flags, seed, ("forloop", "foreach"))
 
 
 @settings(max_examples=1, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=st.just(with_word("    o = orthogonalize(m, poly, 2, 0.01)")))
-def test_a_matrix_word_takes_a_state_as_it_was(text: str) -> None:
-    """The sweep before the op stores the next value in the same memory."""
-    follow(text, {}, 5, ("forloop", "foreach"))
+def test_a_matrix_op_reads_the_old_value_of_a_state(text: str) -> None:
+    """The sweep before the op stores the state's next value in the same memory."""
+    assert_agreement(text, {}, 5, ("forloop", "foreach"))
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -102,22 +104,22 @@ def test_shards_on_two_ranks_compute_the_rule(
         lists = import_module(f"{package}.{module}")
         update = getattr(lists, function.replace("update", "update_sharded"), None)
 
-        def step(*columns: list[Tensor], **given: Any) -> None:
+        def step(*columns: list[Tensor], **options: Any) -> None:
             first = columns[0][0]
             states = [state.shape for state in rule.states if state.suits(first)]
             shapes = ["like", "like", *states, *["scalar"] * (rule.step is not None)]
-            step_in_parts(update, axis % first.dim(), shapes, columns, **given)
+            step_on_shards(update, axis % first.dim(), shapes, columns, **options)
 
         return step if update else getattr(lists, function)
 
     with mock.patch.object(call, "load", load):
         try:
-            follow(text, flags, seed, ("foreach",))
+            assert_agreement(text, flags, seed, ("foreach",))
         except VerifyError:
-            reject()  # two states are swapped halfway
+            reject()  # the verifier refuses a rule that swaps two states between sweeps
 
 
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=st.one_of(matrix_specs(), word_specs()), flags=FLAGS, seed=st.integers(0, 999))
 def test_cpp_computes_the_rule(text: str, flags: dict[str, Any], seed: int) -> None:
-    follow(text, flags, seed, ("fused_cpu",))
+    assert_agreement(text, flags, seed, ("fused_cpu",))

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 from mutations import mutated
-from spec_files import OF_TESTS, REPRESENTATIVES, TORCH, spec_file
+from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH, spec_file
 from spec_texts import spec
 
 from optgen import emit
@@ -15,14 +15,14 @@ from optgen.spec import Spec
 from optgen.spec.errors import SpecError, spec_errors
 from optgen.spec.read_spec import read_spec
 
-_PATHS = [*TORCH, *sorted(OF_TESTS.glob("*.py")), *map(spec_file, REPRESENTATIVES)]
+_PATHS = [*TORCH, *sorted(TEST_SPECS.glob("*.py")), *map(spec_file, REPRESENTATIVES)]
 TEXTS = [path.read_text() for path in _PATHS]
 SEEDS = range(240)
 
 
 FLAGS = "lr=hyper(0.1, ge=0), fa=flag(False)"
 ALL = "maximize", "foreach", "fused", "capturable", "differentiable"
-READ = {
+ONCE_FAILED = {
     "a condition that never holds": spec(
         *("if t > 2:", "    _ = g", "elif not (not fa or fa):", "    _ = p", "p = p - lr * g"),
         hypers=FLAGS,
@@ -34,14 +34,14 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("case", READ)
+@pytest.mark.parametrize("case", ONCE_FAILED)
 def test_a_spec_that_once_failed_is_read(case: str) -> None:
-    generate(READ[case])
+    generate(ONCE_FAILED[case])
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_an_edit_is_read_or_refused(part: int) -> None:
-    """No other exception occurs, and a refusal has a place, a caret and a way out."""
+    """No other exception occurs, and a refusal has a place, a caret and a hint."""
     read = 0
     for seed in SEEDS[part::4]:
         text = mutated(TEXTS[seed % len(TEXTS)], seed)
@@ -56,7 +56,7 @@ def test_an_edit_is_read_or_refused(part: int) -> None:
 
 
 def check(error: SpecError, seed: int) -> None:
-    """Check that a refusal has its place and a way out, in lines that any terminal shows."""
+    """Check that a refusal has a place and a hint, and only printable characters."""
     text = str(error)
     assert text.startswith("made.py:"), f"seed {seed}: {text}"
     assert "\n  hint: " in text, f"seed {seed}: {text}"

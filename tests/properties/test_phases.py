@@ -67,7 +67,7 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 @pytest.mark.parametrize("order", ["late", "early"])
 @settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=matrix_specs(), flags=FLAGS, seed=st.integers(0, 999))
-def test_a_cut_rule_is_the_rule(order: Order, text: str, flags: dict[str, Any], seed: int) -> None:
+def test_plans_compute_the_rule(order: Order, text: str, flags: dict[str, Any], seed: int) -> None:
     note(text)
     (algorithm,) = read_spec(Spec("Random", text, "<random>", 1))
     verify_algorithm(expand_reductions(to_ssa(algorithm)))
@@ -75,22 +75,22 @@ def test_a_cut_rule_is_the_rule(order: Order, text: str, flags: dict[str, Any], 
     try:
         chosen = plans(algorithm, order)[0]
     except VerifyError:
-        reject()  # two states are swapped halfway: an error, and nothing is printed
+        reject()  # the verifier refuses a rule that swaps two states between sweeps
     verify_plan(chosen, hoisted=False)
     hoisted = hoist_scalars(fold_denominators(chosen))
     note(to_text(hoisted))
     verify_plan(hoisted)
     for shape in SHAPES:
         expected = values_after_steps(lambda *a: evaluate(algorithm, *a), hypers, shape, seed)
-        for made in (chosen, hoisted):
+        for plan in (chosen, hoisted):
             found = values_after_steps(
-                lambda *a, plan=made: run_plan(plan, *a), hypers, shape, seed
+                lambda *a, plan=plan: run_plan(plan, *a), hypers, shape, seed
             )
             assert_same(found, expected)
 
 
 def by_the_rule(algorithm: Algorithm, hypers: dict[str, Any], seed: int) -> list[Tensor]:
-    """Return parameter and states of one tensor of every shape, after three steps."""
+    """Return the oracle's parameter and states for one tensor of every shape, after three steps."""
     return [
         value
         for shape in SHAPES
@@ -115,7 +115,7 @@ def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -
 
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=matrix_specs(), flags=FLAGS, maximize=st.booleans(), seed=st.integers(0, 999))
-def test_every_form_is_the_rule(
+def test_every_python_form_computes_the_rule(
     text: str, flags: dict[str, Any], maximize: bool, seed: int
 ) -> None:
     note(text)
@@ -139,7 +139,7 @@ CORNERS = {
 
 @pytest.mark.parametrize("small", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("case", CORNERS)
-def test_rules_that_random_tests_once_found_are_right(
+def test_rules_that_once_failed_agree_with_the_oracle(
     case: str, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small:
@@ -152,15 +152,15 @@ def test_rules_that_random_tests_once_found_are_right(
 
 
 def check(text: str, options: dict[str, Any], seed: int, forms: tuple[str, ...]) -> None:
-    """Check that every form leaves the values that the rule gives."""
-    written = Spec("Random", text, "<random>", 1)
-    algorithm = add_maximize(read_spec(written)[0])
+    """Check that every form computes the oracle's values."""
+    spec = Spec("Random", text, "<random>", 1)
+    algorithm = add_maximize(read_spec(spec)[0])
     hypers = {h.name: h.default for h in algorithm.hypers} | options
     expected = by_the_rule(algorithm, hypers, seed)
-    torch.set_default_dtype(torch.float64)  # then scalar state has no rounding of its own
+    torch.set_default_dtype(torch.float64)  # scalar state has the default dtype
     try:
         for form in forms:
-            found = by_a_lowering(optgen.load(written), options, form, seed)
+            found = by_a_lowering(optgen.load(spec), options, form, seed)
             assert_same(found, expected)
     finally:
         torch.set_default_dtype(torch.float32)

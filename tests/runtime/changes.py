@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Prepare = Callable[[Any, list[Tensor]], None]
+Change = Callable[[Any, list[Tensor]], None]
 
 
 def parameters(seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -24,13 +24,7 @@ def give_gradients(params: list[Tensor], step: int) -> None:
         param.grad = grad.to(param.dtype)
 
 
-def deviation(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest deviation of a tensor, in units of its largest element."""
-    pairs = [(a.detach(), b.detach()) for a, b in zip(found, expected, strict=True) if b.numel()]
-    return max((float((a - b).abs().max() / b.abs().max()) for a, b in pairs), default=0.0)
-
-
-def nothing(optimizer: Any, params: list[Tensor]) -> None:
+def change_nothing(optimizer: Any, params: list[Tensor]) -> None:
     pass
 
 
@@ -63,7 +57,7 @@ def permute_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     params[4].data = params[4].data.permute(2, 0, 1).contiguous().permute(1, 2, 0)
 
 
-def make_holes_in_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def put_gaps_into_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     params[1].data = params[1].data.repeat_interleave(2)[::2]
 
 
@@ -101,14 +95,14 @@ def reload(optimizer: Any, params: list[Tensor]) -> None:
 
 
 CHANGES = [
-    nothing,
+    change_nothing,
     drop_some_gradients,
     transpose_a_gradient,
     expand_a_gradient,
     negate_the_gradients,
     move_the_parameters,
     permute_a_parameter,
-    make_holes_in_a_parameter,
+    put_gaps_into_a_parameter,
     replace_a_state,
     replace_the_states,
     move_a_state,

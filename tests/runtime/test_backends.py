@@ -1,4 +1,4 @@
-"""Backends stand behind one protocol, and one line of a table makes a backend known."""
+"""Test that all backends follow one protocol, and that one table entry adds a backend."""
 
 import inspect
 import sys
@@ -22,13 +22,13 @@ METHODS = [name for name in vars(Backend) if not name.startswith("_")]
 @pytest.mark.parametrize("lowering", BACKENDS)
 def test_a_backend_has_the_protocols_methods(lowering: str, method: str) -> None:
     expected = inspect.signature(getattr(Backend, method)).parameters
-    found = inspect.signature(getattr(type(backend(lowering)), method)).parameters
+    actual = inspect.signature(getattr(type(backend(lowering)), method)).parameters
 
-    assert list(found) == list(expected)
+    assert list(actual) == list(expected)
 
 
 class Descent:
-    """A backend of a few lines: plain gradient descent, whatever the rule says."""
+    """A backend of plain gradient descent, which ignores the rule."""
 
     def obstacle(self, owner: Any, batch: Batch) -> str:
         return "no state, please" if any(batch.states) else ""
@@ -49,7 +49,7 @@ class Descent:
 
 @pytest.fixture
 def descent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more line in the table."""
+    """Add a backend to the table."""
     module = ModuleType("descent")
     module.backend = lambda lowering: Descent()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "descent", module)
@@ -58,7 +58,7 @@ def descent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("descent")
-def test_one_line_makes_a_backend_known() -> None:
+def test_one_table_entry_adds_a_backend() -> None:
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = SGD([param], lr=0.25)

@@ -1,4 +1,4 @@
-"""Test changes between two steps: the next step must use what is there then."""
+"""Test changes between two steps: the next step must see them."""
 
 import copy
 import re
@@ -41,49 +41,49 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def moved(param: Tensor) -> None:
+def move_to_new_memory(param: Tensor) -> None:
     param.data = param.data.clone()
 
 
-def widened(param: Tensor) -> None:
+def widen(param: Tensor) -> None:
     param.grad = None
     param.data = param.data.to(torch.complex128 if param.is_complex() else torch.float64)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-@pytest.mark.parametrize("change", [moved, widened])
-def test_a_parameters_new_storage_is_used(
+@pytest.mark.parametrize("change", [move_to_new_memory, widen])
+def test_the_new_storage_of_a_parameter_is_used(
     lowering: str, dtype: torch.dtype, change: Callable[[Tensor], None]
 ) -> None:
-    found = []
-    for kind in (SGD, torch.optim.SGD):
+    results = []
+    for cls in (SGD, torch.optim.SGD):
         params = parameters(dtype)
-        optimizer = kind(params, lr=0.1)
+        optimizer = cls(params, lr=0.1)
         with use_lowering(lowering):
             train(optimizer, params, 4)
             for param in params:
                 change(param)
             train(optimizer, params, 4, seed=2)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-5
+    assert error(*results) < 1e-5
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_states_new_storage_is_used(lowering: str) -> None:
-    found = []
-    for kind in (SGD, torch.optim.SGD):
+def test_the_new_storage_of_a_state_is_used(lowering: str) -> None:
+    results = []
+    for cls in (SGD, torch.optim.SGD):
         params = parameters(torch.complex128)
-        optimizer = kind(params, lr=0.1, momentum=0.9)
+        optimizer = cls(params, lr=0.1, momentum=0.9)
         with use_lowering(lowering):
             train(optimizer, params, 6)
             for entry in optimizer.state.values():
                 entry["momentum_buffer"].data = entry["momentum_buffer"].data * 0.5
             train(optimizer, params, 4, seed=2)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.fixture
@@ -102,19 +102,19 @@ def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_shard_that_fsdp_swaps_is_used(lowering: str, shard: Callable[[Tensor], Any]) -> None:
-    found = []
-    for kind in (AdamW, torch.optim.AdamW):
+    results = []
+    for cls in (AdamW, torch.optim.AdamW):
         param = torch.nn.Parameter(shard(torch.ones(8, 4)))
-        optimizer = kind([param], lr=0.1)
+        optimizer = cls([param], lr=0.1)
         with use_lowering(lowering):
             for step in range(6):
                 if step == 3:
                     param._local_tensor = param._local_tensor.clone()
                 param.grad = shard(torch.ones(8, 4))
                 optimizer.step()
-        found.append(param.to_local().detach())
+        results.append(param.to_local().detach())
 
-    assert error(found[:1], found[1:]) < 1e-6
+    assert error(results[:1], results[1:]) < 1e-6
 
 
 @outside_interpreter
@@ -135,11 +135,11 @@ def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
 
 
 @outside_interpreter
-def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
+def test_a_step_count_that_is_no_tensor_raises_torchs_error() -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         train(optimizer, params, 2)
         optimizer.state[params[1]]["step"] = 5
         with pytest.raises(RuntimeError) as caught:
@@ -150,10 +150,10 @@ def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("has_cached_step", [True, False])
 @pytest.mark.parametrize("shape", [(7,), (1 << 20,), (3, 3)])
 def test_a_parameter_of_another_shape_than_its_state_is_an_error(
-    lowering: str, warm: bool, shape: tuple[int, ...]
+    lowering: str, has_cached_step: bool, shape: tuple[int, ...]
 ) -> None:
     param = torch.nn.Parameter(torch.ones(9))
     optimizer = Adam([param])
@@ -161,7 +161,7 @@ def test_a_parameter_of_another_shape_than_its_state_is_an_error(
         for _ in range(3):
             param.grad = torch.ones(9)
             optimizer.step()
-        if not warm:
+        if not has_cached_step:
             optimizer.load_state_dict(optimizer.state_dict())
         param.grad = None
         param.data = torch.ones(shape)
@@ -177,17 +177,17 @@ def test_a_parameter_of_another_shape_than_its_state_is_an_error(
 MOMENTUM = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
 
 
-def copied(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
+def copy_optimizer(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
     return copy.deepcopy((optimizer, params))
 
 
-def loaded(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
+def load_into_new_optimizer(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
     other = SGD(params, **MOMENTUM)
     other.load_state_dict(optimizer.state_dict())
     return other, params
 
 
-@pytest.mark.parametrize("change", [copied, loaded])
+@pytest.mark.parametrize("change", [copy_optimizer, load_into_new_optimizer])
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_state_made_ahead_is_fresh_in_a_copy_too(
     change: Callable[[SGD, list[Tensor]], tuple[SGD, list[Tensor]]], lowering: str
@@ -206,23 +206,23 @@ def test_a_state_made_ahead_is_fresh_in_a_copy_too(
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> None:
-    found = []
-    for kind in (SGD, torch.optim.SGD):
+    results = []
+    for cls in (SGD, torch.optim.SGD):
         params = parameters()
-        optimizer = kind(params, **MOMENTUM)
+        optimizer = cls(params, **MOMENTUM)
         if isinstance(optimizer, SGD):
             optimizer.init_state()
         with use_lowering(lowering):
             train(optimizer, params[:2], 4)
             train(optimizer, params, 4)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "forloop"])
 def test_states_may_be_switched_on_and_off(lowering: str) -> None:
-    """The number and dtypes of the states stay equal, but they are other states."""
+    """One state replaces another, so that the number and the dtypes of states stay equal."""
 
     def trained(lowering: str) -> list[Tensor]:
         params = parameters()
@@ -243,45 +243,47 @@ def test_states_may_be_switched_on_and_off(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -> None:
-    found, counts = [], []
-    for kind in (Adam, torch.optim.Adam):
+    results, counts = [], []
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         with use_lowering(lowering):
             train(optimizer, params, 2)
             optimizer.state[params[0]]["step"] = optimizer.state[params[2]]["step"]
             train(optimizer, params, 2)
-        found.append(params)
+        results.append(params)
         counts.append([optimizer.state[param]["step"].item() for param in params])
 
     assert counts[0] == counts[1]
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_step_count_that_is_a_whole_number_goes_on(lowering: str) -> None:
     """Programs that convert checkpoints write integer step counts."""
-    found = []
-    for kind in (Adam, torch.optim.Adam):
+    results = []
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         train(optimizer, params, 2)
         for state in optimizer.state.values():
             state["step"] = torch.tensor(7)
         with use_lowering(lowering):
             train(optimizer, params, 2)
-        found.append(params)
+        results.append(params)
 
-    assert error(*found) < 1e-12
+    assert error(*results) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("elements", [0, 2])
-def test_a_step_count_that_is_not_one_number_is_torchs_error(lowering: str, elements: int) -> None:
+def test_a_step_count_that_is_not_one_number_raises_torchs_error(
+    lowering: str, elements: int
+) -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         params = parameters()
-        optimizer = kind(params)
+        optimizer = cls(params)
         with use_lowering(lowering):
             train(optimizer, params, 2)
             optimizer.state[params[1]]["step"] = torch.ones(elements)

@@ -14,13 +14,13 @@ from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Pretend that the C++ kernel is there, unless the test adds a reason against it."""
+    """Pretend that there is a C++ kernel, unless the test sets `why_not` to an obstacle."""
     answer = {"why_not": ""}
     monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: answer["why_not"])
     return answer
 
 
-def made(dtype: torch.dtype = torch.float32, **options: Any) -> Adam:
+def adam_with_gradient(dtype: torch.dtype = torch.float32, **options: Any) -> Adam:
     param = torch.nn.Parameter(torch.ones(3, dtype=dtype))
     param.grad = torch.ones(3, dtype=dtype)
     return Adam([param], **options)
@@ -52,22 +52,22 @@ def made(dtype: torch.dtype = torch.float32, **options: Any) -> Adam:
 )
 @pytest.mark.usefixtures("compiler")
 def test_options_choose_the_lowering(options: dict[str, Any], expected: str) -> None:
-    assert optgen.explain(made(**options)) == f"group 0: {expected}"
+    assert optgen.explain(adam_with_gradient(**options)) == f"group 0: {expected}"
 
 
 def test_without_a_compiler_the_best_unfused_lowering_steps(compiler: dict[str, str]) -> None:
     compiler["why_not"] = "no C++ compiler was found"
-    one = made()
-    many = Adam([torch.nn.Parameter(torch.ones(2)) for _ in range(5)])
+    of_one_parameter = adam_with_gradient()
+    of_five_parameters = Adam([torch.nn.Parameter(torch.ones(2)) for _ in range(5)])
 
-    assert optgen.explain(one) == "group 0: for-loop: no C++ compiler was found"
-    assert optgen.explain(many) == "group 0: foreach: no C++ compiler was found"
+    assert optgen.explain(of_one_parameter) == "group 0: for-loop: no C++ compiler was found"
+    assert optgen.explain(of_five_parameters) == "group 0: foreach: no C++ compiler was found"
     with pytest.raises(RuntimeError, match=r"Adam\(fused=True\) cannot take a step: no C\+\+ comp"):
-        made(fused=True).step()
+        adam_with_gradient(fused=True).step()
 
 
 @pytest.mark.usefixtures("compiler")
-def test_every_group_has_its_line() -> None:
+def test_every_group_has_a_line() -> None:
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizer = Adam([{"params": params[:1]}, {"params": params[1:], "foreach": False}])
 
@@ -97,8 +97,8 @@ def test_a_group_on_two_devices_takes_two_lowerings() -> None:
     assert [float(optimizer.state[param]["step"]) for param in params] == [2, 2, 2]
 
 
-def test_a_group_without_parameters_is_no_trouble() -> None:
-    optimizer = made(foreach=False)
+def test_a_group_without_parameters_is_accepted() -> None:
+    optimizer = adam_with_gradient(foreach=False)
     optimizer.add_param_group({"params": []})
 
     optimizer.step()
@@ -107,7 +107,7 @@ def test_a_group_without_parameters_is_no_trouble() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "what"),
+    ("argument", "description"),
     [
         (
             torch.optim.Adam([torch.nn.Parameter(torch.ones(1))]),
@@ -116,13 +116,15 @@ def test_a_group_without_parameters_is_no_trouble() -> None:
         (Adam, r"this is the class optgen\.optim\.adam\.Adam"),
     ],
 )
-def test_what_is_no_optimizer_of_ours_is_not_explained(wrong: Any, what: str) -> None:
-    with pytest.raises(TypeError, match=f"an optimizer that optgen generated.*{what}"):
-        optgen.explain(wrong)
+def test_an_object_that_is_no_optimizer_of_optgen_is_not_explained(
+    argument: Any, description: str
+) -> None:
+    with pytest.raises(TypeError, match=f"an optimizer that optgen generated.*{description}"):
+        optgen.explain(argument)
 
 
 def test_a_state_of_a_wrapper_class_takes_the_for_loop() -> None:
-    optimizer = made(betas=(0.5, 0.9))
+    optimizer = adam_with_gradient(betas=(0.5, 0.9))
     optimizer.step()
     for values in optimizer.state.values():
         values["exp_avg"] = TwoTensor(values["exp_avg"], values["exp_avg"].clone())
@@ -139,7 +141,7 @@ def test_a_state_of_a_wrapper_class_takes_the_for_loop() -> None:
 
 @pytest.mark.usefixtures("compiler")
 def test_explaining_changes_nothing() -> None:
-    optimizer = made()
+    optimizer = adam_with_gradient()
 
     optgen.explain(optimizer)
 
@@ -147,7 +149,7 @@ def test_explaining_changes_nothing() -> None:
 
 
 def test_a_lowering_can_be_forced_and_is_forced_no_longer_than_the_context() -> None:
-    optimizer = made()
+    optimizer = adam_with_gradient()
     with optgen.use_lowering("foreach"):
         assert optgen.explain(optimizer) == "group 0: foreach: asked for by use_lowering"
         with optgen.use_lowering("forloop"):
@@ -176,7 +178,7 @@ def test_a_forced_lowering_that_cannot_run_is_an_error(
     compiler: dict[str, str], lowering: str, options: dict[str, Any], reason: str
 ) -> None:
     compiler["why_not"] = "no kernel today"
-    optimizer = made(**options)
+    optimizer = adam_with_gradient(**options)
 
     with optgen.use_lowering(lowering), pytest.raises(RuntimeError) as caught:
         optimizer.step()
@@ -188,11 +190,11 @@ def test_a_forced_lowering_that_cannot_run_is_an_error(
 
 def test_fused_on_complex_tensors_raises_torchs_error() -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
         param.grad = torch.ones(3, dtype=torch.complex64)
         with pytest.raises(RuntimeError) as caught:
-            kind([param], fused=True).step()
+            cls([param], fused=True).step()
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]

@@ -28,7 +28,7 @@ def pair(*sizes: Any, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor],
 
 
 def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> None:
-    """Call twice: the first call checks everything, the second may use the cached call."""
+    """Check two calls: the first checks its tensors, the second may use the cached call."""
     for _ in range(2):
         expected = [
             m + (t.to(m.dtype) - m) * (1 - decay) for m, t in zip(means, tensors, strict=True)
@@ -40,8 +40,8 @@ def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> Non
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_dtypes_may_be_mixed(lowering: str) -> None:
-    """Dtypes are mixed in one list, and differ between two lists at one place."""
-    torch.manual_seed(0)  # lowerings round a tensor of another dtype at different places
+    """A list may mix dtypes, and the two lists may differ in dtype at one index."""
+    torch.manual_seed(0)  # lowerings round a tensor of another dtype at different points
     means = [torch.randn(5), torch.randn(3, dtype=torch.float64), torch.randn(4).half()]
     tensors = [torch.randn(5).double(), torch.randn(3).bfloat16(), torch.randn(4)]
     with use_lowering(lowering):
@@ -76,7 +76,7 @@ def test_complex_numbers_are_taken(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_conjugate_views_are_read_and_not_written(lowering: str) -> None:
-    """Reading needs no copy. Writing would need one, so it is torch's error."""
+    """Reading needs no copy; writing would need one, so torch's error is raised."""
     means, tensors = pair(5, dtype=torch.complex128)
     with use_lowering(lowering):
         check(means, [tensors[0].conj()])
@@ -85,20 +85,20 @@ def test_conjugate_views_are_read_and_not_written(lowering: str) -> None:
 
 
 def test_a_tensor_listed_twice_is_moved_twice() -> None:
-    """The tensor is moved twice, and not by two threads at once."""
+    """Two threads must not update the tensor at once."""
     mean, (tensors, others) = torch.zeros(1 << 21), pair(1 << 21, 1 << 21, dtype=torch.float32)
     expected = mean.lerp(tensors[0], 0.5).lerp(tensors[1], 0.5)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        ema(others, tensors, decay=0.5)  # later calls with lists as long use the cached call
+        ema(others, tensors, decay=0.5)  # the next call has lists of equal length, and is cached
         ema([mean, mean], tensors, decay=0.5)
     finally:
         torch.set_num_threads(threads)
     torch.testing.assert_close(mean, expected)
 
 
-def test_a_call_makes_a_new_version_and_no_graph() -> None:
+def test_a_call_advances_versions_and_records_no_graph() -> None:
     means, tensors = ([torch.ones(3, requires_grad=True)] for _ in range(2))
     squares = (means[0] ** 2).sum()
     for version in (1, 2):
@@ -112,12 +112,12 @@ def test_a_call_makes_a_new_version_and_no_graph() -> None:
 
 def test_unfit_arguments_are_refused() -> None:
     ones, kept = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
-    for wrong in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
+    for others in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
         with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
-            ema(ones, wrong)
+            ema(ones, others)
     with pytest.raises(TypeError, match="ema takes tensors, but lists hold a NoneType"):
         ema(ones, [ones[0], None])
-    ema(ones, ones)  # lists as long, which the next call knows
+    ema(ones, ones)  # lists of these lengths, so that the next call is cached
     with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
         ema(ones, [torch.zeros(3, 2), torch.zeros(4)])
     with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
@@ -151,8 +151,8 @@ def test_a_call_without_the_reader_is_not_cached(monkeypatch: pytest.MonkeyPatch
     assert not generated._update._cached
 
 
-def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cached call takes other tensors, numbers and dtypes, but not lists of other lengths."""
+def test_a_second_call_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached call takes other tensors, numbers and dtypes, but not lists of another length."""
     if cached_call.reader() is None:
         pytest.skip("no reader on this torch")
     generated._update._cached.clear()
@@ -170,7 +170,7 @@ def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gathered_call_replaces_the_entry_of_its_length() -> None:
-    """Calls with complex lists are gathered, because the reader cannot read these."""
+    """A call with complex lists is gathered, because the reader cannot read complex tensors."""
     if cached_call.reader() is None:
         pytest.skip("no reader on this torch")
     generated._update._cached.clear()
@@ -183,7 +183,7 @@ def test_a_gathered_call_replaces_the_entry_of_its_length() -> None:
     assert [length for length in after if after[length] is not before[length]] == [2]
 
 
-def test_few_lengths_are_kept() -> None:
+def test_at_most_four_lengths_are_cached() -> None:
     for length in range(1, 9):
         ema(*pair(*[2] * length))
     assert len(generated._update._cached) <= 4
@@ -229,24 +229,24 @@ def mesh(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
-def test_shards_of_equal_placements_take_one_sweep(mesh: Any) -> None:
+def test_shards_of_equal_placements_take_one_call(mesh: Any) -> None:
     """With other placements, torch's operations take the call."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    def sharding_of(tensor: Tensor, placement: Any) -> Tensor:
+    def sharded_copy(tensor: Tensor, placement: Any) -> Tensor:
         return distribute_tensor(tensor.clone(), mesh, [placement])
 
     (mean, plain), (tensor, other) = pair((4, 3), 5)
     for placements in ((Shard(0), Shard(0)), (Shard(0), Replicate()), (Shard(0), Shard(1))):
-        sharded = [sharding_of(mean, placements[0]), plain.clone()]
-        given = [sharding_of(tensor, placements[1]), other]
+        sharded = [sharded_copy(mean, placements[0]), plain.clone()]
+        values = [sharded_copy(tensor, placements[1]), other]
         if placements[0] == placements[1]:
             with use_lowering("fused_cpu"):
-                ema(sharded, given, decay=0.9)
+                ema(sharded, values, decay=0.9)
         else:
             with pytest.raises(UnfitError, match="only with equal meshes and placements"):
-                ema(sharded, given, decay=0.9)
-            swa_utils.get_ema_multi_avg_fn(0.9)(sharded, given, 0)
+                ema(sharded, values, decay=0.9)
+            swa_utils.get_ema_multi_avg_fn(0.9)(sharded, values, 0)
         torch.testing.assert_close(sharded[0].full_tensor(), mean.lerp(tensor, 0.1))
         torch.testing.assert_close(sharded[1], plain.lerp(other, 0.1))
 

@@ -1,4 +1,4 @@
-"""Test steps that are handed tensors beside the gradients."""
+"""Test steps with extra inputs: tensors beside the gradients."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def estimate(point: Tensor, step: int) -> Tensor:
     return torch.sin(point.detach() * (step + 1)).abs() + 0.1
 
 
-def made(text: str) -> Any:
+def class_of(text: str) -> Any:
     name = text.partition("def ")[2].partition("(")[0]
     return optgen.load(Spec(name, text, f"{name}.py", 1))
 
@@ -80,8 +80,8 @@ def test_sophia_is_the_published_one(lowering: str) -> None:
     params, beta1, beta2, rho, size, decay = parameters(), 0.9, 0.95, 0.05, 10, 0.1
     rates = [0.02, 0.02, 0.01, 0.01]
     groups = [{"params": params[:2], "lr": 0.02}, {"params": params[2:], "lr": 0.01}]
-    own = {"betas": (beta1, beta2), "rho": rho, "batch_size": size, "weight_decay": decay}
-    optimizer: Any = SOPHIA(groups, **own)
+    options = {"betas": (beta1, beta2), "rho": rho, "batch_size": size, "weight_decay": decay}
+    optimizer: Any = SOPHIA(groups, **options)
     points = [param.detach().clone() for param in params]
     means = [torch.zeros_like(point) for point in points]
     diagonals = [torch.zeros_like(point) for point in points]
@@ -103,10 +103,10 @@ def test_sophia_is_the_published_one(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_ada_hessian_is_the_published_one(lowering: str) -> None:
-    """Equations 9 to 12 of the paper, with the authors' place of eps and of weight decay."""
+    """Equations 9 to 12 of the paper, with eps and weight decay as in the authors' code."""
     params, beta1, beta2, lr, power, decay = parameters(), 0.9, 0.98, 0.1, 0.7, 0.1
-    own = {"lr": lr, "betas": (beta1, beta2), "weight_decay": decay, "hessian_power": power}
-    optimizer: Any = ADA_HESSIAN(params, **own)
+    options = {"lr": lr, "betas": (beta1, beta2), "weight_decay": decay, "hessian_power": power}
+    optimizer: Any = ADA_HESSIAN(params, **options)
     points = [param.detach().clone() for param in params]
     gradients: list[list[Tensor]] = [[] for _ in points]
     squares: list[list[Tensor]] = [[] for _ in points]
@@ -133,9 +133,11 @@ def mean(values: list[Tensor], beta: float) -> Tensor:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("text", [TWO, ELEMENTS], ids=["sums", "elements"])
 @pytest.mark.parametrize("options", [{}, {"fa": False, "maximize": True}], ids=str)
-def test_every_combination_is_the_rule(text: str, lowering: str, options: dict[str, Any]) -> None:
-    """Inputs of some parameters in some steps; each parameter follows the evaluator."""
-    cls = made(text)
+def test_every_combination_of_inputs_follows_the_rule(
+    text: str, lowering: str, options: dict[str, Any]
+) -> None:
+    """Each step hands inputs to some parameters only; each parameter follows the oracle."""
+    cls = class_of(text)
     (rule,) = read_spec(cls.spec)
     params, algorithm = parameters(), add_maximize(rule)
     optimizer = cls(params, **options)
@@ -144,25 +146,27 @@ def test_every_combination_is_the_rule(text: str, lowering: str, options: dict[s
     for step in range(8):
         handed: dict[str, list[Tensor | None]] = {
             name: [
-                estimate(param, step + 3 * place) if (step + i + place) % 3 == 0 else None
+                estimate(param, step + 3 * number) if (step + i + number) % 3 == 0 else None
                 for i, param in enumerate(params)
             ]
-            for place, name in enumerate(("first", "second"))
+            for number, name in enumerate(("first", "second"))
         }
         if step == 4:
             handed = {}
         for i, param in enumerate(params):
             param.grad = gradient(param, step)
-            own = {name: column[i] for name, column in handed.items() if column[i] is not None}
-            answers = {f"given_{name}": name in own for name in ("first", "second")}
-            inputs = {f"{name}_input": tensor for name, tensor in own.items()}
+            inputs_of_param = {
+                name: column[i] for name, column in handed.items() if column[i] is not None
+            }
+            answers = {f"given_{name}": name in inputs_of_param for name in ("first", "second")}
+            inputs = {f"{name}_input": tensor for name, tensor in inputs_of_param.items()}
             point, state = expected[i]
             grad = gradient(point, step)
             point, state = evaluate(
                 algorithm, values | answers, point, grad, state | inputs, torch.float64
             )
-            kept = {key: value for key, value in state.items() if not key.endswith("_input")}
-            expected[i] = point, kept
+            states_only = {key: value for key, value in state.items() if not key.endswith("_input")}
+            expected[i] = point, states_only
         with optgen.use_lowering(lowering):
             optimizer.step(**handed)
         close(params, [point for point, _ in expected])
@@ -181,7 +185,7 @@ def test_an_input_may_have_any_dtype(dtype: torch.dtype, lowering: str) -> None:
     start, grad, handed = param.detach().clone(), torch.randn(5, 3).to(dtype), torch.randn(5, 3)
     given = [handed.to(dtype)]
     param.grad = grad.clone()
-    optimizer = made(text)([param], lr=0.5)
+    optimizer = class_of(text)([param], lr=0.5)
     before = given[0].clone()
     with optgen.use_lowering(lowering):
         optimizer.step(first=given)
@@ -197,7 +201,7 @@ def test_an_input_may_have_any_dtype(dtype: torch.dtype, lowering: str) -> None:
 @outside_interpreter
 def test_autograd_follows_an_input() -> None:
     param = torch.zeros(3, dtype=torch.float64)
-    optimizer = made(ELEMENTS)([param], lr=0.5, differentiable=True)
+    optimizer = class_of(ELEMENTS)([param], lr=0.5, differentiable=True)
     param.grad = torch.ones(3, dtype=torch.float64)
     handed = torch.full((3,), 2.0, dtype=torch.float64, requires_grad=True)
     optimizer.step(first=[handed])
@@ -210,20 +214,20 @@ def test_autograd_follows_an_input() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("text", [TWO, ELEMENTS], ids=["sums", "elements"])
-def test_a_captured_step_is_the_usual_one(text: str) -> None:
-    """No number of an input is looked at, which a graph could not do."""
-    found = []
+def test_a_captured_step_equals_the_usual_one(text: str) -> None:
+    """The host reads no number of an input: a captured graph could not."""
+    results = []
     for options in ({}, {"capturable": True}):
         params = parameters()
-        optimizer = made(text)(params, **options)
+        optimizer = class_of(text)(params, **options)
         for step in range(3):
             for param in params:
                 param.grad = gradient(param, step)
             handed = [estimate(param, step) if step != 1 else None for param in params]
-            with captured(blind="capturable" in options), optgen.use_lowering("foreach"):
+            with captured(forbid_reads="capturable" in options), optgen.use_lowering("foreach"):
                 optimizer.step(first=handed)
-        found.append(params)
-    close(found[1], [param.detach() for param in found[0]])
+        results.append(params)
+    close(results[1], [param.detach() for param in results[0]])
 
 
 @outside_interpreter
@@ -236,7 +240,7 @@ def test_a_step_without_inputs_is_cached_and_one_with_inputs_is_not() -> None:
         handed = [estimate(param, step) for param in params] if step == 3 else None
         optimizer.step(hessian=handed)
         assert (optimizer._context.cached is None) is (step == 3)
-        assert not optimizer._context.given
+        assert not optimizer._context.extra_inputs
 
 
 @outside_interpreter
@@ -259,7 +263,7 @@ def test_a_missing_input_is_an_error_before_anything_changes() -> None:
     assert optgen.explain(optimizer).startswith("group 0: fused C++")
 
 
-class Odd(Tensor):
+class OverridingTensor(Tensor):
     """A tensor class that overrides operations."""
 
     @classmethod
@@ -267,7 +271,7 @@ class Odd(Tensor):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+UNFIT_INPUTS: dict[str, tuple[Any, type[Exception], str]] = {
     "too short": ([None], ValueError, "hessian has 1 entries for 2 parameters"),
     "no list": (3, TypeError, "hessian is a list with a tensor or None per parameter, not 3"),
     "a tensor": (torch.ones(2, 3), TypeError, "hessian is a list with a tensor or None per"),
@@ -289,9 +293,9 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @outside_interpreter
-@pytest.mark.parametrize("name", WRONG)
-def test_what_fits_no_parameter_is_refused(name: str) -> None:
-    handed, error, message = WRONG[name]
+@pytest.mark.parametrize("name", UNFIT_INPUTS)
+def test_an_input_that_fits_no_parameter_is_refused(name: str) -> None:
+    handed, error, message = UNFIT_INPUTS[name]
     params = [torch.nn.Parameter(torch.ones(2, 3)) for _ in range(2)]
     optimizer: Any = SOPHIA(params)
     for param in params:
@@ -331,7 +335,7 @@ def test_a_sparse_gradient_is_refused() -> None:
 
 
 @outside_interpreter
-def test_checkpoints_and_groups_know_no_inputs() -> None:
+def test_checkpoints_and_groups_store_no_inputs() -> None:
     params = parameters()
     optimizer: Any = SOPHIA(params)
     for param in params:
@@ -350,17 +354,17 @@ def test_checkpoints_and_groups_know_no_inputs() -> None:
 def test_hooks_and_the_closure_run_once() -> None:
     param = torch.nn.Parameter(torch.ones(2))
     optimizer: Any = SOPHIA([param])
-    said: list[Any] = []
-    optimizer.register_step_pre_hook(lambda _, args, kwargs: said.append(sorted(kwargs)))
-    optimizer.register_step_post_hook(lambda *_: said.append("after"))
+    events: list[Any] = []
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: events.append(sorted(kwargs)))
+    optimizer.register_step_post_hook(lambda *_: events.append("after"))
 
     def closure() -> float:
         param.grad = torch.ones(2)
-        said.append("closure")
+        events.append("closure")
         return 2.5
 
     assert optimizer.step(closure, hessian=[torch.ones(2)]) == 2.5
-    assert said == [["hessian"], "closure", "after"]
+    assert events == [["hessian"], "closure", "after"]
     assert optimizer.state[param]["hessian"].abs().sum() > 0
 
 
@@ -368,38 +372,38 @@ def test_hooks_and_the_closure_run_once() -> None:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_an_input_may_have_any_layout(lowering: str) -> None:
     """An input in another memory order, or whose elements share memory, is read as it is."""
-    found = []
+    results = []
     for handed in (torch.rand(4, 6).t(), torch.tensor(0.5).expand(6, 4)):
         for each in (handed, handed.contiguous()):
             param = torch.nn.Parameter(torch.ones(6, 4))
             param.grad = torch.ones(6, 4)
-            optimizer = made(ELEMENTS)([param])
+            optimizer = class_of(ELEMENTS)([param])
             with optgen.use_lowering(lowering):
                 optimizer.step(first=[each])
-            found.append(param.detach())
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[2], found[3])
+            results.append(param.detach())
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[2], results[3])
 
 
 @outside_interpreter
 def test_a_conjugate_view_is_read() -> None:
-    found = []
+    results = []
     handed = torch.randn(3, dtype=torch.complex64).conj()
     for each in (handed, handed.resolve_conj()):
         param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
         param.grad = torch.ones(3, dtype=torch.complex64)
-        made(ELEMENTS)([param]).step(first=[each])
-        found.append(param.detach())
+        class_of(ELEMENTS)([param]).step(first=[each])
+        results.append(param.detach())
 
-    assert torch.equal(*found)
+    assert torch.equal(*results)
 
 
 @outside_interpreter
-def test_an_odd_class_takes_the_for_loop() -> None:
+def test_a_tensor_class_with_operations_of_its_own_takes_the_for_loop() -> None:
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
-    optimizer = made(ELEMENTS)([param], lr=0.5)
-    optimizer.step(first=[torch.ones(3).as_subclass(Odd)])
+    optimizer = class_of(ELEMENTS)([param], lr=0.5)
+    optimizer.step(first=[torch.ones(3).as_subclass(OverridingTensor)])
 
     assert param.tolist() == [0.5] * 3
 
@@ -424,7 +428,7 @@ def come(p, m, /):
 def test_a_class_may_have_programs_too() -> None:
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
-    optimizer = made(BOTH)([param], lr=0.5)
+    optimizer = class_of(BOTH)([param], lr=0.5)
     optimizer.step(first=[torch.ones(3)])
     assert param.tolist() == [0.5] * 3
     optimizer.eval()

@@ -1,4 +1,4 @@
-"""Test that a step that raises an error has changed nothing, whatever was wrong and where."""
+"""Test that a step that raises an error changes nothing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def through(lowering: str) -> AbstractContextManager[Any]:
+def forced(lowering: str) -> AbstractContextManager[Any]:
     return nullcontext() if lowering == "default" else optgen.use_lowering(lowering)
 
 
-def made(kind: type[Adam] = Adam, **options: Any) -> Adam:
+def three_groups(cls: type[Adam] = Adam, **options: Any) -> Adam:
     """Return an optimizer of three groups with two parameters; tests spoil the last parameter."""
     torch.manual_seed(0)
     groups = [{"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in "abc"]
-    return kind(groups, lr=0.1, **options)
+    return cls(groups, lr=0.1, **options)
 
 
 def give_gradients(optimizer: Adam) -> None:
@@ -43,25 +43,30 @@ def give_gradients(optimizer: Adam) -> None:
             param.grad = torch.randn_like(param)
 
 
-def bits(value: Any) -> Any:
-    """Return everything about a value: identity, layout and numbers."""
+def described(value: Any) -> Any:
+    """Return a value's identity, layout and numbers, in a form that `==` compares."""
     if not isinstance(value, Tensor):
-        return value if not isinstance(value, list | tuple) else [bits(each) for each in value]
-    held = [id(value), value.dtype, value.device, value.shape, value.stride()]
+        return value if not isinstance(value, list | tuple) else [described(each) for each in value]
+    properties = [id(value), value.dtype, value.device, value.shape, value.stride()]
     if value.layout is torch.strided and not value.is_meta:
-        held.append(value.detach().reshape(-1).tolist())
-    return held
+        properties.append(value.detach().reshape(-1).tolist())
+    return properties
 
 
 def snapshot_of(optimizer: Adam) -> Any:
     """Return all that a failed step must leave as it was: parameters, gradients, state, groups."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     state = [
-        (id(param), [(key, bits(value)) for key, value in values.items()])
+        (id(param), [(key, described(value)) for key, value in values.items()])
         for param, values in optimizer.state.items()
     ]
-    groups = [[(key, bits(value)) for key, value in g.items()] for g in optimizer.param_groups]
-    return [bits(p.data)[1:] for p in params], [bits(p.grad) for p in params], state, groups
+    groups = [[(key, described(value)) for key, value in g.items()] for g in optimizer.param_groups]
+    return (
+        [described(p.data)[1:] for p in params],
+        [described(p.grad) for p in params],
+        state,
+        groups,
+    )
 
 
 def a_state(key: str, value: Any) -> Break:
@@ -82,12 +87,12 @@ def an_expanded_parameter(optimizer: Adam, group: Group, param: Tensor) -> None:
     param.data = torch.ones(4).expand(3, 4)
 
 
-def a_gradient_turned(optimizer: Adam, group: Group, param: Tensor) -> None:
+def resize_a_gradient(optimizer: Adam, group: Group, param: Tensor) -> None:
     assert param.grad is not None
     param.grad.resize_(4, 3)
 
 
-def a_gradient_grown(optimizer: Adam, group: Group, param: Tensor) -> None:
+def add_an_axis_to_a_gradient(optimizer: Adam, group: Group, param: Tensor) -> None:
     assert param.grad is not None
     param.grad.resize_(1, 3, 4)
 
@@ -107,10 +112,10 @@ def a_hook_that_raises(optimizer: Adam, group: Group, param: Tensor) -> Any:
     return optimizer.register_step_pre_hook(fail).remove
 
 
-ALWAYS: dict[str, Break] = {
+ALWAYS: dict[str, Break] = {  # also before the first step
     "an expanded parameter": an_expanded_parameter,
-    "a gradient turned": a_gradient_turned,
-    "a gradient grown": a_gradient_grown,
+    "a gradient of transposed shape": resize_a_gradient,
+    "a gradient with another axis": add_an_axis_to_a_gradient,
     "a sparse gradient": a_gradient_that_is_sparse,
     "lr a text": a_hyper("lr", "x"),
     "lr None": a_hyper("lr", None),
@@ -125,11 +130,11 @@ ALWAYS: dict[str, Break] = {
     "no eps": a_group_that_lacks_a_key,
     "a hook": a_hook_that_raises,
 }
-LATER: dict[str, Break] = {
+LATER: dict[str, Break] = {  # only when there are states
     "an expanded state": a_state("exp_avg", torch.zeros(4).expand(3, 4)),
     "an overlapping state": a_state("exp_avg_sq", torch.ones(1).expand(3, 4)),
     "a state of another size": a_state("exp_avg", torch.zeros(9)),
-    "a state turned": a_state("exp_avg", torch.zeros(4, 3)),
+    "a state of transposed shape": a_state("exp_avg", torch.zeros(4, 3)),
     "a state of whole numbers": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.int64)),
     "a state of truth values": a_state("exp_avg_sq", torch.zeros(3, 4, dtype=torch.bool)),
     "a complex state": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.complex64)),
@@ -145,8 +150,8 @@ LATER: dict[str, Break] = {
 CASES = [
     *(
         (name, change, steps)
-        for place, (name, change) in enumerate(ALWAYS.items())
-        for steps in ([(0, 2)[place % 2]] if INTERPRETED else (0, 2))
+        for index, (name, change) in enumerate(ALWAYS.items())
+        for steps in ([(0, 2)[index % 2]] if INTERPRETED else (0, 2))
     ),
     *((name, change, 2) for name, change in LATER.items()),
 ]
@@ -157,17 +162,17 @@ CASES = [
     ("change", "steps"), [c[1:] for c in CASES], ids=[f"{c[0]}, {c[2]}" for c in CASES]
 )
 def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: str) -> None:
-    """Once the cause is mended, the optimizer goes on as if no step had failed."""
-    optimizer, twin = made(), made()
+    """After the cause is removed, the next step is that of a twin without a failed step."""
+    optimizer, twin = three_groups(), three_groups()
     group, param = optimizer.param_groups[-1], optimizer.param_groups[-1]["params"][-1]
-    with through(lowering):
+    with forced(lowering):
         for each in (optimizer, twin):
             torch.manual_seed(1)
             for _ in range(steps):
                 give_gradients(each)
                 each.step()
             give_gradients(each)
-        kept = dict(group), param.data, param.grad.clone(), dict(optimizer.state.get(param, {}))
+        original = dict(group), param.data, param.grad.clone(), dict(optimizer.state.get(param, {}))
         undo = change(optimizer, group, param)
         before = snapshot_of(optimizer)
 
@@ -177,10 +182,10 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
         assert snapshot_of(optimizer) == before
 
         undo and undo()
-        param.data, param.grad = kept[1:3]
-        group |= kept[0]
+        param.data, param.grad = original[1:3]
+        group |= original[0]
         if steps:
-            optimizer.state[param].update(kept[3])
+            optimizer.state[param].update(original[3])
         for each in (optimizer, twin):
             each.step()
     for ours, theirs in zip(optimizer.param_groups, twin.param_groups, strict=True):
@@ -190,14 +195,14 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 def test_a_closure_that_raises_changes_nothing(lowering: str) -> None:
-    optimizer = made()
+    optimizer = three_groups()
     give_gradients(optimizer)
     before = snapshot_of(optimizer)
 
     def fail() -> float:
         raise ValueError("a closure")
 
-    with through(lowering), pytest.raises(ValueError, match="a closure"):
+    with forced(lowering), pytest.raises(ValueError, match="a closure"):
         optimizer.step(fail)
     assert snapshot_of(optimizer) == before
     assert torch.is_grad_enabled()
@@ -205,8 +210,8 @@ def test_a_closure_that_raises_changes_nothing(lowering: str) -> None:
 
 @outside_interpreter
 def test_a_later_group_with_impossible_options_changes_nothing() -> None:
-    """The first groups would each go through another lowering."""
-    optimizer = made()
+    """The first two groups, which have lowerings of their own, must not step before the error."""
+    optimizer = three_groups()
     optimizer.param_groups[0]["foreach"] = True
     optimizer.param_groups[1]["foreach"] = False
     group = optimizer.param_groups[2]
@@ -222,8 +227,8 @@ def test_a_later_group_with_impossible_options_changes_nothing() -> None:
 
 @outside_interpreter
 def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
-    """States of parameters that have some already are removed too: `amsgrad` is switched on."""
-    optimizer = made()
+    """A failed step removes also the states that `amsgrad` adds to those of earlier steps."""
+    optimizer = three_groups()
     for _ in range(2):
         give_gradients(optimizer)
         optimizer.step()
@@ -249,14 +254,14 @@ def test_a_gradient_that_names_no_row_of_a_later_parameter_changes_nothing(lower
         param.grad = torch.sparse_coo_tensor(rows, torch.ones(2, 2), (5, 2), check_invariants=False)
     before = snapshot_of(optimizer)
 
-    with through(lowering), pytest.raises(IndexError, match="names rows 1 to 6"):
+    with forced(lowering), pytest.raises(IndexError, match="names rows 1 to 6"):
         optimizer.step()
     assert snapshot_of(optimizer) == before
 
 
 @outside_interpreter
-def test_a_leaf_in_a_differentiable_step_is_torchs_error() -> None:
-    optimizer = made(differentiable=True)
+def test_a_leaf_in_a_differentiable_step_raises_torchs_error() -> None:
+    optimizer = three_groups(differentiable=True)
     give_gradients(optimizer)
     before = snapshot_of(optimizer)
 
@@ -267,7 +272,7 @@ def test_a_leaf_in_a_differentiable_step_is_torchs_error() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam"])
-def test_what_torch_refuses_is_refused(name: str) -> None:
+def test_a_negative_count_and_a_beta_above_one_are_refused(name: str) -> None:
     """A count of -3 and a decay rate above 1: torch's arithmetic raises, ours would make NaN."""
     param = Parameter(torch.ones(3, 2))
     optimizer = getattr(optgen.optim, name)([param])

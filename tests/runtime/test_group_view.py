@@ -47,9 +47,9 @@ def test_fused_triton_in_its_interpreter() -> None:
 @cache
 def rule(name: str) -> Any:
     """Return the class of this name, from this package or from a spec of the tests."""
-    for known in (Adafactor, Muon, RowWiseAdagrad, AdamW):
-        if known.__name__ == name:
-            return known
+    for cls in (Adafactor, Muon, RowWiseAdagrad, AdamW):
+        if cls.__name__ == name:
+            return cls
     if name == "Ragged":
         return optgen.load(Spec(name, RAGGED.replace("@optimizer()", _PAPER), "<ragged>", 1))
     return optgen.load(spec_file("head_muon" if name == "HeadMuon" else name.lower()))
@@ -64,7 +64,7 @@ def float64_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> None:
 Layout = Callable[[Tensor], Tensor]
 
 
-def as_it_is(tensor: Tensor) -> Tensor:
+def unchanged(tensor: Tensor) -> Tensor:
     return tensor
 
 
@@ -72,7 +72,7 @@ def channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last)
 
 
-def last_axes_turned(tensor: Tensor) -> Tensor:
+def last_axes_transposed(tensor: Tensor) -> Tensor:
     return tensor.mT.contiguous().mT
 
 
@@ -81,17 +81,17 @@ def with_gaps(tensor: Tensor) -> Tensor:
     return wide[..., ::2].copy_(tensor)
 
 
-class Beside:
-    """Parameters with a view, beside parameters that have the view's shape."""
+class ViewedAndPlain:
+    """Two optimizers: of parameters with a view, and of plain parameters of the view's shape."""
 
     def __init__(
         self,
-        kind: Any,
+        cls: Any,
         options: dict[str, Any],
         shapes: Sequence[tuple[int, ...]],
         view: tuple[int, ...],
         dtype: torch.dtype = torch.float64,
-        layouts: tuple[Layout, Layout] = (as_it_is, as_it_is),
+        layouts: tuple[Layout, Layout] = (unchanged, unchanged),
     ) -> None:
         generator = torch.Generator().manual_seed(7)
         self._draw = lambda shape: torch.randn(shape, generator=generator, dtype=dtype)
@@ -99,11 +99,11 @@ class Beside:
         self._view, self._layouts = view, layouts
         self.ours = [Parameter(layouts[0](value.clone())) for value in drawn]
         self.plain = [Parameter(value.reshape(view).clone()) for value in drawn]
-        self.optimizer = kind([{"params": self.ours, "view": view}], **options)
-        self.reference = kind(self.plain, **options)
+        self.optimizer = cls([{"params": self.ours, "view": view}], **options)
+        self.reference = cls(self.plain, **options)
 
     def step(self, lowering: str, missing: int | None = None) -> None:
-        """Take one step of both; the gradient at one place is missing."""
+        """Take a step of both optimizers; the parameter at index `missing` has no gradient."""
         for index, (ours, plain) in enumerate(zip(self.ours, self.plain, strict=True)):
             grad = self._draw(ours.shape)
             ours.grad = None if index == missing else self._layouts[1](grad.clone())
@@ -120,19 +120,19 @@ class Beside:
             assert list(states) == list(expected)
             for state in self.optimizer.rule.states:
                 if state.key in states:
-                    found, right = states[state.key], expected[state.key]
-                    assert found.dtype == right.dtype
-                    assert found.shape == (ours.shape if state.shape == "like" else right.shape)
-                    close(found.reshape(right.shape), right, bound)
+                    found, wanted = states[state.key], expected[state.key]
+                    assert found.dtype == wanted.dtype
+                    assert found.shape == (ours.shape if state.shape == "like" else wanted.shape)
+                    close(found.reshape(wanted.shape), wanted, bound)
             assert states.get("step") == expected.get("step")
 
 
-def close(found: Tensor, right: Tensor, bound: float) -> None:
+def close(found: Tensor, expected: Tensor, bound: float) -> None:
     """Check that no element is further off than `bound` times the largest one."""
     if bound == 0:
-        assert torch.equal(found, right)
-    elif right.numel():
-        assert (found - right).abs().max() <= bound * right.abs().max()
+        assert torch.equal(found, expected)
+    elif expected.numel():
+        assert (found - expected).abs().max() <= bound * expected.abs().max()
 
 
 VIEWS = [
@@ -150,10 +150,12 @@ DTYPES = [torch.float32] if INTERPRETED else [torch.float64, torch.float32, torc
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_view_is_a_parameter_of_its_shape(name: str, lowering: str, dtype: torch.dtype) -> None:
+def test_a_parameter_with_a_view_steps_as_one_of_the_views_shape(
+    name: str, lowering: str, dtype: torch.dtype
+) -> None:
     views = [each for each in VIEWS if name not in MATRICES or len(each[1]) == 2]
     for shape, view in views[:1] if INTERPRETED else views:
-        run = Beside(rule(name), OPTIONS[name], [shape, shape], view, dtype)
+        run = ViewedAndPlain(rule(name), OPTIONS[name], [shape, shape], view, dtype)
         for step in range(2 if INTERPRETED else STEPS):
             run.step(lowering, missing=1 if step == 1 else None)
         run.check()
@@ -161,8 +163,7 @@ def test_a_view_is_a_parameter_of_its_shape(name: str, lowering: str, dtype: tor
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_matrix_seen_as_a_vector_takes_the_plan_for_vectors(lowering: str) -> None:
-    """The plan for vectors takes a matrix that is seen as a vector."""
-    run = Beside(Adafactor, {}, [(3, 4), (2, 5)], (-1,))
+    run = ViewedAndPlain(Adafactor, {}, [(3, 4), (2, 5)], (-1,))
     for _ in range(STEPS):
         run.step(lowering)
     run.check()
@@ -171,7 +172,7 @@ def test_a_matrix_seen_as_a_vector_takes_the_plan_for_vectors(lowering: str) -> 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_parameters_of_several_shapes_share_a_view(lowering: str) -> None:
-    """A -1 stands for another size in each parameter; 0 elements are elements too."""
+    """A -1 stands for another size in each parameter, and for 0 in one without elements."""
     shapes = [(48, 16), (24, 2), (12, 0), (2, 6, 4)]
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
@@ -190,23 +191,23 @@ def test_parameters_of_several_shapes_share_a_view(lowering: str) -> None:
         assert torch.equal(a.detach().reshape(b.shape), b.detach())
 
 
-def heads(kind: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
-    """Train a QKV weight by a view, and each head as a parameter; return all their tensors."""
+def heads(cls: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
+    """Train a QKV weight by a view, and each head as a parameter; return pairs to compare."""
     generator = torch.Generator().manual_seed(3)
     weight = torch.randn(48, 16, generator=generator, dtype=dtype)
     qkv = Parameter(weight.clone())
     parts = [Parameter(part.clone()) for part in weight.view(12, 4, 16)]
-    whole = kind([{"params": [qkv], "view": (3, 4, -1, 16)}], lr=0.1)
-    apart = kind(parts, lr=0.1)
+    by_view = cls([{"params": [qkv], "view": (3, 4, -1, 16)}], lr=0.1)
+    by_head = cls(parts, lr=0.1)
     for _ in range(10):
         grad = torch.randn(48, 16, generator=generator, dtype=dtype)
         qkv.grad = grad.clone()
         for part, each in zip(parts, grad.view(12, 4, 16), strict=True):
             part.grad = each.clone()
         with use_lowering(lowering):
-            whole.step()
-            apart.step()
-    states, others = whole.state[qkv], [apart.state[part] for part in parts]
+            by_view.step()
+            by_head.step()
+    states, others = by_view.state[qkv], [by_head.state[part] for part in parts]
     assert states["row_sq"].shape == (3, 4, 4, 1)
     assert states["momentum_buffer"].shape == qkv.shape
     return [
@@ -219,29 +220,29 @@ def heads(kind: Any, lowering: str, dtype: torch.dtype) -> list[list[Tensor]]:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_heads_are_parameters_of_their_own(lowering: str, float64_matrix_ops: None) -> None:
-    for found, right in heads(rule("HeadMuon"), lowering, torch.float64):
-        close(found, right, 1e-12)
+def test_heads_step_as_parameters_of_their_own(lowering: str, float64_matrix_ops: None) -> None:
+    for found, expected in heads(rule("HeadMuon"), lowering, torch.float64):
+        close(found, expected, 1e-12)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_heads_in_single_precision_are_parameters_too(lowering: str) -> None:
-    """Both ways multiply the same matrices in bfloat16."""
-    for found, right in heads(rule("HeadMuon"), lowering, torch.float32):
-        close(found, right, 1e-6)
+def test_heads_step_as_parameters_in_float32(lowering: str) -> None:
+    """By view or by head, the op multiplies the same matrices in bfloat16."""
+    for found, expected in heads(rule("HeadMuon"), lowering, torch.float32):
+        close(found, expected, 1e-6)
 
 
-LAYOUTS = [channels_last, last_axes_turned, with_gaps]
+LAYOUTS = [channels_last, last_axes_transposed, with_gaps]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["Adafactor"] + ([] if INTERPRETED else ["HeadMuon", "LAMB"]))
 def test_memory_without_such_a_view_is_copied(name: str, lowering: str) -> None:
     """Parameters, gradients and states are copied, and written back, whatever their layout."""
-    pairs = [(layout, as_it_is) for layout in LAYOUTS]
-    pairs += [(as_it_is, layout) for layout in LAYOUTS] + [(channels_last, channels_last)]
+    pairs = [(layout, unchanged) for layout in LAYOUTS]
+    pairs += [(unchanged, layout) for layout in LAYOUTS] + [(channels_last, channels_last)]
     for layouts in pairs[::3] if INTERPRETED else pairs:
-        run = Beside(
+        run = ViewedAndPlain(
             rule(name), OPTIONS[name], [(4, 3, 2, 5), (2, 6, 5, 2)], (4, -1), layouts=layouts
         )
         strides = [param.stride() for param in run.ours]
@@ -253,7 +254,7 @@ def test_memory_without_such_a_view_is_copied(name: str, lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_viewed_step_changes_versions(lowering: str) -> None:
-    for layout in (as_it_is, channels_last):
+    for layout in (unchanged, channels_last):
         param = Parameter(layout(torch.ones(2, 3, 4, 5)))
         param.grad, before = torch.ones_like(param), param._version
         with use_lowering(lowering):
@@ -263,22 +264,22 @@ def test_a_viewed_step_changes_versions(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_an_elementwise_rule_ignores_the_view(lowering: str) -> None:
-    run = Beside(AdamW, {"lr": 0.1, "amsgrad": True}, [(4, 6), (2, 12)], (3, -1, 2))
+    run = ViewedAndPlain(AdamW, {"lr": 0.1, "amsgrad": True}, [(4, 6), (2, 12)], (3, -1, 2))
     for _ in range(STEPS):
         run.step(lowering)
     run.check()
 
 
 def test_complex_parameters_of_an_elementwise_rule_ignore_the_view() -> None:
-    found = []
+    results = []
     for group in ({"view": (3, -1)}, {}):
         param = Parameter(torch.full((4, 6), 1 + 2j))
         optimizer = AdamW([{"params": [param], **group}], lr=0.1)
         for _ in range(3):
             param.grad = torch.full_like(param, 2 - 1j)
             optimizer.step()
-        found.append(param.detach())
-    assert torch.equal(*found)
+        results.append(param.detach())
+    assert torch.equal(*results)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not matter")
@@ -293,9 +294,9 @@ def test_complex_parameters_of_another_rule_are_refused() -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="only the for-loop takes the second step")
 def test_a_parameter_listed_twice_is_stepped_twice() -> None:
-    """The second step begins where the first one ended, of a copy too."""
-    for layout in (as_it_is, channels_last):
-        found = []
+    """The second update starts from the result of the first, even if the view is a copy."""
+    for layout in (unchanged, channels_last):
+        results = []
         for view in ((2, -1), None):
             param = Parameter(layout(torch.linspace(-1, 1, 24).reshape(2, 3, 2, 2)))
             if view is None:
@@ -305,8 +306,8 @@ def test_a_parameter_listed_twice_is_stepped_twice() -> None:
             for _ in range(3):
                 param.grad = torch.ones_like(param)
                 optimizer.step()
-            found.append(param.detach().reshape(2, -1))
-        close(*found, 1e-6)
+            results.append(param.detach().reshape(2, -1))
+        close(*results, 1e-6)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -321,8 +322,8 @@ def test_view_none_is_no_view(lowering: str) -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
 def test_updates_in_the_backward_pass_see_the_view() -> None:
-    """Each bucket has its group's view: a rule for matrices takes a convolution."""
-    found = []
+    """Each bucket has its group's view, so a rule for matrices takes a convolution."""
+    results = []
     for in_backward in (True, False):
         torch.manual_seed(0)
         network = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3, bias=False), torch.nn.Flatten())
@@ -339,8 +340,8 @@ def test_updates_in_the_backward_pass_see_the_view() -> None:
             else:
                 optimizer.step()
                 optimizer.zero_grad()
-        found.append(network[0].weight.detach().clone())
-    assert torch.equal(*found)
+        results.append(network[0].weight.detach().clone())
+    assert torch.equal(*results)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the wrappers do not matter to a kernel")
@@ -374,10 +375,10 @@ def test_a_tensor_class_with_operations_of_its_own_may_have_a_view() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="torch's operations take the step")
-@pytest.mark.parametrize("layout", [as_it_is, channels_last])
+@pytest.mark.parametrize("layout", [unchanged, channels_last])
 def test_autograd_follows_a_viewed_step(layout: Layout) -> None:
     """The derivative by the learning rate is that of a parameter of the view's shape."""
-    found = []
+    results = []
     start = torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(2, 3, 2, 2)
     for shape, view in [((2, 3, 2, 2), (2, -1)), ((2, 12), None)]:
         lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
@@ -389,14 +390,14 @@ def test_autograd_follows_a_viewed_step(layout: Layout) -> None:
         optimizer = Adafactor([{"params": [param], "view": view}], lr=lr, differentiable=True)
         optimizer.step()
         param.sin().sum().backward()
-        found.append([lr.grad, base.grad.reshape(2, -1), param.detach().reshape(2, -1)])
-    for ours, plain in zip(*found, strict=True):
+        results.append([lr.grad, base.grad.reshape(2, -1), param.detach().reshape(2, -1)])
+    for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the functional form is the for-loop's")
-def test_a_leaf_is_no_parameter_of_a_differentiable_step() -> None:
-    for layout in (as_it_is, channels_last):
+def test_a_differentiable_step_refuses_a_leaf() -> None:
+    for layout in (unchanged, channels_last):
         param = Parameter(layout(torch.ones(2, 3, 2, 2)))
         param.grad, before = torch.ones_like(param), param.detach().clone()
         optimizer = Adafactor([{"params": [param], "view": (2, -1)}], differentiable=True)
@@ -406,10 +407,10 @@ def test_a_leaf_is_no_parameter_of_a_differentiable_step() -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("layout", [as_it_is, last_axes_turned])
+@pytest.mark.parametrize("layout", [unchanged, last_axes_transposed])
 def test_a_gradient_scaler_leaves_unscaling_to_the_step(lowering: str, layout: Layout) -> None:
     """The step divides the gradients in place, copied ones too; an overflow skips the step."""
-    run = Beside(Adafactor, {"lr": 0.1, "fused": None}, [(6, 8)], (2, 3, -1), torch.float32)
+    run = ViewedAndPlain(Adafactor, {"lr": 0.1, "fused": None}, [(6, 8)], (2, 3, -1), torch.float32)
     for overflow in (0.0, 1.0, 0.0):
         (ours,), (plain,) = run.ours, run.plain
         grad = torch.linspace(-8, 8, 48).reshape(6, 8)
@@ -424,11 +425,11 @@ def test_a_gradient_scaler_leaves_unscaling_to_the_step(lowering: str, layout: L
 
 @pytest.mark.skipif(INTERPRETED, reason="the functional form is the for-loop's")
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
-@pytest.mark.parametrize("layout", [as_it_is, last_axes_turned])
+@pytest.mark.parametrize("layout", [unchanged, last_axes_transposed])
 def test_a_captured_step_reads_no_number(lowering: str, layout: Layout) -> None:
-    """No number of a tensor is read, and the step is the same."""
+    """The host reads no number of a tensor, and the step stays the same."""
     options = {"lr": 0.1, "capturable": True}
-    run = Beside(Adafactor, options, [(6, 8)], (2, 3, -1), layouts=(layout, as_it_is))
+    run = ViewedAndPlain(Adafactor, options, [(6, 8)], (2, 3, -1), layouts=(layout, unchanged))
     for blind in (False, True, True):
         with captured(blind):
             run.step(lowering)
@@ -437,7 +438,7 @@ def test_a_captured_step_reads_no_number(lowering: str, layout: Layout) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_copies_and_pickles_go_on(lowering: str) -> None:
-    run = Beside(Adafactor, {"lr": 0.1}, [(6, 8)], (2, 3, -1))
+    run = ViewedAndPlain(Adafactor, {"lr": 0.1}, [(6, 8)], (2, 3, -1))
     run.step(lowering)
     run.ours, run.optimizer = copy.deepcopy((run.ours, run.optimizer))
     assert run.optimizer.param_groups[0]["view"] == (2, 3, -1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batch.batches import one_parameter
+from runtime.batch.batches import parameter_with_gradient
 from torch.optim import optimizer as torch_optimizer
 
 from optgen.optim import Adam
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.usefixtures("each_lowering")
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
-@pytest.mark.parametrize("kind", [Adam, torch.optim.Adam])
-def test_hooks_run_in_torchs_order_with_torchs_arguments(kind: Any) -> None:
+@pytest.mark.parametrize("cls", [Adam, torch.optim.Adam])
+def test_hooks_run_in_torchs_order_with_torchs_arguments(cls: Any) -> None:
     calls: list[Call] = []
 
     def hook(name: str) -> Callable[..., None]:
         return lambda optimizer, args, kwargs: calls.append((name, args[1:], kwargs))
 
-    optimizer = kind([one_parameter()])
+    optimizer = cls([parameter_with_gradient()])
     handles = [
         optimizer.register_step_pre_hook(hook("pre")),
         optimizer.register_step_post_hook(hook("post")),
@@ -47,7 +47,7 @@ def test_hooks_run_in_torchs_order_with_torchs_arguments(kind: Any) -> None:
 
 
 def test_a_pre_hook_replaces_arguments_and_must_return_them_as_torch_says() -> None:
-    optimizer = Adam([one_parameter()])
+    optimizer = Adam([parameter_with_gradient()])
     handle = optimizer.register_step_pre_hook(lambda self, args, kwargs: ((self, lambda: 7.0), {}))
     assert optimizer.step() == 7.0
     handle.remove()
@@ -62,9 +62,9 @@ def test_a_subclass_with_its_own_step_runs_hooks_once() -> None:
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
-    Adam([one_parameter()]).step()
+    Adam([parameter_with_gradient()]).step()
     calls = []
-    optimizer = Mine([one_parameter()])
+    optimizer = Mine([parameter_with_gradient()])
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
 
     optimizer.step()
@@ -83,7 +83,7 @@ def test_hooks_run_behind_a_step_that_somebody_has_patched(
 
     monkeypatch.setattr(Adam, "step", patched)
     calls = []
-    optimizer = Adam([one_parameter()])
+    optimizer = Adam([parameter_with_gradient()])
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
 
     optimizer.step()
@@ -92,7 +92,7 @@ def test_hooks_run_behind_a_step_that_somebody_has_patched(
 
 
 def test_the_profiler_sees_a_step_under_torchs_name() -> None:
-    optimizer = Adam([one_parameter()])
+    optimizer = Adam([parameter_with_gradient()])
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Test matrix ops against their meaning in double precision and against torch's own."""
+"""Test matrix ops against the oracle in float64, and against torch's function."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (16, 16), (1, 4)], ids=str)
-def test_one_matrix_is_torchs_to_the_last_digit(shape: tuple[int, int]) -> None:
+def test_one_matrix_has_the_bits_of_torchs(shape: tuple[int, int]) -> None:
     x = random(*shape)
     (ours,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours, _zeropower_via_newtonschulz(x, COEFFICIENTS, 5, 1e-7))
 
 
-def test_the_result_is_the_meaning_rounded() -> None:
+def test_the_result_is_near_the_oracle() -> None:
     x = random(3, 12, 7).double()
     exact = OPS["orthogonalize"].meaning(x, COEFFICIENTS, 5, torch.tensor(1e-7))
     (rounded,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
@@ -32,8 +32,8 @@ def test_the_result_is_the_meaning_rounded() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_each_step_has_its_coefficients(steps: int) -> None:
-    """The last three coefficients hold for all later steps."""
+def test_each_iteration_has_its_coefficients(steps: int) -> None:
+    """The last three coefficients hold for all later iterations."""
     x = random(6, 4).double()
     triples = [(3.0, -3.0, 1.0), (1.5, -0.5, 0.0)]
     flat = [number for triple in triples for number in triple]
@@ -47,17 +47,17 @@ def test_each_step_has_its_coefficients(steps: int) -> None:
     torch.testing.assert_close(rounded.double(), y, rtol=0, atol=0.03)
 
 
-def test_a_batch_is_its_matrices_one_by_one_in_any_order() -> None:
+def test_a_list_of_matrices_gives_the_results_of_each_alone() -> None:
     tensors = [random(4, 6), random(6, 4, seed=1), random(4, 6, seed=2), random(2, 4, 6, seed=3)]
-    together = orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)
-    for tensor, made in zip(tensors, together, strict=True):
+    batched = orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)
+    for tensor, result in zip(tensors, batched, strict=True):
         (alone,) = orthogonalize([tensor], COEFFICIENTS, 5, 1e-7)
-        assert made.shape == tensor.shape
-        torch.testing.assert_close(made, alone, rtol=0.02, atol=0.01)
+        assert result.shape == tensor.shape
+        torch.testing.assert_close(result, alone, rtol=0.02, atol=0.01)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_what_it_is_given_is_not_changed(dtype: torch.dtype) -> None:
+def test_operands_are_not_changed(dtype: torch.dtype) -> None:
     tensors = [random(4, 6).to(dtype), random(4, 6, seed=1).to(dtype)]
     before = [tensor.clone() for tensor in tensors]
     orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)
@@ -66,13 +66,13 @@ def test_what_it_is_given_is_not_changed(dtype: torch.dtype) -> None:
         assert torch.equal(tensor, old)
 
 
-def test_no_matrix_and_a_matrix_of_zeros() -> None:
+def test_an_empty_list_and_a_matrix_of_zeros_are_taken() -> None:
     assert orthogonalize([], COEFFICIENTS, 5, 1e-7) == []
-    (made,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, 1e-7)
-    assert not made.any()
+    (result,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, 1e-7)
+    assert not result.any()
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)], ids=str)
 def test_a_matrix_without_elements_keeps_its_shape(shape: tuple[int, int]) -> None:
-    (made,) = orthogonalize([torch.zeros(shape)], COEFFICIENTS, 5, 1e-7)
-    assert made.shape == shape
+    (result,) = orthogonalize([torch.zeros(shape)], COEFFICIENTS, 5, 1e-7)
+    assert result.shape == shape

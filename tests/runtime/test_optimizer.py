@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batch.batches import one_parameter
+from runtime.batch.batches import parameter_with_gradient
 from runtime.training import error, gradients, parameters, train
 from torch.optim import Optimizer
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("each_lowering")
 def test_it_is_a_torch_optimizer_that_torch_does_not_wrap_again() -> None:
     step = Adam.step
 
-    optimizer = Adam([one_parameter()])
+    optimizer = Adam([parameter_with_gradient()])
 
     assert isinstance(optimizer, Optimizer)
     assert isinstance(optimizer, GeneratedOptimizer)
@@ -50,7 +50,7 @@ def test_the_closure_runs_with_gradients_and_the_update_without() -> None:
 
 
 def test_grad_mode_is_restored_when_a_step_fails() -> None:
-    optimizer = Adam([one_parameter()])
+    optimizer = Adam([parameter_with_gradient()])
 
     with pytest.raises(ZeroDivisionError):
         optimizer.step(lambda: 1 / 0)
@@ -59,7 +59,7 @@ def test_grad_mode_is_restored_when_a_step_fails() -> None:
 
 
 def test_zero_grad_sets_to_none_or_to_zeros() -> None:
-    params = [one_parameter(), one_parameter()]
+    params = [parameter_with_gradient(), parameter_with_gradient()]
     optimizer = Adam(params)
 
     optimizer.zero_grad(set_to_none=False)
@@ -101,7 +101,7 @@ def test_a_class_with_a_copied_dict_goes_on() -> None:
 
 
 def test_a_group_added_later_is_stepped_from_then_on() -> None:
-    first, second = one_parameter(), one_parameter()
+    first, second = parameter_with_gradient(), parameter_with_gradient()
     optimizer = Adam([first])
     optimizer.step()
 
@@ -132,33 +132,35 @@ def test_hyperparameters_are_read_in_every_step() -> None:
 )
 def test_contradicting_options_raise_torchs_error(options: dict[str, bool]) -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         with pytest.raises(RuntimeError) as caught:
-            kind([one_parameter()], **options)
+            cls([parameter_with_gradient()], **options)
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
 
 
-@pytest.mark.parametrize("params", [[], torch.ones(2), [1], [{"params": {one_parameter()}}]])
+@pytest.mark.parametrize(
+    "params", [[], torch.ones(2), [1], [{"params": {parameter_with_gradient()}}]]
+)
 def test_wrong_parameters_raise_torchs_error(params: Any) -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
+    for cls in (Adam, torch.optim.Adam):
         with pytest.raises((TypeError, ValueError)) as caught:
-            kind(params)
+            cls(params)
         messages.append((caught.type, str(caught.value)))
 
     assert messages[0] == messages[1]
 
 
 def test_amp_scaling_is_offered_only_where_fused_was_asked_for() -> None:
-    assert not hasattr(Adam([one_parameter()]), "_step_supports_amp_scaling")
-    assert Adam([one_parameter()], fused=True)._step_supports_amp_scaling is True
+    assert not hasattr(Adam([parameter_with_gradient()]), "_step_supports_amp_scaling")
+    assert Adam([parameter_with_gradient()], fused=True)._step_supports_amp_scaling is True
 
 
 @pytest.mark.parametrize("fused", [None, True])
 def test_a_grad_scaler_skips_a_step_with_infinities_and_unscales_others(fused: bool | None) -> None:
-    param = one_parameter()
+    param = parameter_with_gradient()
     optimizer = Adam([param], lr=0.5, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for factor in (torch.inf, 1.0):

@@ -101,9 +101,9 @@ def test_thirty_steps_are_the_published_ones(rule: str, lowering: str) -> None:
     """Two groups, warmup, weight decay, checkpoints in both modes, and many changes of mode."""
     params, warmup, r, beta = parameters(), 10, 0.5, 0.85
     cls: Any = ADAMW if rule == "AdamW" else SGD
-    own = {"betas": (beta, 0.95)} if rule == "AdamW" else {"momentum": beta}
+    betas = {"betas": (beta, 0.95)} if rule == "AdamW" else {"momentum": beta}
     groups = [{"params": params[:2], **GROUPS[0]}, {"params": params[2:], **GROUPS[1]}]
-    optimizer = cls(groups, warmup_steps=warmup, r=r, **own)
+    optimizer = cls(groups, warmup_steps=warmup, r=r, **betas)
     expected = [
         published(
             param.detach().clone(),
@@ -199,17 +199,17 @@ def test_a_parameter_that_stands_in_a_group_twice_moves_once() -> None:
 
 
 @outside_interpreter
-@pytest.mark.parametrize("how", ["state dict", "pickle", "copy"])
-def test_the_mode_is_kept(how: str) -> None:
+@pytest.mark.parametrize("way", ["state dict", "pickle", "copy"])
+def test_the_mode_is_kept(way: str) -> None:
     optimizer: Any = ADAMW(parameters())
     train(optimizer, 3)
     optimizer.eval()
     assert [g["train_mode"] for g in optimizer.state_dict()["param_groups"]] == [False]
-    if how == "state dict":
+    if way == "state dict":
         other: Any = ADAMW([p.detach().clone().requires_grad_() for p in values(optimizer)])
         other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     else:
-        text = pickle.dumps(optimizer) if how == "pickle" else b""
+        text = pickle.dumps(optimizer) if way == "pickle" else b""
         other = pickle.loads(text) if text else copy.deepcopy(optimizer)
     with pytest.raises(RuntimeError, match="eval mode"):
         other.step()
@@ -221,7 +221,7 @@ def test_the_mode_is_kept(how: str) -> None:
 
 
 @outside_interpreter
-def test_a_checkpoint_of_a_rule_without_programs_is_one_of_training() -> None:
+def test_a_checkpoint_without_a_mode_is_loaded_in_train_mode() -> None:
     optimizer: Any = ADAMW(parameters())
     train(optimizer, 2)
     saved = copy.deepcopy(optimizer.state_dict())
@@ -250,7 +250,7 @@ def test_a_group_may_join_in_eval_mode() -> None:
 
 @outside_interpreter
 def test_an_error_changes_no_group() -> None:
-    """The second group's values cannot be converted, so the first group stays too."""
+    """The program cannot convert the second group, so it leaves the first one too."""
     params = parameters()
     optimizer: Any = ADAMW([{"params": params[:2]}, {"params": params[2:]}])
     train(optimizer, 2)
@@ -266,7 +266,7 @@ def test_an_error_changes_no_group() -> None:
 @outside_interpreter
 @pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": False}])
 def test_the_options_of_a_group_hold(options: dict[str, Any]) -> None:
-    """A group that refuses the fused kernel is moved without it."""
+    """A group that refuses the fused kernel runs its programs without it."""
     optimizer: Any = ADAMW(parameters(), **options)
     program = optimizer.eval_program.function(optimizer.lowerings)
     program._cached.clear()

@@ -1,4 +1,4 @@
-"""Test rules on whole matrices at run time: checkpoints, refusals, reasons, and wrong tensors."""
+"""Test rules with square states at run time: checkpoints, refusals, NaN and dtypes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.step()
 
 
-def same(ours: Any, theirs: Any) -> None:
+def assert_equal(ours: Any, theirs: Any) -> None:
     for a, b in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
         assert torch.equal(a, b)
         assert ours.state[a].keys() == theirs.state[b].keys()
@@ -53,7 +53,7 @@ def test_the_states_have_the_batch_of_the_parameter() -> None:
 
 
 def copies(optimizer: Any) -> Iterator[Any]:
-    """Yield optimizers that go on where this one is."""
+    """Yield copies of an optimizer: by `copy`, by pickle, and by a checkpoint."""
     yield copy.deepcopy(optimizer)
     yield pickle.loads(pickle.dumps(optimizer))
     loaded = Shampoo([p.detach().clone().requires_grad_() for p in params_of(optimizer)])
@@ -62,8 +62,8 @@ def copies(optimizer: Any) -> Iterator[Any]:
 
 
 def params_of(optimizer: Any) -> list[Tensor]:
-    found: list[Tensor] = optimizer.param_groups[0]["params"]
-    return found
+    params: list[Tensor] = optimizer.param_groups[0]["params"]
+    return params
 
 
 def test_copies_and_checkpoints_go_on() -> None:
@@ -73,7 +73,7 @@ def test_copies_and_checkpoints_go_on() -> None:
     step(optimizer, 2)
     for other in others:
         step(other, 2)
-        same(other, optimizer)
+        assert_equal(other, optimizer)
 
 
 def test_a_state_of_another_shape_is_an_error() -> None:
@@ -112,21 +112,21 @@ def test_complex_and_sparse_are_refused() -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 def test_a_gradient_of_nan_does_not_reach_other_parameters(lowering: Any) -> None:
-    made = [Shampoo(parameters()), Shampoo(parameters())]
-    for optimizer in made:
+    optimizers = [Shampoo(parameters()), Shampoo(parameters())]
+    for optimizer in optimizers:
         step(optimizer, 1)
-    bad, good = made
+    with_nan, without_nan = optimizers
     generator = torch.Generator().manual_seed(9)
-    for index, params in enumerate(zip(*map(params_of, made), strict=True)):
+    for index, params in enumerate(zip(*map(params_of, optimizers), strict=True)):
         grad = torch.randn(SHAPES[index], generator=generator, dtype=torch.float64)
         for param in params:
             param.grad = grad.clone()
-    params_of(bad)[0].grad[0, 0] = torch.nan  # type: ignore[index]
-    for optimizer in made:
+    params_of(with_nan)[0].grad[0, 0] = torch.nan  # type: ignore[index]
+    for optimizer in optimizers:
         with use_lowering(lowering):
             optimizer.step()
-    assert params_of(bad)[0].isnan().all()
-    for a, b in zip(params_of(bad)[1:], params_of(good)[1:], strict=True):
+    assert params_of(with_nan)[0].isnan().all()
+    for a, b in zip(params_of(with_nan)[1:], params_of(without_nan)[1:], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
 
 
@@ -140,7 +140,7 @@ def test_a_matrix_without_elements_is_stepped() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_low_precision_computes_in_float32(dtype: torch.dtype) -> None:
-    """One step from equal start values is that of float32, rounded once."""
+    """A step of 16 bits is a float32 step from equal values, rounded once."""
     low = Shampoo(parameters(dtype))
     exact = Shampoo([p.detach().float().requires_grad_() for p in params_of(low)])
     generator = torch.Generator().manual_seed(5)
@@ -154,14 +154,14 @@ def test_low_precision_computes_in_float32(dtype: torch.dtype) -> None:
 
 
 def test_float32_states_serve_parameters_of_any_dtype() -> None:
-    made = spec(
+    text = spec(
         'require(ndim(p) == 2, "{shape}")',
         "L = L + g @ transpose(g)",
         "p = p - lr * inverse_root(L, 4, 0.1) @ g",
         states='L=state("left", shape=("rows", "rows"), dtype="float32")',
         hypers=LR,
     )
-    cls: Any = optgen.load(Spec("Made", made, "made.py", 1))
+    cls: Any = optgen.load(Spec("Made", text, "made.py", 1))
     params = [*parameters(torch.bfloat16, ((3, 2),)), *parameters(torch.float64, ((3, 2),))]
     optimizer = cls(params)
     for param in params:

@@ -41,14 +41,14 @@ def sizes(optimizer: Any, key: str) -> list[tuple[int, ...]]:
 
 
 def test_the_rank_is_at_most_the_number_of_rows_and_of_columns() -> None:
-    for rank, wanted in (
+    for rank, expected in (
         (1, [(3, 1), (2, 5, 1), (6, 1), (4, 1)]),
         (2, [(3, 2), (2, 5, 2), (6, 1), (4, 2)]),
         (768, [(3, 3), (2, 5, 3), (6, 1), (4, 3)]),
     ):
         optimizer = Dion(parameters(), rank=rank)
         step(optimizer, 1)
-        assert sizes(optimizer, "Q") == wanted
+        assert sizes(optimizer, "Q") == expected
 
 
 def test_tall_and_wide_parameters_have_states_of_their_own() -> None:
@@ -155,7 +155,7 @@ def test_cpp_takes_the_rule_and_triton_says_why_not() -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 def test_a_view_takes_the_step_of_a_batch(lowering: Any) -> None:
-    """A parameter of three heads takes the step of a batch of three matrices."""
+    """A view of three heads gives the step of a batch of three matrices."""
     (whole,) = parameters(shapes=((3, 4, 5),))
     flat = whole.detach().reshape(12, 5).requires_grad_()
     ours = Dion([{"params": [flat], "view": (3, 4, 5)}], rank=2)
@@ -171,7 +171,7 @@ def test_a_view_takes_the_step_of_a_batch(lowering: Any) -> None:
     torch.testing.assert_close(flat.reshape(3, 4, 5), whole, rtol=0, atol=1e-12)
 
 
-def test_another_view_is_an_error() -> None:
+def test_states_of_another_view_are_refused() -> None:
     (flat,) = parameters(shapes=((12, 5),))
     optimizer = Dion([{"params": [flat], "view": (3, 4, 5)}], rank=2)
     step(optimizer, 1)
@@ -213,21 +213,21 @@ def test_float32_states_serve_parameters_of_any_dtype() -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 def test_a_gradient_of_nan_does_not_reach_other_parameters(lowering: Any) -> None:
     for cls in (Dion, GaLore):
-        made = [cls(parameters(), rank=2) for _ in range(2)]
-        for optimizer in made:
+        optimizers = [cls(parameters(), rank=2) for _ in range(2)]
+        for optimizer in optimizers:
             step(optimizer, 1)
-        bad, good = made
-        for optimizer in made:
+        with_nan, without_nan = optimizers
+        for optimizer in optimizers:
             generator = torch.Generator().manual_seed(2)
             for param in params_of(optimizer):
                 param.grad = torch.randn(param.shape, generator=generator, dtype=param.dtype)
-        params_of(bad)[0].grad[0, 0] = torch.nan  # type: ignore[index]
-        for optimizer in made:
+        params_of(with_nan)[0].grad[0, 0] = torch.nan  # type: ignore[index]
+        for optimizer in optimizers:
             optimizer.param_groups[0]["update_proj_gap"] = 1
             with use_lowering(lowering):
                 optimizer.step()
-        assert params_of(bad)[0].isnan().all()
-        for a, b in zip(params_of(bad)[1:], params_of(good)[1:], strict=True):
+        assert params_of(with_nan)[0].isnan().all()
+        for a, b in zip(params_of(with_nan)[1:], params_of(without_nan)[1:], strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
 
 

@@ -15,7 +15,7 @@ class Overriding(torch.Tensor):
 
 
 @pytest.mark.parametrize(
-    ("kind", "plain"),
+    ("cls", "plain"),
     [
         (torch.Tensor, True),
         (torch.nn.Parameter, True),
@@ -25,8 +25,8 @@ class Overriding(torch.Tensor):
         (torch.nn.UninitializedParameter, False),
     ],
 )
-def test_a_plain_class_overrides_no_operation(kind: type[torch.Tensor], plain: bool) -> None:
-    assert torch_private.is_plain_class(kind) is plain
+def test_a_plain_class_overrides_no_operation(cls: type[torch.Tensor], plain: bool) -> None:
+    assert torch_private.is_plain_class(cls) is plain
 
 
 def test_what_torch_wraps_can_be_called_without_its_wrapper() -> None:
@@ -56,11 +56,11 @@ def test_a_graph_capture_is_looked_for_where_a_device_is_in_use(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
-    looked: list[bool] = []
+    checks: list[bool] = []
     monkeypatch.setattr(
-        optimizer, "_accelerator_graph_capture_health_check", lambda: looked.append(True)
+        optimizer, "_accelerator_graph_capture_health_check", lambda: checks.append(True)
     )
 
     torch_private.check_graph_capture(optimizer)
 
-    assert looked == [True] * in_use
+    assert checks == [True] * in_use

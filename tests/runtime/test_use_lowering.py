@@ -69,12 +69,12 @@ def test_a_decorator_holds_inside_the_function_only() -> None:
 
 
 def test_each_thread_has_its_own_forced_lowering() -> None:
-    found = []
+    results = []
     optgen.use_lowering("foreach")
-    thread = threading.Thread(target=lambda: found.append(forced()))
+    thread = threading.Thread(target=lambda: results.append(forced()))
     thread.start()
     thread.join()
-    assert found == [None]
+    assert results == [None]
 
 
 def test_an_unknown_name_changes_nothing() -> None:

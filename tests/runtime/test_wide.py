@@ -1,4 +1,4 @@
-"""Test steps whose parameters share numbers: the oracle, groups, checkpoints, failures, options."""
+"""Test wide rules: against the oracle, in groups, in checkpoints, after failures."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ class Oracle:
         options = self.optimizer.param_groups[group]
         hypers = {h.name: options[h.name] for h in self.algorithm.hypers}
         value, state = self.values[index]
-        known = {**state, **self.shared.get(group, {})}
+        known_states = {**state, **self.shared.get(group, {})}
         assert param.grad is not None
-        return Member(hypers, value, param.grad, known, torch.float64, group=group)
+        return Member(hypers, value, param.grad, known_states, torch.float64, group=group)
 
     def difference(self) -> float:
-        """Return the largest difference, as a part of the largest element of its parameter."""
+        """Return the largest difference, relative to the largest element of its parameter."""
         pairs = zip(self.members(), self.values, strict=True)
         return max(
             ((param.detach().double() - value).abs().max() / value.abs().max()).item()
@@ -100,8 +100,8 @@ class Oracle:
         )
 
 
-def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
-    """Check that parameters go where the rule takes them."""
+def check_against_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
+    """Check that parameters equal the oracle's after each of four steps."""
     optimizer: Any = optgen.load(spec)(in_groups(parameters(shapes)))
     oracle = Oracle(spec, optimizer)
     for seed in range(4):
@@ -116,7 +116,7 @@ def follow_the_rule(spec: Path | Spec, lowering: str, shapes: Any) -> None:
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", NAMES)
 def test_specs_in_files_follow_the_rule(name: str, shapes: Any, lowering: str) -> None:
-    follow_the_rule(spec_file(name), lowering, shapes)
+    check_against_rule(spec_file(name), lowering, shapes)
 
 
 TOGETHER = """from optgen.spec import *
@@ -199,7 +199,7 @@ def Named(
     *,
     lr=hyper(0.1, ge=0),
 ):
-    \"\"\"Names that generated code would like to use, beside a norm of one parameter.\"\"\"
+    \"\"\"Names like those of generated variables, beside a norm of one parameter.\"\"\"
     n_of_one = 1 + norm(g)
     n = sum(abs(g) + 1, over="group")
     n_asked = 2 + n / n_of_one
@@ -244,8 +244,8 @@ RULE: Any = optgen.load(SPEC)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("name", INLINE)
-def test_other_rules_are_followed(name: str, shapes: Any, lowering: str) -> None:
-    follow_the_rule(INLINE[name], lowering, shapes)
+def test_inline_specs_follow_the_rule(name: str, shapes: Any, lowering: str) -> None:
+    check_against_rule(INLINE[name], lowering, shapes)
 
 
 @outside_interpreter
@@ -254,8 +254,8 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @inside_interpreter
-def test_triton_after_changes() -> None:
-    """Groups are added, gradients go and come back: plans of earlier steps must not be mistaken."""
+def test_triton_follows_the_rule_after_changes() -> None:
+    """A group joins and gradients come and go; a step must not reuse an unfit plan."""
     params = parameters()
     optimizer: Any = optgen.load(INLINE["together"])(params[:3])
     oracle = Oracle(INLINE["together"], optimizer)
@@ -296,7 +296,7 @@ def Whole(
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 def test_matrices_in_lists_follow_the_rule(lowering: str) -> None:
-    """In foreach, matrices of one shape make one list, and each of them counts."""
+    """In foreach, matrices of one shape form one list; each contributes to the reductions."""
     spec = Spec("Whole", WHOLE, "whole.py", 1)
     params = parameters(((3, 4), (5, 4), (3, 4), (3, 4)))
     optimizer: Any = optgen.load(spec)([{"params": params[:3]}, {"params": params[3:]}])
@@ -328,13 +328,13 @@ def test_groups_may_differ_in_their_flags(options: dict[str, Any], lowering: str
 def test_parameters_without_a_gradient_do_not_count(lowering: str) -> None:
     optimizer = RULE(in_groups(parameters()))
     oracle = Oracle(SPEC, optimizer)
-    everyone = [p for group in optimizer.param_groups for p in group["params"]]
+    all_params = [p for group in optimizer.param_groups for p in group["params"]]
     for seed in range(4):
         give_gradients(optimizer, seed)
-        everyone[seed].grad = None
-        everyone[-seed].grad = None
+        all_params[seed].grad = None
+        all_params[-seed].grad = None
         if seed == 2:
-            everyone[0].grad = everyone[1].grad = None  # the whole first group
+            all_params[0].grad = all_params[1].grad = None  # the whole first group
         oracle.step()
         with use_lowering(lowering):
             optimizer.step()
@@ -404,7 +404,7 @@ def test_narrow_parameters_follow_the_rule(lowering: str, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_the_same_bits_in_every_order(lowering: str) -> None:
-    found = []
+    results = []
     for order in ((0, 1, 2, 3, 4, 5), (4, 2, 5, 0, 3, 1)):
         params = parameters(dtype=torch.float32)
         optimizer = RULE([params[i] for i in order])
@@ -414,12 +414,12 @@ def test_the_same_bits_in_every_order(lowering: str) -> None:
                 param.grad = torch.randn(param.shape, generator=generator)
             with use_lowering(lowering):
                 optimizer.step()
-        found.append([param.detach().clone() for param in params])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        results.append([param.detach().clone() for param in params])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_the_same_bits_for_any_number_of_threads() -> None:
-    found = []
+    results = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
@@ -429,10 +429,10 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
             with use_lowering("fused_cpu"):
                 step(optimizer, 1)
                 step(optimizer, 2)
-            found.append([param.detach().clone() for param in params])
+            results.append([param.detach().clone() for param in params])
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_the_group_keeps_its_states() -> None:
@@ -447,7 +447,7 @@ def test_the_group_keeps_its_states() -> None:
 
 
 def copies(optimizer: Any) -> Iterator[Any]:
-    """Yield optimizers that go on where this one is."""
+    """Yield copies of an optimizer: by `copy`, by pickle, and by a checkpoint."""
     yield copy.deepcopy(optimizer)
     yield pickle.loads(pickle.dumps(optimizer))
     buffer = io.BytesIO()
@@ -462,9 +462,9 @@ def copies(optimizer: Any) -> Iterator[Any]:
     yield loaded
 
 
-@pytest.mark.parametrize("kind", [ODD, PRODIGY])
-def test_a_copy_goes_on(kind: Any) -> None:
-    optimizer = kind(in_groups(parameters()))
+@pytest.mark.parametrize("cls", [ODD, PRODIGY])
+def test_a_copy_goes_on(cls: Any) -> None:
+    optimizer = cls(in_groups(parameters()))
     step(optimizer, 1)
     every = [*copies(optimizer), optimizer]
     for seed in (2, 3):
@@ -474,7 +474,7 @@ def test_a_copy_goes_on(kind: Any) -> None:
         for ours, theirs in zip(optimizer.param_groups, each.param_groups, strict=True):
             for a, b in zip(ours["params"], theirs["params"], strict=True):
                 assert torch.equal(a, b)
-            for state in kind.rule.group_states:
+            for state in cls.rule.group_states:
                 assert torch.equal(ours[state.key], theirs[state.key])
 
 
@@ -518,19 +518,19 @@ def test_a_state_of_the_group_that_is_no_number_is_refused(
     assert all(map(torch.equal, optimizer.param_groups[0]["params"], before))
 
 
-def test_a_state_that_a_group_is_given_is_copied() -> None:
-    params, given = parameters(), torch.tensor([4.0])
-    groups = [{"params": params[:2], "k": given}, {"params": params[2:4], "k": given}]
+def test_a_state_given_with_a_group_is_copied() -> None:
+    params, value = parameters(), torch.tensor([4.0])
+    groups = [{"params": params[:2], "k": value}, {"params": params[2:4], "k": value}]
     optimizer = ODD([*groups, {"params": params[4:], "k": 4}])
     for seed in (1, 2):
         step(optimizer, seed)
     for group in optimizer.param_groups:
         assert (group["k"].item(), group["k"].shape, group["k"].dtype) == (6, (), torch.float64)
-    assert given.item() == 4.0
+    assert value.item() == 4.0
 
 
 def test_a_checkpoint_may_have_a_number_for_a_state() -> None:
-    """The packages of the authors of such rules keep numbers in their groups."""
+    """The authors' packages keep plain numbers in their groups."""
     optimizer = ODD(parameters())
     checkpoint = optimizer.state_dict()
     checkpoint["param_groups"][0]["k"] = 7
@@ -554,19 +554,19 @@ def test_a_group_that_joins_has_its_own_states() -> None:
     assert [group["k"].item() for group in optimizer.param_groups] == [2.0, 1.0]
 
 
-@pytest.mark.parametrize("found", [0.0, 1.0])
-def test_a_skipped_step_changes_nothing(found: float) -> None:
+@pytest.mark.parametrize("found_inf", [0.0, 1.0])
+def test_a_skipped_step_changes_nothing(found_inf: float) -> None:
     optimizer = PRODIGY(parameters())
     step(optimizer, 1)
     give_gradients(optimizer, 2)
     optimizer.grad_scale = torch.tensor(1.0)
-    optimizer.found_inf = torch.tensor(found)
+    optimizer.found_inf = torch.tensor(found_inf)
     before = [param.detach().clone() for param in optimizer.param_groups[0]["params"]]
     optimizer.step()
     after = optimizer.param_groups[0]["params"]
     pairs = [(a, b) for a, b in zip(before, after, strict=True) if a.numel()]
-    assert all(torch.equal(a, b) is bool(found) for a, b in pairs)
-    assert optimizer.param_groups[0]["k"].item() == 2.0 - found
+    assert all(torch.equal(a, b) is bool(found_inf) for a, b in pairs)
+    assert optimizer.param_groups[0]["k"].item() == 2.0 - found_inf
 
 
 def test_a_failed_step_changes_nothing() -> None:
@@ -600,7 +600,7 @@ def test_a_capture_reads_no_number(name: str, lowering: str) -> None:
 
 
 def test_autograd_follows_a_step() -> None:
-    """The derivative of a later loss by the first parameter, by finite differences too."""
+    """The derivative of a later loss by the first parameter equals finite differences."""
 
     def later_loss(first: Tensor) -> Tensor:
         params = [first.clone(), *(p.detach() for p in parameters()[1:4])]
@@ -638,7 +638,7 @@ def test_a_parameter_that_is_listed_twice_is_refused() -> None:
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optimizer = ODD([param, param])
     param.grad = torch.ones(3)
-    with pytest.raises(RuntimeError, match="one is listed twice: list it once"):
+    with pytest.raises(RuntimeError, match="a parameter is listed twice: list it once"):
         optimizer.step()
     assert param.tolist() == [1.0] * 3
 
@@ -657,7 +657,7 @@ def test_explain_says_the_lowering() -> None:
 def test_triton_refuses_reductions_in_branches_on_computed_values(
     condition: str, refused: bool
 ) -> None:
-    """The host asks the condition, and it knows the hyperparameters of the group."""
+    """The host evaluates the condition, and knows only hyperparameters of the group."""
     body = ("twice = 2 * lr", f"if {condition}:", '    g = g / sum(g, over="group")')
     hypers = "lr=hyper(0.1, ge=0), betas=hyper((0.9, 0.5))"
     text = spec_text(*body, "p = p - lr * g * betas[1] - betas[0] * twice * g", hypers=hypers)

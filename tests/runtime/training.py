@@ -35,9 +35,9 @@ def train(optimizer: Optimizer, params: list[Tensor], steps: int, seed: int = 1)
         optimizer.step()
 
 
-def error(found: list[Tensor], expected: list[Tensor]) -> float:
+def error(actual: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest deviation of a tensor, in units of its largest element."""
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b.numel()]
+    pairs = [(a, b) for a, b in zip(actual, expected, strict=True) if b.numel()]
     return max((((a - b).abs().max() / b.abs().max()).item() for a, b in pairs), default=0.0)
 
 

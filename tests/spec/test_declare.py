@@ -37,19 +37,19 @@ def test_a_spec_prints_short() -> None:
     assert repr(Plain) == f"<Spec Plain from test_declare.py:{Plain.line}>"
 
 
-@pytest.mark.parametrize("way", ["-c", "-"])
-def test_a_spec_whose_text_cannot_be_found_is_refused(way: str) -> None:
+@pytest.mark.parametrize("option", ["-c", "-"])
+def test_a_spec_whose_text_cannot_be_found_is_refused(option: str) -> None:
     """The error for a spec that is typed at a prompt says what to do.
 
     From Python 3.13 on, the text of `-c` is kept, so the spec is read.
     """
     text = BARE.replace("@optimizer", "@optimizer()") + "\nprint(repr(Plain))\n"
-    command = [sys.executable, way, text] if way == "-c" else [sys.executable, way]
+    command = [sys.executable, option, text] if option == "-c" else [sys.executable, option]
     found = subprocess.run(
         command, input=text, cwd=ROOT, capture_output=True, text=True, check=False
     )
 
-    if sys.version_info >= (3, 13) and way == "-c":
+    if sys.version_info >= (3, 13) and option == "-c":
         assert found.stdout.startswith("<Spec Plain from "), found.stderr
         return
     last = found.stderr[found.stderr.index("optgen.spec.errors.SpecError: ") :].splitlines()

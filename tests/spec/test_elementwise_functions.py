@@ -84,19 +84,30 @@ def test_error(name: str, golden: Golden) -> None:
 
 def test_roles_are_read_off_the_assignments() -> None:
     """The first written list comes first, the first read-only one next, then the rest in order."""
-    made = read(text("c = b + w * a + d", "e = c", lists="a, b, c, d, e"))
+    algorithm = read(text("c = b + w * a + d", "e = c", lists="a, b, c, d, e"))
 
-    assert made.lists == ("a", "b", "c", "d", "e")
-    assert made.tensors == ("c", "a", "b", "d", "e")
-    assert [s.written for s in made.states] == [False, False, True]
-    assert (made.is_function, made.folder, made.stem, made.step) == (True, "made/f", "f", None)
-    assert [s.stored for s in plan(made).sweeps[0].streams] == [True, False, False, False, True]
+    assert algorithm.lists == ("a", "b", "c", "d", "e")
+    assert algorithm.tensors == ("c", "a", "b", "d", "e")
+    assert [s.written for s in algorithm.states] == [False, False, True]
+    assert (algorithm.is_function, algorithm.folder, algorithm.stem, algorithm.step) == (
+        True,
+        "made/f",
+        "f",
+        None,
+    )
+    assert [s.stored for s in plan(algorithm).sweeps[0].streams] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_texts(golden: Golden) -> None:
-    made = read(text("if big:", f"    {BODY}", more="w=hyper(0.5), big=flag(True)"))
+    algorithm = read(text("if big:", f"    {BODY}", more="w=hyper(0.5), big=flag(True)"))
 
-    golden.check("\n".join([to_text(made), to_text(plan(made)), to_latex(made)]))
+    golden.check("\n".join([to_text(algorithm), to_text(plan(algorithm)), to_latex(algorithm)]))
 
 
 def test_a_file_may_hold_several_functions() -> None:

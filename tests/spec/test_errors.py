@@ -1,4 +1,4 @@
-"""Test every error of the spec language: its place, the line, a caret, and the way out."""
+"""Test every error of the spec language: its place, the line, a caret, and a hint."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def test_input_error(name: str, golden: Golden) -> None:
 
 
 def test_an_input_that_the_rule_does_not_ask_for_has_no_condition() -> None:
-    made = read(spec(USE, inputs=H))
-    (state,) = made.inputs()
+    algorithm = read(spec(USE, inputs=H))
+    (state,) = algorithm.extra_inputs()
 
     assert (state.symbol, state.key, state.given, state.when) == (
         "h",
@@ -96,20 +96,20 @@ def test_an_input_that_the_rule_does_not_ask_for_has_no_condition() -> None:
         "hessian",
         None,
     )
-    assert not list(made.kept_states())
-    assert [h.name for h in made.hypers] == ["lr"]
+    assert not list(algorithm.kept_states())
+    assert [h.name for h in algorithm.hypers] == ["lr"]
 
 
 def test_an_input_that_may_be_absent(golden: Golden) -> None:
     text = asking_rule("m = lerp(m, h, 0.5)", states=M).replace(UPDATE, "p = p - lr * g * m / t")
-    made = read(text)
+    algorithm = read(text)
 
-    assert made.existence("h") == plan(made).algorithm.existence("hessian_input")
-    golden.check("\n".join([to_text(made), to_text(plan(made)), to_latex(made)]))
+    assert algorithm.existence("h") == plan(algorithm).algorithm.existence("hessian_input")
+    golden.check("\n".join([to_text(algorithm), to_text(plan(algorithm)), to_latex(algorithm)]))
 
 
 def test_a_state_may_have_the_name_of_an_input() -> None:
-    made = read(spec("if given(h):", "    m = h", "p = p - lr * g * m / t", inputs=H,
+    algorithm = read(spec("if given(h):", "    m = h", "p = p - lr * g * m / t", inputs=H,
                      states='m=state("hessian")'))  # fmt: skip
 
-    assert [s.key for s in made.states] == ["hessian", "hessian_input"]
+    assert [s.key for s in algorithm.states] == ["hessian", "hessian_input"]

@@ -16,7 +16,7 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("name", "word"),
     [
         ("sqroot", "sqrt"),
         ("sqtr", "sqrt"),
@@ -27,8 +27,8 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
         ("row_men", "row_mean"),
     ],
 )
-def test_the_error_for_a_misspelled_name_proposes_the_word(name: str, known: str) -> None:
-    assert did_you_mean(name, CALLABLE) == f"did you mean `{known}`?"
+def test_the_error_for_a_misspelled_name_proposes_the_word(name: str, word: str) -> None:
+    assert did_you_mean(name, CALLABLE) == f"did you mean `{word}`?"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def Mine(p, g, /, *, lr=hyper(0.1)):
 '''
 
 
-def test_the_error_for_a_name_of_another_cell_says_so() -> None:
+def test_the_error_for_a_name_of_another_cell_says_to_join_the_cells() -> None:
     with pytest.raises(SpecError) as caught:
         read_spec(names_after_cells(HELPER, RULE.format("halve(g)"))["Mine"])
     assert caught.value.hint == (

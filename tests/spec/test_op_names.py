@@ -1,4 +1,4 @@
-"""Test the names that a spec imports: docstrings, arguments as the reader's, and no effect."""
+"""Test the names that a spec imports: docstrings, the reader's arguments, and that none runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_explains_itself(name: str) -> None:
+def test_every_name_has_a_docstring_and_explicit_arguments(name: str) -> None:
     word = getattr(optgen.spec, name)
     parameters = inspect.signature(word).parameters.values()
 

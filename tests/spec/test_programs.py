@@ -22,9 +22,9 @@ TRAIN = "@Made.train\ndef to_train(p, m, /, *, b):\n    p = lerp(p, m, b)\n"
 EVAL = "@Made.eval\ndef to_eval(p, m, /, *, b):\n    p = lerp(p, m, -b)\n"
 
 
-def text(*programs: str, made: str = OPTIMIZER) -> str:
+def text(*programs: str, rule: str = OPTIMIZER) -> str:
     """Return a file with an optimizer and its programs."""
-    return "\n\n".join([made, *programs])
+    return "\n\n".join([rule, *programs])
 
 
 def with_eval(body: str, arguments: str = "p, m, /, *, b", decorator: str = "@Made.eval") -> str:
@@ -37,7 +37,7 @@ ERRORS = {
     "no such optimizer": with_eval(BODY, decorator="@Mode.eval"),
     "of a function": text(
         TRAIN.replace("Made", "low"),
-        made="from optgen.spec import *\n@elementwise\ndef low(a, b, /):\n    '''.'''\n    a = b\n",
+        rule="from optgen.spec import *\n@elementwise\ndef low(a, b, /):\n    '''.'''\n    a = b\n",
     ),
     "no such mode": with_eval(BODY, decorator="@Made.step"),
     "brackets": with_eval(BODY, decorator="@Made.eval()"),
@@ -80,7 +80,7 @@ ERRORS = {
     .replace("b):", "train_mode):")
     .replace("b)\n", "train_mode)\n"),
     "a derived optimizer": text(
-        TRAIN, EVAL, made=spec("pass", decorator='@optimizer(base="Adam")', hypers="lr=hyper(1)")
+        TRAIN, EVAL, rule=spec("pass", decorator='@optimizer(base="Adam")', hypers="lr=hyper(1)")
     ),
     "another decorator": with_eval(BODY, decorator="@torch.no_grad()"),
 }  # fmt: skip
@@ -94,13 +94,13 @@ def test_program_error(name: str, golden: Golden) -> None:
 
 
 def test_programs_belong_to_their_optimizer() -> None:
-    made = read(text(EVAL, TRAIN))
+    algorithm = read(text(EVAL, TRAIN))
 
-    assert [(p.mode, p.function.name) for p in made.programs] == [
+    assert [(p.mode, p.function.name) for p in algorithm.programs] == [
         ("train", "to_train"),
         ("eval", "to_eval"),
     ]
-    function = made.programs[1].function
+    function = algorithm.programs[1].function
     assert function.lists == ("p", "m")
     assert function.folder == "made/to_eval"
     assert [h.name for h in function.hypers] == ["b"]
@@ -115,11 +115,11 @@ def test_two_optimizers_in_a_file_have_programs_of_their_own() -> None:
 
 
 def test_a_list_has_the_key_of_its_state() -> None:
-    """The program writes only states, lists them in another order, and uses a helper."""
+    """The program writes a state only, lists its tensors in its own order, and uses a helper."""
     program = "@Made.eval\ndef to_eval(v, p, m, /):\n    v = half(p) + 2 * m\n"
     helper = "HALF = 0.5\n\n\ndef half(x):\n    return HALF * x\n\n\n"
-    made = read(text(TRAIN, program).replace("@opt", f"{helper}@opt", 1))
-    function = made.programs[1].function
+    algorithm = read(text(TRAIN, program).replace("@opt", f"{helper}@opt", 1))
+    function = algorithm.programs[1].function
 
     assert function.lists == ("v", "p", "m")
     assert function.tensors == ("v", "p", "m")
@@ -153,9 +153,9 @@ def to_eval(p, z, /, *, beta):
 
 
 def test_the_decorators_take_programs_of_the_same_text() -> None:
-    (made,) = read_spec(InText)
+    (algorithm,) = read_spec(InText)
 
-    assert [p.function.name for p in made.programs] == ["to_train", "to_eval"]
+    assert [p.function.name for p in algorithm.programs] == ["to_train", "to_eval"]
     assert "UNUSED" not in InText.source
     assert to_eval == Declared("eval", ("InText", "to_eval"), ())
 

@@ -1,4 +1,4 @@
-"""Test how the reader reads a rule: the author's order, names and conditions; nothing runs."""
+"""Test how the reader reads a rule: it keeps order, names and conditions, and runs nothing."""
 
 from __future__ import annotations
 
@@ -225,16 +225,16 @@ def test_a_decorated_function_has_the_lines_of_its_file(tmp_path: Path) -> None:
         import holder_of_a_spec  # type: ignore[import-not-found]
     finally:
         sys.path.remove(str(tmp_path))
-    made = holder_of_a_spec.Made
-    assert isinstance(made, Spec)
+    declared = holder_of_a_spec.Made
+    assert isinstance(declared, Spec)
     with pytest.raises(SpecError) as raised:
-        read_spec(made)
+        read_spec(declared)
     place = raised.value.place
     assert Path(place.file) == tmp_path / "holder_of_a_spec.py"
     assert text.split("\n")[place.line - 1] == "    p = p - lr * oops"
     assert "    p = p - lr * oops" in str(raised.value).splitlines()[1]
     with pytest.raises(TypeError, match=r"optgen\.load"):
-        made(1, 2)
+        declared(1, 2)
 
 
 def test_the_error_of_an_indented_function_has_its_line_and_column() -> None:
@@ -308,8 +308,8 @@ def test_a_state_may_be_read_under_any_form_of_its_condition() -> None:
     assert [s.when for s in algorithm.states] == ["big", "not big"]
 
 
-def test_a_state_that_users_read_is_only_written() -> None:
-    """A group's number is there for a log, a copy of the parameter for a forward pass."""
+def test_a_rule_may_only_write_a_state_that_users_read() -> None:
+    """Users log a group's state, and compute a forward pass with a copy of the parameter."""
     states = 'k=state("size", shape="group"), low=state("low", init="p", dtype="bfloat16")'
     text = spec('k = norm(g, over="group")', UPDATE, "low = p", states=states)
 

@@ -30,22 +30,6 @@ CASES = {
     "random of a tensor": spec("p = p - lr * random(g, 1)"),
     "random of a sum": spec("p = p - lr * g * random(1, sum(g))"),
     "random without a step count": spec("p = p - lr * g * random(1, 2)", inputs="p, g"),
-    "random beside a sum of rows": spec(MATRIX, "p = p - lr * g * random(1, 2) / row_norm(g)"),
-    "random beside a fact": spec(
-        "if factored(p):", "    p = p - lr * g * random(1, 2)", "else:", f"    {UPDATE}"
-    ),
-    "random beside a product of matrices": spec(
-        MATRIX, "p = p - lr * (g @ transpose(g) @ g) * random(1, 2)"
-    ),
-    "a rounding beside a product of matrices": spec(
-        MATRIX, "p = rounded(p - lr * (g @ transpose(g) @ g))"
-    ),
-    "random beside a row": spec(
-        MATRIX,
-        "r = 0.5 * r",
-        "p = p - lr * r * random(1, 2) * g",
-        states='r=state("row", shape="row")',
-    ),
     "random in a function": FUNCTION.replace("{value}", "random(1, w) * a + b"),
     "random for sparse gradients": spec(
         "p = p - lr * g * random(1, 2)", decorator='@optimizer(gradient="rows")'

@@ -66,7 +66,6 @@ ERRORS = {
     "gaussian numbers without steps": thin("Q = Q + gaussian(Q, 1, 2)", UPDATE, inputs="p, g"),
     "gaussian numbers of two arguments": thin("Q = Q + gaussian(1, 2)", UPDATE),
     "gaussian numbers of any parameter": spec("p = p - lr * gaussian(g, 1, 2) * g"),
-    "gaussian and random": thin("Q = gaussian(Q, 1, 2)", "p = p - lr * random(1, 2) * g"),
     "randn": thin("Q = randn(Q, 1, 2)", UPDATE),
     "a rounded thin matrix": thin("Q = rounded(Q)", UPDATE),
     "a state of tall parameters": spec(

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from track3.muons import Own, iterated
+from track3.muons import Values, iterated
 from track3.scripts import SCRIPTS
 
 from examples.track3.result import Result, set_options
@@ -17,7 +17,7 @@ from optgen import use_lowering
 
 ORTHOGONALIZE = "optgen.runtime.matrix_ops.orthogonalize"
 ZERO, QUIET = (5, 5), (7, 7)
-"""Shapes of matrices that begin at zero, as some of track 3's, and that have small gradients."""
+"""Shapes of matrices that start at zero, as in track 3, and of matrices with small gradients."""
 MODEL: dict[str, tuple[int, ...]] = {
     "embed.weight": (12, 5),
     "blocks.0.norm1.gains": (9,),
@@ -55,9 +55,9 @@ class Side:
             for optimizer in self.optimizers:
                 optimizer.step()
 
-    def far(self, right: dict[str, Tensor]) -> float:
-        """Return the largest difference of an element."""
-        pairs = ((self.params[name].detach(), p) for name, p in right.items())
+    def largest_difference(self, expected: dict[str, Tensor]) -> float:
+        """Return the largest difference of an element from the expected parameters."""
+        pairs = ((self.params[name].detach(), p) for name, p in expected.items())
         return max((p - q).abs().max().item() for p, q in pairs)
 
 
@@ -74,27 +74,30 @@ def largest_differences(
     }
 
     def drawn() -> dict[str, Tensor]:
-        kind = {"generator": generator, "dtype": torch.float64}
-        return {name: torch.randn(shape, **kind) for name, shape in shapes.items()}
+        options = {"generator": generator, "dtype": torch.float64}
+        return {name: torch.randn(shape, **options) for name, shape in shapes.items()}
 
-    right = {name: p * (shapes[name] != ZERO) for name, p in drawn().items()}
-    sides = [Side(result, lowering, right) for lowering in lowerings]
-    own: dict[str, Own] = {name: {"start": p} for name, p in right.items()}
-    worst = [0.0] * len(sides)
+    expected = {name: p * (shapes[name] != ZERO) for name, p in drawn().items()}
+    sides = [Side(result, lowering, expected) for lowering in lowerings]
+    memory: dict[str, Values] = {name: {"start": p} for name, p in expected.items()}
+    largest = [0.0] * len(sides)
     for index in range(script.count):
         logged, grads = index * script.steps // script.count, drawn()
-        for name, p in right.items():
+        for name, p in expected.items():
             step, options = script.of(name, shapes[name])
-            p = step(p, gradient(p, grads[name]), own[name], options(logged))
-            right[name] = script.around(p, own[name], logged) if script.around else p
+            p = step(p, gradient(p, grads[name]), memory[name], options(logged))
+            expected[name] = script.around(p, memory[name], logged) if script.around else p
         for side in sides:
             side.step(logged, grads)
-        worst = [max(w, side.far(right)) for w, side in zip(worst, sides, strict=True)]
-    return worst
+        largest = [
+            max(earlier, side.largest_difference(expected))
+            for earlier, side in zip(largest, sides, strict=True)
+        ]
+    return largest
 
 
 def gradient(p: Tensor, noise: Tensor) -> Tensor:
-    """Return a gradient that depends on the parameter, so that differences would go on."""
+    """Return a gradient that depends on the parameter, so that a difference would persist."""
     return (noise + 0.5 * p) * (1e-8 if p.shape == QUIET else 1.0)
 
 

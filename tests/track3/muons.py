@@ -1,7 +1,7 @@
 """Steps of track 3's Muons on one matrix, written anew in plain torch from the logged scripts.
 
-Each takes a matrix, its gradient, what it keeps, and the options of its group in this step; it
-returns the new matrix. `orthogonal` is not in bfloat16 as theirs.
+Each takes a matrix, its gradient, its memory, and the options of its group in this step; it
+returns the new matrix. The scripts' `orthogonal` computes in bfloat16, and the one here does not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Own = dict[str, Any]
-"""The values that a step keeps for the next one."""
+Values = dict[str, Any]
+"""Values by name: those that a step keeps for the next one, or options."""
 
 
 def iterated(x: Tensor) -> Tensor:
@@ -28,82 +28,82 @@ def orthogonal(x: Tensor) -> Tensor:
     return iterated(x / (x.norm() + 1e-7))
 
 
-def nesterov(g: Tensor, own: Own, mu: float) -> Tensor:
-    """Advance the momentum; return it as it will be after the same gradient again."""
-    own["m"] = mu * own.get("m", 0) + (1 - mu) * g
-    return (1 - mu) * g + mu * own["m"]
+def nesterov(g: Tensor, memory: Values, mu: float) -> Tensor:
+    """Advance the momentum; return what it would be after the same gradient once more."""
+    memory["m"] = mu * memory.get("m", 0) + (1 - mu) * g
+    return (1 - mu) * g + mu * memory["m"]
 
 
 def tall(x: Tensor) -> float:
-    """Return by how much Muon's update of a matrix with many rows is larger."""
+    """Return the factor that Muon's update has if a matrix has more rows than columns."""
     return max(1.0, math.sqrt(x.size(0) / x.size(1)))
 
 
-def muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    u = orthogonal(nesterov(g, own, 0.95))
+def muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    u = orthogonal(nesterov(g, memory, 0.95))
     return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall(p) * u
 
 
-def spectral_descent(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
+def spectral_descent(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall(p) * orthogonal(g)
 
 
 def hyperball(p: Tensor, u: Tensor, lr: float) -> Tensor:
-    """Take a step of a share `lr` of the norm of a matrix, and give it its old norm."""
+    """Step by `lr` times the norm of a matrix, and restore this norm."""
     moved = p - lr * p.norm() * u / u.norm().clamp(min=1e-10)
     return p.norm() * moved / moved.norm().clamp(min=1e-10)
 
 
-def adamh(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    own["t"] = t = own.get("t", 0) + 1
-    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
-    own["v"] = 0.95 * own.get("v", 0) + 0.05 * g * g
-    root = (own["v"] / (1 - 0.95**t)).sqrt()
-    return hyperball(p, own["m"] / (1 - 0.9**t) / (root + 1e-8), o["lr"])
+def adamh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    memory["t"] = t = memory.get("t", 0) + 1
+    memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
+    memory["v"] = 0.95 * memory.get("v", 0) + 0.05 * g * g
+    root = (memory["v"] / (1 - 0.95**t)).sqrt()
+    return hyperball(p, memory["m"] / (1 - 0.9**t) / (root + 1e-8), o["lr"])
 
 
-def muonh(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    return hyperball(p, orthogonal(nesterov(g, own, 0.95)), o["lr"])
+def muonh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    return hyperball(p, orthogonal(nesterov(g, memory, 0.95)), o["lr"])
 
 
-def muon_squared(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    own["v"] = 0.95 * own.get("v", 0) + 0.05 * g * g
-    u = orthogonal(nesterov(g, own, 0.95) / (own["v"].sqrt() + 1e-10))
+def muon_squared(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    memory["v"] = 0.95 * memory.get("v", 0) + 0.05 * g * g
+    u = orthogonal(nesterov(g, memory, 0.95) / (memory["v"].sqrt() + 1e-10))
     return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * tall(p) * u
 
 
-def even(u: Tensor, own: Own) -> Tensor:
+def even(u: Tensor, memory: Values) -> Tensor:
     """Divide the rows of an update, or the columns of a wide one, by their mean sizes so far."""
     axis = 1 if u.size(0) >= u.size(1) else 0
     mean = (u * u).mean(axis, keepdim=True)
-    own["even"] = 0.95 * own.get("even", 0) + 0.05 * mean
-    return u / own["even"].clamp(min=1e-10).sqrt()
+    memory["even"] = 0.95 * memory.get("even", 0) + 0.05 * mean
+    return u / memory["even"].clamp(min=1e-10).sqrt()
 
 
-def even_of_same_norm(u: Tensor, own: Own) -> Tensor:
-    made = even(u, own)
-    return made * (u.norm() / made.norm().clamp(min=1e-10))
+def even_of_same_norm(u: Tensor, memory: Values) -> Tensor:
+    update = even(u, memory)
+    return update * (u.norm() / update.norm().clamp(min=1e-10))
 
 
-def normuonh(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    u = tall(p) * orthogonal(nesterov(g, own, 0.95))
-    return hyperball(p, even(u, own), o["lr"])
+def normuonh(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    u = tall(p) * orthogonal(nesterov(g, memory, 0.95))
+    return hyperball(p, even(u, memory), o["lr"])
 
 
-def normuon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    u = even_of_same_norm(tall(p) * orthogonal(nesterov(g, own, 0.95)), own)
+def normuon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    u = even_of_same_norm(tall(p) * orthogonal(nesterov(g, memory, 0.95)), memory)
     return p * (1 - o["lr"] * o["weight_decay"]) - o["lr"] * u
 
 
 def floored(p: Tensor, u: Tensor, lr: float, target: float = 0.35) -> Tensor:
-    """Take a step whose update is at least `target` times as large as the matrix."""
+    """Take a step whose update has at least `target` times the norm of the matrix."""
     size, goal = u.norm().clamp(min=1e-8).item(), target * p.norm().clamp(min=1e-8).item()
     return p - lr * u * (goal / size if size < goal else 1.0)
 
 
-def skylight(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    u = tall(p) * orthogonal(nesterov(g, own, 0.95))
-    return floored(p, even_of_same_norm(u, own), o["lr"])
+def skylight(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    u = tall(p) * orthogonal(nesterov(g, memory, 0.95))
+    return floored(p, even_of_same_norm(u, memory), o["lr"])
 
 
 def largest_singular_value(x: Tensor) -> Tensor:
@@ -117,31 +117,31 @@ def largest_singular_value(x: Tensor) -> Tensor:
 
 def contra(u: Tensor, orthogonalized: Tensor) -> Tensor:
     """Take a part of a momentum away from the orthogonal matrix, which keeps its norm."""
-    less = orthogonalized - 0.4 / 2 * u / largest_singular_value(u)
-    return less * orthogonalized.norm() / less.norm().clamp(min=1e-10)
+    reduced = orthogonalized - 0.4 / 2 * u / largest_singular_value(u)
+    return reduced * orthogonalized.norm() / reduced.norm().clamp(min=1e-10)
 
 
-def contra_muon(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
-    u = nesterov(g, own, 0.95)
+def contra_muon(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
+    u = nesterov(g, memory, 0.95)
     u = tall(p) * contra(u, orthogonal(u))
-    return floored(p, even_of_same_norm(u, own), o["lr"])
+    return floored(p, even_of_same_norm(u, memory), o["lr"])
 
 
 def outer_nesterov(
-    p: Tensor, own: Own, step: int, lr: float, momentum: float, interval: int
+    p: Tensor, memory: Values, step: int, lr: float, momentum: float, interval: int
 ) -> Tensor:
-    """After a step: in some steps, move on from where the last such step ended."""
-    own["steps"] = own.get("steps", 0) + 1
-    if own["steps"] % interval > 0:
+    """Take a Nesterov step every `interval` steps, from the weights after the last one."""
+    memory["steps"] = memory.get("steps", 0) + 1
+    if memory["steps"] % interval > 0:
         return p
-    delta = own["start"] - p
-    own["outer"] = momentum * own.get("outer", 0) + lr * delta
-    own["start"] = own["start"] - momentum * own["outer"] - lr * delta
-    return own["start"]
+    delta = memory["start"] - p
+    memory["outer"] = momentum * memory.get("outer", 0) + lr * delta
+    memory["start"] = memory["start"] - momentum * memory["outer"] - lr * delta
+    return memory["start"]
 
 
-def follow_move(p: Tensor, own: Own, look_ahead: float) -> Tensor:
-    """After a step: go on from the weights, along the mean of their moves."""
-    own["move"] = 0.99 * own.get("move", 0) + (1 - 0.99) * (p - own["start"])
-    own["start"] = p
-    return p + look_ahead * own["move"]
+def follow_move(p: Tensor, memory: Values, look_ahead: float) -> Tensor:
+    """Return the weights after a step, extrapolated along the mean of their moves."""
+    memory["move"] = 0.99 * memory.get("move", 0) + (1 - 0.99) * (p - memory["start"])
+    memory["start"] = p
+    return p + look_ahead * memory["move"]

@@ -1,6 +1,6 @@
 """The logged scripts of track 3: their numbers, and their steps in plain torch.
 
-Numbers stand here again, as in the logs, so that a wrong one in `examples/track3` shows.
+Numbers are repeated here from the logs, so that a wrong one in `examples/track3` is noticed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from functools import partial
 import torch
 from torch import Tensor
 from track3 import auroras, muons, soaps
-from track3.muons import Own
+from track3.muons import Values
 
-Step = Callable[[Tensor, Tensor, Own, Own], Tensor]
-"""Takes a parameter, its gradient, what it keeps and its options; returns the new one."""
+Step = Callable[[Tensor, Tensor, Values, Values], Tensor]
+"""A function of a parameter, its gradient, its memory and options; it returns the new parameter."""
 Rate = Callable[[int], float]
-"""Takes the number of a step; returns the factor of a learning rate."""
-Kinds = tuple[tuple[str, Own], ...]
-"""Parts of names of matrices, with the options of these; all others have none."""
+"""A function of the number of a step; it returns the factor of a learning rate."""
+Kinds = tuple[tuple[str, Values], ...]
+"""Parts of names of matrices, each with the options of the matrices so named."""
 
 
-def nothing(step: int) -> Own:
+def no_options(step: int) -> Values:
     return {}
 
 
@@ -34,18 +34,18 @@ class Script:
     Attributes:
         steps: its `train_steps`.
         step: the step of a matrix of the blocks.
-        lr: the learning rate of these.
-        rate: how that changes.
-        aux: how AdamW's rates change, one function for all or three.
-        kinds: options of some of the matrices.
-        options: those of all.
-        more: options that change.
+        lr: the learning rate of these matrices.
+        rate: the schedule of this learning rate.
+        aux: the schedules of AdamW's `rates`: one for all, or three.
+        kinds: options of some of the matrices, by parts of their names.
+        options: options of all these matrices.
+        more: options of all these matrices that depend on the step.
         rates: AdamW's learning rates of embedding, head and vectors.
         aux_decay: AdamW's weight decay.
         aux_beta2: the second of AdamW's betas.
-        around: what happens to each parameter after a step.
+        around: a function that changes each parameter after its step.
         count: how many steps a test takes.
-        decomposes: whether the script looks for eigenvectors.
+        decomposes: whether the script computes eigenvectors.
     """
 
     steps: int
@@ -54,45 +54,49 @@ class Script:
     rate: Rate
     aux: tuple[Rate, ...]
     kinds: Kinds = ()
-    options: Own | None = None
-    more: Callable[[int], Own] = nothing
+    options: Values | None = None
+    more: Callable[[int], Values] = no_options
     rates: tuple[float, float, float] = (0.3, 1 / 320, 0.01)
     aux_decay: float = 0.0
     aux_beta2: float = 0.95
-    around: Callable[[Tensor, Own, int], Tensor] | None = None
+    around: Callable[[Tensor, Values, int], Tensor] | None = None
     count: int = 12
     decomposes: bool = False
 
-    def of(self, name: str, shape: tuple[int, ...]) -> tuple[Step, Callable[[int], Own]]:
+    def of(self, name: str, shape: tuple[int, ...]) -> tuple[Step, Callable[[int], Values]]:
         """Return the step of a parameter, and its options by the step."""
         if name.startswith("blocks.") and len(shape) > 1:
-            kind = next((o for part, o in self.kinds if part in name), {})
+            options_of_kind = next((o for part, o in self.kinds if part in name), {})
             return self.step, lambda t: {
                 "weight_decay": 0.0,
                 "soap": False,
                 "gated": False,
                 "value": False,
                 **(self.options or {}),
-                **kind,
+                **options_of_kind,
                 **self.more(t),
                 "lr": self.lr * self.rate(t),
             }
         index = {"embed.weight": 0, "proj.weight": 1}.get(name, 2)
         lr, rate = self.rates[index], (self.aux * 3 if len(self.aux) == 1 else self.aux)[index]
-        kept = {"betas": (0.8, self.aux_beta2), "eps": 1e-10, "weight_decay": self.aux_decay}
-        return adamw, lambda t: {**kept, "lr": lr * rate(t)}
+        fixed_options = {
+            "betas": (0.8, self.aux_beta2),
+            "eps": 1e-10,
+            "weight_decay": self.aux_decay,
+        }
+        return adamw, lambda t: {**fixed_options, "lr": lr * rate(t)}
 
 
-def adamw(p: Tensor, g: Tensor, own: Own, o: Own) -> Tensor:
+def adamw(p: Tensor, g: Tensor, memory: Values, o: Values) -> Tensor:
     """Take a step of torch's AdamW, as the scripts do."""
-    if "torch" not in own:
-        kept = {name: o[name] for name in ("betas", "eps", "weight_decay")}
-        own["torch"] = torch.optim.AdamW([p.clone()], **kept)
-    (group,) = own["torch"].param_groups
+    if "torch" not in memory:
+        fixed_options = {name: o[name] for name in ("betas", "eps", "weight_decay")}
+        memory["torch"] = torch.optim.AdamW([p.clone()], **fixed_options)
+    (group,) = memory["torch"].param_groups
     (param,) = group["params"]
     param.copy_(p)
     param.grad, group["lr"] = g, o["lr"]
-    own["torch"].step()
+    memory["torch"].step()
     return param.clone()
 
 
@@ -107,7 +111,7 @@ def cooldown(steps: int, share: float, power: float = 1.0, low: float = 0.0) -> 
 
 
 def decayed(steps: int, step: Step, lr: float, decay: float) -> Script:
-    """Return a script of one schedule, in which matrices decay."""
+    """Return a script whose matrices decay, with one schedule of all rates."""
     eta = cooldown(steps, 0.7)
     return Script(steps, step, lr, eta, (eta,), options={"weight_decay": decay})
 
@@ -119,7 +123,7 @@ def on_sphere(steps: int, step: Step, **more: object) -> Script:
 
 
 def floored(
-    steps: int, step: Step, kinds: Kinds = (), more: Callable[[int], Own] = nothing
+    steps: int, step: Step, kinds: Kinds = (), more: Callable[[int], Values] = no_options
 ) -> Script:
     """Return a script with a floor under updates, and no decay."""
     eta = cooldown(steps, 0.7)
@@ -149,7 +153,7 @@ def result_13() -> Script:
     return on_sphere(3210, muons.normuonh, around=outer, count=65)
 
 
-def trust(step: int) -> Own:
+def trust(step: int) -> Values:
     return {"trust": soaps.trust_bounds(step)}
 
 
@@ -157,12 +161,12 @@ def power(coefficient: float, lr: float, end: int = 3105) -> Rate:
     return lambda step: min(lr, coefficient * max(0.0, end - step) ** 1.2) / lr
 
 
-def shares(step: int) -> Own:
+def shares(step: int) -> Values:
     soft = min(0.8, max(0.0, (step - 2500) / (3010 - 2500)))
     return {"contra": 0.2 * (1 - min(1.0, step / 2000)), "soft": soft}
 
 
-def shares_and_pull(step: int) -> Own:
+def shares_and_pull(step: int) -> Values:
     faded = 1.0 if step < 2000 else 0.0
     if 2000 <= step < 2750:
         faded = 0.5 * (1 + math.cos(math.pi * (step - 2000) / (2750 - 2000)))
@@ -170,7 +174,7 @@ def shares_and_pull(step: int) -> Own:
 
 
 def softened(
-    steps: int, step: Step, more: Callable[[int], Own] = shares, end: int = 3105
+    steps: int, step: Step, more: Callable[[int], Values] = shares, end: int = 3105
 ) -> Script:
     """Return result 20's script, or one that adds to it."""
     aux = (
@@ -190,7 +194,7 @@ def softened(
 def aurora(steps: int, end: int) -> Script:
     """Return result 30's script: momentum grows and falls, and AdamW's beta2 is 0.99."""
 
-    def more(step: int) -> Own:
+    def more(step: int) -> Values:
         mu = 0.95
         if step < 300:
             mu = 0.85 + step / 300 * (0.95 - 0.85)
@@ -214,16 +218,16 @@ def result_37() -> Script:
     return Script(3250, muons.muonh, 0.018, eta, (aux,), rates=rates, aux_decay=0.001)
 
 
-def ahead(step: int) -> Own:
+def ahead(step: int) -> Values:
     """Return how far result 39 looks ahead before the next step, with the rate of this one."""
     following = step + 1
-    goes = following + 1 > 500 and following < 3150 - 750
-    return {"look_ahead": 0.6 * cooldown(3150, 0.7)(step) if goes else 0.0}
+    looks_ahead = following + 1 > 500 and following < 3150 - 750
+    return {"look_ahead": 0.6 * cooldown(3150, 0.7)(step) if looks_ahead else 0.0}
 
 
 def result_39() -> Script:
-    def around(p: Tensor, own: Own, step: int) -> Tensor:
-        return muons.follow_move(p, own, **ahead(step))
+    def around(p: Tensor, memory: Values, step: int) -> Tensor:
+        return muons.follow_move(p, memory, **ahead(step))
 
     muon = decayed(3150, muons.muon, 0.035, 0.025)
     return replace(muon, more=ahead, around=around, count=24)
@@ -232,15 +236,15 @@ def result_39() -> Script:
 def result_40() -> Script:
     inner = aurora(2900, 2980)
 
-    def ahead(step: int) -> Own:
+    def ahead(step: int) -> Values:
         following = step + 1
-        goes = following + 1 > 300 and following < 2900 - 950
-        return {"look_ahead": 0.3 * inner.aux[0](step) if goes else 0.0}
+        looks_ahead = following + 1 > 300 and following < 2900 - 950
+        return {"look_ahead": 0.3 * inner.aux[0](step) if looks_ahead else 0.0}
 
-    def around(p: Tensor, own: Own, step: int) -> Tensor:
-        return muons.follow_move(p, own, **ahead(step))
+    def around(p: Tensor, memory: Values, step: int) -> Tensor:
+        return muons.follow_move(p, memory, **ahead(step))
 
-    def more(step: int) -> Own:
+    def more(step: int) -> Values:
         return {**inner.more(step), **ahead(step)}
 
     return replace(inner, more=more, around=around, count=24)

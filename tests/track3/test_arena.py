@@ -1,4 +1,4 @@
-"""Train the arena's transformer for a few steps, and keep and draw what was measured."""
+"""Test the arena: a few steps of its transformer, and the records and plots of its losses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_only_results_on_spheres_begin_without_zeros() -> None:
         assert zeros == {"proj.weight"} | (set() if scaled else blocks)
 
 
-def test_the_text_is_split() -> None:
+def test_the_text_is_split_into_shifted_batches() -> None:
     text = Text.load()
     pieces, following = text.batch(3, 16, torch.Generator().manual_seed(0))
 
@@ -45,7 +45,7 @@ def test_the_text_is_split() -> None:
 
 
 @pytest.mark.parametrize("name", ["muon_h", "ema_nesterov"])
-def test_a_seed_says_all(name: str) -> None:
+def test_a_seed_determines_a_run(name: str) -> None:
     first, again, other = (train(name, RESULTS[name], seed, SHORT) for seed in (0, 0, 1))
 
     assert first.losses == again.losses != other.losses
@@ -60,12 +60,12 @@ def test_a_training_that_diverges_has_an_infinite_loss() -> None:
     assert run.last(SHORT) == math.inf
 
 
-def test_what_was_measured_is_kept_and_drawn(tmp_path: Path) -> None:
+def test_measurements_are_saved_and_plotted(tmp_path: Path) -> None:
     measured = Measured.load(tmp_path / "measured.json", SHORT)
-    tried = [
+    tuning_runs = [
         Run("tuned_sgd", -1, lr, False, [0, 4], [5.5, loss], 1.0) for lr, loss in ((1, 3), (2, 4))
     ]
-    measured.tuning += [*tried, Run("tuned_sgd", -1, 3.0, True, [0], [5.5], 1.0)]
+    measured.tuning += [*tuning_runs, Run("tuned_sgd", -1, 3.0, True, [0], [5.5], 1.0)]
     measured.runs += [
         Run("tuned_sgd", 0, 1.0, False, [0, 4], [5.5, 3.0], 1.0),
         Run("muon_h", 0, None, True, [0, 4], [5.5, 2.0], 1.0),

@@ -43,16 +43,16 @@ def test_the_table_names_every_result() -> None:
 def test_the_table_says_what_a_result_is_made_of() -> None:
     cells = {f"result {row[0]}": row[3] for row in ROWS}
     for row in ROWS:
-        cell = re.sub(r"result \d+", lambda found: cells[found[0]], row[3])
+        cell = re.sub(r"result \d+", lambda match: cells[match[0]], row[3])
         assert re.findall(r"`(\w+)`", cell) == parts(RESULTS[row[1].strip("`")]), row
 
 
 def test_the_table_has_a_difference_for_each_lowering_that_a_result_has() -> None:
     for row in ROWS:
-        there = lowerings(RESULTS[row[1].strip("`")])
+        available = lowerings(RESULTS[row[1].strip("`")])
         assert len(row) == 7
-        assert [cell == "none" for cell in row[4:]] == [k >= len(there) for k in range(3)], row
-        assert all(float(cell) <= 1e-10 for cell in row[4 : 4 + len(there)]), row
+        assert [cell == "none" for cell in row[4:]] == [k >= len(available) for k in range(3)], row
+        assert all(float(cell) <= 1e-10 for cell in row[4 : 4 + len(available)]), row
 
 
 def test_the_losses_are_those_of_the_file() -> None:

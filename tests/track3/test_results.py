@@ -16,10 +16,10 @@ from examples.track3.results import RESULTS
 
 UNFUSED = (20, 29, 30, 32, 40)
 """Results whose rule would be cut into more functions than a fused step may have."""
-AT_ONCE = (27,)
+AMPLIFY_ROUNDING = (27,)
 """Results whose first step divides the rounding errors of a projection by eps, 1e-8."""
-FULL = [name for name, result in RESULTS.items() if not SCRIPTS[result.number].decomposes]
-IN_BASES = [name for name in RESULTS if name not in FULL]
+WITHOUT_BASES = [name for name, result in RESULTS.items() if not SCRIPTS[result.number].decomposes]
+IN_BASES = [name for name in RESULTS if name not in WITHOUT_BASES]
 
 
 def lowerings(result: Result) -> tuple[str, ...]:
@@ -28,8 +28,8 @@ def lowerings(result: Result) -> tuple[str, ...]:
 
 
 @outside_interpreter
-@pytest.mark.parametrize("name", FULL)
-def test_equal_to_the_script(name: str) -> None:
+@pytest.mark.parametrize("name", WITHOUT_BASES)
+def test_a_result_equals_its_script(name: str) -> None:
     result = RESULTS[name]
 
     assert max(largest_differences(result, lowerings(result))) <= 1e-10
@@ -37,9 +37,9 @@ def test_equal_to_the_script(name: str) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("name", IN_BASES)
-def test_equal_to_the_script_in_bases(name: str) -> None:
+def test_a_result_in_bases_equals_its_script(name: str) -> None:
     result = RESULTS[name]
-    if result.number not in AT_ONCE:
+    if result.number not in AMPLIFY_ROUNDING:
         assert max(largest_differences(result, lowerings(result), only_square=True)) <= 1e-10
     with steady_decompositions():
         assert max(largest_differences(result, lowerings(result))) <= 1e-10
@@ -47,21 +47,21 @@ def test_equal_to_the_script_in_bases(name: str) -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("name", [name for name in RESULTS if RESULTS[name].number in UNFUSED])
-def test_these_have_no_fused_step(name: str) -> None:
+def test_results_of_many_functions_have_no_fused_step(name: str) -> None:
     with pytest.raises(RuntimeError, match="cannot take a step through 'fused_cpu'"):
         largest_differences(RESULTS[name], ["fused_cpu"])
 
 
 @outside_interpreter
-def test_each_number_is_there_once() -> None:
+def test_results_and_scripts_have_the_same_numbers() -> None:
     assert sorted(result.number for result in RESULTS.values()) == sorted(SCRIPTS)
     assert all(result.steps == SCRIPTS[result.number].steps for result in RESULTS.values())
 
 
 @outside_interpreter
 @pytest.mark.parametrize("name", RESULTS)
-def test_options_of_every_step(name: str) -> None:
-    """Learning rates, decays and what else changes are those of the log, to the step.
+def test_the_options_of_every_step_are_those_of_the_log(name: str) -> None:
+    """Learning rates, decays and all other options are compared in every step.
 
     An option that the class lacks is 0 or False in the log: without it the rule does the same.
     """
@@ -69,23 +69,23 @@ def test_options_of_every_step(name: str) -> None:
     params = {n: torch.nn.Parameter(torch.empty(shape)) for n, shape in MODEL.items()}
     groups = [g for each in result.optimizers(params.items()) for g in each.param_groups]
     for param in {id(result.group(n, p)): n for n, p in params.items()}.values():
-        (held,) = (g for g in groups if any(p is params[param] for p in g["params"]))
+        (group,) = (g for g in groups if any(p is params[param] for p in g["params"]))
         _, options = script.of(param, MODEL[param])
         for logged in range(script.steps):
-            expected, found = options(logged), held | held["as_logged"].at(logged)
+            expected, found = options(logged), group | group["as_logged"].at(logged)
             for key, value in expected.items():
-                assert near(found.get(key, 0), value), (param, logged, key)
+                assert is_near(found.get(key, 0), value), (param, logged, key)
 
 
-def near(found: Any, expected: Any) -> bool:
+def is_near(found: Any, expected: Any) -> bool:
     """Tell whether numbers, or tuples of numbers, are equal but for rounding."""
     if isinstance(expected, tuple):
-        return all(map(near, found, expected))
+        return all(map(is_near, found, expected))
     return math.isclose(found, expected, rel_tol=1e-12)
 
 
 @outside_interpreter
-def test_ahead_of_the_weights_and_back() -> None:
+def test_eval_returns_to_the_weights_and_train_looks_ahead() -> None:
     """Result 39 validates at the weights, behind the point where it takes gradients."""
     result = RESULTS["ema_nesterov"]
     start = {"blocks.0.attn.q.weight": torch.ones(3, 3), "proj.bias": torch.ones(3)}
@@ -107,9 +107,9 @@ def test_ahead_of_the_weights_and_back() -> None:
 @inside_interpreter
 def test_kernels_equal_the_script() -> None:
     """Result 4 reduces; result 2 is the catalogue's AdamW, whose kernels have tests."""
-    (far,) = largest_differences(RESULTS["adam_h"], ["fused_triton"])
+    (difference,) = largest_differences(RESULTS["adam_h"], ["fused_triton"])
 
-    assert far <= 1e-10
+    assert difference <= 1e-10
 
 
 @outside_interpreter

@@ -45,8 +45,8 @@ class Network(nn.Module):
 @functools.cache
 def digits() -> tuple[Tensor, Tensor]:
     """Return images and their labels."""
-    found = load_digits()
-    return torch.tensor(found.images, dtype=torch.int64), torch.tensor(found.target)
+    dataset = load_digits()
+    return torch.tensor(dataset.images, dtype=torch.int64), torch.tensor(dataset.target)
 
 
 def batches(epochs: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -26,7 +26,7 @@ class Transformer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.tokens, self.positions = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(WIDTH, 4, 128, dropout=0.0, batch_first=True)
             for _ in range(2)
@@ -36,7 +36,7 @@ class Transformer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of the next tokens."""
-        x = self.tokens(inputs) + self.places.weight
+        x = self.tokens(inputs) + self.positions.weight
         for layer in self.layers:
             x = layer(x, src_mask=self.mask, is_causal=True)
         logits: Tensor = self.head(x)
@@ -51,22 +51,22 @@ def sequences(count: int) -> Tensor:
     return torch.where(wrong, torch.randint(TOKENS, exact.shape), exact)
 
 
-def final_loss(base: Any, seed: int, *chosen: Any, **options: Any) -> float:
+def final_loss(base: Any, seed: int, *chosen_modifiers: Any, **options: Any) -> float:
     """Return the mean loss of the last steps."""
     torch.manual_seed(seed)
     network = Transformer()
     matrices = [p for p in network.layers.parameters() if p.ndim == 2]
     others = [p for p in network.parameters() if all(p is not matrix for matrix in matrices)]
-    made = [compose(base, *chosen)(matrices, **options)]
-    made.append(compose(optim.AdamW, *chosen)(others, lr=3e-3))
+    optimizers = [compose(base, *chosen_modifiers)(matrices, **options)]
+    optimizers.append(compose(optim.AdamW, *chosen_modifiers)(others, lr=3e-3))
     losses = []
     for _ in range(STEPS):
         batch = sequences(16)
         loss = F.cross_entropy(network(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
-        for optimizer in made:
+        for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
-        for optimizer in made:
+        for optimizer in optimizers:
             optimizer.step()
         losses.append(loss.item())
     return statistics.mean(losses[-15:])
@@ -77,10 +77,10 @@ def final_loss(base: Any, seed: int, *chosen: Any, **options: Any) -> float:
     [(optim.AdamW, {"lr": 3e-3}), (optim.Muon, {"lr": 0.02})],
     ids=["AdamW", "Muon"],
 )
-def test_losses_are_those_of_float32(base: Any, options: dict[str, Any]) -> None:
-    wide = [final_loss(base, seed, **options) for seed in SEEDS]
+def test_losses_with_8_bits_are_those_of_float32(base: Any, options: dict[str, Any]) -> None:
+    losses_in_float32 = [final_loss(base, seed, **options) for seed in SEEDS]
     codes = modifiers.quantized(min_elements=1000)
-    narrow = [final_loss(base, seed, codes, **options) for seed in SEEDS]
-    noise = statistics.stdev(wide)
-    assert statistics.mean(wide) < 2.0
-    assert abs(statistics.mean(narrow) - statistics.mean(wide)) < noise
+    losses_in_8_bits = [final_loss(base, seed, codes, **options) for seed in SEEDS]
+    noise = statistics.stdev(losses_in_float32)
+    assert statistics.mean(losses_in_float32) < 2.0
+    assert abs(statistics.mean(losses_in_8_bits) - statistics.mean(losses_in_float32)) < noise

@@ -50,21 +50,21 @@ SEEDS = (0, 1, 2)
 def optimizers(module: Any, name: str, network: Network, **more: Any) -> list[Optimizer]:
     """Return an optimizer of the class, and an Adam for parameters that the class does not take."""
     params = list(network.parameters())
-    mine = params
+    own_params = params
     if name in MATRICES:
-        mine = [network.hidden.weight, network.head.weight]
+        own_params = [network.hidden.weight, network.head.weight]
     elif name in SPARSE:
-        mine = [network.stem.weight]
-    rest = [p for p in params if all(p is not own for own in mine)]
-    made = [getattr(module, name)(mine, **OPTIONS[name], **more)]
-    return made + ([module.Adam(rest, lr=0.003)] if rest else [])
+        own_params = [network.stem.weight]
+    rest = [p for p in params if all(p is not own for own in own_params)]
+    chosen = [getattr(module, name)(own_params, **OPTIONS[name], **more)]
+    return chosen + ([module.Adam(rest, lr=0.003)] if rest else [])
 
 
 def closure(
-    network: Network, made: list[Optimizer], pixels: Tensor, labels: Tensor
+    network: Network, chosen: list[Optimizer], pixels: Tensor, labels: Tensor
 ) -> Callable[[], Tensor]:
     def compute() -> Tensor:
-        for optimizer in made:
+        for optimizer in chosen:
             optimizer.zero_grad()
         loss = F.cross_entropy(network(pixels), labels)
         loss.backward()
@@ -77,17 +77,17 @@ def trained(module: Any, name: str, seed: int, limit: int | None = None, **more:
     """Return the network after two epochs, or after a number of steps."""
     torch.manual_seed(seed)
     network = Network(sparse=name in SPARSE)
-    made = optimizers(module, name, network, **more)
+    chosen = optimizers(module, name, network, **more)
     size = 600 if name in CLOSURE else 96
     for step, (pixels, labels) in enumerate(batches(2, size)):
         if step == limit:
             break
-        compute = closure(network, made, pixels, labels)
+        compute = closure(network, chosen, pixels, labels)
         if name in CLOSURE:
-            made[0].step(compute)
+            chosen[0].step(compute)
         else:
             compute()
-            for optimizer in made:
+            for optimizer in chosen:
                 optimizer.step()
     return network
 
@@ -104,9 +104,9 @@ def torch_losses(name: str) -> list[float]:
     ("name", "lowering"),
     [
         (name, way)
-        for place, name in enumerate(NAMES)
+        for number, name in enumerate(NAMES)
         for index, way in enumerate(lowerings(name) or [None])
-        if way in ("fused_cpu", None) or (place + index) % 2
+        if way in ("fused_cpu", None) or (number + index) % 2
     ],
 )
 def test_two_epochs_end_at_torchs_loss(name: str, lowering: str | None) -> None:
@@ -122,7 +122,7 @@ def test_two_epochs_end_at_torchs_loss(name: str, lowering: str | None) -> None:
 
 @inside_interpreter
 @pytest.mark.parametrize("name", [name for name in NAMES if lowerings(name)])
-def test_a_few_steps_through_triton(name: str) -> None:
+def test_a_few_steps_through_triton_follow_torch(name: str) -> None:
     """Muon takes two steps only.
 
     Newton-Schulz computes in bfloat16, so one different last bit changes an update by 1e-3, and the

@@ -1,4 +1,4 @@
-"""Test comparisons with torch.optim and with rules for states of 8 bits; a wrong rule is found."""
+"""Test comparisons with torch.optim and with rules for states of 8 bits, which notice errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optgen.verification.references.eight_bits import CASES as EIGHT_BITS
 from optgen.verification.references.sources import SOURCES
 from optgen.verification.torch_classes import CASES as TORCH
 
-WAYS = [
+COMBINATIONS = [
     (case, lowering)
     for case in (*TORCH, *EIGHT_BITS)
     for lowering in lowerings(kind_of(case.name))
@@ -26,7 +26,7 @@ WAYS = [
 (LION,) = (case for case in references.CASES if case.name == "lion")
 
 
-@pytest.mark.parametrize(("case", "lowering"), WAYS, ids=str)
+@pytest.mark.parametrize(("case", "lowering"), COMBINATIONS, ids=str)
 def test_a_lowering_agrees_with_its_reference(case: Case, lowering: str) -> None:
     assert follow(case, kind_of(case.name), lowering).error <= case.bound
 
@@ -39,20 +39,22 @@ def test_every_published_optimizer_has_a_rule_and_its_source() -> None:
 
 
 @pytest.mark.parametrize("options", [{"lr": 0.01 + 1e-9}, {"betas": (0.9, 0.99 + 1e-6)}], ids=str)
-def test_another_rule_is_found(options: dict[str, object]) -> None:
+def test_a_rule_with_other_options_is_noticed(options: dict[str, object]) -> None:
     """A rate or a decay that is a little off misses the bound."""
     (case,) = (each for each in references.CASES if each.name == "grams")
-    wrong = {**case.options, "betas": (0.9, 0.999), **options}
+    other_options = {**case.options, "betas": (0.9, 0.999), **options}
 
-    assert follow(replace(case, options=wrong), kind_of("grams"), "foreach").error > case.bound
+    assert (
+        follow(replace(case, options=other_options), kind_of("grams"), "foreach").error > case.bound
+    )
 
 
 def test_each_side_has_the_gradients_at_its_own_parameters() -> None:
-    """A start that is a little off leads to other gradients; momentum's signs then differ."""
+    """Parameters that differ a little have different gradients."""
     first = LION.problem.start()
-    moved = [param + 1e-3 for param in first]
+    shifted = [param + 1e-3 for param in first]
 
-    one, other = (LION.problem.gradients(params, 1) for params in (first, moved))
+    one, other = (LION.problem.gradients(params, 1) for params in (first, shifted))
 
     assert difference(one, other) > 1e-4
 
@@ -62,11 +64,11 @@ def test_a_gradient_is_that_of_the_loss() -> None:
 
     found = torch.autograd.grad(LION.problem.loss(params, 3), params)
 
-    wanted = LION.problem.gradients([param.detach() for param in params], 3)
-    assert difference(list(found), wanted) < 1e-12
+    expected = LION.problem.gradients([param.detach() for param in params], 3)
+    assert difference(list(found), expected) < 1e-12
 
 
-def test_a_parameter_that_is_nan_is_the_worst() -> None:
+def test_a_nan_is_the_largest_difference() -> None:
     nan = math.nan
 
     assert math.isnan(difference([torch.tensor([1.0, nan])], [torch.ones(2)]))

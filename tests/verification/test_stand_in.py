@@ -1,4 +1,4 @@
-"""Test that a value takes the place of an attribute only for a while."""
+"""Test that a value stands in for an attribute only within a context."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ DOC = r"""Decay the rate by :math:`\gamma` for *args.
 
 
 def test_formulas_stand_in_the_text() -> None:
-    found = parsed(DOC)
+    docstring = parsed(DOC)
 
-    assert found.text.startswith("Decay the rate by \\(\\gamma\\) for \\*args.")
-    assert found.text.endswith("Text below.")
-    assert found.formulas == (r"\eta_t = \eta_0 \, \gamma^t",)
-    assert f"\\[\n{found.formulas[0]}\n\\]" in found.text
-    assert found.sections["Paper"] == "https://example.org"
+    assert docstring.text.startswith("Decay the rate by \\(\\gamma\\) for \\*args.")
+    assert docstring.text.endswith("Text below.")
+    assert docstring.formulas == (r"\eta_t = \eta_0 \, \gamma^t",)
+    assert f"\\[\n{docstring.formulas[0]}\n\\]" in docstring.text
+    assert docstring.sections["Paper"] == "https://example.org"
 
 
 def test_an_item_has_name_type_and_text() -> None:

@@ -21,9 +21,9 @@ def site(folder: Path, more: str) -> Path:
 
 
 def test_right_links_are_counted(tmp_path: Path) -> None:
-    found = check(site(tmp_path, ""))
+    report = check(site(tmp_path, ""))
 
-    assert (found.pages, found.inner, found.outer, found.problems) == (2, 4, 1, ())
+    assert (report.pages, report.inner, report.outer, report.problems) == (2, 4, 1, ())
 
 
 def test_wrong_links_are_named(tmp_path: Path) -> None:

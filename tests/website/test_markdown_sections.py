@@ -11,7 +11,7 @@ from website.optimizer_links import with_links
 
 
 @pytest.mark.parametrize(
-    ("link", "source", "page", "wanted"),
+    ("link", "source", "page", "expected"),
     [
         ("docs/views.md", "README.md", "index.md", "views.md"),
         ("docs/views.md#dtensors", "README.md", "a/b.md", "../views.md#dtensors"),
@@ -25,9 +25,9 @@ from website.optimizer_links import with_links
     ],
 )  # fmt: skip
 def test_a_link_leads_to_its_page_on_the_site(
-    link: str, source: str, page: str, wanted: str
+    link: str, source: str, page: str, expected: str
 ) -> None:
-    assert relinked(f"[a]({link})", source, page) == f"[a]({wanted})"
+    assert relinked(f"[a]({link})", source, page) == f"[a]({expected})"
 
 
 def test_linked_files_are_found() -> None:

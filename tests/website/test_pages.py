@@ -31,11 +31,11 @@ def headings(text: str) -> list[str]:
 def test_every_optimizer_has_a_page(site: dict[str, str]) -> None:
     assert {each.name for each in entries()} >= {*PUBLISHED, "adamw", "sgd", "row_wise_adagrad"}
     for each in entries():
-        found = headings(site[each.page])
+        titles = headings(site[each.page])
 
-        assert found[0] == "Turn it on"
+        assert titles[0] == "Turn it on"
         for title in ("The rule", "Arguments", "State", "Memory", "Lowerings and devices"):
-            assert title in found, each.page
+            assert title in titles, each.page
         assert '=== "Spec"' in site[each.page]
         assert '=== "For-loop"' in site[each.page]
 
@@ -73,10 +73,12 @@ def test_evidence_is_shown_if_it_is_recorded(site: dict[str, str]) -> None:
 
 
 def test_every_modifier_has_formulas_and_code(site: dict[str, str]) -> None:
-    own = [path for path in site if path.startswith("modifiers/") and "README" not in path]
+    modifier_pages = [
+        path for path in site if path.startswith("modifiers/") and "README" not in path
+    ]
 
-    assert len(own) > 30
-    for path in own:
+    assert len(modifier_pages) > 30
+    for path in modifier_pages:
         if path != "modifiers/quantized.md":  # it has no rule
             assert "## Turn it on" in site[path]
             assert "\\begin{aligned}" in site[path]
@@ -100,8 +102,8 @@ def linked(nav: Any) -> Iterator[str]:
                 yield from linked(each)
 
 
-def test_tables_are_whole() -> None:
-    """Each row of a generated table has as many cells as its header."""
+def test_rows_of_tables_have_equally_many_cells() -> None:
+    """A bar in a cell must be escaped."""
     for path, text in pages():
         widths: list[int] = []
         for line in text.splitlines():

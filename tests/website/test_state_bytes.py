@@ -26,15 +26,15 @@ MODIFIERS: dict[str, tuple[Any, ...]] = {
 COMPOSED = ("adamw", "adafactor", "galore", "lion", "schedule_free_adamw", "soap")
 
 
-def bytes_after_a_step(kind: Any, shape: tuple[int, ...], dtype: str, algorithm: Algorithm) -> int:
+def bytes_after_a_step(cls: Any, shape: tuple[int, ...], dtype: str, algorithm: Algorithm) -> int:
     """Return the bytes of the states that one parameter has after a step."""
     param = torch.nn.Parameter(torch.ones(shape, dtype=getattr(torch, dtype)))
     grad = torch.ones_like(param) / 8
     param.grad = grad.to_sparse(1) if algorithm.gradient == "sparse_only" else grad
     options = {"max_lr": 1e-3} if algorithm.module == "adamc" else {}
-    optimizer = kind([param], **options)
+    optimizer = cls([param], **options)
     with optgen.use_lowering("foreach"):
-        optimizer.step(**{state.given: [grad] for state in algorithm.inputs()})
+        optimizer.step(**{state.given: [grad] for state in algorithm.extra_inputs()})
     return sum(map(bytes_of, optimizer.state[param].values()))
 
 
@@ -72,10 +72,10 @@ def test_stated_bytes_in_other_precisions_are_those_of_created_states(
     (entry,) = (each for each in entries() if each.name == name)
     algorithm = in_precision(entry, precision)
     assert isinstance(algorithm, Algorithm)
-    kind = optgen.compose(SPECS / f"{entry.name}.py", *MODIFIERS[precision.modifiers])
+    cls = optgen.compose(SPECS / f"{entry.name}.py", *MODIFIERS[precision.modifiers])
 
     for shape in SHAPES if takes_vectors(entry) else (TALL, WIDE):
-        found = bytes_after_a_step(kind, SHAPES[shape], precision.dtype, entry.algorithm)
+        found = bytes_after_a_step(cls, SHAPES[shape], precision.dtype, entry.algorithm)
 
         assert found == stated_bytes(algorithm, shape, precision.dtype)
 

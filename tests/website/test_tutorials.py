@@ -65,12 +65,12 @@ def test_every_remedy_ends_lower_than_plain_low_precision(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace = run("tutorials/low-precision.md")
-    train, ways = namespace["train"], namespace["WAYS"]
+    train, remedies = namespace["train"], namespace["WAYS"]
 
     assert callable(train)
-    assert isinstance(ways, dict)
-    assert train(*ways["plain"]) == 0.25
-    assert all(train(*added) < 0.1 for name, added in ways.items() if name != "plain")
+    assert isinstance(remedies, dict)
+    assert train(*remedies["plain"]) == 0.25
+    assert all(train(*arguments) < 0.1 for name, arguments in remedies.items() if name != "plain")
 
 
 def test_the_offloaded_training_lowers_the_loss(capsys: pytest.CaptureFixture[str]) -> None:

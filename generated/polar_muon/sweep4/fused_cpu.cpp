@@ -14,7 +14,6 @@ struct Rule {
 
     // Hyperparameters of a group: one row of the table.
     struct Hypers {
-
     };
 
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;

@@ -1,10 +1,10 @@
 """Lower to C++: one call updates all tensors of all groups.
 
 Each loop is a template on the storage dtype and on the flags that decide which streams exist. All
-other conditions are uniform over a tensor. They become branches, taken once per vector, or selects
-where the compiler vectorizes. Code that is the same for every rule is in headers, which are in
-runtime/fused_cpu/include: elementwise_kernel.h for elementwise rules, phased_kernel.h for rules
-with phases.
+other conditions of branches are uniform over a tensor. In a loop over vectors they become branches,
+taken once per vector; in a loop that the compiler vectorizes, they become selects. Code that is the
+same for every rule is in headers in runtime/fused_cpu/include: elementwise_kernel.h for elementwise
+rules, phased_kernel.h for rules with phases.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def lower(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
     algorithm = load_device_scalars(algorithm)
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
-    symbols = {state.key: state.symbol for plan in planned for state in plan.fresh()}
+    symbols = {state.key: state.symbol for plan in planned for state in plan.fresh_states()}
     fresh = [symbols[state.key] for state in algorithm.states if state.key in symbols]
     streams = _streams(algorithm, planned)
     names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
-        "streams": (1, [*names, *_only_read(planned[0].algorithm)]),
+        "streams": (1, [*names, *_read_only_mask(planned[0].algorithm)]),
         "scatter_adds": (1, _scatter_adds(algorithm)),
         "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
         "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
@@ -117,8 +117,8 @@ def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
     return {first.param: Axes.TENSOR, first.grad: Axes.TENSOR, **states, **matrix_operands}
 
 
-def _only_read(algorithm: Algorithm) -> list[str]:
-    """Declare the read-only streams, unless the gradient is the only one."""
+def _read_only_mask(algorithm: Algorithm) -> list[str]:
+    """Declare the mask of read-only streams, unless it is the default: only the gradient."""
     grad = () if algorithm.zero_grad else (algorithm.grad,)
     names = (*grad, *(state.symbol for state in algorithm.tensor_states() if not state.written))
     if names == (algorithm.grad,):
@@ -128,7 +128,7 @@ def _only_read(algorithm: Algorithm) -> list[str]:
 
 
 def _codes(algorithm: Algorithm) -> list[str]:
-    """Declare how streams hold codes of 8 bits, if any may."""
+    """Declare the block size and code map of each stream, if some may hold codes of 8 bits."""
     if not algorithm.has_codes:
         return []
     states = [s for s in algorithm.states if s.shape != "scalar"]
@@ -141,7 +141,7 @@ def _codes(algorithm: Algorithm) -> list[str]:
 
 
 def _scatter_adds(algorithm: Algorithm) -> list[str]:
-    """Declare that each value of a sparse gradient can be added to its row by itself, if so."""
+    """Declare SCATTER_ADDS if each value of a sparse gradient can be added to its row by itself."""
     return ["static constexpr bool SCATTER_ADDS = true;"] if is_scatter_add(algorithm) else []
 
 
@@ -152,11 +152,12 @@ def _cells(plan: Plan) -> list[str]:
 
 
 def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
+    """Return the template's variables for a rule of one sweep."""
     (sweep,) = plan.sweeps
     program = ScalarProgram(plan, fresh)
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
-    first = ["first"] * plan.algorithm.draws
+    first = ["first"] * plan.algorithm.draws  # index of the first element, for random numbers
     arguments = ["hypers", "scalars", "fresh", *first, "n", *arrays]
     call = dispatch_call("sweep", ["S"], printer.flags, arguments, "hypers", 8)
     blocks = {

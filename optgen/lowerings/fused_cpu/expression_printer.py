@@ -22,7 +22,8 @@ _INFIX = {
     "*": (6, "*"),
     "/": (6, "/"),
 }
-_SELECT, _LOGIC, _COMPARED, _PREFIX, _ATOM = 0, 1, 3, 7, 9
+_SELECT, _LOGIC, _COMPARISON, _PREFIX, _ATOM = 0, 1, 3, 7, 9
+"""Precedences of texts, on the scale of `_INFIX`."""
 
 _NOT_FINITE = {
     "inf": "__builtin_inf()",
@@ -56,7 +57,7 @@ CALLS: Mapping[str, str] = {
     "is_none": "is_none({0})",
     "copy": "{0}",  # registers are never overwritten
 }
-"""Ops that are calls of functions in the header, or just their operand."""
+"""Ops that are calls of functions in the headers. The text of `copy` is its operand."""
 
 _KEYWORDS = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const "
@@ -67,7 +68,7 @@ _KEYWORDS = (
     "template this thread_local throw true try typedef typeid typename union unsigned using "
     "virtual void volatile wchar_t while xor xor_eq"
 )
-_OWN = (
+_GENERATED_NAMES = (
     "add_to ahead applies ASKS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES "
     "cols COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedRounded DelayedStore "
     "draw DRAWS end EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES "
@@ -81,7 +82,7 @@ _OWN = (
     "sums sweep TENSOR truth unlikely update VALUES VECTOR_BYTES where WHOLE_COLUMNS "
     "WHOLE_MATRICES WHOLE_ROWS"
 )
-RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
+RESERVED = frozenset(f"{_KEYWORDS} {_GENERATED_NAMES}".split()) | {
     word
     for word, text in CALLS.items()
     if text.startswith(word) and word not in SHADOWABLE_FUNCTIONS
@@ -103,30 +104,31 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    `read` returns the text of an expression that the surrounding code provides, or None. `ask`
-    returns the text of a condition that has a name, or None.
+    `read` returns the text of an expression that the surrounding code provides, or None.
+    `read_condition` returns the text of a condition that has a name, or None.
     """
 
     tensors: bool
     read: Callable[[Expr], str | None] = lambda expr: None
-    ask: Callable[[Expr], str | None] = lambda expr: None
+    read_condition: Callable[[Expr], str | None] = lambda expr: None
 
     def __call__(self, expr: Expr, within: int = 0) -> str:
         """Return an expression's text, in parentheses if its precedence is below `within`."""
-        text, binding = self._bare(expr)
-        return f"({text})" if binding < within else text
+        text, precedence = self._bare(expr)
+        return f"({text})" if precedence < within else text
 
     def _truth(self, expr: Expr, within: int = 0) -> str:
         """Return a condition's text, by its name if it has one."""
-        name = self.ask(expr)
-        if name is None:
+        text = self.read_condition(expr)
+        if text is None:
             return self(expr, within)
-        return f"({name})" if " " in name and _COMPARED < within else name
+        return f"({text})" if " " in text and _COMPARISON < within else text
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
-        known = self.read(expr)
-        if known is not None:
-            return known, _ATOM
+        """Return an expression's text without parentheses, and its precedence."""
+        provided = self.read(expr)
+        if provided is not None:
+            return provided, _ATOM
         match expr:
             case Const():
                 text = self._constant(expr)
@@ -140,32 +142,43 @@ class ExpressionPrinter:
             case Call("not", (a,)):
                 return f"!{self._truth(a, _PREFIX)}", _PREFIX
             case Call("where", (condition, a, b)):
-                if self.tensors:
-                    return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
-                other = self._argument(b) if _is_whole(a) and _is_whole(b) else self(b, 1)
-                return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+                return self._where(condition, a, b)
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("and" | "or" as word, (a, b)):
-                # For tensors & and | evaluate both sides, as vectors do. Without parentheses
-                # compilers warn.
+                # For tensors, & and | evaluate both sides, which works for vectors, too. Operands
+                # get parentheses, because compilers warn without them.
                 sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
                 return f"{self._truth(a, _PREFIX)} {sign} {self._truth(b, _PREFIX)}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:
-                binding, sign = _INFIX[word]
-                left, right = self(a, binding), self(b, binding + 1)
-                if word == "/" and _is_whole(a) and _is_whole(b):
+                precedence, sign = _INFIX[word]
+                left, right = self(a, precedence), self(b, precedence + 1)
+                if word == "/" and _is_int_literal(a) and _is_int_literal(b):
                     right += ".0"  # avoids integer division
-                return f"{left} {sign} {right}", binding
+                return f"{left} {sign} {right}", precedence
             case Call("item", (values, index)):
                 return f"{self(values)}[{self(index)}]", _ATOM
             case Call(word, args) if word in CALLS:
                 return CALLS[word].format(*map(self._argument, args)), _ATOM
         raise TypeError(f"cannot print as C++: {expr!r}")
 
+    def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a `where`, and its precedence."""
+        if self.tensors:
+            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
+        other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
+        return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+
+    def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a `where`, and its precedence."""
+        if self.tensors:
+            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
+        other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
+        return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+
     def _argument(self, expr: Expr) -> str:
-        """Return an argument's text. Functions need arguments of one type, so literals are cast."""
-        if _is_whole(expr):
+        """Return an argument's text. Functions need arguments of one type, so integers are cast."""
+        if _is_int_literal(expr):
             return f"C({self(expr)})" if self.tensors else f"{self(expr)}.0"
         return self(expr)
 
@@ -181,6 +194,7 @@ class ExpressionPrinter:
         raise TypeError(f"not a number or a bool: {value!r}")
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a power, and its precedence."""
         match b:
             case Const(int() as n) if 2 <= n <= 4:
                 return " * ".join([self(a, 7)] * n), 6
@@ -191,6 +205,7 @@ class ExpressionPrinter:
         return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        """Return the text of a sum of terms, and its precedence."""
         match terms:
             case (Term(Const(1), (factor,), ()),):
                 return self._bare(factor)
@@ -204,7 +219,7 @@ class ExpressionPrinter:
         return text, _ATOM if text.isidentifier() else 6
 
     def _term(self, term: Term) -> tuple[bool, str]:
-        """Return a term's sign, and its text: coefficient * factors / divisors."""
+        """Return whether a term is negative, and its unsigned text: coefficient * factors / …"""
         minus, coefficient = unsigned(term.coefficient)
         factors = [self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors)]
         if not is_number(coefficient, 1) or not factors:
@@ -217,9 +232,9 @@ class ExpressionPrinter:
 
 
 def _negated(text: str) -> str:
-    """Return the text of -x, with parentheses where `--` would be a decrement."""
+    """Return the text of -x for the text of x, with parentheses to avoid a decrement `--`."""
     return f"-({text})" if text.startswith("-") else f"-{text}"
 
 
-def _is_whole(expr: Expr) -> bool:
+def _is_int_literal(expr: Expr) -> bool:
     return isinstance(expr, Const) and type(expr.value) is int

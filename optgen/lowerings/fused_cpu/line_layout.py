@@ -71,10 +71,14 @@ def folded(line: str, column: int) -> list[str]:
 
 
 def _operators(line: str) -> list[tuple[int, int]]:
-    """Return each binary operator's nesting depth and position; products count as deeper."""
+    """Return the depth and the position of each binary operator.
+
+    A level of brackets adds 2 to the depth. A product or quotient is deeper by 1, so that sums are
+    broken first.
+    """
     operators = []
-    for found in re.finditer(r"(?<=\S )(\+|-|\*|/|\?|:|&&?|\|\|?) ", line):
-        before = line[: found.start()]
-        depth = sum(before.count(c) for c in "([{") - sum(before.count(c) for c in ")]}")
-        operators.append((2 * depth + (found[1] in "*/"), found.start()))
+    for match in re.finditer(r"(?<=\S )(\+|-|\*|/|\?|:|&&?|\|\|?) ", line):
+        before = line[: match.start()]
+        brackets = sum(before.count(c) for c in "([{") - sum(before.count(c) for c in ")]}")
+        operators.append((2 * brackets + (match[1] in "*/"), match.start()))
     return operators

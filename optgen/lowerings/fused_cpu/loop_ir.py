@@ -12,15 +12,15 @@ from optgen.ir.plan import Sweep
 
 @dataclass(frozen=True)
 class LoopArray:
-    """Array that a loop indexes; with `when`, it exists only if that flag is set."""
+    """Array that a loop indexes. `when` is the flag, or "not flag", under which it exists."""
 
     name: str
     loaded: bool
     stored: bool
     when: str | None = None
     axes: Axes = Axes.TENSOR
-    fewer_axes: bool = False  # fewer than the loop: one number, or broadcast to elements
-    only_summed: bool = False  # stored only for a sum after the loop
+    has_fewer_axes: bool = False  # than the loop: it is one number, or broadcast to elements
+    only_summed: bool = False  # its values are summed after the loop and not stored
     type: str = "C"  # of the array's elements
 
 

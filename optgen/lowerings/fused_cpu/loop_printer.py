@@ -20,7 +20,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.ops import CONDITIONS, PROPERTIES, RANDOM_OPS
+from optgen.ir.ops import CONDITION_OPERANDS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.condition_names import candidate_names, is_rare
 from optgen.lowerings.fused_cpu import prefetch
@@ -53,17 +53,19 @@ class LoopPrinter:
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
         self._fresh = program.fresh
         self._scalars = ExpressionPrinter(tensors=False, read=self.read_scalar)
-        self._elements = ExpressionPrinter(tensors=True, read=self._read_element, ask=self._by_name)
+        self._elements = ExpressionPrinter(
+            tensors=True, read=self._read_element, read_condition=self._read_condition
+        )
         self._conditions: dict[str, str] = {}
         self._keys: dict[tuple[str, str], str] = {}
-        whens = (array.when.removeprefix("not ") for array in loop.arrays if array.when)
-        self.flags = {name: constant(name) for name in whens}
+        flag_names = (array.when.removeprefix("not ") for array in loop.arrays if array.when)
+        self.flags = {name: constant(name) for name in flag_names}
         values = (a.value for a in assigns(loop.body))
         self._delays_stores = loop.by_vectors and any(
             _has_long_latency(e) for value in values for e in walk(value)
         )
-        fitting = sum(array.loaded for array in loop.arrays) == prefetch.STREAMS_READ
-        self._prefetches = loop.by_vectors and fitting and not self._delays_stores
+        can_prefetch = sum(array.loaded for array in loop.arrays) == prefetch.STREAMS_READ
+        self._prefetches = loop.by_vectors and can_prefetch and not self._delays_stores
         self._column = _COLUMN + 4 * self._prefetches
         self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
         self._rounded = set(_rounded_at_last(loop.body))
@@ -72,8 +74,8 @@ class LoopPrinter:
     def lines(self) -> list[str]:
         """Return the body of the function."""
         loads, stores = self.loads(), self.stores()
-        parts = [indented(part) for part in (loads, self.body, stores) if part]
-        inside = [line for part in parts for line in ("", *part)][1:]
+        blocks = [indented(block) for block in (loads, self.body, stores) if block]
+        inside = [line for block in blocks for line in ("", *block)][1:]
         step = "i += LANES<C>" if self.loop.by_vectors else "++i"
         loop = [f"for (i64 i = 0; i < n; {step}) {{", *inside, "}"]
         if self._prefetches:
@@ -85,16 +87,21 @@ class LoopPrinter:
         return [*self.input_parameters(), "i64 n", *self.arrays()]
 
     def input_parameters(self) -> list[str]:
-        """Return the parameters that are no arrays."""
-        return [f"{kind} {name}" for name, kind in self._inputs().items()]
+        """Return the parameters that are not arrays."""
+        return [f"{type_} {name}" for name, type_ in self._inputs().items()]
 
     def arguments(self, at: str, inputs: str) -> list[str]:
-        """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
+        """Return the arguments of a call: fields of `inputs`, then `n`, then items of `at`.
+
+        Args:
+            at: C++ text of the table of arrays.
+            inputs: C++ text before the name of a field, such as `inputs.`.
+        """
         arrays = (f"{at}[{constant(array.name)}]" for array in self.loop.arrays)
         return [*self.input_arguments(inputs), "n", *arrays]
 
     def input_arguments(self, inputs: str) -> list[str]:
-        """Return the arguments that are no arrays."""
+        """Return the arguments that are not arrays."""
         names = {"numbers": "named()"}
         return [f"{inputs}{names.get(name, name)}" for name in self._inputs()]
 
@@ -144,12 +151,12 @@ class LoopPrinter:
         }
 
     def loads(self) -> list[str]:
-        """Return one line per array that is read."""
+        """Return one line per array that is loaded."""
         loaded = [array for array in self.loop.arrays if array.loaded]
         changed = {a.target.name for a in assigns(self.loop.body)}
         lines = []
         for array in loaded:
-            const = "const " if array.fewer_axes and array.name not in changed else ""
+            const = "const " if array.has_fewer_axes and array.name not in changed else ""
             lines.append(f"{const}C {variable(array.name)} = {self._load(array)};")
         return lines
 
@@ -182,14 +189,15 @@ class LoopPrinter:
         return any(f"{word}." in line or f"({word} " in line for line in text)
 
     def _inputs(self) -> dict[str, str]:
-        kinds = {
+        """Map the names of the inputs that the loop reads to their C++ types."""
+        types = {
             "hypers": "const Hypers&",
             "scalars": "const Scalars&",
             "sizes": "const Sizes&",
             "numbers": "const Numbers&",
             "fresh": "unsigned",
         }
-        return {name: kind for name, kind in kinds.items() if self.uses(name)}
+        return {name: type_ for name, type_ in types.items() if self.uses(name)}
 
     def arrays(self) -> list[str]:
         """Return the loop's arrays as parameters."""
@@ -200,6 +208,7 @@ class LoopPrinter:
         ]
 
     def _body(self) -> list[str]:
+        """Return the lines of the computations, between loads and stores."""
         flatten = BranchFlattener(self._is_settled)
         body = flatten(map_values(self.loop.body, _by_reciprocals))
         self._masks = masks(body)
@@ -220,7 +229,7 @@ class LoopPrinter:
         name = variable(plural(array.name))
         if self.loop.by_vectors:
             return f"load({name} + i, ahead)"
-        return f"{name}[{'EXPANDED ? i : 0' if array.fewer_axes else 'i'}]"
+        return f"{name}[{'EXPANDED ? i : 0' if array.has_fewer_axes else 'i'}]"
 
     def _flag(self, array: LoopArray) -> str:
         """Return the compile-time condition under which an array exists, or ""."""
@@ -230,8 +239,8 @@ class LoopPrinter:
         return f"{'!' if when.startswith('not ') else ''}{constant(when.removeprefix('not '))}"
 
     def _if(self, condition: Expr) -> str:
-        constant, text = self._condition(condition)
-        return f"if {'constexpr ' if constant else ''}({text})"
+        is_constant, text = self._condition(condition)
+        return f"if {'constexpr ' if is_constant else ''}({text})"
 
     def _condition(self, expr: Expr) -> tuple[bool, str]:
         """Return whether a condition is known at compile time, and its text."""
@@ -241,12 +250,12 @@ class LoopPrinter:
             case Ref(name) | Call("truth", (Ref(name),)):
                 return True, self.flags[name]
             case Call("not", (inner,)):
-                constant, text = self._condition(inner)
-                return constant, f"!({text})" if " " in text else f"!{text}"
+                is_constant, text = self._condition(inner)
+                return is_constant, f"!({text})" if " " in text else f"!{text}"
             case Call("and" | "or" as word, (a, b)):
-                (knows_a, left), (knows_b, right) = self._condition(a), self._condition(b)
+                (a_is_constant, left), (b_is_constant, right) = map(self._condition, (a, b))
                 sign = "&&" if word == "and" else "||"
-                return knows_a and knows_b, f"({left}) {sign} ({right})"
+                return a_is_constant and b_is_constant, f"({left}) {sign} ({right})"
         raise TypeError(f"not a compile-time condition: {expr!r}")
 
     def _is_settled(self, expr: Expr) -> bool:
@@ -260,18 +269,18 @@ class LoopPrinter:
 
     def _condition_name(self, expr: Expr) -> str:
         """Return the name of a condition that is uniform over the tensor, and declare it."""
-        inner = expr  # of nested branches, the innermost condition
+        inner = expr  # the condition of the innermost of nested branches
         while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
         text = f"{'unlikely' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
-        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
-        taken -= _whole_condition(inner)
+        used_names = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        used_names -= _only_name(inner)
         for name in map(variable, candidate_names(inner, expr)):
-            if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
+            if is_free(name, used_names) and self._conditions.setdefault(name, text) == text:
                 return name
         raise AssertionError("candidate_names() is infinite")
 
-    def _by_name(self, condition: Expr) -> str | None:
+    def _read_condition(self, condition: Expr) -> str | None:
         """Return the text of a named condition, uniform or per element; else None."""
         match condition:
             case Const():
@@ -287,8 +296,8 @@ class LoopPrinter:
         if isinstance(value, Ref):
             yield value
         if isinstance(value, Call) and value.op in RANDOM_OPS:
-            return  # its key is made of the scalars, before the loop
-        conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
+            return  # its key is computed before the loop
+        conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
             if position >= conditions or not self._plan.kind(child).is_scalar:
                 yield from self._numbers_in(child)
@@ -311,6 +320,7 @@ class LoopPrinter:
         return None
 
     def _read_element(self, expr: Expr) -> str | None:
+        """Return the text of a value that the loop reads or draws by itself, else None."""
         match expr:
             case Ref():
                 return self._fields.get(expr)
@@ -333,24 +343,24 @@ class LoopPrinter:
         return f"{key}({self._operands(call.args)})"
 
     def _key(self, key: str, numbers: tuple[Expr, ...]) -> str:
-        """Return the name of the key of a random number, which is made before the loop.
+        """Return the name of the key of a random number. The key is computed before the loop.
 
         Args:
             key: The key's type in C++.
             numbers: The operands of the call.
         """
         text = self._operands(numbers)
-        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        used_names = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        used_names |= set(self._keys.values())
         names = (f"random_key{n if n > 1 else ''}" for n in count(1))
-        others = {*taken, *self._keys.values()}
-        return self._keys.setdefault((key, text), next(n for n in names if is_free(n, others)))
+        return self._keys.setdefault((key, text), next(n for n in names if is_free(n, used_names)))
 
     def _operands(self, numbers: tuple[Expr, ...]) -> str:
         return ", ".join(map(self._scalars, numbers))
 
 
 def _by_reciprocals(expr: Expr) -> Expr:
-    """Return an expression with divisions by a size as products with its reciprocal."""
+    """Return an expression that multiplies by the reciprocals of sizes instead of dividing."""
     expr = rebuild(expr, _by_reciprocals)
     match expr:
         case Call("/", (value, Call(word, _) as size)) if word in PROPERTIES:
@@ -369,9 +379,9 @@ def _rounded_at_last(body: Program) -> Iterator[str]:
 
 
 def _has_long_latency(expr: Expr) -> bool:
-    """Tell whether an expression is a root or a division, whose results come late.
+    """Tell whether an expression is a root or a division, whose results take many cycles.
 
-    The loop delays its stores then, so that the next elements are computed meanwhile.
+    A loop with such an expression delays its stores, and computes the next elements meanwhile.
     """
     match expr:
         case Call("/" | "sqrt"):
@@ -381,8 +391,11 @@ def _has_long_latency(expr: Expr) -> bool:
     return False
 
 
-def _whole_condition(expr: Expr) -> set[str]:
-    """Return the flag or fresh state that a condition consists of, whose name it may share."""
+def _only_name(expr: Expr) -> set[str]:
+    """Return the flag or fresh state that a condition consists of, else an empty set.
+
+    The condition may have the same name.
+    """
     match expr:
         case Ref(name) | Call("fresh", (Ref(name),)):
             return {name}

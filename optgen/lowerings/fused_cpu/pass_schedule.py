@@ -5,10 +5,10 @@ The schedule depends on the tiling strategy:
 * A large matrix is shared by threads. Its passes are the sweeps of the plan.
 * For small matrices, a thread has whole matrices in its tile. Row and column values are known as
   soon as the elements are, and every pass recomputes them with the elements. Only a reduction over
-  all matrices ends a pass. A row or column state that is stored in the dtype it was computed in
-  ("exact") can be read back instead of recomputed.
-* For a tall or flat matrix, a thread has whole rows or whole columns in its tile. Values of these
-  are handled with the elements, and reductions across them end a pass.
+  all matrices ends a pass. A row or column state that is stored in the dtype in which it is
+  computed ("exact") can be read back instead of recomputed.
+* For a tall or flat matrix, a thread has whole rows or whole columns in its tile. The values of
+  these rows or columns are treated like the elements. Reductions across them end a pass.
 """
 
 from __future__ import annotations
@@ -33,16 +33,21 @@ class Pass:
 
 
 def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
-    """Return the passes over a large matrix: the plan's sweeps, each with its finish steps."""
+    """Return the passes over a large matrix: the plan's sweeps, each with its finish steps.
+
+    Each pass draws the random numbers that it reads.
+    """
     streams = tuple(streams)
-    found = []
+    passes = []
     for sweep in dict.fromkeys(step.sweep for step in steps):
-        inside = [step for step in steps if step.sweep == sweep]
-        swept = tuple(step for step in inside if step.swept)
+        inside = [step for step in steps if step.sweep == sweep and step.draws is None]
+        read = {name for step in inside for name in step.reads}
+        draws = (step for step in steps if step.draws and not read.isdisjoint(step.writes))
+        swept = (*draws, *(step for step in inside if step.swept))
         finish = tuple(step for step in inside if not step.swept)
         written = {n for step in inside for n in step.writes}
-        found.append(Pass(swept, finish, tuple(n for n in streams if n in written)))
-    return found
+        passes.append(Pass(swept, finish, tuple(n for n in streams if n in written)))
+    return passes
 
 
 def tiling_strategies(
@@ -71,7 +76,8 @@ def tiling_strategies(
 class PassScheduler:
     """Scheduler of a rule's steps for one tiling strategy.
 
-    A tile contains every element that belongs to a value of one of these `axes`.
+    `axes` are those of the values that a tile holds with all their elements: with whole rows in a
+    tile, these are elements and row values.
     """
 
     steps: Sequence[Step]
@@ -79,7 +85,10 @@ class PassScheduler:
     axes: Collection[Axes]
 
     def passes(self) -> list[Pass]:
-        """Return the passes that recompute values of these axes; [] if the steps allow none."""
+        """Return passes that recompute all values with the scheduler's `axes`.
+
+        Return [] if no such schedule is correct.
+        """
         return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
 
     def exact_passes(self) -> list[Pass]:
@@ -89,22 +98,26 @@ class PassScheduler:
         them back.
         """
         read_back = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
-        found = self._passes(read_back)
-        return found if read_back and len(found) > 1 else []
+        passes = self._passes(read_back)
+        return passes if read_back and len(passes) > 1 else []
 
     def _passes(self, read_back: Collection[str]) -> list[Pass]:
-        """Return the passes. They recompute states, except those in `read_back`."""
+        """Return passes that recompute states, except those in `read_back`.
+
+        A *level* of a step is the index of the first pass that runs it. A *run* is the set of the
+        steps that a pass runs on tiles, by index.
+        """
         levels = self._levels()
         passes = range(1 + max(levels))
         runs = [
             self._needed(levels, at, read_back, self._first_run_by(levels, at)) for at in passes
         ]
-        self._defer(levels, runs, read_back)
+        self._defer_stores(levels, runs, read_back)
         if any(self._reruns_after_store(levels, runs, name) for name in read_back):
             return []
         if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
             return []
-        return self._laid_out(levels, runs)
+        return self._passes_of(levels, runs)
 
     def _reruns_after_store(
         self, levels: Sequence[int], runs: Sequence[Collection[int]], name: str
@@ -118,9 +131,9 @@ class PassScheduler:
         return any(i in rerun and name in (*steps[i].reads, *steps[i].writes) for i in before)
 
     def _adds_again(self, levels: Sequence[int], at: int, run: Collection[int]) -> bool:
-        """Tell whether a pass reads complete sums of elements, and has the loop that sums them.
+        """Tell whether a pass reads complete sums, and also runs the loop over their elements.
 
-        The loop would add the same elements to these sums again.
+        That loop would add the elements to the complete sums again.
         """
         steps = self.steps
         read = {name for i in run for name in steps[i].reads}
@@ -132,21 +145,21 @@ class PassScheduler:
         )
         return any(s.reads[0] in elements and not read.isdisjoint(s.writes) for s in complete)
 
-    def _defer(
+    def _defer_stores(
         self, levels: Sequence[int], runs: Sequence[set[int]], read_back: Collection[str]
     ) -> None:
-        """Add to each pass that reads a stream's old value the steps that compute the new one.
+        """Make each pass that reads a stream's old value also compute its new one.
 
-        A value is stored by the last pass that computes it. So no earlier pass overwrites the old
-        value.
+        The last pass that computes a value stores it. So no pass overwrites an old value that a
+        later pass reads.
         """
         before: list[set[int]] = []
         while before != runs:  # what a pass computes for one name may read the old value of another
             before = [set(run) for run in runs]
             for name in (n for n in self.streams if n not in read_back):
-                self._defer_name(name, levels, runs, read_back)
+                self._defer_store(name, levels, runs, read_back)
 
-    def _defer_name(
+    def _defer_store(
         self, name: str, levels: Sequence[int], runs: Sequence[set[int]], read_back: Collection[str]
     ) -> None:
         """Add the writers of a name to each pass that reads its old value and knows the new one."""
@@ -154,22 +167,22 @@ class PassScheduler:
         if not writers or not all(self._runs_on_tiles(self.steps[i]) for i in writers):
             return
         for at, run in enumerate(runs):
-            old = any(i < min(writers) and name in self.steps[i].reads for i in run)
-            if old and at >= max(levels[i] for i in writers):
+            reads_old = any(i < min(writers) and name in self.steps[i].reads for i in run)
+            if reads_old and at >= max(levels[i] for i in writers):
                 run |= self._needed(levels, at, read_back, writers)
 
     def _runs_on_tiles(self, step: Step) -> bool:
-        """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
+        """Tell whether a step runs on every tile: a loop over the tile's values, or a reduction."""
         if not step.reduces_values:
             return step.axes in self.axes
-        makers = (s.axes for s in self.steps if step.reads[0] in s.writes)
-        return next(makers, self.streams.get(step.reads[0])) in self.axes
+        operand_axes = (s.axes for s in self.steps if step.reads[0] in s.writes)
+        return next(operand_axes, self.streams.get(step.reads[0])) in self.axes
 
     def _levels(self) -> list[int]:
-        """Return the first pass that runs each step.
+        """Return, for each step, the index of the first pass that runs it.
 
         The result of a reduction over all tiles is known from the next pass on. Reductions over
-        parameters keep their order, so that all parameters ask for the same one.
+        parameters keep their order, because all parameters must reach them in one order.
         """
         # For each name, the first pass whose finish knows it, and the first whose tiles do.
         known: dict[str, tuple[int, int]] = {}
@@ -190,7 +203,7 @@ class PassScheduler:
     def _first_run_by(self, levels: Sequence[int], at: int) -> set[int]:
         """Return the steps on tiles that a pass is the first to run; `at` is the pass's index.
 
-        A draw depends on nothing. It runs in the passes that read its numbers.
+        A draw is left out, because it runs in exactly the passes that read its numbers.
         """
         on_tiles = (i for i, step in enumerate(self.steps) if self._runs_on_tiles(step))
         return {i for i in on_tiles if levels[i] == at and self.steps[i].draws is None}
@@ -208,15 +221,15 @@ class PassScheduler:
                 continue
             needed.add(index)
             for name in steps[index].reads:
-                makers = [i for i in range(index) if name in steps[i].writes][-1:]
+                last_writer = [i for i in range(index) if name in steps[i].writes][-1:]
                 waiting += [
                     i
-                    for i in makers
+                    for i in last_writer
                     if steps[i].axes in self.axes and (name not in read_back or levels[i] == at)
                 ]
         return needed
 
-    def _laid_out(self, levels: Sequence[int], runs: Sequence[set[int]]) -> list[Pass]:
+    def _passes_of(self, levels: Sequence[int], runs: Sequence[set[int]]) -> list[Pass]:
         """Return the passes that run these steps; the last to compute a value stores it."""
         steps = self.steps
         finishes = [

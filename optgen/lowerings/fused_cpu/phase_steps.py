@@ -67,7 +67,7 @@ class Step:
 
     @property
     def reduces_values(self) -> bool:
-        """Tell whether the step reduces values with axes, and not one number of each parameter."""
+        """Tell whether the step reduces values with axes."""
         return bool(self.reduction and self.reads)
 
     @property
@@ -93,8 +93,8 @@ class PhaseSteps:
 
     def __post_init__(self) -> None:
         self.axes |= self.streams
-        self.taken = {ref.name for ref in self.plan.kinds}
-        self.kept = {state.symbol for state in self.plan.algorithm.scalar_states()}
+        self.used_names = {ref.name for ref in self.plan.kinds}
+        self.scalar_states = {state.symbol for state in self.plan.algorithm.scalar_states()}
         self.counts = dict.fromkeys(_LOOPS, 0)
         for position, phase in enumerate(self.plan.phases):
             later = self._names_after(position)
@@ -109,7 +109,7 @@ class PhaseSteps:
         return {n for p in phases if isinstance(p, Sweep | Finish) for n in _read(p.body)}
 
     def _sweep(self, sweep: Sweep) -> None:
-        """Add a loop over elements, with reductions' operands as values, and the reductions."""
+        """Add a loop over elements, which also computes the reductions' operands, then these."""
         sources: dict[Ref, str] = {}
 
         def with_operands(program: Program, outer: Mapping[Expr, str]) -> Iterator[Stmt]:
@@ -151,10 +151,10 @@ class PhaseSteps:
         if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
             names.remove(base)
         numbered = (f"{base}_value{number}" for number in count(2))
-        return self._reserve(next(n for n in chain(names, numbered) if is_free(n, self.taken)))
+        return self._reserve(next(n for n in chain(names, numbered) if is_free(n, self.used_names)))
 
     def _reserve(self, name: str) -> str:
-        self.taken.add(name)
+        self.used_names.add(name)
         return name
 
     def _finish(self, body: Program, later: set[str]) -> None:
@@ -180,9 +180,9 @@ class PhaseSteps:
                 source = self._source(first)
                 self._reduction(first, source, swept=self.axes[source] is Axes.TENSOR)
                 continue
-            needed = later | _read(rest) | set(self.streams) | self.kept
-            made = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
-            self._loop(axes, tuple(stmts), [name for name in made if name in needed])
+            needed = later | _read(rest) | set(self.streams) | self.scalar_states
+            assigned = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
+            self._loop(axes, tuple(stmts), [name for name in assigned if name in needed])
 
     def _wide_reduction(self, stmt: Stmt) -> None:
         """Add a loop that computes the parameter's number, and the reduction that overwrites it.
@@ -193,16 +193,16 @@ class PhaseSteps:
         (wide,) = assigns((stmt,))
         assert isinstance(wide.value, Call)
         name = wide.target.name
-        asks = self._reserve(free_name(f"{name}_asked", self.taken))
-        own = (replace(wide, value=wide.value.args[0]), Assign(Ref(asks), Const(1)))
-        absent = (Assign(Ref(name), Const(0)), Assign(Ref(asks), Const(0)))
-        body = own if stmt is wide else (*absent, *_with_body(stmt, own))
-        self._loop(Axes.NONE, body, [name, asks])
+        takes_part = self._reserve(free_name(f"{name}_asked", self.used_names))
+        present = (replace(wide, value=wide.value.args[0]), Assign(Ref(takes_part), Const(1)))
+        absent = (Assign(Ref(name), Const(0)), Assign(Ref(takes_part), Const(0)))
+        body = present if stmt is wide else (*absent, *_with_body(stmt, present))
+        self._loop(Axes.NONE, body, [name, takes_part])
         step = Step(name, Axes.NONE, self.sweep, reduction=wide.value.op)
-        self.steps.append(replace(step, takes=(name, asks), gives=(name,)))
+        self.steps.append(replace(step, takes=(name, takes_part), gives=(name,)))
 
     def _source(self, stmt: Assign) -> str:
-        """Return the value that is reduced; an expression gets a name and a loop first.
+        """Return the name of the value that is reduced. Add a loop that computes it if needed.
 
         Elements that are computed from rows and columns need a sweep of their own.
         """
@@ -217,17 +217,17 @@ class PhaseSteps:
         return name
 
     def _loop(self, axes: Axes, body: Program, stored: Sequence[str]) -> None:
+        """Add a loop over values of these axes, which stores some of them for later steps."""
         if not body:
             return
         self.counts[axes] += 1
-        made = self.numbers if axes is Axes.NONE else self.axes
         stores = (Assign(Ref("stored"), Ref(name)) for name in stored)
         read = read_before_assigned((*body, *stores))
         known = [n for n in read if n in self.axes or n in self.numbers]
         if axes is Axes.NONE:
-            self.numbers += [n for n in stored if n not in made]
+            self.numbers += [n for n in stored if n not in self.numbers]
         else:
-            self.axes |= {n: axes for n in stored if n not in made}
+            self.axes |= {n: axes for n in stored if n not in self.axes}
         step = Step(
             f"{_LOOPS[axes]}{self.counts[axes]}",
             axes,
@@ -242,6 +242,7 @@ class PhaseSteps:
         self.steps.append(step)
 
     def _reduction(self, stmt: Assign, source: str, *, swept: bool) -> None:
+        """Add a reduction of the value `source`."""
         assert isinstance(stmt.value, Call)
         axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
         word = "max_abs" if is_maximum(stmt.value) else "sum"
@@ -263,8 +264,8 @@ def _operand(value: Expr) -> Expr:
 
 def _is_a_reduction(stmt: Stmt) -> bool:
     """Tell whether a statement is a reduction, of values or over parameters."""
-    own = isinstance(stmt, Assign) and is_reduction(stmt.value)
-    return own or _reduces_over_parameters(stmt)
+    reduces_values = isinstance(stmt, Assign) and is_reduction(stmt.value)
+    return reduces_values or _reduces_over_parameters(stmt)
 
 
 def _reduces_over_parameters(stmt: Stmt) -> bool:
@@ -285,32 +286,32 @@ def _split_by_axes(program: Program, kind: Lookup) -> Iterator[Stmt]:
         if isinstance(stmt, Assign):
             yield stmt
             continue
-        alike: list[Assign] = []
+        group: list[Assign] = []  # consecutive assignments of the same axes
         for inner in assigns((stmt,)):
-            other = alike and kind(alike[0].target).axes is not kind(inner.target).axes
-            if other or _is_a_reduction(inner):
-                yield from _part_of(stmt, alike)
-                alike = []
+            differs = group and kind(group[0].target).axes is not kind(inner.target).axes
+            if differs or _is_a_reduction(inner):
+                yield from _branch_with(stmt, group)
+                group = []
             if is_wide(inner.value):
-                yield from _part_of(stmt, [inner])
+                yield from _branch_with(stmt, [inner])
             elif _is_a_reduction(inner):
                 yield inner
             else:
-                alike.append(inner)
-        yield from _part_of(stmt, alike)
+                group.append(inner)
+        yield from _branch_with(stmt, group)
 
 
-def _with_body(stmt: Stmt, instead: Program) -> Program:
+def _with_body(stmt: Stmt, body: Program) -> Program:
     """Return a branch with other statements in place of its only assignment."""
     if isinstance(stmt, Assign):
-        return instead
+        return body
     then, orelse = (
-        tuple(s for inner in arm for s in _with_body(inner, instead))
+        tuple(s for inner in arm for s in _with_body(inner, body))
         for arm in (stmt.then, stmt.orelse)
     )
     return (replace(stmt, then=then, orelse=orelse),)
 
 
-def _part_of(stmt: If, wanted: Collection[Assign]) -> Program:
-    """Return a branch with only the wanted assignments, or nothing if there are none."""
-    return filter_assigns((stmt,), lambda a: any(a is other for other in wanted))
+def _branch_with(stmt: If, kept: Collection[Assign]) -> Program:
+    """Return a branch with only the assignments to keep; an empty program if there are none."""
+    return filter_assigns((stmt,), lambda a: any(a is other for other in kept))

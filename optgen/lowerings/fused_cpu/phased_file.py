@@ -1,4 +1,7 @@
-"""Print the C++ file of a rule with phases: a struct per plan and part between matrix ops."""
+"""Print the C++ file of a rule with phases.
+
+Matrix ops cut a plan into parts. Each part of each plan becomes one struct.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _END_OF_CALL = ">(*table, *threads);"
 def phased_context(
     planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]
 ) -> Context:
-    """Return the template's variables: structs, entry points, and the matrix ops in between."""
+    """Return the template's variables: structs, entry points, and the matrix ops between parts."""
     rules: list[list[PhasedRule]] = []  # for each part, the rules of all plans
     for plan in planned:
         calls = plan.calls
@@ -79,7 +82,10 @@ def _parts(plan: Plan) -> Iterator[Plan]:
 
 
 def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
-    """Return the name of a part's struct, such as MuonBefore or AdafactorNotFactoredRule."""
+    """Return the name of a part's struct, such as MuonBefore or AdafactorNotFactoredRule.
+
+    `part` is the index of the part in its plan.
+    """
     facts = (f"{'' if holds else 'not_'}{fact}" for fact, holds in plan.facts.items())
     words = (word.capitalize() for fact in facts for word in fact.split("_"))
     place = ["Before", "After"][part:] if len(calls) == 1 else [f"Part{part + 1}"]
@@ -87,10 +93,10 @@ def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
 
 
 def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
-    """Describe a part in a comment: its parameters, and the matrix ops around it."""
+    """Return the comment about a part of a plan: its parameters, and the matrix ops around it."""
     facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
     text = " and ".join(facts).replace("_", " ")
-    which = f"Parameters that are {text}" if plan.facts else "All parameters"
+    which = f"Plan of parameters that are {text}" if plan.facts else "Plan of all parameters"
     before = [f"after {call.op}" for call in calls[part - 1 : part]] if part else []
     after = [f"until {call.op}" for call in calls[part : part + 1]]
     return ", ".join([which, *before, *after])
@@ -100,13 +106,13 @@ def _call_texts(planned: Sequence[Plan]) -> Iterator[str]:
     """Yield the matrix ops as texts for the runtime, each with the predicates it depends on."""
     texts = [list(map(_call_text, plan.calls)) for plan in planned]
     longest = max(texts, key=len)
-    if any(own != longest[: len(own)] for own in texts):
+    if any(each != longest[: len(each)] for each in texts):
         raise NotImplementedError("fused C++: kinds of parameters with different matrix ops")
     facts = planned[texts.index(longest)].facts
     condition = " and ".join(f if holds else f"not {f}" for f, holds in facts.items())
     for number, text in enumerate(longest):
-        everywhere = all(number < len(own) for own in texts)
-        yield text + ("" if everywhere else f" if {condition}")
+        in_all_plans = all(number < len(each) for each in texts)
+        yield text + ("" if in_all_plans else f" if {condition}")
 
 
 def _call_text(call: MatrixCall) -> str:

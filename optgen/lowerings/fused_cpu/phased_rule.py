@@ -41,7 +41,7 @@ class PhasedRule:
     plan: Plan
     streams: Mapping[str, Axes]  # of all plans, in the table's order
     fresh: Sequence[str]
-    last: bool = True  # no later part needs the same scalars
+    is_last: bool = True  # no later part of the plan needs the same scalars
 
     @cached_property
     def program(self) -> ScalarProgram:
@@ -84,7 +84,7 @@ class PhasedRule:
             "name": self.name,
             "about": self.about,
             "asks_sizes": str(self.program.asks_sizes or bool(self.plan.facts)).lower(),
-            "last": str(self.last).lower(),
+            "last": str(self.is_last).lower(),
             "has_axes": self.has_axes,
             "inputs": ", ".join(self.program.parameters()),
             "functions": ["\n".join(indented(lines)) for lines in self._functions()],
@@ -93,20 +93,20 @@ class PhasedRule:
 
     @cached_property
     def _values_with_axes(self) -> dict[str, Axes]:
-        """Values that are stored, and their axes: not those that a loop only sums."""
+        """Axes of the values that are stored. A value that a loop only sums is not stored."""
         read = {n for s in self.body.steps if not self._is_total(s) for n in s.reads}
-        added = {n for s in self.body.steps if self._is_total(s) for n in s.reads} - read
-        return {n: axes for n, axes in self.body.axes.items() if n not in added}
+        only_summed = {n for s in self.body.steps if self._is_total(s) for n in s.reads} - read
+        return {n: axes for n, axes in self.body.axes.items() if n not in only_summed}
 
     def _is_total(self, step: Step) -> bool:
         """Tell whether a step is a sum over all elements, which its loop accumulates."""
         return step.swept and step.reduction == "sum" and step.axes is Axes.NONE
 
     def _values(self) -> list[str]:
-        own = [n for n in self._values_with_axes if n not in self.streams]
-        first = [f"{constant(own[0])} = STREAMS", *map(constant, own[1:])] if own else []
-        names = [*first, "VALUES"] if own else ["VALUES = STREAMS"]
-        return listed("enum { ", names, " };", 4)
+        """Declare the indices of the values that are not streams, behind those of the streams."""
+        others = [constant(n) for n in self._values_with_axes if n not in self.streams]
+        first, *rest = [*others, "VALUES"]
+        return listed("enum { ", [f"{first} = STREAMS", *rest], " };", 4)
 
     def _axes(self) -> list[str]:
         names = [axes.name for axes in self._values_with_axes.values()]
@@ -131,6 +131,7 @@ class PhasedRule:
         return [s for s in self.body.steps if s.reduction and s.swept >= swept and s.axes is axes]
 
     def _steps(self) -> list[str]:
+        """Declare the steps: their indices, and the table of what they read and write."""
         named = [_step_name(step) for step in self.body.steps]
         lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
@@ -151,11 +152,12 @@ class PhasedRule:
         return counted.index(step) if step in counted else 0
 
     def _passes(self) -> list[str]:
+        """Declare the passes of all tiling strategies, and the sizes of buffers."""
         used = {n: axes for n, axes in self.streams.items() if n in self._used()}
-        found = tiling_strategies(self.body.steps, used, self.has_axes)
-        lines = [line for name, passes in found.items() for line in _pass_table(name, passes)]
-        counts = ", ".join(str(len(passes)) for passes in found.values())
-        names = (name if passes else "nullptr" for name, passes in found.items())
+        strategies = tiling_strategies(self.body.steps, used, self.has_axes)
+        lines = [line for name, passes in strategies.items() for line in _pass_table(name, passes)]
+        counts = ", ".join(str(len(passes)) for passes in strategies.values())
+        names = (name if passes else "nullptr" for name, passes in strategies.items())
         rows, columns, matrices = (
             len(self._reductions(a)) for a in (Axes.ROW, Axes.COLUMN, Axes.MATRIX)
         )
@@ -171,7 +173,7 @@ class PhasedRule:
         ]
 
     def _stored_numbers(self) -> list[str]:
-        """Name the numbers that are new values of scalar states, if there are any."""
+        """Declare which numbers are new values of scalar states, if any are."""
         numbers, states = self.body.numbers, self.plan.algorithm.scalar_states()
         pairs = [(numbers.index(s.symbol), s.symbol) for s in states if s.symbol in numbers]
         stored = [f"{{{number}, {constant(symbol)}}}" for number, symbol in pairs]
@@ -196,7 +198,10 @@ class PhasedRule:
         return (step for step in self.body.steps if step.draws)
 
     def _draw(self, step: Step) -> list[str]:
-        """Return a function that fills an array with the random numbers of a place and the next."""
+        """Return a C++ function that fills an array with the random numbers of `n` elements.
+
+        Its argument `place` is the index of the first element.
+        """
         assert step.draws
         key = LoopPrinter(self.plan, Loop((), ()), self.program).new_key(step.draws)
         parameters = ["const Scalars& scalars", "i64 place", "i64 n", "C* to"]
@@ -217,6 +222,7 @@ class PhasedRule:
         ]
 
     def _printer(self, step: Step) -> LoopPrinter:
+        """Return the printer of a loop with the arrays and sums that it needs."""
         sums = self._sums(step)
         arrays = [self._array(n, step) for n in self._values_with_axes if n in _touched(step)]
         numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
@@ -225,8 +231,8 @@ class PhasedRule:
             return LoopPrinter(self._named[0], loop, self.program)
         used = [*(s.axes for s in sums), *(array.axes for array in arrays)]
         by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in used)
-        whole = "rows * n" if self.has_axes else "n"
-        return SweepPrinter(self._named[0], loop, self.program, sums, by_rows, whole)
+        all_elements = "rows * n" if self.has_axes else "n"
+        return SweepPrinter(self._named[0], loop, self.program, sums, by_rows, all_elements)
 
     def _sums(self, loop: Step) -> list[Sum]:
         """Return the sums that a loop over elements accumulates."""
@@ -241,35 +247,43 @@ class PhasedRule:
 
     def _array(self, name: str, step: Step) -> LoopArray:
         """Return the array of a value as a loop uses it."""
-        axes, when = self.body.axes[name], self._whens.get(name)
+        axes, when = self.body.axes[name], self._existence_conditions.get(name)
         readers = [
             s.reduction for s in self.body.steps if s.reduction and s.swept and name in s.reads
         ]
         # A column value varies along a loop over elements, so it is never one number there.
-        fewer = axes is not step.axes and not (axes is Axes.COLUMN and step.axes is Axes.TENSOR)
+        varies = axes is step.axes or (axes is Axes.COLUMN and step.axes is Axes.TENSOR)
         only_summed = step.swept and "sum" in readers and "max_abs" not in readers
         type_ = "S" if name in self.streams and axes is Axes.TENSOR else COMPUTE_TYPE
         type_ = type_ if step.axes is Axes.TENSOR else "C"
         return LoopArray(
-            name, name in step.reads, name in step.writes, when, axes, fewer, only_summed, type_
+            name,
+            name in step.reads,
+            name in step.writes,
+            when,
+            axes,
+            not varies,
+            only_summed,
+            type_,
         )
 
     @cached_property
-    def _whens(self) -> dict[str, str | None]:
+    def _existence_conditions(self) -> dict[str, str | None]:
         return {s.symbol: s.when for s in self.plan.algorithm.states}
 
-    def _templates(self, printer: LoopPrinter) -> list[str]:
+    def _flag_parameters(self, printer: LoopPrinter) -> list[str]:
         expanded = "EXPANDED" in "".join(printer.lines())
         return ["EXPANDED"] * expanded + [*printer.flags.values()]
 
     def _loop(self, step: Step) -> list[str]:
+        """Return the function template of a loop."""
         printer = self._printer(step)
-        templates = [
+        template_parameters = [
             *(f"class {name}" for name in _types(step)),
-            *(f"bool {name}" for name in self._templates(printer)),
+            *(f"bool {name}" for name in self._flag_parameters(printer)),
         ]
         return [
-            f"template <{', '.join(templates)}>",
+            f"template <{', '.join(template_parameters)}>",
             *listed(f"NOINLINE static void {step.name}(", printer.parameters(), ") {", 4),
             *indented(printer.lines()),
             "}",
@@ -278,11 +292,12 @@ class PhasedRule:
     def _numbers(self, step: Step) -> list[str]:
         """Return a function that computes numbers of the whole tensor, in double."""
         types = {**_ARGUMENT_TYPES, "numbers": "Numbers&"}
-        parameters = [f"{type_} {n}" for n, type_ in types.items() if n in self._taken(step)]
+        parameters = [f"{type_} {n}" for n, type_ in types.items() if n in self._inputs_read(step)]
         head = listed(f"static void {step.name}(", parameters, ") {", 4)
         return [*head, *indented(self._arithmetic(step)), "}"]
 
     def _arithmetic(self, step: Step) -> list[str]:
+        """Return the body of a function that computes numbers of the whole tensor."""
         loop = Loop((), (), {n: variable(n) for n in step.takes})
         scalars = ExpressionPrinter(
             tensors=False, read=LoopPrinter(self.plan, loop, self.program).read_scalar
@@ -295,18 +310,18 @@ class PhasedRule:
             frozenset(step.takes),
             frozenset(step.gives),
         )
-        made = {a.target.name for a in assigns(step.body)}
+        assigned = {a.target.name for a in assigns(step.body)}
         return [
             *(
-                f"{'' if n in made else 'const '}double {variable(n)} = numbers.{variable(n)};"
+                f"{'' if n in assigned else 'const '}double {variable(n)} = numbers.{variable(n)};"
                 for n in step.takes
             ),
             *statements.lines(_COLUMN),
             *(f"numbers.{variable(n)} = {variable(n)};" for n in step.gives),
         ]
 
-    def _taken(self, step: Step) -> list[str]:
-        """Return the names of the arguments that a function on numbers reads."""
+    def _inputs_read(self, step: Step) -> list[str]:
+        """Return the names of the inputs that a function on numbers reads."""
         text = "\n".join(self._arithmetic(step))
         return [*(n for n in _ARGUMENT_TYPES if f"{n}." in text or f"({n} " in text), "numbers"]
 
@@ -314,7 +329,7 @@ class PhasedRule:
         lines = []
         for step in self._loops():
             if step.axes is Axes.NONE:
-                fields = ("named()" if n == "numbers" else n for n in self._taken(step))
+                fields = ("named()" if n == "numbers" else n for n in self._inputs_read(step))
                 call = listed(f"return {step.name}(", (f"inputs.{n}" for n in fields), ");", 16)
                 lines += switch_case(_step_name(step), call)
         return lines
@@ -325,10 +340,13 @@ class PhasedRule:
         return [line for step in steps for line in switch_case(_step_name(step), self._call(step))]
 
     def _call(self, step: Step) -> list[str]:
-        """Return the lines that call a loop's instantiation for the values of its flags."""
+        """Return the lines that call the instantiation of a loop for the values of its flags."""
         printer = self._printer(step)
         arguments = printer.arguments("at", "inputs.")
-        first = [*_types(step), *(name for name in self._templates(printer) if name == "EXPANDED")]
+        first = [
+            *_types(step),
+            *(name for name in self._flag_parameters(printer) if name == "EXPANDED"),
+        ]
         return dispatch_call(step.name, first, printer.flags, arguments, "inputs.hypers", 16)
 
 
@@ -352,6 +370,7 @@ def _set(names: Iterable[str]) -> str:
 
 
 def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
+    """Declare the passes of one tiling strategy."""
     if not passes:
         return []
     lines = [f"static constexpr Pass {name}[] = {{"]

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from optgen.lowerings.fused_cpu.line_layout import indented
 
 STREAMS_READ = 3
-"""Number of streams read by loops that prefetch.
+"""Number of streams that a loop must read to prefetch.
 
-Prefetching made loops over four streams slower, and loops over two streams slower by 5 %.
+Prefetching made loops over two or four streams slower (two: by 5 %).
 """
 
 
 def constants(streams: Mapping[str, str]) -> list[str]:
     """Return the constants that the loop needs before it starts.
 
-    `streams` maps each array to the flag it depends on. The loop prefetches if all flags are on.
+    `streams` maps each array to the flag that it depends on, or "". The loop prefetches if all
+    flags are on.
     """
     flags = [flag for flag in streams.values() if flag]
     strip = f"{' && '.join(flags)} ? prefetch_strip<S>(n) : n" if flags else "prefetch_strip<S>(n)"
@@ -26,11 +27,10 @@ def constants(streams: Mapping[str, str]) -> list[str]:
 def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
     """Return a strip-mined loop that prefetches each strip before computing it.
 
-    A strip begins at `begin`: `first` is the place of the first element, a parameter of functions
-    that draw random numbers.
+    A strip begins at `begin`, because functions that draw random numbers have a parameter `first`.
     """
     prefetches = [f"prefetch({array} + i);" for array in arrays]
-    parts = [
+    strip_lines = [
         "const i64 end = begin + strip < n ? begin + strip : n;",
         "for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {",
         *indented(prefetches),
@@ -39,4 +39,4 @@ def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> li
         *inside,
         "}",
     ]
-    return ["for (i64 begin = 0; begin < n; begin += strip) {", *indented(parts), "}"]
+    return ["for (i64 begin = 0; begin < n; begin += strip) {", *indented(strip_lines), "}"]

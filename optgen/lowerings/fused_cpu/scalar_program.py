@@ -55,16 +55,17 @@ class ScalarProgram:
         return [
             "const Hypers& hypers" if reads_hypers else "const Hypers&",
             "Scalar* cells" if reads_cells else "Scalar*",
-            "unsigned fresh" if self._asks("fresh") else "unsigned",
+            "unsigned fresh" if self._calls("fresh") else "unsigned",
             "const Sizes& sizes" if self.asks_sizes else "const Sizes&",
         ]
 
     @property
     def asks_sizes(self) -> bool:
         """Tell whether the program reads a property of the parameter."""
-        return self._asks(*PROPERTIES)
+        return self._calls(*PROPERTIES)
 
-    def _asks(self, *words: str) -> bool:
+    def _calls(self, *words: str) -> bool:
+        """Tell whether the program calls one of these words."""
         nodes = (node for e in expressions(self._plan.scalars) for node in walk(e))
         return any(isinstance(node, Call) and node.op in words for node in nodes)
 
@@ -72,12 +73,13 @@ class ScalarProgram:
         """Return the hyperparameters, step and scalar states that the program or sweeps read."""
         read = [r.name for e in expressions(self._plan.scalars) for r in refs(e)]
         read += [ref.name for ref in self.fields]
-        # An outlined sweep counts no steps: if it reads `step`, that is a hyperparameter.
+        # An outlined sweep has no step count. If it reads `step`, that is a hyperparameter.
         counted = ["step"] if self._plan.algorithm.step else []
         known = [*self._hypers, *counted, *self._states]
         return [name for name in known if name in read or name in self._last]
 
     def _loads(self) -> list[str]:
+        """Return the lines that load the inputs and copy those that are overwritten later."""
         inputs = self._inputs()
         numbers = [n for n in inputs if n in self._hypers and self._hypers[n].type == "number"]
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
@@ -114,9 +116,9 @@ class ScalarProgram:
         symbol = stmt.target.name
         if symbol not in self._states:
             return self._printer(stmt.value)
-        return self._rounding(symbol)(round_state(stmt.value, symbol))
+        return self._rounding_printer(symbol)(round_state(stmt.value, symbol))
 
-    def _rounding(self, symbol: str) -> ExpressionPrinter:
+    def _rounding_printer(self, symbol: str) -> ExpressionPrinter:
         """Return a printer for updates of a scalar state, which rounds in the state's dtype."""
         cell = f"cells[{self._states[symbol]}]"
 

@@ -16,7 +16,7 @@ from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 
 _COLUMN = 8
 COMPUTE_TYPE = "ComputeScalar<S>"
-"""Element type of arrays that are no streams: the compute type."""
+"""Element type of arrays that are not streams: the compute type."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Sum:
 class SweepPrinter(LoopPrinter):
     """Printer of one loop over elements.
 
-    A loop with row or column values runs row by row. With the template parameter `EXPANDED` it runs
-    over all elements at once: row and column values are broadcast to every element before, and the
-    operands of row and column sums are stored in a buffer.
+    A loop with row or column values runs row by row (`by_rows`). With the template parameter
+    `EXPANDED` it runs over all elements at once: row and column values are broadcast to every
+    element beforehand, and the operands of row and column sums are stored in a buffer.
+    `all_elements` is the C++ text of their number.
     """
 
     def __init__(
@@ -48,12 +49,12 @@ class SweepPrinter(LoopPrinter):
         self._numbers = [s for s in sums if s.axes is Axes.NONE]
         self._rows = [s for s in sums if s.axes is Axes.ROW]
         self._columns = [s for s in sums if s.axes is Axes.COLUMN]
-        self._by_rows, self._all = by_rows, all_elements
+        self._by_rows, self._all_elements = by_rows, all_elements
         super().__init__(plan, loop, program)
 
     def lines(self) -> list[str]:
         """Return the body of the function."""
-        loop = self._all_rows() if self._by_rows else self._all_elements()
+        loop = self._loop_over_rows() if self._by_rows else self._flat_loop()
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
@@ -64,9 +65,9 @@ class SweepPrinter(LoopPrinter):
         return [*self.input_parameters(), *sums, *extent, *self.arrays(), *totals]
 
     def arguments(self, at: str, inputs: str) -> list[str]:
-        """Return a caller's arguments: fields of `inputs`, arrays of `at`."""
+        """Return the arguments of a call: those of `LoopPrinter`, with sums and extents."""
         sums = [f"{inputs}sums()"] if self._numbers else []
-        extent = ["rows", "n", "pitch"] if self._by_rows else [self._all]
+        extent = ["rows", "n", "pitch"] if self._by_rows else [self._all_elements]
         names = (*(array.name for array in self.loop.arrays), *(s.name for s in self._axis_sums()))
         arrays = (f"{at}[{constant(name)}]" for name in names)
         return [*self.input_arguments(inputs), *sums, *extent, *arrays]
@@ -78,7 +79,7 @@ class SweepPrinter(LoopPrinter):
     def read(self, array: LoopArray) -> str:
         """Return the text that loads an array's element at the loop's position."""
         name = variable(plural(array.name))
-        if not array.fewer_axes:
+        if not array.has_fewer_axes:
             return f"load_as<S, C>({name} + i)"
         return f"broadcast<S, C, EXPANDED>({name}, i, {'row' if array.axes is Axes.ROW else '0'})"
 
@@ -87,7 +88,7 @@ class SweepPrinter(LoopPrinter):
         return f"store_as<S>({variable(plural(name))} + i, {variable(name)});"
 
     def _row_and_column_sums(self) -> list[str]:
-        """Return the lines for row and column sums: operands to a buffer, or accumulated."""
+        """Return the lines that store the operands of row and column sums, or accumulate them."""
         if not self._axis_sums():
             return []
         operands = (array.name for array in self.loop.arrays if array.only_summed)
@@ -103,10 +104,10 @@ class SweepPrinter(LoopPrinter):
     def _axis_sums(self) -> list[Sum]:
         return [*self._rows, *self._columns]
 
-    def _all_elements(self) -> list[str]:
+    def _flat_loop(self) -> list[str]:
         return [*self._begin(), *self._loop_lines(), *self._end()]
 
-    def _all_rows(self) -> list[str]:
+    def _loop_over_rows(self) -> list[str]:
         step = (f"{a} += pitch" for a in self._arrays_of_elements())
         inside = [
             *self._begin(),
@@ -122,24 +123,26 @@ class SweepPrinter(LoopPrinter):
         return (variable(plural(array.name)) for array in arrays)
 
     def _begin(self) -> list[str]:
+        """Declare the accumulators of the loop."""
         names = [f"{variable(s.name)} = 0" for s in (*self._numbers, *self._rows)]
         return [f"C {', '.join(names)};", ""] if names else []
 
     def _loop_lines(self) -> list[str]:
-        parts = [indented(part) for part in (self.loads(), self.body, self.stores()) if part]
-        inside = [line for part in parts for line in ("", *part)][1:]
+        blocks = [indented(block) for block in (self.loads(), self.body, self.stores()) if block]
+        inside = [line for block in blocks for line in ("", *block)][1:]
         return [*self._pragma(), "for (i64 i = 0; i < n; i += LANES<C>) {", *inside, "}"]
 
     def _pragma(self) -> list[str]:
         names = [variable(s.name) for s in (*self._numbers, *self._rows)]
-        added = f"reduction(+ : {', '.join(names)})"
-        return [f"#pragma omp simd if(LANES<C> == 1) {added}"] if names else []
+        reduction = f"reduction(+ : {', '.join(names)})"
+        return [f"#pragma omp simd if(LANES<C> == 1) {reduction}"] if names else []
 
     def _end(self) -> list[str]:
+        """Add the accumulators of the loop to the sums."""
         lines = [f"sums.{variable(s.name)} += lane_sum({variable(s.name)});" for s in self._numbers]
         if self._rows:
-            own = (f"{_array(s)}[row] += lane_sum({variable(s.name)});" for s in self._rows)
-            lines += ["if constexpr (!EXPANDED) {", *indented(own), "}"]
+            row_sums = (f"{_array(s)}[row] += lane_sum({variable(s.name)});" for s in self._rows)
+            lines += ["if constexpr (!EXPANDED) {", *indented(row_sums), "}"]
         return ["", *lines] if lines else []
 
 

@@ -17,7 +17,16 @@ def dispatch_call(
     hypers: str,
     column: int,
 ) -> list[str]:
-    """Return the lines that call a function template; its last template arguments are flags."""
+    """Return the lines that call the instantiation of a function template for some flags.
+
+    Args:
+        function: the name of the template.
+        first: its first template arguments. The flags follow.
+        flags: the names of hyperparameters that are template arguments.
+        arguments: the arguments of the call.
+        hypers: the C++ text of the hyperparameters, from which the flags are read.
+        column: the column at which the lines begin.
+    """
     flags = list(flags)
     values = product(("false", "true"), repeat=len(flags))
     variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
@@ -38,7 +47,7 @@ def switch_case(name: str, lines: list[str]) -> list[str]:
 
 
 def _index(flags: Iterable[str], hypers: str) -> str:
-    """Return the index of the variant for the values of the flags: their bits as a number."""
+    """Return the C++ text of a variant's index: the flags are its bits, the first one highest."""
     text = ""
     for name in flags:
         truth = f"truth({hypers}.{variable(name)})"

@@ -57,17 +57,17 @@ _PASSES = (
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
     algorithm = load_device_scalars(algorithm)
-    found = [reduce(lambda done, change: change(done), _PASSES, p) for p in plans(algorithm)]
-    if len(found) == 1 and is_flat_sweep(found[0]):
-        return {"template": "fused_triton_elementwise.py.jinja"} | _flat_context(found[0])
-    made = [plan_context(plan, addresses_of(algorithm)) for plan in found]
+    planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm)]
+    if len(planned) == 1 and is_flat_sweep(planned[0]):
+        return {"template": "fused_triton_elementwise.py.jinja"} | _flat_context(planned[0])
+    contexts = [plan_context(plan, addresses_of(algorithm)) for plan in planned]
     return {
         "template": "fused_triton_phases.py.jinja",
         "algorithm": algorithm,
-        "plans": made,
-        "reduces_over_parameters": any(k["kind"] == "wide" for p in made for k in p["kernels"]),
+        "plans": contexts,
+        "reduces_over_parameters": any(k["kind"] == "wide" for p in contexts for k in p["kernels"]),
         "arguments": ARGUMENTS,
-        "scalars": max(plan["scalars"] for plan in made),
+        "scalars": max(plan["scalars"] for plan in contexts),
     }
 
 
@@ -106,7 +106,10 @@ FUSED_TRITON = Lowering(
 
 
 def _stream(stream: Stream) -> dict[str, str]:
-    """Return the kernel's names for a stream's pointer, its dtype and its scales, if it has any."""
+    """Return a stream's names in the kernel: list of pointers, dtype, and scales and block size.
+
+    The last two are "" unless the stream is a state of 8 bits.
+    """
     codes = code_format(stream)
     return {
         "list": variable(plural(stream.name)),

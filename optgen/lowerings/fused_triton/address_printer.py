@@ -9,7 +9,7 @@ from typing import Any
 from optgen.ir.binding_times import Axes
 
 Line = tuple[str, str]
-"""Pattern of the names that a line assigns, and the line."""
+"""Regular expression of the names that a line assigns, and the line."""
 
 _COUNTS: tuple[Line, ...] = (
     ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
@@ -19,7 +19,10 @@ _PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)
 
 
 def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
-    """Return the candidate lines that define names used in the text, or in later such lines."""
+    """Return the candidate lines that the text needs, in order.
+
+    A line is needed if the text, or a needed line after it, uses a name that it assigns.
+    """
     used = "\n".join(text)
     lines: list[str] = []
     for pattern, line in reversed(candidates):
@@ -46,11 +49,11 @@ def uses(pattern: str, text: str) -> bool:
 def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
     """Return the address and mask lines that a tile may need for its small values."""
     return [
-        _let("in_rows", "lines_inside(left, below, DEPTH, HEIGHT)"),
+        _let("in_rows", "lines_inside(matrices_left, rows_left, DEPTH, HEIGHT)"),
         _let("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
-        _let("in_columns", "lines_inside(left, beside, DEPTH, WIDTH)"),
+        _let("in_columns", "lines_inside(matrices_left, columns_left, DEPTH, WIDTH)"),
         _let("column_lanes", "first_column + lines(width.to(tl.int32), DEPTH, WIDTH)"),
-        _let("in_batch", "tl.arange(0, DEPTH) < left"),
+        _let("in_batch", "tl.arange(0, DEPTH) < matrices_left"),
         _let("across", "tl.cdiv(width, WIDTH)"),
         _let("down", "tl.cdiv(height, HEIGHT)"),
         _let("all_rows", "depth * height"),
@@ -73,11 +76,11 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         *_COUNTS,
         _let("matrix", "group * DEPTH"),
-        _let("left", "depth - matrix"),
+        _let("matrices_left", "depth - matrix"),
         _let("all_rows", "depth * height"),
         _let("all_columns", "depth * width"),
         _let("matrices", "tl.arange(0, DEPTH)[:, None]"),
-        _let("in_batch", "matrices < left"),
+        _let("in_batch", "matrices < matrices_left"),
         ("values", "values += tl.load(shape + VALUES * tensors)"),
         _let("row_values", "values + matrix * height"),
         _let("column_values", f"{_columns_start(counts)} + matrix * width"),
@@ -86,9 +89,12 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
     ]
 
 
-def flat_addresses(parts: bool) -> list[Line]:
-    """Return the address lines that a program for a whole tensor may need."""
-    parts_lines = [
+def flat_addresses(reads_partials: bool) -> list[Line]:
+    """Return the address lines that a program for a whole tensor may need.
+
+    `reads_partials` tells whether the program reads partial sums of the phase before.
+    """
+    partials_lines = [
         _PARTS,
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         *_COUNTS,
@@ -97,7 +103,7 @@ def flat_addresses(parts: bool) -> list[Line]:
         _let("row", "rows + tl.program_id(0)"),
         _let("shape", "shapes + tl.program_id(0)"),
         ("scalars", "scalars += tl.program_id(0) * SCALARS"),
-        *(parts_lines if parts else []),
+        *(partials_lines if reads_partials else []),
     ]
 
 
@@ -111,9 +117,9 @@ def tile_stores(
     """Return the lines that store a tile's sums.
 
     Every tile stores its sums over all elements in `partials`, in one slot for each sum and block.
-    A tile of whole matrices stores complete row and column sums where they are read, starting at
-    the slots `firsts`. Any other tile stores partial row sums and then partial column sums, behind
-    the sums over all elements.
+    A tile of whole matrices stores complete row and column sums where later kernels read them, from
+    the slots `firsts` on. Any other tile stores partial row sums and then partial column sums,
+    behind the sums over all elements. `counts` holds the numbers of all slots by axes.
     """
     rows = enumerate(row_sums, firsts[Axes.ROW])
     columns = enumerate(column_sums, firsts[Axes.COLUMN])
@@ -148,14 +154,14 @@ def _let(name: str, value: str) -> Line:
 
 def _state(state: Mapping[str, Any]) -> Iterator[Line]:
     """Yield the lines for a row or column state: whether it exists, and its address."""
-    per = "height" if state["shape"] == "row" else "width"
+    size = "height" if state["shape"] == "row" else "width"  # numbers of one matrix
     address = f"tl.load(row + {state['address']} * tensors)"
     yield _let(exists(state["list"]), f"{address} != 0")
-    yield _let(state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {per}")
+    yield _let(state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {size}")
 
 
 def exists(state: str) -> str:
-    """Return the name of the flag that tells whether the state of this list exists."""
+    """Return the variable that tells whether the state of this list exists."""
     return f"{state}_exist"
 
 

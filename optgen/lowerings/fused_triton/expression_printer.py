@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
-from optgen.ir.ops import CONDITIONS, RANDOM_OPS
+from optgen.ir.ops import CONDITION_OPERANDS, RANDOM_OPS
 from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 
@@ -70,11 +70,11 @@ _ARGUMENTS = (
     "scalars shapes tensors values"
 )
 _VARIABLES = (
-    "across all_columns all_rows below beside block blocks bucket column_count column_lanes "
-    "column_values count depth down dtype even first first_column first_row full group groups "
-    "height hyper in_batch in_columns in_rows k lanes left machine_eps matrices matrix "
-    "matrix_values ndim numel program programs row row_count row_lanes row_values shape start "
-    "tensor tile_column tile_index tile_row update width work"
+    "across all_columns all_rows block blocks bucket column_count column_lanes column_values "
+    "columns_left count depth down dtype even first first_column first_row full group groups "
+    "height hyper in_batch in_columns in_rows k lanes machine_eps matrices matrices_left matrix "
+    "matrix_values ndim numel program programs row row_count row_lanes row_values rows_left shape "
+    "start tensor tile_column tile_index tile_row update width work"
 )
 _CONSTANTS = (
     "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FIRST_BLOCK GROUP GROUPS GROUP_PARTIALS HEIGHT LINES "
@@ -98,23 +98,24 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    `read` returns the text of an expression that the surrounding code provides, or None. `ask`
-    returns the name of a condition that the scalar program has evaluated, or None.
+    `read` returns the text of an expression that the surrounding code provides, or None.
+    `read_condition` returns the name of a condition that the scalar program has evaluated, or None.
     """
 
     read: Callable[[Expr], str | None]
     tensors: bool
-    ask: Callable[[Expr], str | None] = lambda expr: None
+    read_condition: Callable[[Expr], str | None] = lambda expr: None
 
     def __call__(self, expr: Expr, within: int = 0) -> str:
         """Return an expression's text, in parentheses if its precedence is below `within`."""
-        text, binding = self._bare(expr)
-        return f"({text})" if binding < within else text
+        text, precedence = self._bare(expr)
+        return f"({text})" if precedence < within else text
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
-        known = self.read(expr)
-        if known is not None:
-            return known, _ATOM if known.isidentifier() or known.endswith(")") else 4
+        """Return an expression's text without parentheses, and its precedence."""
+        provided = self.read(expr)
+        if provided is not None:
+            return provided, _ATOM if provided.isidentifier() or provided.endswith(")") else 4
         match expr:
             case Const(value):
                 text = exact_literal(value)
@@ -130,16 +131,16 @@ class ExpressionPrinter:
             case Call("/", (a, b)) if self.tensors:
                 return f"div({self.argument(a)}, {self.argument(b)})", _ATOM
             case Call(word, (a, b)) if word in _INFIX:
-                binding, sign = _INFIX[word]
-                # Comparisons do not chain. A right operand of equal precedence keeps parentheses.
-                if binding == 4:
-                    return f"{self._compared(a)} {sign} {self._compared(b)}", binding
-                return f"{self(a, binding)} {sign} {self(b, binding + 1)}", binding
+                precedence, sign = _INFIX[word]
+                if precedence == 4:  # comparisons do not chain
+                    left, right = self._comparison_operand(a), self._comparison_operand(b)
+                    return f"{left} {sign} {right}", precedence
+                return f"{self(a, precedence)} {sign} {self(b, precedence + 1)}", precedence
             case Call(word, args):
                 if word in RANDOM_OPS:  # the last operand is a constexpr
                     key = map(self.argument, args[:-1])
                     return CALLS[word].format(*key, self(args[-1])), _ATOM
-                conditions = CONDITIONS.get(word, 0)
+                conditions = CONDITION_OPERANDS.get(word, 0)
                 texts = (self.condition(a) for a in args[:conditions])
                 text = CALLS[word].format(*texts, *(self.argument(a) for a in args[conditions:]))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
@@ -147,26 +148,33 @@ class ExpressionPrinter:
 
     def condition(self, expr: Expr) -> str:
         """Return a condition's text, by its name if it has one."""
-        name = self.ask(expr)
+        name = self.read_condition(expr)
         if name is None and isinstance(expr, Ref) and not self.read(expr):
             name = self(expr)
         return self(expr) if name is None else f"{name} != 0"
 
-    def _compared(self, expr: Expr) -> str:
-        """Return an operand of a comparison. Triton rounds a literal there to float32."""
+    def _comparison_operand(self, expr: Expr) -> str:
+        """Return the text of an operand of a comparison.
+
+        A fraction is printed as a tensor, because Triton would round a literal there to float32.
+        """
         is_fraction = isinstance(expr, Const) and isinstance(expr.value, float)
         return self.argument(expr) if is_fraction else self(expr, 5)
 
     def argument(self, expr: Expr) -> str:
-        """Return an argument of a function. Triton takes a literal there as float32."""
-        if _has_name(expr):
+        """Return the text of a function's argument.
+
+        A literal is printed as a tensor, because Triton would take it as float32 there.
+        """
+        if _reads_name(expr):
             return self(expr)
         return f"tl.full((), {self(expr)}, {'dtype' if self.tensors else 'tl.float64'})"
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        """Return the text of a power, and its precedence."""
         match b:
             case Const(int() as n) if 1 <= abs(n) <= 8:
-                factor = self.argument(a) if n < 0 and not _has_name(a) else self(a, 7)
+                factor = self.argument(a) if n < 0 and not _reads_name(a) else self(a, 7)
                 product = " * ".join([factor] * abs(n))
                 return (product, 6) if n > 0 else (f"div(1.0, {product})", _ATOM)
             case Const(int() as n) if 1 <= abs(n) < 1024:  # more exact than a logarithm
@@ -181,6 +189,7 @@ class ExpressionPrinter:
         return f"power({self(a)}, {self.argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        """Return the text of a sum of terms, and its precedence."""
         minus, text = self._term(terms[0])
         if minus:
             text = f"neg({text})"
@@ -192,7 +201,7 @@ class ExpressionPrinter:
         return text, _ATOM if text.isidentifier() else 6
 
     def _term(self, term: Term) -> tuple[bool, str]:
-        """Return a term's sign, and its text: coefficient * factors / divisors."""
+        """Return whether a term is negative, and its unsigned text: coefficient * factors / …"""
         minus, coefficient = unsigned(term.coefficient)
         product = " * ".join(self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors))
         scale = [] if is_number(coefficient, 1) else [self(coefficient, 6)]
@@ -211,7 +220,7 @@ class ExpressionPrinter:
         return minus, " * ".join([*scale, product])
 
 
-def _has_name(expr: Expr) -> bool:
+def _reads_name(expr: Expr) -> bool:
     """Tell whether an expression reads a name, and so has a dtype."""
     return any(isinstance(e, Ref) for e in walk(expr))
 

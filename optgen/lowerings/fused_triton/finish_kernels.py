@@ -24,8 +24,8 @@ from optgen.lowerings.fused_triton.sweep_printer import offset, print_numbers
 from optgen.lowerings.fused_triton.workspace_slots import (
     LINES,
     is_by_matrix,
+    names_computed_by,
     names_read_by,
-    small_values_made,
 )
 
 _ARGUMENTS = ("rows", "shapes", "scalars", "values", "partials")
@@ -53,14 +53,14 @@ class FinishKernel:
         ]
         factors, scalars = self._states(), self._stored_scalars()
         states = [*factors, *scalars]
-        flat = flat_addresses(parts=bool(self._sums_before()))
+        flat = flat_addresses(reads_partials=bool(self._sums_before()))
         addresses = finish_addresses(slots.counts, factors) if self._by_matrix else flat
         lines = [*needed(addresses, text), *text]
-        whole = "\n".join(lines)
+        body = "\n".join(lines)
         types = [s["type"] for s in states]
         always = {"shapes"} if self._by_matrix else set()
-        arguments = [n for n in _ARGUMENTS if n in always or uses(n, whole)]
-        flags = self.kernels.flags(whole)
+        arguments = [n for n in _ARGUMENTS if n in always or uses(n, body)]
+        flags = self.kernels.flags(body)
         return {
             "kind": "finish_matrices" if self._by_matrix else "finish",
             "states": states,
@@ -69,11 +69,14 @@ class FinishKernel:
             "types": [*types, *flags],
             "flag_values": flags,
             "parts": len(partial_sums(plan, self.finish)),
-            "combines": self._combines(),
+            "combines": self._partial_lines(),
         }
 
-    def _combines(self) -> Context | None:
-        """Count the row and column sums that the sweep before has left as partials; None if 0."""
+    def _partial_lines(self) -> Context | None:
+        """Return the numbers and slots of the partial row and column sums of the sweep before.
+
+        Return None if there are no such sums.
+        """
         if not isinstance(self.before, Sweep):
             return None
         numbers, rows, columns = (
@@ -99,10 +102,10 @@ class FinishKernel:
 
         Such programs also combine the partial row and column sums of the sweep before.
         """
-        return is_by_matrix(self.kernels.plan, self.finish) or self._combines() is not None
+        return is_by_matrix(self.kernels.plan, self.finish) or self._partial_lines() is not None
 
     def _sums_before(self) -> list[Context]:
-        """Return the numbers that the phase before has left as partial sums."""
+        """Return the sums of which the phase before has stored partial sums."""
         match self.before:
             case Sweep() as sweep:
                 return self.kernels.reduced(sweep, Axes.NONE)
@@ -129,11 +132,11 @@ class FinishKernel:
         return sum(len(partial_sums(plan, p)) for p in earlier)
 
     def _names(self) -> list[str]:
-        """Return the numbers that this kernel knows: combined from partials, or computed."""
+        """Return the numbers that this kernel knows: combined from partial sums, or computed."""
         partial = {a.target for a in partial_sums(self.kernels.plan, self.finish)}
-        own = [r for r in small_values_made(self.finish) if self._is_number(r)]
-        own_names = (variable(r.name) for r in own if r not in partial)
-        return list(dict.fromkeys([*(s["name"] for s in self._sums_before()), *own_names]))
+        computed = [r for r in names_computed_by(self.finish) if self._is_number(r)]
+        names = (variable(r.name) for r in computed if r not in partial)
+        return list(dict.fromkeys([*(s["name"] for s in self._sums_before()), *names]))
 
     def _is_number(self, ref: Ref) -> bool:
         return self.kernels.plan.kinds[ref].axes is Axes.NONE
@@ -165,16 +168,16 @@ class FinishKernel:
 
     def _stored_scalars(self) -> list[Context]:
         """Return the scalar states whose new values the kernel computes."""
-        made = {ref.name for ref in small_values_made(self.finish)}
+        computed = {ref.name for ref in names_computed_by(self.finish)}
         return [
             self.kernels.stream_context(s.symbol) | {"name": variable(s.symbol)}
             for s in self.kernels.plan.algorithm.scalar_states()
-            if s.symbol in made
+            if s.symbol in computed
         ]
 
     def _states(self) -> list[Context]:
         """Return the row and column states that the kernel reads or stores."""
-        used = {r.name for r in (*small_values_made(self.finish), *names_read_by(self.finish))}
+        used = {r.name for r in (*names_computed_by(self.finish), *names_read_by(self.finish))}
         return [
             self.kernels.stream_context(s.symbol) | {"shape": s.shape}
             for s in self.kernels.plan.algorithm.factor_states()

@@ -47,13 +47,15 @@ class FinishPrinter:
 
     def __init__(self, plan: Plan, finish: Finish, packed: PackedScalars, slots: Slots) -> None:
         self._plan, self._body, self._packed, self._slots = plan, finish.body, packed, slots
-        self._printer = ExpressionPrinter(read_property, tensors=False, ask=packed.answer)
+        self._printer = ExpressionPrinter(
+            read_property, tensors=False, read_condition=packed.packed_name
+        )
         self._states = {s.symbol for s in plan.algorithm.factor_states()}
         self._optional_states = {s.symbol for s in plan.algorithm.factor_states() if s.when}
         self._stages: dict[Ref, int] = {}
         self._last_read: dict[Ref, int] = {}
         before: dict[Ref, int] | None = None
-        while self._stages != before:  # both arms may assign a name: repeat to a fixed point
+        while self._stages != before:  # both arms may assign a name, so repeat to a fixed point
             before = dict(self._stages)
             for stmt, conditions in with_conditions(self._body):
                 self._find_stage(stmt, conditions)
@@ -86,7 +88,7 @@ class FinishPrinter:
         return self._plan.kinds[ref].axes
 
     def _loop_axes(self, stmt: Assign) -> Axes:
-        """Return the axes of the loop that a statement is in; a reduction is in its operand's."""
+        """Return the axes of the loop that a statement is in: for a reduction, its operand's."""
         if is_reduction(stmt.value):
             return self._plan.kind(_argument(stmt.value)).axes
         return self._axes(stmt.target)
@@ -103,8 +105,8 @@ class FinishPrinter:
             if ref in self._stages:
                 later = axes in LINES and self._axes(ref) not in LINES
                 stage = max(stage, self._stages[ref] + later)
-        old = self._last_read.get(Ref(stmt.target.name), -1) if stmt.target.version else -1
-        self._stages[stmt.target] = max(stage, old, self._stages.get(stmt.target, -1))
+        least = self._last_read.get(Ref(stmt.target.name), -1) if stmt.target.version else -1
+        self._stages[stmt.target] = max(stage, least, self._stages.get(stmt.target, -1))
         for ref in read:
             last = self._stages[stmt.target] + is_reduction(stmt.value)
             self._last_read[ref] = max(last, self._last_read.get(ref, -1))
@@ -121,28 +123,29 @@ class FinishPrinter:
             self._body,
             lambda a: self._loop_axes(a) not in LINES and self._stages[a.target] == stage,
         )
-        made = dict.fromkeys(a.target for a in assigns(body))
-        return [*self._zeros(body, stage), *self._statements(body), *self._matrix_stores(made)]
+        targets = dict.fromkeys(a.target for a in assigns(body))
+        return [*self._zeros(body, stage), *self._statements(body), *self._matrix_stores(targets)]
 
     def _loads(self) -> list[str]:
         """Load the numbers of matrices that an earlier kernel has stored."""
         return [
-            f"{variable(ref.name)} = tl.load({self._slots.place(ref, Axes.MATRIX)} + matrices, "
+            f"{variable(ref.name)} = tl.load({self._slots.address(ref, Axes.MATRIX)} + matrices, "
             "in_batch, 0.0).to(tl.float64)"
             for ref in self._read(self._body)
             if self._axes(ref) is Axes.MATRIX
         ]
 
-    def _matrix_stores(self, made: Iterable[Ref]) -> list[str]:
-        """Store the numbers of matrices that a later kernel reads."""
+    def _matrix_stores(self, computed: Iterable[Ref]) -> list[str]:
+        """Store those computed numbers of matrices that a later kernel reads."""
         return [
-            f"tl.store({self._slots.place(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
+            f"tl.store({self._slots.address(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
             "in_batch)"
-            for ref in made
+            for ref in computed
             if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX)
         ]
 
     def _loop(self, axis: Axes, stage: int) -> list[str]:
+        """Return a stage's loop over rows or over columns, tile by tile."""
         body = self._statements_on(axis, stage)
         if not body:
             return []
@@ -151,12 +154,12 @@ class FinishPrinter:
         plain = filter_assigns(body, lambda a: not is_reduction(a.value))
         inner = [
             f"lanes = first + lines({size}, DEPTH, {tile})",
-            f"mask = lines_inside(left, {size} - first, DEPTH, {tile})",
+            f"mask = lines_inside(matrices_left, {size} - first, DEPTH, {tile})",
             *(self._load(ref, axis) for ref in self._read(body) if self._is_loaded(ref, stage)),
             *self._zeros(plain, stage),
             *self._statements(plain),
             *self._stores(plain, axis),
-            *(self._add(ref, value) for ref, value in sums.items()),
+            *(self._accumulate(ref, value) for ref, value in sums.items()),
         ]
         zeros = f"tl.zeros((DEPTH, {tile}), tl.float64)"
         return [
@@ -172,27 +175,29 @@ class FinishPrinter:
 
         A state that some path does not assign keeps its value, so it counts as read.
         """
-        made = {a.target for a in assigns(body)}
+        targets = {a.target for a in assigns(body)}
         read = [r for s, cs in with_conditions(body) for e in (*cs, s.value) for r in reads(e)]
         assigned = always_assigned(body)
-        read += [Ref(r.name) for r in made if r.name in self._states and r.name not in assigned]
-        return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
+        read += [Ref(r.name) for r in targets if r.name in self._states and r.name not in assigned]
+        unknown = (r for r in dict.fromkeys(read) if r not in targets)
+        return [r for r in unknown if self._axes(r) is not Axes.NONE]
 
     def _is_loaded(self, ref: Ref, stage: int) -> bool:
         return self._axes(ref) in LINES and self._stages.get(ref, -1) < stage
 
     def _load(self, ref: Ref, axis: Axes) -> str:
-        old = ref.name in self._states and ref not in self._stages
-        address = variable(plural(ref.name)) if old else self._slots.place(ref, axis)
-        mask = self._state_mask(ref) if old else "mask"
+        is_old_state = ref.name in self._states and ref not in self._stages
+        address = variable(plural(ref.name)) if is_old_state else self._slots.address(ref, axis)
+        mask = self._state_mask(ref) if is_old_state else "mask"
         return f"{variable(ref.name)} = tl.load({address} + lanes, {mask}, 0.0).to(tl.float64)"
 
     def _state_mask(self, ref: Ref) -> str:
-        """Return the mask of a state's lanes. If the state does not exist, no lane is inside it."""
+        """Return the mask of a state's lanes, which is false if the state does not exist."""
         present = exists(variable(plural(ref.name)))
         return f"mask & {present}" if ref.name in self._optional_states else "mask"
 
     def _stores(self, body: Program, axis: Axes) -> list[str]:
+        """Store the rows or columns that a loop computes, into states and into slots."""
         lines = []
         for ref in dict.fromkeys(a.target for a in assigns(body)):
             name = variable(ref.name)
@@ -201,12 +206,12 @@ class FinishPrinter:
                 pointers, mask = variable(plural(ref.name)), self._state_mask(ref)
                 lines.append(f"tl.store({pointers} + lanes, {value}, {mask})")
             if self._slots.holds(ref, axis):
-                lines.append(f"tl.store({self._slots.place(ref, axis)} + lanes, {name}, mask)")
+                lines.append(f"tl.store({self._slots.address(ref, axis)} + lanes, {name}, mask)")
         return lines
 
     def _zeros(self, body: Program, stage: int) -> list[str]:
         """Initialize names that a branch may leave unassigned."""
-        have_values = {r.name for r, made_in in self._stages.items() if made_in < stage}
+        have_values = {r.name for r, its_stage in self._stages.items() if its_stage < stage}
         read = (r for e in expressions(self._body) for r in reads(e))
         have_values |= (
             {r.name for r in read if r not in self._stages} | always_assigned(body) | self._states
@@ -224,7 +229,7 @@ class FinishPrinter:
                 lines += map(comment, stmt.quote)
                 lines.append(self._statement(stmt))
                 continue
-            arms = [(f"if {self._packed.condition(stmt.condition)}:", stmt.then)]
+            arms = [(f"if {self._packed.branch_condition(stmt.condition)}:", stmt.then)]
             arms += [("else:", stmt.orelse)] if stmt.orelse else []
             for head, arm in arms:
                 inner = self._statements(arm) or ["pass"]
@@ -232,7 +237,7 @@ class FinishPrinter:
         return lines
 
     def _reduced(self, target: Ref, value: Expr) -> str:
-        """Reduce a loop's accumulator to a number per matrix, or to a program's partial sum."""
+        """Reduce a loop's accumulator to a number per matrix, or to this program's partial sum."""
         name = variable(target.name)
         if not self._axes(target):
             text = "tl.reduce({}, None, larger)" if is_maximum(value) else "tl.sum({})"
@@ -248,7 +253,8 @@ class FinishPrinter:
         word = "largest" if is_maximum(stmt.value) else "total"
         return f"{name} = {word}({self._printer(_argument(stmt.value))}, in_batch)"
 
-    def _add(self, target: Ref, value: Expr) -> str:
+    def _accumulate(self, target: Ref, value: Expr) -> str:
+        """Add one tile of a loop to a reduction's accumulator, element by element."""
         name, operand = variable(target.name), self._printer(_argument(value))
         if is_maximum(value):
             return f"{name} = maximum({name}, tl.abs(masked({operand}, mask)))"

@@ -30,27 +30,32 @@ def isolate_mixed_reductions(plan: Plan) -> Plan:
 
 
 def _split(plan: Plan, body: Program) -> Iterator[Phase]:
-    """Yield a finish; or a finish for mixed reductions' operands, their sweep, and the rest."""
+    """Yield the phases of a finish: a sweep for its mixed reductions, between two finishes.
+
+    The second finish has all that depends on a mixed reduction, and is split in the same way.
+    """
     mixed = {a.target for a in assigns(body) if _is_mixed(plan, a)}
     if not mixed:
         yield Finish(body)
         return
-    late = dependents(body, mixed)
-    early = filter_assigns(body, lambda a: a.target not in late | mixed)
-    if early:
-        yield Finish(early)
-    yield Sweep((), _linear(plan, filter_assigns(body, lambda a: a.target in mixed - late)))
-    yield from _split(plan, filter_assigns(body, lambda a: a.target in late))
+    after = dependents(body, mixed)
+    before = filter_assigns(body, lambda a: a.target not in after | mixed)
+    if before:
+        yield Finish(before)
+    reductions = filter_assigns(body, lambda a: a.target in mixed - after)
+    yield Sweep((), _with_linear_operands(plan, reductions))
+    yield from _split(plan, filter_assigns(body, lambda a: a.target in after))
 
 
 def _is_mixed(plan: Plan, stmt: Assign) -> bool:
+    """Tell whether a statement reduces a value that depends on both rows and columns."""
     value = stmt.value
     if not is_reduction(value) or not isinstance(value, Call):
         return False
     return plan.kind(value.args[0]).axes is Axes.TENSOR
 
 
-def _linear(plan: Plan, body: Program) -> Program:
+def _with_linear_operands(plan: Plan, body: Program) -> Program:
     """Return the reductions of a sweep with their operands in linear form."""
 
     def is_tensor(expr: Expr) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
-from optgen.ir.ops import CONDITIONS
+from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.condition_names import candidate_names
 from optgen.lowerings.fused_triton.expression_printer import constant, variable
@@ -20,8 +20,8 @@ from optgen.lowerings.fused_triton.expression_printer import constant, variable
 class PackedScalars:
     """Layout of the packed scalars, in the order in which phases first read them.
 
-    `entries` maps the names of the scalar program's results to their expressions. `numbers` are the
-    names of numbers that a `Finish` computes later.
+    `entries` maps the names of the scalar program's results to their expressions. `numbers` has the
+    names of the numbers that a `Finish` computes later.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class PackedScalars:
         self._conditions: dict[str, Expr] = {}
         self.entries: dict[str, Expr] = {}
         for body in bodies:
-            self.entries |= {n: meaning for n, meaning, is_scalar in self._read(body) if is_scalar}
+            self.entries |= {
+                n: expr for n, expr, is_scalar in self._numbers_read(body) if is_scalar
+            }
         self.numbers = tuple(numbers)
 
     @property
@@ -45,57 +47,57 @@ class PackedScalars:
         return len(self.entries) + len(self.numbers)
 
     def offset(self, name: str) -> int:
-        """Return the offset of a number."""
+        """Return the index of a number in the array."""
         return [*self.entries, *self.numbers].index(name)
 
     def offsets(self, body: Program) -> Mapping[str, int]:
         """Return the offsets of the numbers that a body reads, in order of the first read."""
-        wanted = dict.fromkeys(name for name, _, _ in self._read(body))
+        wanted = dict.fromkeys(name for name, _, _ in self._numbers_read(body))
         known = {*self.entries, *self.numbers}
         return {name: self.offset(name) for name in wanted if name in known}
 
-    def _read(self, body: Program) -> Iterator[tuple[str, Expr, bool]]:
+    def _numbers_read(self, body: Program) -> Iterator[tuple[str, Expr, bool]]:
         """Yield the numbers that a body reads.
 
         Each comes with its expression, and with whether the scalar program computes it.
         """
         for stmt in body:
             if isinstance(stmt, Assign):
-                yield from self._read_value(stmt.value)
+                yield from self._numbers_read_by_value(stmt.value)
                 continue
-            name, meaning = self._branch_entry(stmt.condition)
+            name, expr = self._branch_entry(stmt.condition)
             if name:
-                yield name, meaning, True
-            yield from self._read(stmt.then)
-            yield from self._read(stmt.orelse)
+                yield name, expr, True
+            yield from self._numbers_read(stmt.then)
+            yield from self._numbers_read(stmt.orelse)
 
-    def _read_value(self, value: Expr) -> Iterator[tuple[str, Expr, bool]]:
+    def _numbers_read_by_value(self, value: Expr) -> Iterator[tuple[str, Expr, bool]]:
         """Yield the numbers that a value reads: its names, and its uniform conditions."""
         if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
             yield variable(value.name), value, self._plan.kinds[value].is_scalar
-        conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
+        conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
             if position < conditions and self._is_packed_condition(child):
                 yield *self._entry(child), True
             else:
-                yield from self._read_value(child)
+                yield from self._numbers_read_by_value(child)
 
     def _is_packed_condition(self, condition: Expr) -> bool:
         """Tell whether the scalar program evaluates a condition."""
         return not isinstance(condition, Const) and self._plan.kind(condition).is_scalar
 
-    def answer(self, condition: Expr) -> str | None:
-        """Return a condition's name if the scalar program evaluates the condition, else None."""
+    def packed_name(self, condition: Expr) -> str | None:
+        """Return the name of a condition that the scalar program evaluates; None for any other."""
         return self._entry(condition)[0] if self._is_packed_condition(condition) else None
 
-    def condition(self, expr: Expr) -> str:
+    def branch_condition(self, expr: Expr) -> str:
         """Return the text of a branch condition in a kernel."""
         name, _ = self._branch_entry(expr)
         if name:
             return f"{name} != 0"
         match expr:
             case Call("not", (inner,)):
-                return f"not {self.condition(inner)}"
+                return f"not {self.branch_condition(inner)}"
             case Ref(flag) | Call("truth", (Ref(flag),)):
                 return constant(flag)
         raise TypeError(f"not a condition of a sweep: {expr!r}")
@@ -121,11 +123,11 @@ class PackedScalars:
     def _condition_name(self, expr: Expr) -> str:
         """Return a name for a condition: the condition in words, if short and free."""
         match expr:
-            case Call("fresh", (Ref(state),)):  # the name may start with the state's
-                taken = {r.name for r in self._plan.kinds} - {state}
+            case Call("fresh", (Ref(state),)):  # the name may contain the state's name
+                used_names = {r.name for r in self._plan.kinds} - {state}
             case _:
-                taken = {r.name for r in self._plan.kinds}
+                used_names = {r.name for r in self._plan.kinds}
         for name in map(variable, candidate_names(expr)):
-            if is_free(name, taken) and self._conditions.setdefault(name, expr) == expr:
+            if is_free(name, used_names) and self._conditions.setdefault(name, expr) == expr:
                 return name
         raise AssertionError("candidate_names() is infinite")

@@ -1,4 +1,4 @@
-"""Describe the Triton file of a rule with phases: every plan's kernels in order."""
+"""Describe the Triton file of a rule with phases for the template: each plan's kernels in order."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     Slots,
     allocate_slots,
     is_by_matrix,
+    names_computed_by,
     names_read_by,
-    small_values_made,
 )
 
 Context = dict[str, Any]
@@ -36,16 +36,17 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     slots = _slots(plan, packed)
     prologue = Prologue(plan, packed, len(addresses))
     tiles = is_by_matrix(plan, *plan.phases)
-    names = list(dict.fromkeys(s.name for w in plan.sweeps for s in w.streams if s.role == "local"))
-    fresh = [state.key for state in plan.fresh()]
+    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
+    local_names = list(dict.fromkeys(s.name for s in streams if s.role == "local"))
+    fresh = [state.key for state in plan.fresh_states()]
     types = prologue.scalar_types()
-    table = [*addresses, *types, *fresh, *names]
-    kernels = list(_kernels(plan, Kernels(plan, table, types, names, packed, slots, tiles)))
+    table = [*addresses, *types, *fresh, *local_names]
+    kernels = list(_kernels(plan, Kernels(plan, table, types, local_names, packed, slots, tiles)))
     sweeps = [k for k in kernels if k["kind"] == "sweep"]
     facts = [fact if holds else f"not_{fact}" for fact, holds in plan.facts.items()]
-    most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
-    most["parts"] = sum(k.get("parts", 0) for k in kernels)
-    small = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
+    sums = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
+    sums["parts"] = sum(k.get("parts", 0) for k in kernels)
+    values = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
     prologue_lines = prologue.lines()
     return {
         "prefix": "_".join([plan.algorithm.module, *facts]),
@@ -61,41 +62,45 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "prologue_hypers": uses("hyper", "\n".join(prologue_lines)),
         "prologue_shapes": uses("shape", "\n".join(prologue_lines)),
         "kernels": kernels,
-        "workspace": small | most | {"draws": plan.algorithm.draws, "locals": tuple(names)},
+        "workspace": values | sums | {"draws": plan.algorithm.draws, "locals": tuple(local_names)},
     }
 
 
 def _packed_scalars(plan: Plan) -> PackedScalars:
     bodies = [p.body for p in plan.phases if isinstance(p, Sweep | Finish)]
     streams = [s for sweep in plan.sweeps for s in sweep.streams]
-    numbers = [variable(r.name) for r in _crossing(plan) if plan.kinds[r].axes is Axes.NONE]
+    numbers = [variable(r.name) for r in _passed_values(plan) if plan.kinds[r].axes is Axes.NONE]
     return PackedScalars(plan, bodies, streams, dict.fromkeys(numbers))
 
 
 def _slots(plan: Plan, packed: PackedScalars) -> Slots:
-    crossing = list(_crossing(plan))
+    values = list(_passed_values(plan))
     for phase in plan.phases:
         if isinstance(phase, Finish):
             printer = FinishPrinter(plan, phase, packed, allocate_slots(plan, ()))
-            crossing += printer.read_by_later_loops()
-    return allocate_slots(plan, crossing)
+            values += printer.read_by_later_loops()
+    return allocate_slots(plan, values)
 
 
-def _crossing(plan: Plan) -> Iterator[Ref]:
-    """Yield small values that one kernel makes and another reads.
+def _passed_values(plan: Plan) -> Iterator[Ref]:
+    """Yield small values that one kernel computes and another reads.
 
-    A sum counts as made by the finish after it, which combines its partial sums.
+    A sum counts as computed by the finish after it, which combines its partial sums.
     """
     for i, phase in enumerate(plan.phases):
         sums = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
         partial = {a.target for a in sums}
-        for ref in small_values_made(phase):
+        for ref in names_computed_by(phase):
             after = i + 1 + (isinstance(phase, Sweep) or ref in partial)
             if any(ref in names_read_by(p) for p in plan.phases[after:]):
                 yield ref
 
 
 def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
+    """Yield the template's variables of each phase.
+
+    The first sweep that reads the gradient also divides it by the loss scale.
+    """
     sweeps, finishes, unscaled = count(1), count(1), False
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):

@@ -74,7 +74,7 @@ class Prologue:
                 f"{pointers} = {address}.to({kind})",
                 f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
-        for number, state in enumerate(self._plan.fresh()):
+        for number, state in enumerate(self._plan.fresh_states()):
             flag = self._table(self._streams + len(self._step_and_states()) + number)
             lines += [f"fresh_{state.symbol} = tl.load({flag})", f"tl.store({flag}, 0)"]
         return lines
@@ -102,38 +102,43 @@ class Prologue:
         """
         lines: list[str] = []
         stored: set[str] = set()
-        lasting = surviving | _defined(program)
+        surviving_here = surviving | _defined(program)
         for stmt in program:
             if isinstance(stmt, Assign):
                 printed = f"{variable(stmt.target.name)} = {self._value(stmt)}"
-                said = {f"# {printed}", *lines[-3:]}  # comments that would repeat a line
-                lines += [line for line in map(comment, stmt.quote) if line not in said]
+                repeated = {f"# {printed}", *lines[-3:]}  # comments that would repeat a line
+                lines += [line for line in map(comment, stmt.quote) if line not in repeated]
                 lines.append(printed)
                 continue
-            then, stored_in_arm = self._arm(stmt.then, lasting)
+            then, stored_in_arm = self._arm(stmt.then, surviving_here)
             lines += [f"if {self._printer.condition(stmt.condition)}:", *then]
             stored |= stored_in_arm
             if stmt.orelse:
-                orelse, stored_in_arm = self._arm(stmt.orelse, lasting)
+                orelse, stored_in_arm = self._arm(stmt.orelse, surviving_here)
                 lines += ["else:", *orelse]
                 stored |= stored_in_arm
         return lines, stored
 
     def _arm(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
+        """Return an arm's lines, which end with stores, and the packed scalars stored in it."""
         lines, stored = self._block(program, surviving)
-        made = _defined(program)
-        ending = [name for name in self._packed.entries if self._is_lost(name, made, surviving)]
-        lines += [self._store(name) for name in ending]
-        return [_INDENT + line for line in lines or ["pass"]], stored | set(ending)
+        defined = _defined(program)
+        only_here = [
+            name
+            for name in self._packed.entries
+            if self._is_known_only_in_arm(name, defined, surviving)
+        ]
+        lines += [self._store(name) for name in only_here]
+        return [_INDENT + line for line in lines or ["pass"]], stored | set(only_here)
 
-    def _is_lost(self, name: str, made: set[str], surviving: set[str]) -> bool:
+    def _is_known_only_in_arm(self, name: str, defined: set[str], surviving: set[str]) -> bool:
         """Tell whether a packed scalar or condition is known in an arm but not after it."""
         computed = {variable(a.target.name) for a in assigns(self._plan.scalars)}
         read = computed & {variable(ref.name) for ref in refs(self._packed.entries[name])}
-        return read <= made | surviving and not read <= surviving
+        return read <= defined | surviving and not read <= surviving
 
     def _value(self, stmt: Assign) -> str:
-        """Return a right-hand side. A scalar state is computed in its own dtype, as in torch."""
+        """Return a right-hand side, for a scalar state with the roundings to its dtype."""
         name = stmt.target.name
         if name not in self._states:
             return self._number(stmt.value, self._printer)
@@ -186,13 +191,12 @@ class Prologue:
     def _store(self, name: str) -> str:
         """Return the line that stores one packed scalar; a condition is stored as 0 or 1."""
         offset = list(self._packed.entries).index(name)
-        meaning = self._packed.entries[name]
-        value = (
-            variable(meaning.name) if isinstance(meaning, Ref) else self._stored_condition(meaning)
-        )
+        entry = self._packed.entries[name]
+        value = variable(entry.name) if isinstance(entry, Ref) else self._stored_condition(entry)
         return f"tl.store(scalars{f' + {offset}' if offset else ''}, {value})"
 
     def _stored_condition(self, condition: Expr) -> str:
+        """Return a condition's text; `fresh_x != 0` is shortened, because `fresh_x` is 0 or 1."""
         if isinstance(condition, Call) and condition.op == "fresh":
             return self._printer(condition).removesuffix(" != 0")
         return self._printer(condition)

@@ -1,8 +1,8 @@
 """Split a `Finish` at sums over all matrices of a tensor, and at reductions over parameters.
 
-Each program finishes some of the matrices and leaves a partial sum. The next kernel combines them.
-A reduction over parameters takes numbers that a kernel has stored, and the next kernel reads the
-result.
+Each program of a kernel computes some of the matrices and stores a partial sum. The next kernel
+adds the partial sums up. A reduction over parameters takes numbers that a kernel has stored, and
+the next kernel reads the result.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
 from optgen.ir.whole_matrices import is_wide
-from optgen.passes.hoist_between_sweeps import Arms, under
+from optgen.passes.hoist_between_sweeps import Arms, inside_arms
 from optgen.passes.rewrite import filter_assigns
 
 
 def split_finishes(plan: Plan) -> Plan:
-    """Return a plan in which no finish reads a sum over all matrices that it makes itself.
+    """Return a plan in which no finish reads a sum over all matrices that it computes itself.
 
-    Each phase that leaves partial sums is followed by a finish, possibly empty, that combines them.
+    Each phase that stores partial sums is followed by a finish, possibly empty, that combines them.
     A reduction over parameters is a phase of its own.
     """
     phases: list[Phase] = []
     for phase in _split_phases(plan):
-        if phases and _leaves_parts(plan, phases[-1]) and not isinstance(phase, Finish):
+        if phases and _stores_partial_sums(plan, phases[-1]) and not isinstance(phase, Finish):
             phases.append(Finish(()))
         phases.append(phase)
     wide = [phase for phase in phases if isinstance(phase, WideCall)]
@@ -39,14 +39,14 @@ def split_finishes(plan: Plan) -> Plan:
 def _split_phases(plan: Plan) -> Iterator[Phase]:
     for phase in plan.phases:
         if isinstance(phase, Finish):
-            taken = {ref.name for ref in plan.kinds}
-            for part in _split(plan, phase):
-                yield from _split_at_wide(part, taken)
+            used_names = {ref.name for ref in plan.kinds}
+            for part in _split_at_sums(plan, phase):
+                yield from _split_at_wide(part, used_names)
         else:
             yield phase
 
 
-def _split_at_wide(finish: Finish, taken: set[str]) -> Iterator[Phase]:
+def _split_at_wide(finish: Finish, used_names: set[str]) -> Iterator[Phase]:
     """Split a finish at its reductions over parameters, which keep their order."""
     wide = [a for a in assigns(finish.body) if is_wide(a.value)]
     if not wide:
@@ -54,21 +54,21 @@ def _split_at_wide(finish: Finish, taken: set[str]) -> Iterator[Phase]:
         return
     first, *others = wide
     arms = _arms_around(finish.body, first)
-    late = dependents(finish.body, {stmt.target for stmt in wide}) | {s.target for s in others}
-    early = filter_assigns(finish.body, lambda a: a.target not in {*late, first.target})
+    after = dependents(finish.body, {stmt.target for stmt in wide}) | {s.target for s in others}
+    before = filter_assigns(finish.body, lambda a: a.target not in {*after, first.target})
     assert isinstance(first.value, Call)
     (operand,) = first.value.args
     if not isinstance(operand, Ref):
-        name = Ref(free_name(f"{first.target.name}_of_one", taken))
-        taken.add(name.name)
-        own = replace(first, target=name, value=operand)
-        early, operand = (*early, under(arms, own)), name
-    if early:
-        yield Finish(early)
+        name = Ref(free_name(f"{first.target.name}_of_one", used_names))
+        used_names.add(name.name)
+        own_number = replace(first, target=name, value=operand)  # of this parameter alone
+        before, operand = (*before, inside_arms(arms, own_number)), name
+    if before:
+        yield Finish(before)
     condition = _all_hold(arms)
     yield WideCall(first.target, first.value.op, (operand,), first.quote, condition)
-    if rest := filter_assigns(finish.body, lambda a: a.target in late):
-        yield from _split_at_wide(Finish(rest), taken)
+    if rest := filter_assigns(finish.body, lambda a: a.target in after):
+        yield from _split_at_wide(Finish(rest), used_names)
 
 
 def _arms_around(program: Program, wanted: Assign) -> Arms:
@@ -88,7 +88,7 @@ def _all_hold(arms: Arms) -> Expr | None:
     return reduce(lambda a, b: Call("and", (a, b)), conditions) if conditions else None
 
 
-def _leaves_parts(plan: Plan, phase: Phase) -> bool:
+def _stores_partial_sums(plan: Plan, phase: Phase) -> bool:
     match phase:
         case Sweep():
             return bool(phase.reductions)
@@ -98,18 +98,18 @@ def _leaves_parts(plan: Plan, phase: Phase) -> bool:
 
 
 def partial_sums(plan: Plan, finish: Finish) -> list[Assign]:
-    """Return the sums over all matrices that a finish makes for the next one."""
-    made = (a for a in assigns(finish.body) if is_reduction(a.value))
-    return [a for a in made if plan.kinds[a.target].axes is Axes.NONE]
+    """Return the reductions over all matrices of which a finish stores partial sums."""
+    reductions = (a for a in assigns(finish.body) if is_reduction(a.value))
+    return [a for a in reductions if plan.kinds[a.target].axes is Axes.NONE]
 
 
-def _split(plan: Plan, finish: Finish) -> Iterator[Finish]:
-    """Split a finish so that no part reads a sum over all matrices that it makes itself."""
-    late = dependents(finish.body, {a.target for a in partial_sums(plan, finish)})
-    yield Finish(filter_assigns(finish.body, lambda a: a.target not in late))
-    rest = filter_assigns(finish.body, lambda a: a.target in late)
+def _split_at_sums(plan: Plan, finish: Finish) -> Iterator[Finish]:
+    """Split a finish so that no part reads a sum over all matrices that it computes itself."""
+    after = dependents(finish.body, {a.target for a in partial_sums(plan, finish)})
+    yield Finish(filter_assigns(finish.body, lambda a: a.target not in after))
+    rest = filter_assigns(finish.body, lambda a: a.target in after)
     if rest:
-        yield from _split(plan, Finish(rest))
+        yield from _split_at_sums(plan, Finish(rest))
 
 
 def dependents(body: Program, sums: Collection[Ref]) -> set[Ref]:
@@ -117,18 +117,18 @@ def dependents(body: Program, sums: Collection[Ref]) -> set[Ref]:
 
     An assignment to a state is included if one of these values needs the state's old value.
     """
-    late: set[Ref] = set()
+    dependent: set[Ref] = set()
     needed: set[Ref] = set()
-    before = -1
-    while len(late) > before:
-        before = len(late)
+    count_before = -1
+    while len(dependent) > count_before:
+        count_before = len(dependent)
         for stmt, conditions in with_conditions(body):
             read = {ref for expr in (stmt.value, *conditions) for ref in reads(expr)}
             overwrites = stmt.target.version and Ref(stmt.target.name) in needed
-            if stmt.target in late or overwrites or read & {*late, *sums}:
-                late.add(stmt.target)
+            if stmt.target in dependent or overwrites or read & {*dependent, *sums}:
+                dependent.add(stmt.target)
                 needed |= read
-    return late
+    return dependent
 
 
 def with_conditions(

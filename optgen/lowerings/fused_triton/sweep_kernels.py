@@ -39,17 +39,17 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     LINES,
     SMALL,
     Slots,
+    names_computed_by,
     names_read_by,
     reductions_to,
-    small_values_made,
 )
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
 
 Context = dict[str, Any]
-_SPREAD = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
-_WORK = ("shapes", "scalars", "values", "partials")
-_SWEEP = ("rows", "block_tensor", *_WORK, "loss_scale", "found_inf")
+_BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
+_WORKSPACE_ARGUMENTS = ("shapes", "scalars", "values", "partials")
+_SWEEP_ARGUMENTS = ("rows", "block_tensor", *_WORKSPACE_ARGUMENTS, "loss_scale", "found_inf")
 ARGUMENTS = {
     "rows": "bucket.rows",
     "block_tensor": "bucket.block_tensor",
@@ -69,8 +69,8 @@ _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"
 class Kernels:
     """Printer of a plan's phases.
 
-    `table` names the rows of the bucket's table in order: addresses, scalar types and fresh flags.
-    The `locals` come last. `scalar_types` names the types of the step and of scalar states.
+    `table` names the rows of the bucket's table in order: addresses, scalar types, fresh flags, and
+    the `locals`. `scalar_types` names the types of the step and of scalar states.
     """
 
     plan: Plan
@@ -115,8 +115,8 @@ class Kernels:
 
     def flags(self, text: str) -> dict[str, str]:
         """Return the constexpr flags that a kernel's text uses, each with its launch value."""
-        every = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
-        return {flag: value for flag, value in every.items() if uses(flag, text)}
+        all_flags = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
+        return {flag: value for flag, value in all_flags.items() if uses(flag, text)}
 
     def _tile_lines(self, context: Context, firsts: Mapping[Axes, int]) -> Context:
         """Return the lines of a sweep's kernel around the call of its tile function."""
@@ -142,7 +142,7 @@ class Kernels:
             "partials": partials,
             "address_lines": [*addresses, *pointers],
             "needs_columns": uses("first_column", "\n".join(addresses)),
-            "arguments": [n for n in _SWEEP if optional.get(n, True)],
+            "arguments": [n for n in _SWEEP_ARGUMENTS if optional.get(n, True)],
         }
 
     def call(self, call: MatrixCall) -> Context:
@@ -155,7 +155,7 @@ class Kernels:
             "op": call.op,
             "source": source.name,
             "target": call.target.name,
-            "op_arguments": "".join(f"{_of_group(arg)}, " for arg in rest),
+            "op_arguments": "".join(f"{_group_argument(arg)}, " for arg in rest),
         }
 
     def wide_call(self, call: WideCall) -> Context:
@@ -176,7 +176,7 @@ class Kernels:
         }
 
     def _on_host(self, condition: Expr) -> str:
-        """Return a condition on hyperparameters as the host asks it."""
+        """Return a condition on hyperparameters as Python text for the host."""
         names = {h.name: f'bucket.group["{h.name}"]' for h in self.plan.algorithm.hypers}
         return PythonPrinter(names, {}).text(condition)
 
@@ -204,17 +204,17 @@ class Kernels:
 
     def _small_read(self, sweep: Sweep) -> Iterator[Context]:
         """Yield the rows, columns and numbers of matrices that a sweep reads, with addresses."""
-        made = small_values_made(sweep)
+        computed = names_computed_by(sweep)
         for ref in dict.fromkeys(names_read_by(sweep)):
             axes = self.plan.kinds[ref].axes
-            if axes in SMALL and ref not in made:
+            if axes in SMALL and ref not in computed:
                 yield {
                     "name": variable(ref.name),
                     "list": variable(plural(ref.name)),
                     "axes": axes,
                     "mask": _MASK[axes],
-                    "spread": _SPREAD[axes],
-                    "place": self.slots.place(ref, axes),
+                    "spread": _BROADCAST[axes],
+                    "place": self.slots.address(ref, axes),
                 }
 
 
@@ -227,8 +227,8 @@ def reduction_context(stmt: Assign) -> Context:
     }
 
 
-def _of_group(arg: Expr) -> str:
-    """Return a matrix op's argument as the host reads it from the group."""
+def _group_argument(arg: Expr) -> str:
+    """Return a matrix op's argument as Python text, which reads the param group on the host."""
     match arg:
         case Ref(name):
             return f'group["{name}"]'
@@ -242,8 +242,8 @@ def used_streams(sweep: Sweep) -> list[Stream]:
 
     A name that some path does not assign keeps its value, so it counts as read.
     """
-    made = {a.target for a in assigns(sweep.body)}
-    read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in made}
-    read |= {ref.name for ref in made} - always_assigned(sweep.body)
+    assigned = {a.target for a in assigns(sweep.body)}
+    read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in assigned}
+    read |= {ref.name for ref in assigned} - always_assigned(sweep.body)
     read |= read_before_assigned(sweep.body).keys()
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

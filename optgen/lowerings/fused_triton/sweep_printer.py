@@ -45,7 +45,10 @@ def scales(stream: Stream) -> str:
 
 
 def code_format(stream: Stream) -> str:
-    """Return how a stream holds codes, as arguments of device functions; "" if it never does."""
+    """Return a stream's block size and whether its map is linear, as arguments in Triton.
+
+    Return "" if the stream never holds codes.
+    """
     state = stream.state
     if state is None or state.dtype != QUANTIZED:
         return ""
@@ -74,7 +77,7 @@ def offset(pointer: str, number: int) -> str:
 def print_stores(streams: Sequence[Stream], coded: bool = False) -> list[str]:
     """Return the lines that store a sweep's changed streams, each in its own dtype.
 
-    `coded` means what it means in `print_loads`.
+    `coded` has the same meaning as in `print_loads`.
     """
     lines: list[str] = []
     for stream in streams:
@@ -116,7 +119,7 @@ def _if_present(stream: Stream, line: str) -> list[str]:
 
 def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
     """Return the lines that compute one tile."""
-    printer = ExpressionPrinter(lambda expr: None, tensors=True, ask=packed.answer)
+    printer = ExpressionPrinter(lambda expr: None, tensors=True, read_condition=packed.packed_name)
     lines: list[str] = []
     for stmt in body:
         if isinstance(stmt, Assign):
@@ -128,7 +131,7 @@ def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
 
 
 def print_zeros(body: Program) -> list[str]:
-    """Return the lines that initialize sums assigned in a branch, which may not be taken."""
+    """Return the lines that initialize the sums that a branch may leave unassigned."""
     branches = [stmt for stmt in body if isinstance(stmt, If)]
     sums = {a.target.name: a.value for a in assigns(tuple(branches)) if is_reduction(a.value)}
     return [
@@ -145,7 +148,7 @@ def _value(value: Expr, printer: ExpressionPrinter) -> str:
 
 
 def _branch(stmt: If, packed: PackedScalars, word: str) -> list[str]:
-    lines = [f"{word} {packed.condition(stmt.condition)}:"]
+    lines = [f"{word} {packed.branch_condition(stmt.condition)}:"]
     lines += [_INDENT + line for line in print_sweep(stmt.then, packed) or ["pass"]]
     match stmt.orelse:
         case ():

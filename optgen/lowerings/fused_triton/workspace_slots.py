@@ -1,8 +1,8 @@
 """Allocate workspace slots for the small values that kernels pass to one another.
 
-A small value is a row, a column, or a number per matrix. A sweep's sums take the first adjacent
-slots whose values are not read any more. The values that outlive the loop that computes them come
-after the sums of all sweeps.
+A small value is a row, a column, or a number per matrix. A slot has room for one value of every
+matrix. A sweep's sums take the first adjacent slots whose values are not read any more. The slots
+of all other values come after those of the sums of all sweeps.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Slots:
         """Tell whether a value has a slot."""
         return ref in self.slots[axes]
 
-    def place(self, ref: Ref, axes: Axes) -> str:
+    def address(self, ref: Ref, axes: Axes) -> str:
         """Return the address of a value's first number for the program's matrices."""
         number = self.slots[axes][ref]
         times = "" if number == 1 else f"{number} * "
         return f"{_BASE[axes]} + {times}{_STRIDE[axes]}" if number else _BASE[axes]
 
     def first(self, sums: Iterable[Ref], axes: Axes) -> int:
-        """Return the slot of the first of a sweep's sums. The others follow."""
+        """Return the first slot of a sweep's sums, whose slots are adjacent."""
         return min((self.slots[axes][ref] for ref in sums), default=0)
 
 
-def allocate_slots(plan: Plan, crossing: Iterable[Ref]) -> Slots:
-    """Allocate slots for the sums of sweeps, and for values that another loop reads."""
+def allocate_slots(plan: Plan, passed_values: Iterable[Ref]) -> Slots:
+    """Allocate slots for the sums of sweeps, and for the values that are passed to other loops."""
     slots: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL}
     for axes in LINES:
         slots[axes] = _slots_of_sums(plan, axes)
     counts = {axes: max(slots[axes].values(), default=-1) + 1 for axes in SMALL}
-    for ref in crossing:
+    for ref in passed_values:
         axes = plan.kinds[ref].axes
         if axes in SMALL and ref not in slots[axes]:
             slots[axes][ref] = counts[axes]
@@ -79,8 +79,8 @@ def _slots_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
 
 def reductions_to(plan: Plan, sweep: Sweep, axes: Axes) -> list[Assign]:
     """Return the reductions of a sweep to these axes: first the sums, then the maxima."""
-    found = (a for a in sweep.reductions if plan.kinds[a.target].axes is axes)
-    return sorted(found, key=lambda a: is_maximum(a.value))
+    reductions = (a for a in sweep.reductions if plan.kinds[a.target].axes is axes)
+    return sorted(reductions, key=lambda a: is_maximum(a.value))
 
 
 def names_read_by(phase: Phase) -> Iterator[Ref]:
@@ -89,8 +89,8 @@ def names_read_by(phase: Phase) -> Iterator[Ref]:
     return (ref for expr in exprs for ref in reads(expr))
 
 
-def small_values_made(phase: Phase) -> dict[Ref, None]:
-    """Return the names that a phase gives values to, in order: it assigns or reduces them."""
+def names_computed_by(phase: Phase) -> dict[Ref, None]:
+    """Return the results of a phase in order, as keys: of a sweep, only its reductions."""
     match phase:
         case WideCall(target):
             return {target: None}
@@ -102,6 +102,6 @@ def small_values_made(phase: Phase) -> dict[Ref, None]:
 
 
 def is_by_matrix(plan: Plan, *phases: Phase) -> bool:
-    """Tell whether a phase reads or makes a row, a column or a number per matrix."""
-    names = (ref for phase in phases for ref in (*small_values_made(phase), *names_read_by(phase)))
+    """Tell whether a phase reads or computes a row, a column or a number per matrix."""
+    names = (ref for phase in phases for ref in (*names_computed_by(phase), *names_read_by(phase)))
     return any(plan.kinds[ref].axes in SMALL for ref in names)

@@ -10,7 +10,6 @@ from optgen.ir.compute_dtype import widens
 from optgen.ir.whole_matrices import is_by_matrix, why_not_in_triton, why_uncut
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
-    Argument,
     arguments,
     backfill,
     group_keys,
@@ -44,7 +43,7 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
         "param_checks": param_checks(algorithm, base),
         "shared": ", ".join(literal(s.key) for s in algorithm.states if s.eager),
         "defaults": _defaults(algorithm),
-        "handed_on": {} if base is None else _handed_on(algorithm, base),
+        "base_arguments": {} if base is None else _base_arguments(algorithm, base),
     }
 
 
@@ -52,14 +51,14 @@ def _parent(algorithm: Algorithm, base: Algorithm | None) -> str:
     if base is not None:
         return base.name
     modes = ["ModeOptimizer"] if algorithm.programs else []
-    inputs = ["InputOptimizer"] if any(algorithm.inputs()) else []
+    inputs = ["InputOptimizer"] if any(algorithm.extra_inputs()) else []
     return ", ".join(modes + inputs) or "GeneratedOptimizer"
 
 
 def _program(algorithm: Algorithm, program: ModeProgram) -> tuple[str, str, str]:
-    """Return a program's mode and name, and the keys of its lists as Python text.
+    """Return a program's mode, its name, and the keys of its lists as Python text.
 
-    A list that is no state and not the parameter is a copy of the first list.
+    A list that is neither the parameter nor a state gets a copy of the first list.
     """
     keys = {algorithm.param: "param", **{s.symbol: s.key for s in algorithm.states}}
     function = program.function
@@ -76,14 +75,14 @@ OPTIMIZER = Lowering(
     filename="__init__.py",
     template="optimizer.py.jinja",
     lower=optimizer_context,
-    of="optimizer",
+    content="optimizer",
 )
 
 
 def rule_of(algorithm: Algorithm) -> dict[str, str]:
     """Return the non-default arguments of `Rule` as Python text."""
     planned = plans(algorithm)
-    fresh_keys = {s.key for plan in planned for s in plan.fresh()}
+    fresh_keys = {s.key for plan in planned for s in plan.fresh_states()}
     fresh = tuple(s.key for s in algorithm.states if s.key in fresh_keys)
     facts = facts_asked(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
@@ -125,9 +124,9 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
     return {key: text for key, text in entries.items() if text}
 
 
-def _unless(usual: str, value: str) -> str:
-    """Return a value as Python text, or "" if it is the usual one."""
-    return "" if value == usual else literal(value)
+def _unless(default: str, value: str) -> str:
+    """Return a value as Python text, or "" if it is the default."""
+    return "" if value == default else literal(value)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -136,20 +135,21 @@ def _names(names: Sequence[str]) -> str:
 
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
     """Return the arguments of `Rule` that a derived class changes."""
-    own, of_base = rule_of(algorithm), rule_of(base)
+    rule, base_rule = rule_of(algorithm), rule_of(base)
     may_change = ("sparse_hint", "fixed")
-    return {key: own[key] for key in may_change if key in own and own[key] != of_base.get(key)}
+    return {key: rule[key] for key in may_change if key in rule and rule[key] != base_rule.get(key)}
 
 
 def _state(state: State) -> str:
-    usual = State(state.symbol, state.key)
+    """Return a `State` as Python text, with its options that are not the default."""
+    default = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"
         for name in (
             *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device"),
             *("of_group", "given", "block", "map", "min_elements"),
         )
-        if getattr(state, name) != getattr(usual, name)
+        if getattr(state, name) != getattr(default, name)
     ]
     return f"State({', '.join([literal(state.key), *options])})"
 
@@ -166,7 +166,7 @@ def _dense_only(algorithm: Algorithm) -> str:
 
 
 def _unset_flags(algorithm: Algorithm) -> dict[str, str]:
-    """Return the flags that only a step sets, with the values that they have before."""
+    """Return the flags that only a step sets, with their values before the first step."""
     return {h.name: literal(h.default) for h in algorithm.hypers if h.given}
 
 
@@ -198,9 +198,10 @@ def _defaults(algorithm: Algorithm) -> dict[str, str]:
     return values
 
 
-def _handed_on(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
+def _base_arguments(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
     """Return the arguments that a derived class passes to its base's constructor."""
     values = _defaults(algorithm)
-    of_base: list[Argument] = [a for part in arguments(base) for a in part]
+    positional, keyword_only = arguments(base)
     fixed = {h.name for h in algorithm.hypers if h.fixed}
-    return {a.name: values[a.name] if a.name in fixed else a.name for a in of_base}
+    names = [argument.name for argument in (*positional, *keyword_only)]
+    return {name: values[name] if name in fixed else name for name in names}

@@ -17,7 +17,7 @@ class Argument:
     default: str
 
 
-ADDED = (
+COMMON_ARGUMENTS = (
     Argument("maximize", "bool", "False"),
     Argument("foreach", "bool | None", "None"),
     Argument("fused", "bool | None", "None"),
@@ -30,9 +30,9 @@ ADDED = (
 def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
     """Return the arguments that may be positional, and the keyword-only ones."""
     known = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
-    # An argument is keyword-only if the order has it after "*", or does not have it.
+    # An argument is keyword-only if `keywords` lists it after "*", or does not list it.
     order = algorithm.keywords or tuple(known)
-    known |= {a.name: a for a in ADDED}
+    known |= {a.name: a for a in COMMON_ARGUMENTS}
     star = order.index("*") if "*" in order else len(order)
     missing = [name for name in known if name not in order]
     keyword_only = [*order[star + 1 :], *missing]
@@ -42,20 +42,20 @@ def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
 def group_keys(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of a param group except `params`, in order."""
     hypers = (h.name for h in algorithm.hypers if not h.given)
-    known = [*hypers, *(a.name for a in ADDED)]
+    known = [*hypers, *(a.name for a in COMMON_ARGUMENTS)]
     return (*algorithm.group, *(name for name in known if name not in algorithm.group))
 
 
 def backfill(algorithm: Algorithm) -> dict[str, str]:
     """Return the flags of torch's class, with the defaults that old checkpoints get on loading."""
-    texts = {a.name: a.default for a in ADDED}
+    texts = {a.name: a.default for a in COMMON_ARGUMENTS}
     texts |= {h.name: literal(h.default) for h in algorithm.hypers if h.type == "flag"}
     return {key: texts[key] for key in algorithm.keywords if key in texts}
 
 
 def keys_that_torch_lacks(algorithm: Algorithm) -> dict[str, str]:
     """Return the keys that torch's groups lack, with defaults, if the spec lists torch's keys."""
-    lacking = (a for a in ADDED if algorithm.group and a.name not in algorithm.group)
+    lacking = (a for a in COMMON_ARGUMENTS if algorithm.group and a.name not in algorithm.group)
     return {a.name: a.default for a in lacking}
 
 

@@ -14,9 +14,9 @@ from optgen.lowerings.python.literals import filled, literal, message
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
 _NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"
-_OF_SCALARS = ("sqrt", "exp", "log", "tanh", "sin", "cos", "atan2", "floor", "ceil", "round")
+_SCALAR_FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos", "atan2", "floor", "ceil", "round")
 _FUNCTIONS = {
-    **{name: f"scalars.{name}" for name in _OF_SCALARS},
+    **{name: f"scalars.{name}" for name in _SCALAR_FUNCTIONS},
     "abs": "abs",
     "maximum": "max",
     "minimum": "min",
@@ -32,24 +32,24 @@ class Check:
 
 
 def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
-    """Return all checks in the order of the arguments, without those that a base makes."""
-    hypers = [h for h in algorithm.hypers if not h.fixed and not _checked_by(base, h)]
-    found = [check for hyper in hypers for check in _checks(hyper)]
+    """Return all checks in the order of the arguments, without those of the base's constructor."""
+    hypers = [h for h in algorithm.hypers if not h.fixed and not _is_checked_by(base, h)]
+    all_checks = [check for hyper in hypers for check in _checks(hyper)]
     if base is None and algorithm.has_rank:
         text = f"Invalid {RANK} value, which must be whole: {{}}"
-        found.append(Check(f"{RANK} % 1", message(text, {"": RANK})))
+        all_checks.append(Check(f"{RANK} % 1", message(text, {"": RANK})))
     for require in _requires(algorithm, base):
         if not require.of_param:
-            condition = _python(_violated(require.condition))
-            found.append(Check(condition, message(require.message, {})))
-    return found
+            condition = _python(_negated(require.condition))
+            all_checks.append(Check(condition, message(require.message, {})))
+    return all_checks
 
 
 def param_checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
     """Return the checks that every parameter must pass when it is added."""
     return [
         Check(
-            _on_param(_violated(require.condition)),
+            _on_param(_negated(require.condition)),
             message(require.message, {"shape": "param.shape"}),
         )
         for require in _requires(algorithm, base)
@@ -77,7 +77,7 @@ def _on_param(condition: Expr) -> str:
     return _python(in_python(condition))
 
 
-def _checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
+def _is_checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
     """Tell whether the base's constructor makes the same checks of a hyperparameter."""
     other = base.hyper(hyper.name) if base is not None else None
     return other is not None and (
@@ -125,10 +125,10 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
         text = filled(wrong, {"index": str(index), "number": str(index + 1)})
         yield from _bounds_check(hyper, index, item, text)
     if hyper.tensor != "never":
-        alike = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
+        same = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
         both = "both" if hyper.size == 2 else "all"
         text = f"{name} must be either {both} floats or {both} Tensors"
-        yield Check(f"not ({alike})", literal(text))
+        yield Check(f"not ({same})", literal(text))
     if hyper.tensor == "capturable":
         condition = f"isinstance({items[0]}, Tensor) and foreach and not capturable"
         yield Check(condition, literal(_NOT_FOREACH.format(items[0])))
@@ -161,13 +161,13 @@ def _bound(number: float) -> str:
     return literal(float(number))
 
 
-def _violated(condition: Expr) -> Expr:
-    """Return a condition's negation. Comparisons get a `not`, so that NaN violates them."""
+def _negated(condition: Expr) -> Expr:
+    """Return a condition's negation. An ordered comparison gets a `not`, which is true for NaN."""
     match condition:
         case Call("not", (inner,)):
             return inner
         case Call("or", (a, b)):
-            return Call("and", (_violated(a), _violated(b)))
+            return Call("and", (_negated(a), _negated(b)))
         case Call("==" | "!=" as word, sides):
             return Call("!=" if word == "==" else "==", sides)
     return Call("not", (condition,))

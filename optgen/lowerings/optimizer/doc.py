@@ -17,10 +17,10 @@ from optgen.passes.latex_symbols import Symbols
 
 _WIDTH = 100
 
-_NAMES = {"lr": "Learning rate"}
+_DESCRIPTIONS = {"lr": "Learning rate"}
 """Descriptions of abbreviated names. Other names are printed in words, unless they have a role."""
 
-_ADDED = {
+_COMMON_ARGUMENTS = {
     "maximize": "Maximize the objective instead of minimizing it.",
     "foreach": "Update many tensors with each operation (True) or one at a time (False); "
     "None leaves the choice to the runtime.",
@@ -29,7 +29,7 @@ _ADDED = {
     "capturable": "Let a CUDA graph capture the step.",
     "differentiable": "Let autograd follow the step.",
 }
-_WORDS = {"rows": "of its rows", "cols": "of its columns", RANK: "of the rank"}
+_SIZES = {"rows": "of its rows", "cols": "of its columns", RANK: "of the rank"}
 _SHAPES: dict[Shape, str] = {
     "like": "like the parameter",
     "row": "one number per row of the parameter",
@@ -37,7 +37,11 @@ _SHAPES: dict[Shape, str] = {
     "scalar": "0-dimensional",
     **{
         (m, n): "for each matrix of the parameter "
-        + (f"a square one {_WORDS[m]}" if m == n else f"one {_WORDS[m]} by {_WORDS[n][3:]}")
+        + (
+            f"a square one {_SIZES[m]}"
+            if m == n
+            else f"one {_SIZES[m]} by {_SIZES[n].removeprefix('of ')}"
+        )
         for m, n in MATRIX_SHAPES
     },
 }
@@ -117,7 +121,7 @@ def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[
     for argument in arguments:
         hyper = algorithm.hyper(argument.name)
         about = (
-            _ADDED[argument.name]
+            _COMMON_ARGUMENTS[argument.name]
             if hyper is None
             else _about(algorithm, hyper, symbols, hyper in read)
         )
@@ -135,7 +139,7 @@ def _type(argument: Argument) -> str:
 
 
 def _about(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
-    name = _NAMES.get(hyper.name, hyper.name.replace("_", " ").capitalize())
+    name = _DESCRIPTIONS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
     words = hyper.about or role(algorithm, hyper) or name
     if hyper.type == "flag":
         return f"{words}."
@@ -190,7 +194,7 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
 
 def _inputs(algorithm: Algorithm) -> Iterator[str]:
     symbols = Symbols(algorithm)
-    for state in algorithm.inputs():
+    for state in algorithm.extra_inputs():
         per = "a tensor or None" if state.when else "a tensor"
         yield from _item(
             f"{state.given} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, {per} for "
@@ -215,7 +219,7 @@ def _state(state: State, symbols: Symbols) -> str:
 
 
 def _start(state: State) -> str:
-    """Return a description of a state's initial value, and of whether it is constant."""
+    """Describe a state's initial value, or the value of a state that no step writes."""
     if state.init == "p":
         return "at first a copy of it" if state.written else "a copy of it before its first step"
     if state.init == "index":

@@ -9,8 +9,8 @@ from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, children, expressions, refs
 from optgen.ir.rank import RANK
 
-_KEEPS = ("+", "sqrt", "*", "**", "maximum")
-"""Ops through which a number that is added to a divisor still keeps the divisor from zero."""
+_NONZERO_OPS = ("+", "sqrt", "*", "**", "maximum")
+"""Ops on a divisor whose result is nonzero, because a positive number is added to their operand."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,12 @@ class _Average:
 def role(algorithm: Algorithm, hyper: Hyper) -> str:
     """Return a description of a hyperparameter's role in the rule; "" if none is found."""
     averages = list(_averages(algorithm))
-    found = [[a for a in averages if a.weight in _readings(algorithm, n)] for n in _numbers(hyper)]
-    if found and all(found):
-        return _decay(algorithm, found)
+    weighted = [  # for each number of the hyperparameter, the averages of which it is the weight
+        [a for a in averages if a.weight in _equal_expressions(algorithm, number)]
+        for number in _numbers(hyper)
+    ]
+    if weighted and all(weighted):
+        return _decay(algorithm, weighted)
     if hyper.name == RANK and algorithm.has_rank:
         return "Rank of thin matrices, a whole number"
     if hyper.name == "eps" and _keeps_from_zero(algorithm, hyper.name):
@@ -48,11 +51,11 @@ def _numbers(hyper: Hyper) -> list[Expr]:
     return [Ref(hyper.name)] if hyper.type == "number" else []
 
 
-def _readings(algorithm: Algorithm, number: Expr) -> list[Expr]:
+def _equal_expressions(algorithm: Algorithm, number: Expr) -> list[Expr]:
     """Return a number's expression, and the names that are always equal to it."""
     names = [a.target for a in assigns(algorithm.rule)]
-    alone = (a for a in assigns(algorithm.rule) if names.count(a.target) == 1)
-    return [number, *(a.target for a in alone if a.value == number)]
+    assigned_once = (a for a in assigns(algorithm.rule) if names.count(a.target) == 1)
+    return [number, *(a.target for a in assigned_once if a.value == number)]
 
 
 def _averages(algorithm: Algorithm) -> Iterator[_Average]:
@@ -63,6 +66,7 @@ def _averages(algorithm: Algorithm) -> Iterator[_Average]:
 
 
 def _average(stmt: Assign) -> Iterator[_Average]:
+    """Yield the running average that a statement computes, if it computes one."""
     state = stmt.target
     match stmt.value:
         case Call("lerp", (start, end, Call("-", (Const(1), weight)))) if start == state:
@@ -91,9 +95,10 @@ def _are_factors(factors: list[Expr], *expected: Expr) -> bool:
     return len(factors) == len(expected) and all(each in factors for each in expected)
 
 
-def _decay(algorithm: Algorithm, found: list[list[_Average]]) -> str:
-    averages = [average for each in found for average in each]
-    if len(found) > 1:
+def _decay(algorithm: Algorithm, weighted: list[list[_Average]]) -> str:
+    """Describe the decay rates of running averages: for each number, the averages it weights."""
+    averages = [average for each in weighted for average in each]
+    if len(weighted) > 1:
         return "Decay rates of the running averages"
     if len(averages) > 1:
         return "Decay rate of the running averages"
@@ -121,15 +126,15 @@ def _keeps_from_zero(algorithm: Algorithm, name: str) -> bool:
 def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset[str]) -> bool:
     """Tell whether a read ends up in a divisor, in this statement or through its local target.
 
-    `path` are the ops around the read; `seen` are the targets on the way to it.
+    `path` are the ops around the read, innermost first. `seen` are the locals that were followed.
     """
     for word in path:
         if word == "divisor":
             return True
-        if word not in _KEEPS:
+        if word not in _NONZERO_OPS:
             return False
-    own = {algorithm.param, *(state.symbol for state in algorithm.states)}
-    if not target or target in own or target in seen:
+    stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
+    if not target or target in stored or target in seen:
         return False
     reads = [p for stmt in _values(algorithm) for p in _reads_of(*stmt, target)]
     return bool(reads) and all(_divides(algorithm, *p, seen | {target}) for p in reads)
@@ -156,7 +161,7 @@ def _reads_of(expr: Expr, target: str, name: str) -> Iterator[tuple[list[str], s
 
 
 def _scales_its_state(algorithm: Algorithm, name: str) -> bool:
-    """Tell whether some state is updated to itself times a number, plus something."""
+    """Tell whether some state becomes itself times the number, plus another term."""
     states = {state.symbol for state in algorithm.states}
     for stmt in assigns(algorithm.rule):
         if stmt.target.name in states and isinstance(stmt.value, Call) and stmt.value.op == "+":
@@ -168,15 +173,15 @@ def _scales_its_state(algorithm: Algorithm, name: str) -> bool:
 
 def _reduces_the_gradient(algorithm: Algorithm, name: str) -> bool:
     """Tell whether a number is read only in `(1 - number) * grad`."""
-    share: list[Expr] = [Call("-", (Const(1), Ref(name))), Ref(algorithm.grad)]
-    readings = [r for expr in expressions(algorithm.rule) for r in refs(expr) if r.name == name]
-    shares = [
-        part
+    reduced_gradient: list[Expr] = [Call("-", (Const(1), Ref(name))), Ref(algorithm.grad)]
+    reads = [r for expr in expressions(algorithm.rule) for r in refs(expr) if r.name == name]
+    matches = [
+        product
         for expr in expressions(algorithm.rule)
-        for part in _products(expr)
-        if _are_factors(_factors(part), *share)
+        for product in _products(expr)
+        if _are_factors(_factors(product), *reduced_gradient)
     ]
-    return bool(readings) and len(readings) == len(shares)
+    return bool(reads) and len(reads) == len(matches)
 
 
 def _products(expr: Expr) -> Iterator[Expr]:

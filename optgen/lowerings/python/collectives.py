@@ -8,7 +8,11 @@ from optgen.ir.binding_times import Axes, Lookup, kind_of
 from optgen.ir.nodes import Assign, Call, Program, Ref, refs
 from optgen.ir.plan import is_maximum, is_reduction
 
-_NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
+_AXIS_NAMES = {
+    Axes.MATRIX: "batch",
+    Axes.ROW & ~Axes.MATRIX: "rows",
+    Axes.COLUMN & ~Axes.MATRIX: "cols",
+}
 """Name of each axis in `Collectives`."""
 _REDUCED_AXES = {
     f"{line}_{word}": Axes.TENSOR & ~axes
@@ -19,34 +23,34 @@ _REDUCED_AXES = {
 
 def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
     """Return the requests that complete reductions over the ranks, along the reduced axes."""
-    found = []
+    requests = []
     for reduction in reductions:
         call = reduction.value
         assert isinstance(call, Call)
         axes = kind_of(call.args[0], kinds).axes & _REDUCED_AXES.get(call.op, Axes.TENSOR)
         if axes:
-            named = [f'"{name}"' for bit, name in _NAMES.items() if axes & bit]
-            over = named if axes != Axes.TENSOR else []
+            names = [f'"{name}"' for bit, name in _AXIS_NAMES.items() if axes & bit]
+            over = names if axes != Axes.TENSOR else []
             word = "max" if is_maximum(call) else "sum"
-            found.append(f"collectives.{word}({', '.join([reduction.target.name, *over])})")
-    return found
+            requests.append(f"collectives.{word}({', '.join([reduction.target.name, *over])})")
+    return requests
 
 
 def collective_points(program: Program) -> dict[Ref, list[Assign]]:
-    """Map statements of a finish to the reductions requested after them.
+    """Map the targets of some statements of a finish to the reductions requested after them.
 
     Adjacent reductions share a request, unless one reads another.
     """
-    found: dict[Ref, list[Assign]] = {}
+    points: dict[Ref, list[Assign]] = {}
     adjacent: list[Assign] = []
     for stmt in (*program, None):
         reduces = isinstance(stmt, Assign) and is_reduction(stmt.value)
         read = set(refs(stmt.value)) if isinstance(stmt, Assign) else set()
         if adjacent and (not reduces or any(known.target in read for known in adjacent)):
-            found[adjacent[-1].target] = adjacent
+            points[adjacent[-1].target] = adjacent
             adjacent = []
         if isinstance(stmt, Assign):
             adjacent += [stmt] if reduces else []
         elif stmt is not None:
-            found |= collective_points(stmt.then) | collective_points(stmt.orelse)
-    return found
+            points |= collective_points(stmt.then) | collective_points(stmt.orelse)
+    return points

@@ -31,6 +31,7 @@ class PythonPrinter:
         return self._text(expr)[0]
 
     def _text(self, expr: Expr) -> tuple[str, int]:
+        """Return an expression as Python, and its precedence."""
         match expr:
             case Const(value):
                 text = exact_literal(value)
@@ -67,11 +68,12 @@ class PythonPrinter:
                 return self._linear(expr)
 
     def _inside(self, expr: Expr, level: int) -> str:
-        text, own = self._text(expr)
-        return text if own >= level else f"({text})"
+        """Return an expression's text, in parentheses if its precedence is below `level`."""
+        text, precedence = self._text(expr)
+        return text if precedence >= level else f"({text})"
 
     def _linear(self, form: Linear) -> tuple[str, int]:
-        """Return a sum of terms with Python's operators and the author's minus signs."""
+        """Return a sum of terms as Python, with minus signs between terms, and its precedence."""
         text, level = "", 0
         for term in form.terms:
             minus, body, level = self._term(term)
@@ -84,6 +86,7 @@ class PythonPrinter:
         return text, min(level, PRECEDENCE["neg"]) if text.startswith("-") else level
 
     def _term(self, term: Term) -> tuple[bool, str, int]:
+        """Return whether a term is negative, its text without the sign, and the precedence."""
         minus, coefficient = unsigned(term.coefficient)
         factors: list[Expr] = [] if is_number(coefficient, 1) and term.factors else [coefficient]
         product: Expr

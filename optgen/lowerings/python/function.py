@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
-from optgen.ir.generated_names import RUNTIME, plural
+from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
@@ -41,7 +41,8 @@ def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
     called = _called(line for function in functions for line in function.body)
     called |= _annotations(functions)
     imports = {
-        module: [name for name in names if name in called] for module, names in RUNTIME.items()
+        module: [name for name in names if name in called]
+        for module, names in RUNTIME_NAMES.items()
     }
     return {
         "algorithm": algorithm,
@@ -69,7 +70,7 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     body = loop(plan)
     return Function(
         function_name("update", plan.facts),
-        "Update one bucket in place: tensors that share every number of the scalar program.",
+        "Update the tensors of one bucket in place. They share all results of the scalar program.",
         list_names(plan.algorithm),
         arguments,
         parted([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),

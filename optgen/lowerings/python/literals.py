@@ -10,11 +10,11 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
 
-_LONGEST = 72  # characters per piece of a message, which keeps lines below 100
+_PIECE_WIDTH = 72  # characters per piece of a message, which keeps lines below 100
 
 
 def literal(value: object) -> str:
-    """Return a value as a person writes it in Python: 1e-3 and 0.9."""
+    """Return a value as people write it in Python: 1e-3, but 0.9."""
     if isinstance(value, tuple):
         return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
     if not isinstance(value, float):
@@ -27,7 +27,7 @@ def literal(value: object) -> str:
 
 
 def exact_literal(value: object) -> str:
-    """Return a value as Python and Triton read it back exactly, including inf and nan."""
+    """Return a value as text that Python and Triton read back exactly, including inf and nan."""
     infinite = isinstance(value, float) and not math.isfinite(value)
     return f'float("{value}")' if infinite else repr(value)
 
@@ -56,7 +56,7 @@ def message(text: str, values: Mapping[str, str]) -> str:
 
     Args:
         text: Format string whose fields are names.
-        values: Expression that is printed for each field; by default the field's name.
+        values: Python expression for each field; by default the field's name.
     """
     return " ".join(_quoted(piece) for piece in _pieces(_parts(text, values)))
 
@@ -72,7 +72,7 @@ def filled(text: str, texts: Mapping[str, str]) -> str:
 
 
 def shown(text: str, texts: Mapping[str, str]) -> str:
-    """Return a format string as it is displayed: single braces, some fields replaced."""
+    """Return a format string as readers see it: with single braces, and some fields replaced."""
     parts = []
     for before, name, _, _ in string.Formatter().parse(text):
         parts += [before] if name is None else [before, texts.get(name, f"{{{name}}}")]
@@ -80,7 +80,7 @@ def shown(text: str, texts: Mapping[str, str]) -> str:
 
 
 Part = tuple[str, bool]
-"""Literal piece of a text, or (with True) an expression whose value is printed."""
+"""Piece of a text, and whether it is an expression whose value is printed."""
 
 
 def _parts(text: str, values: Mapping[str, str]) -> Iterator[Part]:
@@ -98,11 +98,11 @@ def _pieces(parts: Iterable[Part]) -> Iterator[list[Part]]:
     for part in parts:
         word.append(part)
         if not part[1] and part[0].endswith(" "):
-            if piece and _width(piece) + _width(word) > _LONGEST + 1:
+            if piece and _width(piece) + _width(word) > _PIECE_WIDTH + 1:
                 yield piece
                 piece = []
             piece, word = piece + word, []
-    if word and piece and _width(piece) + _width(word) > _LONGEST:
+    if word and piece and _width(piece) + _width(word) > _PIECE_WIDTH:
         yield piece
         piece = []
     yield piece + word

@@ -1,8 +1,8 @@
 """Move rows and columns by index, where a rule multiplies with a permutation matrix.
 
 `S = descending(x)` is a matrix of zeros and ones. If a rule uses it in `S @ x` and
-`x @ transpose(S)` only, then a vector of indices, the *order* of the rows or columns, says the
-same, and there is no product to compute.
+`x @ transpose(S)` only, then a vector of indices, the *order* of the rows or columns, replaces the
+matrix, and no product is computed.
 """
 
 from __future__ import annotations

@@ -45,16 +45,16 @@ from optgen.lowerings.python.wide_tensors import over_wide_tensors, widens_all
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.instructions import Instruction, live_tensors, numbers_read
-from optgen.passes.name_random import name_random, with_streams
+from optgen.passes.name_random import name_random, with_random_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.select_instructions import select_instructions
 
 _PRINTER = PythonPrinter({}, {})
-_EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
+_ZEROS = {Axes.NONE: "zero_sum", Axes.ROW: "zero_row_sum", Axes.COLUMN: "zero_col_sum"}
 
 
 def _lists(plan: Plan) -> list[str]:
-    """Return the names of a parameter's tensors, in the order of the lists in a sublist."""
+    """Return the names of a parameter's tensors, in the order of a sublist's lists."""
     states = (s.symbol for s in plan.algorithm.device_states())
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
@@ -65,7 +65,7 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
     plan, drawn = name_random(plan)
-    plan = with_streams(plan, drawn)
+    plan = with_random_streams(plan, drawn)
     if widens_all(plan) and not form.in_lists:
         form = replace(form, whole="{0}")
     printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole, dict(drawn))
@@ -103,8 +103,8 @@ class _Printer:
             match phase:
                 case Sweep():
                     yield from self._draw(phase)
-                    plain = self._is_plain(phase)
-                    yield from self._over_whole(phase) if plain else self._over_blocks(phase)
+                    uncut = self._runs_on_whole_tensors(phase)
+                    yield from self._over_whole(phase) if uncut else self._over_blocks(phase)
                     yield from self._completion(phase.reductions)
                 case Finish(body):
                     yield from self._finish(body)
@@ -114,12 +114,12 @@ class _Printer:
     def _draw(self, sweep: Sweep) -> list[str]:
         """Return the lines that draw the random numbers that a sweep is the first to read."""
         read = names_read(sweep.body) & self.undrawn.keys()
-        own = {name: self.undrawn.pop(name) for name in sorted(read)}
-        self.reads |= read_by(own)
-        return self.form.draw(own)
+        first_read = {name: self.undrawn.pop(name) for name in sorted(read)}
+        self.reads |= read_by(first_read)
+        return self.form.draw(first_read)
 
     def _read(self, state: State) -> str:
-        """Return the spelling that reads a row or column state, or a device scalar."""
+        """Return the text that reads a row or column state, or a scalar state on the device."""
         if state.on_device:
             return self.form.read_number
         return self.form.read_wider if widens(self.plan.algorithm) else self.form.read
@@ -129,7 +129,7 @@ class _Printer:
         """Tell whether a sweep reads a list whose name an earlier sweep has reassigned."""
         return self.form.in_lists and any(map(self._reassigned_streams, self.plan.sweeps))
 
-    def _is_plain(self, sweep: Sweep) -> bool:
+    def _runs_on_whole_tensors(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
         small = any(map(self._is_small, _touched(sweep))) or widens(self.plan.algorithm)
         return self.whole and not small and not self._changes_later_gradient(sweep)
@@ -160,8 +160,10 @@ class _Printer:
     def _reassigned_streams(self, sweep: Sweep) -> list[str]:
         """Return the streams of a sweep whose names an earlier sweep has reassigned."""
         position = self.plan.sweeps.index(sweep)
-        before = [other for other in self.plan.sweeps[:position] if self._is_plain(other)]
-        stored = {known.name for other in before for known in other.streams if known.stored}
+        before = [
+            other for other in self.plan.sweeps[:position] if self._runs_on_whole_tensors(other)
+        ]
+        stored = {stream.name for other in before for stream in other.streams if stream.stored}
         reassigned = {a.target.name for other in before for a in assigns(other.body)} - stored
         return [s.name for s in sweep.streams if s.name in reassigned and s.role != "local"]
 
@@ -170,8 +172,8 @@ class _Printer:
         if self.form.in_lists:
             yield from self._restored_lists(sweep)
         for stmt in sweep.reductions:
-            empty = _EMPTY[self.kinds[stmt.target].axes]
-            yield f"{stmt.target.name} = {empty}({self._like()}{self.form.count})"
+            zero = _ZEROS[self.kinds[stmt.target].axes]
+            yield f"{stmt.target.name} = {zero}({self._like()}{self.form.count})"
         small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
         sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
         small_values = [ref.name for ref in small if ref not in sums]
@@ -190,7 +192,7 @@ class _Printer:
         lines = list(self.form.lines(instructions))
         taken = [self._listed(f"{name}_block") for name in (*streams, *small_values)]
         if taken_streams[0] not in sweep.streams and not any(taken[0] in line for line in lines):
-            taken[0] = "_"  # it says how large blocks are
+            taken[0] = "_"  # unread: it only tells `blocks` how large they may be
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
         taken_blocks = f"{blocks}({', '.join(arguments)})"
@@ -229,35 +231,35 @@ class _Printer:
         """Print a finish: its small values, then the stores of its states."""
         printer = PythonPrinter({self.plan.algorithm.param: self.form.param}, self.form.functions)
         self.reads |= names_read(body)
-        needed = collective_points(body) if self.form.over_ranks else {}
+        requests = collective_points(body) if self.form.over_ranks else {}
         in_lists = self.form.in_lists  # in lists, a stacked state is a copy already
 
         def line(stmt: Assign) -> str:
             if is_wide(stmt.value):
                 return f"{stmt.target.name} = {self._wide(stmt.value, printer)}"
-            expr = use_tensor_logic(stmt.value, self._is_late)
+            expr = use_tensor_logic(stmt.value, self._is_device_value)
             value = printer.text(self._with_equal_sides(expr))
-            if self._is_small(stmt.target) and not self._is_late(stmt.value):
+            if self._is_small(stmt.target) and not self._is_device_value(stmt.value):
                 value = f"number({self._like()}, {value}{self.form.count})"
             if isinstance(stmt.value, Ref) and self._is_state(stmt.value) and not in_lists:
                 value += ".clone()"  # the state is overwritten later
-            completion = self._completion(needed.get(stmt.target, ()))
+            completion = self._completion(requests.get(stmt.target, ()))
             return "\n".join([f"{stmt.target.name} = {value}", *completion])
 
         yield from statements(body, printer, line)
-        made = {a.target.name for a in assigns(body)}
+        assigned = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
-            if state.symbol in made:
+            if state.symbol in assigned:
                 form = self.form.write_number if state.on_device else self.form.write
                 write = self._filled_in(form, state.symbol)
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
 
     def _wide(self, reduction: Expr, printer: PythonPrinter) -> str:
-        """Return the text that asks for a reduction over several parameters."""
+        """Return the text that requests a reduction over several parameters."""
         assert isinstance(reduction, Call)
         (operand,) = reduction.args
         text = printer.text(operand)
-        if not self._is_late(operand):
+        if not self._is_device_value(operand):
             text = f"number({self._like()}, {text}{self.form.count})"
         return f"yield {reduction.op}({text})"
 
@@ -265,13 +267,15 @@ class _Printer:
         """Return a value whose `where`s have tensors on both sides if one is a reduced number."""
         new_value = rebuild(value, self._with_equal_sides)
         match value:
-            case Call("where", (condition, *arms)) if not self._is_late(condition) and any(
-                map(self._is_late, arms)
+            case Call("where", (condition, *arms)) if not self._is_device_value(condition) and any(
+                map(self._is_device_value, arms)
             ):
                 _, *new_arms = children(new_value)
                 count = [Ref(self.form.count.removeprefix(", "))] if self.form.count else []
                 tensors = (
-                    new if self._is_late(old) else Call("number", (Ref(self._like()), new, *count))
+                    new
+                    if self._is_device_value(old)
+                    else Call("number", (Ref(self._like()), new, *count))
                     for old, new in zip(arms, new_arms, strict=True)
                 )
                 return Call("where", (condition, *tensors))
@@ -294,16 +298,16 @@ class _Printer:
         target, (first, *rest) = call.target.name, (_PRINTER.text(arg) for arg in call.args)
         if self.form.over_ranks:
             yield f"whole = yield collectives.gather({plural(first)})"
-            made = f"{call.op}({', '.join(['whole', *rest])})"
-            yield f"{plural(target)} = yield collectives.scatter({made})"
+            result = f"{call.op}({', '.join(['whole', *rest])})"
+            yield f"{plural(target)} = yield collectives.scatter({result})"
         elif self.form.in_lists:
             yield f"{plural(target)} = {call.op}({', '.join([plural(first), *rest])})"
         else:
             yield f"{target} = {matrix_call(Call(call.op, call.args))}"
         if not self._is_only_added(call.target):  # some ops need equal dtypes
-            same = f"{target}.to({self._like()}.dtype)"
-            made = f"[{same} for {target} in {plural(target)}]" if self.form.in_lists else same
-            yield f"{self._listed(target)} = {made}"
+            cast = f"{target}.to({self._like()}.dtype)"
+            text = f"[{cast} for {target} in {plural(target)}]" if self.form.in_lists else cast
+            yield f"{self._listed(target)} = {text}"
 
     def _is_only_added(self, target: Ref) -> bool:
         """Tell whether a tensor is only scaled and added to other tensors."""
@@ -320,7 +324,7 @@ class _Printer:
         whole = self._filled_in(self.form.whole, self.plan.algorithm.param)
         return f"{whole}[0]" if self.form.in_lists else whole
 
-    def _is_late(self, expr: Expr) -> bool:
+    def _is_device_value(self, expr: Expr) -> bool:
         """Tell whether a value is known only on the device."""
         return kind_of(expr, self.kinds.__getitem__).stage is Stage.DEVICE
 
@@ -342,18 +346,18 @@ class _Printer:
         )
 
     def _may_be_unassigned(self) -> list[str]:
-        """Return the small values that some path does not assign, or that may not exist.
+        """Return the small values that start as None, because some path leaves them unassigned.
 
-        They start as None.
+        These include the states that exist only under a condition.
         """
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}
         always = {name for body in finishes for name in always_assigned(body)}
         read = {ref.name for sweep in self.plan.sweeps for ref in _touched(sweep)}
         states = {state.symbol for state in self.plan.algorithm.states}
-        missing = [s.symbol for s in self.plan.algorithm.factor_states() if s.when]
-        made = [name for name in names if name not in always | states]
-        return [name for name in (*missing, *made) if name in read]
+        optional = [s.symbol for s in self.plan.algorithm.factor_states() if s.when]
+        sometimes = [name for name in names if name not in always | states]
+        return [name for name in (*optional, *sometimes) if name in read]
 
     def _small(self, name: str) -> str:
         """Return the text of a small value as an argument of the loop over blocks."""

@@ -17,14 +17,14 @@ class PhaseSyntax:
     """Syntax that differs between the Python lowerings.
 
     `loop` is the header of the loop over tensors or sublists. `blocks` loops over a sweep's blocks,
-    and `uncut` over its whole tensors; `blocked` is the line that asks whether there are blocks.
+    and `uncut` over its whole tensors; `blocked` is the line that checks if there are blocks.
     `whole` and `small` are the texts of a tensor and of a small value inside that loop. `read` and
     `write` read and write a row or column state; `read_wider` reads one in a rule that computes in
-    a wider dtype. `read_number` and `write_number` do so for a device scalar. In all texts from
-    `whole` to `write_number`, `{0}` is the name and `{1}` its list. `count` is added to the
-    arguments of functions that must know the number of tensors. `draw` returns the lines that draw
-    random numbers. `param` is the parameter whose properties are read. With `over_ranks`, other
-    ranks must complete every reduction.
+    a wider dtype. `read_number` and `write_number` are for a scalar state on the device. In all
+    texts from `whole` to `write_number`, `{0}` is the name and `{1}` its list. `count` is added to
+    the arguments of functions that must know the number of tensors. `draw` returns the lines that
+    draw random numbers. `param` is the parameter whose properties are read. With `over_ranks`,
+    other ranks must complete every reduction.
     """
 
     loop: str
@@ -88,7 +88,7 @@ SHARDED = replace(
     loop="",
     blocks="list_chunks",
     blocked="",
-    draw=partial(draw_for_lists, given=", collectives"),
+    draw=partial(draw_for_lists, extra_arguments=", collectives"),
     param="collectives.whole",
     over_ranks=True,
 )

@@ -8,20 +8,26 @@ from optgen.ir.plan import Plan
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.passes.name_random import Drawn
 
-_TEXT = PythonPrinter({}, {})
+_PRINTER = PythonPrinter({}, {})
 
 
 def undefined_before_draw(plan: Plan, drawn: Drawn) -> list[str]:
-    """Return lines that define numbers of calls in branches, which the scalar program may skip."""
+    """Return lines that define the numbers that draws read and that some path does not assign.
+
+    A draw stands outside of branches, so it may run although its branch does not.
+    """
     assigned = {a.target.name for a in assigns(plan.scalars)}
     missing = read_by(drawn) & assigned - always_assigned(plan.scalars)
     return [f"{name} = 0.0" for name in sorted(missing)]
 
 
-def draw_for_lists(drawn: Drawn, given: str = "") -> list[str]:
-    """Return the lines that draw numbers for a bucket; `given` are further arguments."""
+def draw_for_lists(drawn: Drawn, extra_arguments: str = "") -> list[str]:
+    """Return the lines that draw numbers for a bucket.
+
+    `extra_arguments` is added to the arguments of the calls, and begins with a comma.
+    """
     return [
-        f"{plural(name)} = {call.op}({', '.join(['params', *_numbers(call)])}{given})"
+        f"{plural(name)} = {call.op}({', '.join(['params', *_numbers(call)])}{extra_arguments})"
         for name, call in drawn.items()
     ]
 
@@ -40,4 +46,4 @@ def read_by(drawn: Drawn) -> frozenset[str]:
 
 
 def _numbers(call: Call) -> list[str]:
-    return [_TEXT.text(argument) for argument in call.args]
+    return [_PRINTER.text(argument) for argument in call.args]

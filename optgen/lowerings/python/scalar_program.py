@@ -30,14 +30,15 @@ from optgen.passes.rewrite import filter_assigns
 class ScalarText:
     """Texts that read and write the step and scalar states.
 
-    `param` is the parameter whose properties are read; all parameters of a bucket have the same.
-    `own` is the 0-dim tensor of a scalar state, `read` is its value, and `store` writes a new value
-    and returns it. `{0}` is the list of the state's tensors, and `{1}` the new value.
+    `param` is the parameter whose properties are read; in a bucket, they are equal for all
+    parameters. `advance` adds one to the step count and returns it. `tensor` is the 0-dim tensor of
+    a scalar state, `read` is its value, and `store` writes a new value and returns it. `{0}` is the
+    list of the state's tensors, and `{1}` the new value.
     """
 
     param: str
     advance: str
-    own: str
+    tensor: str
     read: str
     store: str
 
@@ -57,7 +58,9 @@ ONE_PARAM = ScalarText(
 def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[str]:
     """Return the lines of the scalar program that later lines need, the step count first."""
     states = {s.symbol for s in plan.algorithm.scalar_states()}
-    plan = replace(plan, scalars=_only_read(reuse_item_names(plan.scalars), states.union(reads)))
+    plan = replace(
+        plan, scalars=_without_unread(reuse_item_names(plan.scalars), states.union(reads))
+    )
     later = {r.name for r in _reads(plan) if r.version > 0}
     param = {plan.algorithm.param: form.param}
     text = PythonPrinter(param, {})
@@ -66,8 +69,8 @@ def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[s
         name = stmt.target.name
         if name not in states:
             return f"{name} = {text.text(stmt.value)}"
-        own = form.own.format(plural(name))
-        value = PythonPrinter(param | {name: own}, {}).text(stmt.value)
+        tensor = form.tensor.format(plural(name))
+        value = PythonPrinter(param | {name: tensor}, {}).text(stmt.value)
         stored = form.store.format(plural(name), value)
         return f"{name} = {stored}" if name in later else stored
 
@@ -76,14 +79,14 @@ def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[s
     return [*_openings(plan, form, copies), *_unpacked(statements(program, text, line), plan)]
 
 
-def _only_read(program: Program, needed: set[str]) -> Program:
-    """Return the program without unread names; for example a lerp reads one weight of two.
+def _without_unread(program: Program, needed: set[str]) -> Program:
+    """Return the program without unread names, such as the second weight of a lerp.
 
     The items of a tuple stay, because one line unpacks them.
     """
     read = needed | names_read(program)
     fewer = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
-    return program if fewer == program else _only_read(fewer, needed)
+    return program if fewer == program else _without_unread(fewer, needed)
 
 
 def _reads(plan: Plan) -> Iterator[Ref]:
@@ -91,7 +94,7 @@ def _reads(plan: Plan) -> Iterator[Ref]:
 
 
 def _old_values(plan: Plan) -> dict[str, Assign]:
-    """Return the scalar states whose old value is only read once, by a copy, with that copy."""
+    """Map scalar states to the copy that reads their old value, if nothing else reads it."""
     reads = Counter(r for r in _reads(plan) if r.version == 0)
     branches = tuple(s for s in plan.scalars if isinstance(s, If))
     states = {s.symbol for s in plan.algorithm.scalar_states()}
@@ -109,8 +112,8 @@ def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> lis
     """Return the lines that advance the step and read the old values of scalar states."""
     lines = []
     if plan.algorithm.step:
-        counted = Ref(plan.algorithm.step) in set(_reads(plan))
-        lines.append(f"{plan.algorithm.step} = {form.advance}" if counted else form.advance)
+        is_read = Ref(plan.algorithm.step) in set(_reads(plan))
+        lines.append(f"{plan.algorithm.step} = {form.advance}" if is_read else form.advance)
     for state in plan.algorithm.scalar_states():
         elsewhere = [*expressions(_without_assigns_to(plan.scalars, state.symbol)), *plan.values()]
         branches = tuple(s for s in plan.scalars if isinstance(s, If))
@@ -135,11 +138,11 @@ def _unpacked(lines: list[str], plan: Plan) -> list[str]:
             items.setdefault(stmt.quote[0], []).append(stmt)
     out = list(lines)
     for quote, unpacking in items.items():
-        whole = f"{', '.join(a.target.name for a in unpacking)} = {_tuple_name(unpacking[0].value)}"
-        if whole == quote:
+        names = ", ".join(a.target.name for a in unpacking)
+        if f"{names} = {_tuple_name(unpacking[0].value)}" == quote:
             start = next(k for k, line in enumerate(out) if line.strip() == comment(quote))
-            margin = out[start].removesuffix(comment(quote))  # it may stand in a branch
-            out[start : start + len(unpacking) + 1] = [margin + quote]
+            indent = out[start].removesuffix(comment(quote))  # the line may be in a branch
+            out[start : start + len(unpacking) + 1] = [indent + quote]
     return out
 
 

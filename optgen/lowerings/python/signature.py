@@ -21,12 +21,12 @@ def list_names(algorithm: Algorithm) -> tuple[str, ...]:
 def keywords(plan: Plan) -> tuple[str, ...]:
     """Return the annotated keyword-only arguments: hyperparameters, then fresh flags."""
     hypers = (f"{h.name}: {_annotation(h)}" for h in plan.algorithm.hypers)
-    return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh()))
+    return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh_states()))
 
 
 def name_fresh(plan: Plan) -> Plan:
     """Return the plan with every `fresh(s)` replaced by its keyword argument."""
-    names = {s.symbol: Ref(f"fresh_{s.key}") for s in plan.fresh()}
+    names = {s.symbol: Ref(f"fresh_{s.key}") for s in plan.fresh_states()}
 
     def named(expr: Expr) -> Expr:
         match expr:

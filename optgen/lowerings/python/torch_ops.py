@@ -26,14 +26,14 @@ _METHODS = {
     "or": "logical_or",
     "not": "logical_not",
 }
-_SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
+_SCALAR_KEYWORDS = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
 _PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", "masked_fill", *STORAGE_OPS}
 _PER_TENSOR |= {*_METHODS.values()} - {"pow"}
-"""Methods without a `_foreach_` function."""
+"""Functions and methods without a `_foreach_` form."""
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Return one line per operation of the for-loop. Method calls on one result are chained."""
+    """Return one line per operation on one tensor. Method calls on one result are chained."""
     return _lines(program, _forloop_steps)
 
 
@@ -45,6 +45,7 @@ def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
 def _lines(
     program: tuple[Instruction, ...], steps: Callable[[Ops], list[str]], indent: str = ""
 ) -> list[str]:
+    """Return the lines of a program; `steps` prints the operations of one statement."""
     out: list[str] = []
     quoted: tuple[str, ...] = ()
     for instruction in program:
@@ -75,37 +76,38 @@ def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> l
 
 
 def _forloop_steps(ops: Ops) -> list[str]:
+    """Return the lines of one statement on one tensor."""
     lines: list[str] = []
-    last = ""
+    last_target = ""
     for step in ops.steps:
         if isinstance(step, Reduce):
             lines.append(_reduced(step))
-            last = ""
+            last_target = ""
             continue
         if isinstance(step, Alias):
-            # If the last line is an in-place call, it returns the tensor: give that a second name.
-            if step.source == last and not lines[-1].startswith(f"{last} ="):
+            # An in-place call on the last line returns the tensor, so its result gets the name.
+            if step.source == last_target and not lines[-1].startswith(f"{last_target} ="):
                 lines[-1] = f"{step.target} = {lines[-1]}"
             else:
                 lines.append(f"{step.target} = {step.source}")
-            last = ""
+            last_target = ""
             continue
-        if step.inplace and step.source == last and _chains(step):
+        if step.inplace and step.source == last_target and _can_be_chained(step):
             lines[-1] += _method(step)
         elif step.inplace:
             lines.append(_call(step))
         else:
             lines.append(f"{step.target} = {_call(step)}")
-        last = step.target
+        last_target = step.target
     return lines
 
 
 def _reduced(step: Reduce) -> str:
     """Return the line that adds the reduction of a block (of eager.blocks) to the target."""
-    part = f"{reduction(step)}({step.source})"
+    of_block = f"{reduction(step)}({step.source})"
     if step.function in MAXIMA:
-        return f"torch.maximum({step.target}, {part}, out={step.target})"
-    return f"{step.target}.add_({part})"
+        return f"torch.maximum({step.target}, {of_block}, out={step.target})"
+    return f"{step.target}.add_({of_block})"
 
 
 def reduction(step: Reduce) -> str:
@@ -114,12 +116,13 @@ def reduction(step: Reduce) -> str:
     return f"{step.function}_of_squares" if step.squared else name
 
 
-def _chains(op: Op) -> bool:
+def _can_be_chained(op: Op) -> bool:
     """Tell whether an operation can be chained: a method whose source is not also an argument."""
     return op.function not in ("maximum", "minimum") and op.source not in op.args
 
 
 def _call(op: Op) -> str:
+    """Return an operation on one tensor as a call of torch."""
     name = _METHODS.get(op.function, op.function)
     if op.function == "where":
         return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
@@ -141,8 +144,8 @@ def _method(op: Op) -> str:
     arguments = [_condition(a) if op.function in ("and", "or") else _operand(a) for a in op.args]
     if op.function == "add" and is_number(op.scalar, -1):
         name = "sub"
-    elif op.function in _SCALED and not is_number(op.scalar, 1):
-        arguments.append(f"{_SCALED[op.function]}={_PRINTER.text(op.scalar)}")
+    elif op.function in _SCALAR_KEYWORDS and not is_number(op.scalar, 1):
+        arguments.append(f"{_SCALAR_KEYWORDS[op.function]}={_PRINTER.text(op.scalar)}")
     return f".{name}{'_' if op.inplace else ''}({', '.join(arguments)})"
 
 
@@ -156,10 +159,11 @@ def _condition(operand: Operand) -> str:
 
 
 def _foreach(step: Step) -> str:
+    """Return an operation on lists of tensors."""
     if isinstance(step, Reduce):
-        parts = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
-        joined = "maximum" if step.function in MAXIMA else "add"
-        return f"torch._foreach_{joined}_({plural(step.target)}, {parts})"
+        of_blocks = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
+        word = "maximum" if step.function in MAXIMA else "add"
+        return f"torch._foreach_{word}_({plural(step.target)}, {of_blocks})"
     if isinstance(step, Alias):
         return f"{plural(step.target)} = {plural(step.source)}"
     name = _METHODS.get(step.function, step.function)
@@ -170,7 +174,7 @@ def _foreach(step: Step) -> str:
         name = "sub"
     elif step.function == "add" and not is_number(step.scalar, 1):
         arguments.append(f"alpha={_PRINTER.text(step.scalar)}")
-    elif step.function in _SCALED and not is_number(step.scalar, 1):
+    elif step.function in _SCALAR_KEYWORDS and not is_number(step.scalar, 1):
         arguments.append(_PRINTER.text(step.scalar))
     if name == "mul" and step.inplace and not isinstance(step.args[0], str):
         # of eager.foreach_ops: `torch._foreach_mul_` rounds the number to 16 bits
@@ -187,8 +191,8 @@ def _per_tensor(op: Op) -> str:
     """Return a list comprehension for an op without a `_foreach_` function."""
     if op.function == "new_full":
         params = plural(str(op.source))
-        one = f"{params}[0].new_full((), {_operand(op.args[0])})"
-        return f"{plural(op.target)} = [{one}] * len({params})"
+        number = f"{params}[0].new_full((), {_operand(op.args[0])})"
+        return f"{plural(op.target)} = [{number}] * len({params})"
     tensors = [o for o in (op.source, *op.args) if isinstance(o, str)]
     names = list(dict.fromkeys(tensors))
     lists = ", ".join(plural(n) for n in names)

@@ -1,7 +1,7 @@
 """Print a rule on whole matrices as Python, statement by statement.
 
-The rule makes new tensors, for one parameter at a time or for a list of equal shapes. At its end it
-writes them into the parameters and states. For a list, every operation is one call.
+The rule computes new tensors, for one parameter at a time or for a list of parameters of one shape.
+At its end it writes them into the parameters and states. For a list, every operation is one call.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from optgen.ir.nodes import (
     rebuild,
     refs,
 )
-from optgen.ir.ops import PROPERTIES
+from optgen.ir.ops import PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.aliasing import read_after_write
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.permutations import permute_by_index
+from optgen.lowerings.python.random_calls import undefined_before_draw
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.name_random import draws_of
 from optgen.passes.rewrite import map_values
 
-_TEXT = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
+_PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,10 @@ class WholeSyntax:
     `loop` is its first line, and `opening` the lines after it; `{0}` stands for the names of all
     lists. `tensor` reads a tensor or list of the bucket, and `write` stores a value in it; `{0}`
     stands for its name, and `{1}` for the name of its list. `param` is the parameter whose
-    properties are read. For a list, `count` is the number of parameters: a reduction over several
-    parameters takes a number of each of them, even if the numbers are equal.
+    properties are read. `draw` draws random numbers: `{0}` stands for their name, `{1}` for the
+    function, and `{2}` for its other arguments. For a list, `count` is the number of parameters,
+    because a reduction over several parameters takes one number from each of them, even if the
+    numbers are equal.
     """
 
     loop: str
@@ -53,6 +57,7 @@ class WholeSyntax:
     tensor: str
     write: str
     param: str
+    draw: str
     count: str = ""
 
 
@@ -62,6 +67,7 @@ ONE_TENSOR = WholeSyntax(
     tensor="{1}[index]",
     write="{1}[index].copy_({0})",
     param="params[index]",
+    draw="({0},) = {1}([params[index]], {2})",
 )
 TENSOR_LISTS = WholeSyntax(
     loop="for sublist in equal_lists({0}):",
@@ -69,6 +75,7 @@ TENSOR_LISTS = WholeSyntax(
     tensor="{1}",
     write="write_back({1}, {0})",
     param="params[0]",
+    draw="{0} = TensorList({1}(params, {2}))",
     count="len(params)",
 )
 
@@ -85,7 +92,9 @@ def whole_body(plan: Plan, form: WholeSyntax) -> Body:
         *whole_statements(plan, program, form),
         *write_lines(plan, form),
     ]
-    return Body(indented(lines, form.loop.format(lists)), frozenset(names_read(program)))
+    body = indented(lines, form.loop.format(lists))
+    opening = undefined_before_draw(plan, draws_of(program))
+    return Body(body, frozenset(names_read(program)), opening)
 
 
 def streams(plan: Plan) -> tuple[Stream, ...]:
@@ -97,16 +106,19 @@ def streams(plan: Plan) -> tuple[Stream, ...]:
 def read_lines(
     plan: Plan, program: Program, form: WholeSyntax, copied: Collection[str]
 ) -> Iterator[str]:
-    """Yield the lines that read the tensors which a program reads or the rule stores."""
-    read, like = names_read(program), _spelt(form.tensor, plan.algorithm.param)
+    """Yield the lines that read the tensors that a program reads or the rule stores.
+
+    Those in `copied` are copied.
+    """
+    read, like = names_read(program), _filled_in(form.tensor, plan.algorithm.param)
     for stream in streams(plan):
         if stream.stored or stream.name in read:
-            tensor = _spelt(form.tensor, stream.name)
+            tensor = _filled_in(form.tensor, stream.name)
             if stream.state is not None and stream.state.on_device:
-                yield from when(stream, f"{stream.name} = working_number({tensor})")
+                yield from under_existence(stream, f"{stream.name} = working_number({tensor})")
                 continue
             function = "working_copy" if stream.name in copied else "working_value"
-            yield from when(stream, f"{stream.name} = {function}({tensor}, {like})")
+            yield from under_existence(stream, f"{stream.name} = {function}({tensor}, {like})")
 
 
 def write_lines(plan: Plan, form: WholeSyntax) -> Iterator[str]:
@@ -115,11 +127,11 @@ def write_lines(plan: Plan, form: WholeSyntax) -> Iterator[str]:
         if stream.stored:
             is_number = stream.state is not None and stream.state.on_device
             text = f"write_number({form.tensor}, {{0}})" if is_number else form.write
-            yield from when(stream, _spelt(text, stream.name))
+            yield from under_existence(stream, _filled_in(text, stream.name))
 
 
-def when(stream: Stream, line: str) -> list[str]:
-    """Return a line, under a condition if the stream has one."""
+def under_existence(stream: Stream, line: str) -> list[str]:
+    """Return a line, inside an `if` if the stream exists only under a condition."""
     return indented([line], f"if {stream.when}:") if stream.when else [line]
 
 
@@ -160,7 +172,7 @@ def _is_known(plan: Plan, expr: Expr) -> bool:
 
 
 def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[str]:
-    """Return the lines of a program; properties are those of the parameter itself, not a copy."""
+    """Return the lines of a program. Properties are read from the parameter, not from a copy."""
 
     def of_param(expr: Expr) -> Expr:
         match expr:
@@ -172,23 +184,25 @@ def whole_statements(plan: Plan, program: Program, form: WholeSyntax) -> list[st
 
     stored = [stream.name for stream in streams(plan)]
     indexed = permute_by_index(map_expressions(program, of_param), stored)
-    return statements(indexed, _TEXT, lambda stmt: _line(plan, stmt))
+    return statements(indexed, _PRINTER, lambda stmt: _line(plan, stmt, form))
 
 
-def _line(plan: Plan, stmt: Assign) -> str:
+def _line(plan: Plan, stmt: Assign, form: WholeSyntax) -> str:
     match stmt.value:
-        case Call(name, args) if name == stmt.target.name:  # of a function, see `outline_sweeps`
+        case Call(op, args) if op in RANDOM_OPS:
+            return form.draw.format(stmt.target.name, op, ", ".join(map(_PRINTER.text, args)))
+        case Call(name, args) if name == stmt.target.name:  # a call of an outlined function
             read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
             return f"{name}({', '.join(f'{n}={n}' if number else n for n, number in read)})"
-    asks = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
-    return f"{stmt.target.name} = {asks}{_TEXT.text(stmt.value)}"
+    request = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
+    return f"{stmt.target.name} = {request}{_PRINTER.text(stmt.value)}"
 
 
 def _lists(algorithm: Algorithm) -> list[str]:
-    """Return the names of the lists of tensors; scalar states and step counts are none."""
+    """Return the names of the lists of tensors, without scalar states and step counts."""
     scalars = {plural(s.symbol) for s in algorithm.scalar_states()} | {"state_steps"}
     return [name for name in list_names(algorithm) if name not in scalars]
 
 
-def _spelt(spelling: str, name: str) -> str:
+def _filled_in(spelling: str, name: str) -> str:
     return spelling.format(name, plural(name))

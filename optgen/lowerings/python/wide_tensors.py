@@ -23,8 +23,8 @@ def over_wide_tensors(plan: Plan, in_lists: bool) -> str:
     stored = {stream.name: False for stream in streams}
     stored |= {stream.name: True for stream in streams if stream.stored}
     names = ", ".join(map(plural, stored) if in_lists else stored)
-    whens = {stream.name: stream.when for stream in streams}
-    row = names if in_lists else ", ".join(_at_index(name, whens[name]) for name in stored)
+    conditions = {stream.name: stream.when for stream in streams}
+    row = names if in_lists else ", ".join(_at_index(name, conditions[name]) for name in stored)
     tail = "," * (len(stored) == 1)
     return f"for {names}{tail} in {widened(plan, f'[({row}{tail})]', stored.values())}:"
 

@@ -1,4 +1,4 @@
-"""Complete parts before they are composed: derived optimizers, and a modifier's values."""
+"""Complete parts before they are composed: derive optimizers, and set values of modifiers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from optgen.spec.composition.parts import Part
 
-_OF_BASE = ("gradient", "step")
+_FROM_BASE = ("gradient", "step")
 """Options that a derived optimizer always takes from its base."""
 _INHERITED = ("sparse_hint", "group")
 """Options that a derived optimizer takes from its base if it has none of its own."""
@@ -26,10 +26,11 @@ def derived(part: Part, base: Part) -> Part:
     result.node.name = own.name
     doc = [ast.Expr(ast.Constant(own.doc))]
     result.node.body = [*doc, *base.requirements, *own.requirements, *result.body]
-    mine, theirs = _options(own), _options(base)
-    kept = {name: value for name, value in mine.items() if name not in ("base", *_OF_BASE)}
-    kept |= {name: theirs[name] for name in _OF_BASE if name in theirs}
-    kept |= {name: theirs[name] for name in _INHERITED if name in theirs and name not in mine}
+    own_options, base_options = _options(own), _options(base)
+    kept = {name: value for name, value in own_options.items() if name not in ("base", *_FROM_BASE)}
+    kept |= {name: base_options[name] for name in _FROM_BASE if name in base_options}
+    inherited = (name for name in _INHERITED if name in base_options and name not in own_options)
+    kept |= {name: base_options[name] for name in inherited}
     decorator = ast.Call(
         ast.Name("optimizer", ast.Load()), [], [ast.keyword(*each) for each in kept.items()]
     )
@@ -57,7 +58,7 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
     """Return a default as a node of the syntax tree.
 
     Raises:
-        TypeError: the value is none that a spec can hold: a number, text, None or a tuple.
+        TypeError: a spec cannot hold the value, which is no number, text, None or tuple of these.
     """
     plain = (bool, int, float, str, type(None))
     if type(value) not in (*plain, tuple) and isinstance(value, Real):

@@ -20,7 +20,7 @@ class CompositionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedParts:
     """An optimizer and modifiers in the order of their stages, with names that fit together.
 
     * `param`, `grad`, `step`: the optimizer's names; "" if no part counts steps.
@@ -29,7 +29,8 @@ class Named:
     * `moment`: the state whose role is "second_moment". `used_moment`: the variable that the rule
       reads instead, after the modifiers of the moment.
     * `waiting`: empty if the rest of a step always runs. Otherwise it maps each state that a part
-      asks `fresh` for to an added state, which tells whether the former is still to be written.
+      asks `fresh` for to an added state. The added state is 1 until the rest of a step runs for the
+      first time, and then 0.
     * `taken`: all names that are in use.
     """
 
@@ -50,12 +51,12 @@ class Named:
         """The optimizer and the modifiers."""
         return (self.base, *self.modifiers)
 
-    def of(self, *changes: str) -> list[Part]:
-        """Return the modifiers that change one of these: values of `STAGES`."""
+    def changing(self, *changes: str) -> list[Part]:
+        """Return the modifiers that change one of these values of `STAGES`, such as "update"."""
         return [part for part in self.modifiers if part.changes in changes]
 
 
-def fit(base: Part, modifiers: Sequence[Part]) -> Named:
+def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
     """Return parts whose names fit together.
 
     Args:
@@ -85,14 +86,14 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
     moment = next(iter(base.with_role("second_moment")), "")
     used_moment = unused("second_moment", taken)
     inputs = {"p": param, "g": grad, "t": step, "u": update, "lr": "lr", "v": used_moment}
-    placed = []
+    renamed_parts = []
     for part in ordered:
-        seen = inputs if part.changes == "gradient" else {**inputs, "g": seen_grad}
-        placed.append(_in_names(part, seen, taken))
-        taken |= all_names(placed[-1])
-    return Named(
+        names = inputs if part.changes == "gradient" else {**inputs, "g": seen_grad}
+        renamed_parts.append(_with_names_of_optimizer(part, names, taken))
+        taken |= all_names(renamed_parts[-1])
+    return NamedParts(
         base,
-        tuple(placed),
+        tuple(renamed_parts),
         param=param,
         grad=grad,
         step=step,
@@ -100,7 +101,7 @@ def fit(base: Part, modifiers: Sequence[Part]) -> Named:
         seen_grad=seen_grad,
         moment=moment,
         used_moment=used_moment,
-        waiting=_waiting((base, *placed), taken),
+        waiting=_waiting((base, *renamed_parts), taken),
         taken=taken,
     )
 
@@ -113,7 +114,7 @@ def _waiting(parts: Sequence[Part], taken: set[str]) -> dict[str, str]:
     return {name: unused(f"{name}_waits", taken) for name in asked}
 
 
-def _in_names(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
+def _with_names_of_optimizer(part: Part, inputs: Mapping[str, str], taken: set[str]) -> Part:
     """Return a modifier with the optimizer's names for its inputs, and free names of its own."""
     names = {name: inputs[name] for name in part.inputs}
     clashes = sorted(own_names(part) & (taken | {*DECLARATIONS, *CALLABLE}))
@@ -172,8 +173,8 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
 
 def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse to change the update of a rule that has rounded its parameter already."""
-    called = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
-    rounds = any(name.id in STORAGE_OPS for name in called)
+    names = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
+    rounds = any(name.id in STORAGE_OPS for name in names)
     changing = [part.name for part in modifiers if part.changes in ("update", "store")]
     if rounds and changing:
         message = f"{changing[0]} changes the update, and {base.name} rounds the parameter itself"

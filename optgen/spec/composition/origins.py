@@ -1,7 +1,8 @@
-"""Find where the text of a composition comes from: the place in the file of a part.
+"""Trace a place in the text of a composition back to the file of the part that wrote it.
 
-The statements of a part are changed and printed anew. The printed tree has the form of the changed
-one, whose nodes still know where they stood in the part's file.
+A composition changes the statements of its parts and prints them. The nodes of a changed statement
+keep their places in the file of the part. The syntax tree of the printed text has the same form, so
+both trees are walked side by side.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
 from optgen.ir.nodes import Place
-from optgen.spec.composition.names import Named
+from optgen.spec.composition.names import NamedParts
 from optgen.spec.composition.parts import Part
 from optgen.spec.composition.write_rule import statements_of_parts
 from optgen.spec.errors import SpecError
 from optgen.spec.source import Source
 
 
-def error_of_part(error: SpecError, named: Named, names_parts: bool) -> SpecError:
+def error_of_part(error: SpecError, named: NamedParts, names_parts: bool) -> SpecError:
     """Return an error at a place in the text of a composition as one in the file of the part.
 
     The place stays as it is if no part has written it, or if it holds a value that the user chose.
@@ -38,14 +39,14 @@ def error_of_part(error: SpecError, named: Named, names_parts: bool) -> SpecErro
     return SpecError(place, message, error.hint, text)
 
 
-def _listed(named: Named) -> str:
+def _listed(named: NamedParts) -> str:
     """Return the names of all parts, as in "adamw, clip and ema"."""
     *names, last = (part.name for part in named.parts)
     return f"{', '.join(names)} and {last}" if names else last
 
 
 def _original(
-    written: Source, place: Place, named: Named, part_name: str
+    written: Source, place: Place, named: NamedParts, part_name: str
 ) -> Iterator[tuple[Part, ast.AST]]:
     """Yield the node that was printed at a place, with its part, if there is such a node."""
     functions = [node for node in written.parse().body if isinstance(node, ast.FunctionDef)]
@@ -65,7 +66,7 @@ _Pair = tuple[ast.AST | None, Part, ast.AST | None]
 """A node of the text that a part has written, the part, and the node that was printed."""
 
 
-def _functions(written: Sequence[ast.FunctionDef], named: Named) -> Iterator[_Pair]:
+def _functions(written: Sequence[ast.FunctionDef], named: NamedParts) -> Iterator[_Pair]:
     """Yield the helpers and the programs of modifiers."""
     own = {
         node.name: (part, node)
@@ -78,7 +79,7 @@ def _functions(written: Sequence[ast.FunctionDef], named: Named) -> Iterator[_Pa
             yield function, *own[function.name]
 
 
-def _declared(rule: ast.FunctionDef, named: Named) -> Iterator[_Pair]:
+def _declared(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Pair]:
     """Yield the states and the hyperparameters of modifiers."""
     own = {
         argument.arg: (part, argument, value)
@@ -92,7 +93,9 @@ def _declared(rule: ast.FunctionDef, named: Named) -> Iterator[_Pair]:
             yield value, part, declaration
 
 
-def _statements(written: Source, rule: ast.FunctionDef, named: Named, name: str) -> Iterator[_Pair]:
+def _statements(
+    written: Source, rule: ast.FunctionDef, named: NamedParts, name: str
+) -> Iterator[_Pair]:
     """Yield the statements that the rule of one part has written.
 
     Equal statements of a part have the same order in both texts.
@@ -109,7 +112,7 @@ def _statements(written: Source, rule: ast.FunctionDef, named: Named, name: str)
             yield unit, *waiting.popleft()
 
 
-def _part_above(lines: Sequence[str], named: Named) -> str:
+def _part_above(lines: Sequence[str], named: NamedParts) -> str:
     """Return the part whose comment is the last one of these lines; "" if there is none."""
     comments = {f"# {part.name}": part.name for part in named.parts}
     above = (line.strip() for line in reversed(lines))
@@ -162,7 +165,7 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 
 def _covers(node: ast.AST, place: Place, written: Source) -> bool:
-    """Tell whether a place may lie in a node: all arguments together have no place to compare."""
+    """Tell whether a place may lie in a node. `ast.arguments` has no place, so it always may."""
     if not isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword):
         return isinstance(node, ast.arguments)
     end = ast.Pass(lineno=node.end_lineno or node.lineno, col_offset=node.end_col_offset or 0)

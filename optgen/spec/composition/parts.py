@@ -1,4 +1,4 @@
-"""Find the parts of a composition in their files: an optimizer's function, or a modifier's."""
+"""Find the parts of a composition in their files: the function of an optimizer or modifier."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ to the parameter, the step count, and the learning rate.
 """
 
 RESULT = {"gradient": "g", "moment": "v", "update": "u", "store": "p", "observe": ""}
-"""The input that a modifier may assign, by what its stage changes."""
+"""The input that a modifier may assign, by what its stage changes; "" for none."""
 
 OPTIONS_OF = {"weights": "store", "step": "gradient", "guard": "gradient"}
 """The options of a decorator that only some modifiers have, by what their stage changes."""
@@ -198,7 +198,7 @@ class Part:
 
 
 def is_modifier(path: Path) -> bool:
-    """Tell whether a file holds a modifier. The file need not be right in any other way."""
+    """Tell whether a file holds a modifier, even one with mistakes."""
     try:
         tree = ast.parse(read_file(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -208,7 +208,7 @@ def is_modifier(path: Path) -> bool:
 
 
 def optimizer_part(spec: Spec) -> Part:
-    """Return the optimizer of a spec that has been read and is right."""
+    """Return the optimizer of a spec that has been read without an error."""
     return _part(spec, "optimizer")
 
 
@@ -247,8 +247,8 @@ def _part(spec: Spec, decorator: str) -> Part:
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     chosen = [node for node in functions if decorator in map(_name, node.decorator_list)]
     if len(chosen) != 1:
-        many = "no" if not chosen else "more than one"
-        source.error(tree, f"{many} @{decorator} in `{spec.name}`", "one file, one function")
+        count = "no" if not chosen else "more than one"
+        source.error(tree, f"{count} @{decorator} in `{spec.name}`", "one file, one function")
     node = chosen[0]
     programs = [f for f in functions if node.name in map(_owner, f.decorator_list)]
     definitions = [

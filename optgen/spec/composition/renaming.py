@@ -27,9 +27,9 @@ class _Rename(ast.NodeTransformer):
 
 
 def renamed(part: Part, names: Mapping[str, str]) -> Part:
-    """Return a part with other names; the text of its declarations stays.
+    """Return a part with other names. Checkpoint keys in its declarations stay.
 
-    The arguments and variables of a helper are its own, and keep their names.
+    The arguments and variables of a helper are local, and keep their names.
     """
     part = part.copy()
     for node in part.definitions:
@@ -65,7 +65,7 @@ def own_names(part: Part) -> set[str]:
 
 
 def free_names(part: Part) -> dict[str, ast.Name]:
-    """Return the names that a part reads and nothing in it defines, each with a place."""
+    """Return the names that a part reads and does not define, each with one of its nodes."""
     defined = own_names(part) | {*DECLARATIONS, *CALLABLE}
     found: dict[str, ast.Name] = {}
     helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
@@ -87,14 +87,14 @@ def all_names(part: Part) -> set[str]:
 
 
 def unused(name: str, taken: set[str]) -> str:
-    """Return a name, or the name with the first free number, and add it to `taken`."""
+    """Return the name, or the name with the first free number. Add the result to `taken`."""
     number = 1
-    found = name
-    while found in taken:
+    candidate = name
+    while candidate in taken:
         number += 1
-        found = f"{name}{number}"
-    taken.add(found)
-    return found
+        candidate = f"{name}{number}"
+    taken.add(candidate)
+    return candidate
 
 
 def _is_store(node: ast.Name) -> bool:

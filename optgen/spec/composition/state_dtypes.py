@@ -32,15 +32,15 @@ def with_state_dtypes(
         name: the name of the modifier, for messages.
 
     Raises:
-        CompositionError: a dtype or a key is unknown, or a state has no dtype of its own.
+        CompositionError: a dtype or a key is unknown, or a state cannot have the dtype.
     """
     _check_dtypes((default, *by_key.values()), bool(quantized_options), name)
     copies = [part.copy() for part in parts]
     states = {declared_key(state): state for part in copies for _, state in part.states}
     _check_keys(by_key, states, name)
     for _, state in copies[0].states:
-        suits = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
-        if suits and _option(state, "dtype") is None:
+        may_have = _may_have_codes(state) if default == QUANTIZED else _holds_elements(state)
+        if may_have and _option(state, "dtype") is None:
             _declare(state, default, quantized_options)
     for key, dtype in by_key.items():
         _declare(states[key], dtype, quantized_options)

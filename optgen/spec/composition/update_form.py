@@ -1,8 +1,8 @@
 """Rewrite a rule so that it computes the update of the parameter, instead of the parameter.
 
 `p = p - lr * m` becomes `u = -(lr * m)`, and `p + u` stands where the rule reads `p` afterwards.
-The update is the difference of the new and the old parameter, which would lose digits, only where
-the parameter is no term of the assigned sum, as in `p = p * c`.
+Where the parameter is no term of the assigned sum, as in `p = p * c`, the update is the difference
+of the new and the old parameter. Elsewhere this difference would lose digits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 from optgen.ir.ops import PROPERTIES
 
 _KEEP = {*PROPERTIES, "fresh", "given", "require"}
-"""Calls whose arguments are names and no values."""
+"""Functions that do not read the values of their arguments."""
 
 
 class UpdateForm:
@@ -54,16 +54,19 @@ class UpdateForm:
         if rest == []:  # the value is the parameter itself
             return []
         if rest is None:
-            made: ast.expr = ast.BinOp(self._reading(value), ast.Sub(), _read(self.param))
+            update: ast.expr = ast.BinOp(self._reading(value), ast.Sub(), _read(self.param))
         else:
             read = [(sign, self._reading(term)) for sign, term in rest]
             before: list[tuple[int, ast.expr]] = [(1, _read(self.update))] if self.moved else []
-            made = _added([*before, *read])
+            update = _added([*before, *read])
         self.moved = True
-        return [ast.copy_location(_assignment(self.update, made), value)]
+        return [ast.copy_location(_assignment(self.update, update), value)]
 
     def _one_by_one(self, names: Sequence[str], values: Sequence[ast.expr]) -> list[ast.stmt]:
-        """Return the assignments of a tuple: values for the other names are computed first."""
+        """Return the assignments that stand for the assignment of a tuple.
+
+        All values are computed before the names other than the parameter change.
+        """
         others = [(name, next(self._unused)) for name in names if name != self.param]
         pairs = dict(zip(names, values, strict=True))
         early = [_assignment(kept, self._reading(pairs[name])) for name, kept in others]
@@ -110,7 +113,7 @@ class _Replace(ast.NodeTransformer):
 
 
 def replace_name(stmt: ast.stmt, name: str, other: str) -> ast.stmt:
-    """Return a statement that reads another name; `ndim(p)` and its like stay."""
+    """Return a statement that reads another name. Calls such as `ndim(p)` stay."""
     return _with(stmt, name, _read(other))
 
 
@@ -129,8 +132,8 @@ class _ReplaceFresh(ast.NodeTransformer):
 
 def replace_fresh(stmt: ast.stmt, waiting: Mapping[str, str]) -> ast.stmt:
     """Return a statement in which `m_waits == 1` stands for `fresh(m)`."""
-    found: ast.stmt = _ReplaceFresh(waiting).visit(copy.deepcopy(stmt))
-    return found
+    replaced: ast.stmt = _ReplaceFresh(waiting).visit(copy.deepcopy(stmt))
+    return replaced
 
 
 _Node = TypeVar("_Node", ast.stmt, ast.expr)
@@ -138,8 +141,8 @@ _Node = TypeVar("_Node", ast.stmt, ast.expr)
 
 def _with(node: _Node, name: str, value: ast.expr) -> _Node:
     """Return a node that reads a value where it read a name."""
-    found: _Node = _Replace(name, value).visit(copy.deepcopy(node))
-    return found
+    replaced: _Node = _Replace(name, value).visit(copy.deepcopy(node))
+    return replaced
 
 
 def _read(name: str) -> ast.Name:

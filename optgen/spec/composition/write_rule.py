@@ -12,22 +12,22 @@ from textwrap import indent
 from optgen.ir.ops import FACTS
 from optgen.spec.composition.guard import Guarded
 from optgen.spec.composition.moments import reads, rest_after
-from optgen.spec.composition.names import Named
+from optgen.spec.composition.names import NamedParts
 from optgen.spec.composition.parts import WRAPPING, Part
 from optgen.spec.composition.renaming import unused
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 
 
-def write_rule(named: Named) -> list[str]:
+def write_rule(named: NamedParts) -> list[str]:
     """Return the lines of the rule, without a margin."""
     required = [stmt for part in named.parts for stmt in part.requirements]
-    return [*_printed(required), *_Rule(named, clock=named.step).lines(named.of("gradient"))]
+    return [*_printed(required), *_Rule(named, clock=named.step).lines(named.changing("gradient"))]
 
 
-def statements_of_parts(named: Named) -> list[tuple[Part, ast.stmt]]:
-    """Return the statements that are printed, each with its part, in whose file its nodes stand."""
+def statements_of_parts(named: NamedParts) -> list[tuple[Part, ast.stmt]]:
+    """Return each printed statement after its part; the nodes have places in the part's file."""
     rule = _Rule(named, clock=named.step)
-    rule.lines(named.of("gradient"))
+    rule.lines(named.changing("gradient"))
     return rule.printed
 
 
@@ -39,7 +39,7 @@ class _Rule:
     only if it is true. `printed` collects the statements of parts.
     """
 
-    named: Named
+    named: NamedParts
     clock: str
     guards: tuple[tuple[str, frozenset[str]], ...] = ()
     printed: list[tuple[Part, ast.stmt]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class _Rule:
         if not modifiers:
             return list(self._rule_and_rest())
         part, *others = modifiers
-        counts = bool(part.step) and self._counts(others)
+        counts = bool(part.step) and self._step_is_read(others)
         body = self._body(part, others)
         guards = ((part.guard, self._changing()),) if part.guard else ()
         later = replace(self, clock=part.step if counts else self.clock)
@@ -63,9 +63,10 @@ class _Rule:
     ) -> list[str]:
         """Return the lines of a modifier that runs the rest of the step only now and then.
 
-        The rest stands in the `if` that ends the modifier. A reduction over all parameters cannot
-        stand in a branch, and the host does not know the value of a guard. If there is one of them,
-        the rest runs in every step, and changes nothing while the condition is false.
+        The rest stands in the `if` that ends the modifier. But a reduction over all parameters
+        cannot stand in a branch, and the host does not know the value of a guard. If there is such
+        a reduction or a guard, the rest runs in every step, and changes nothing while the condition
+        is false.
         """
         parts = (*others, *self._after_gradients())
         if self.guards or any(map(_reduces_over_parameters, parts)):
@@ -73,12 +74,15 @@ class _Rule:
         ends = [f"{name} = 0" for name in self.named.waiting.values()]
         inside = [*later.lines(others), *ends]
         rest = [indent(line, "    ") if line else "" for line in inside]
-        return [*self._begun(), *self._of_part(part, body), *rest]
+        return [*self._noted_states(), *self._of_part(part, body), *rest]
 
     def _run_always(
         self, part: Part, body: Sequence[ast.stmt], later: _Rule, others: Sequence[Part]
     ) -> list[str]:
-        """Return the lines of such a modifier with a variable in place of its last `if`."""
+        """Return the lines of a modifier whose last `if` becomes a variable.
+
+        The rest of the step then runs in every step, and the variable guards its assignments.
+        """
         *before, last = body
         assert isinstance(last, ast.If)
         named = self.named
@@ -91,9 +95,9 @@ class _Rule:
         guard = ready, self._changing() - shared
         rest = replace(later, guards=(*self.guards, guard)).lines(others)
         ends = [f"{name} = where({ready}, 0, {name})" for name in named.waiting.values()]
-        return [*self._begun(), *self._of_part(part, [*before, asks, *held]), *rest, *ends]
+        return [*self._noted_states(), *self._of_part(part, [*before, asks, *held]), *rest, *ends]
 
-    def _begun(self) -> Iterator[str]:
+    def _noted_states(self) -> Iterator[str]:
         """Yield the lines that note which states this step has created."""
         for state, waits in self.named.waiting.items():
             text = f"if fresh({state}):\n    {waits} = 1"
@@ -103,15 +107,15 @@ class _Rule:
             yield f"if {when}:\n{indent(text, '    ')}" if when else text
 
     def _after_gradients(self) -> tuple[Part, ...]:
-        return (self.named.base, *self.named.of("moment", "update", "store", "observe"))
+        return (self.named.base, *self.named.changing("moment", "update", "store", "observe"))
 
     def _body(self, part: Part, others: Sequence[Part]) -> list[ast.stmt]:
         """Return the statements of a modifier, without a step count that no later part reads."""
-        if part.step and not self._counts(others):
+        if part.step and not self._step_is_read(others):
             return _without_variable(part, part.body, part.step)
         return part.body
 
-    def _counts(self, modifiers: Sequence[Part]) -> bool:
+    def _step_is_read(self, modifiers: Sequence[Part]) -> bool:
         """Tell whether these modifiers of the gradient, or what follows them, read the step count.
 
         Parts after a modifier with a count of its own read this count instead.
@@ -121,14 +125,14 @@ class _Rule:
             return any(reads(stmt, step) for part in self._after_gradients() for stmt in part.body)
         part, *others = modifiers
         own = any(reads(stmt, step) for stmt in self._body(part, others))
-        return own or (not part.step and self._counts(others))
+        return own or (not part.step and self._step_is_read(others))
 
     def _rule_and_rest(self) -> Iterator[str]:
         """Yield the lines of the rule, and of the modifiers after it."""
         named = self.named
         if named.seen_grad != named.grad:
             yield f"{named.seen_grad} = {named.grad}"
-        updating = named.of("update", "store")
+        updating = named.changing("update", "store")
         body = self._with_moments(named.base.body)
         if updating:
             names = (unused(f"{named.param}_next", named.taken) for _ in itertools.count())
@@ -141,7 +145,7 @@ class _Rule:
                 yield from _printed([self._guarded(value)])
         else:
             yield from self._of_part(named.base, body)
-        for part in named.of("observe"):
+        for part in named.changing("observe"):
             yield from self._of_part(part, part.body)
 
     def _with_moments(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -150,7 +154,7 @@ class _Rule:
         Later statements read the modified moment. The state itself stays as it is.
         """
         named = self.named
-        modifying = [stmt for part in named.of("moment") for stmt in part.body]
+        modifying = [stmt for part in named.changing("moment") for stmt in part.body]
         rest = rest_after(body, named.moment) if modifying else None
         if rest is None:
             return list(body)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from textwrap import indent
 
 from optgen.ir.ops import CALLABLE
-from optgen.spec.composition.names import Named
+from optgen.spec.composition.names import NamedParts
 from optgen.spec.composition.parts import Part, declared_key
 from optgen.spec.composition.write_rule import write_rule
 from optgen.spec.reserved_names import DECLARATIONS
 
 
-def write_spec(name: str, named: Named) -> str:
+def write_spec(name: str, named: NamedParts) -> str:
     """Return the text of the spec of an optimizer with modifiers; `name` is that of the class."""
     definitions = [ast.unparse(node) for part in named.parts for node in part.definitions]
     programs = [_program(name, node) for part in named.parts for node in part.programs]
@@ -27,7 +27,7 @@ def _import(written: str) -> str:
     return f"from optgen.spec import {', '.join(sorted(used & {*DECLARATIONS, *CALLABLE}))}"
 
 
-def _optimizer(name: str, named: Named) -> str:
+def _optimizer(name: str, named: NamedParts) -> str:
     inside = [_doc(named), *write_rule(named)]
     lines = [
         _decorator(named),
@@ -39,7 +39,7 @@ def _optimizer(name: str, named: Named) -> str:
     return "\n".join(lines)
 
 
-def _decorator(named: Named) -> str:
+def _decorator(named: NamedParts) -> str:
     """Return the optimizer's decorator; modifiers' arguments come last. Gradients are dense."""
     decorator = named.base.node.decorator_list[0]
     assert isinstance(decorator, ast.Call)
@@ -56,7 +56,7 @@ def _decorator(named: Named) -> str:
     return f"@optimizer({', '.join(options)})"
 
 
-def _signature(named: Named) -> Iterator[str]:
+def _signature(named: NamedParts) -> Iterator[str]:
     """Yield the lines of the signature: inputs, states, hyperparameters."""
     arguments = named.base.node.args
     given = arguments.posonlyargs[len(named.base.inputs) :]
@@ -85,7 +85,7 @@ def _for_dense_gradients(declaration: ast.expr | None) -> str:
     return ast.unparse(ast.Call(declaration.func, declaration.args, kept))
 
 
-def _doc(named: Named) -> str:
+def _doc(named: NamedParts) -> str:
     """Return the docstring: the optimizer's first line, and that of every modifier."""
     first = _first_line(named.base)
     listed = [f"* {part.name}: {_first_line(part)}" for part in named.modifiers]

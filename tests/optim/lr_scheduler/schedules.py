@@ -1,4 +1,4 @@
-"""Schedulers by name, made from torch's library or from ours, and their trajectories."""
+"""Create schedulers of torch's library or ours by name, and record their trajectories."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def library(optim: Any) -> Any:
 
 
 TORCH, OURS = library(torch.optim), library(optgen.optim)
-Make = Callable[[Any, Any], Any]  # makes a scheduler from a library and an optimizer
+Make = Callable[[Any, Any], Any]  # (library, optimizer) -> scheduler
 
 
-def makes(name: str, **arguments: Any) -> Make:
+def maker(name: str, **arguments: Any) -> Make:
+    """Return a function that creates the scheduler with this name and these arguments."""
     return lambda library, optimizer: getattr(library, name)(optimizer, **arguments)
 
 
@@ -39,55 +40,55 @@ class Falling:
 
 
 SHAPED: dict[str, Make] = {
-    "StepLR-1": makes("StepLR", step_size=1, gamma=0.9),
-    "StepLR-30": makes("StepLR", step_size=30),
-    "StepLR-7-up": makes("StepLR", step_size=7, gamma=1.1),
-    "MultiStepLR": makes("MultiStepLR", milestones=[3, 30, 30, 100], gamma=0.3),
-    "MultiStepLR-0": makes("MultiStepLR", milestones=(0, 299)),
-    "ConstantLR": makes("ConstantLR"),
-    "ConstantLR-40": makes("ConstantLR", factor=0.7, total_iters=40),
-    "ConstantLR-1": makes("ConstantLR", factor=1, total_iters=1),
-    "LinearLR": makes("LinearLR"),
-    "LinearLR-down": makes("LinearLR", start_factor=1.0, end_factor=0.2, total_iters=250),
-    "LinearLR-up": makes("LinearLR", start_factor=1e-3, total_iters=299),
-    "LinearLR-to-0": makes("LinearLR", start_factor=0.5, end_factor=0.0, total_iters=64),
-    "ExponentialLR": makes("ExponentialLR", gamma=0.97),
-    "ExponentialLR-far": makes("ExponentialLR", gamma=0.05),
-    "ExponentialLR-0": makes("ExponentialLR", gamma=0.0),
-    "PolynomialLR": makes("PolynomialLR"),
-    "PolynomialLR-2.5": makes("PolynomialLR", total_iters=280, power=2.5),
-    "PolynomialLR-root": makes("PolynomialLR", total_iters=300, power=0.5),
-    "CosineAnnealingLR-1": makes("CosineAnnealingLR", T_max=1),
-    "CosineAnnealingLR-17": makes("CosineAnnealingLR", T_max=17, eta_min=0.01),
-    "CosineAnnealingLR-100": makes("CosineAnnealingLR", T_max=100),
-    "CosineAnnealingLR-149": makes("CosineAnnealingLR", T_max=149, eta_min=0.3),
-    "CosineAnnealingLR-300": makes("CosineAnnealingLR", T_max=300, eta_min=1e-5),
-    "CosineAnnealingLR-350": makes("CosineAnnealingLR", T_max=350),
-    "MultiplicativeLR": makes("MultiplicativeLR", lr_lambda=lambda e: 0.97 + 0.02 * (e % 2)),
-    "SWALR": makes("SWALR", swa_lr=0.02),
-    "SWALR-linear": makes("SWALR", swa_lr=0.3, anneal_epochs=200, anneal_strategy="linear"),
-    "SWALR-0": makes("SWALR", swa_lr=0.3, anneal_epochs=0),
+    "StepLR-1": maker("StepLR", step_size=1, gamma=0.9),
+    "StepLR-30": maker("StepLR", step_size=30),
+    "StepLR-7-up": maker("StepLR", step_size=7, gamma=1.1),
+    "MultiStepLR": maker("MultiStepLR", milestones=[3, 30, 30, 100], gamma=0.3),
+    "MultiStepLR-0": maker("MultiStepLR", milestones=(0, 299)),
+    "ConstantLR": maker("ConstantLR"),
+    "ConstantLR-40": maker("ConstantLR", factor=0.7, total_iters=40),
+    "ConstantLR-1": maker("ConstantLR", factor=1, total_iters=1),
+    "LinearLR": maker("LinearLR"),
+    "LinearLR-down": maker("LinearLR", start_factor=1.0, end_factor=0.2, total_iters=250),
+    "LinearLR-up": maker("LinearLR", start_factor=1e-3, total_iters=299),
+    "LinearLR-to-0": maker("LinearLR", start_factor=0.5, end_factor=0.0, total_iters=64),
+    "ExponentialLR": maker("ExponentialLR", gamma=0.97),
+    "ExponentialLR-far": maker("ExponentialLR", gamma=0.05),
+    "ExponentialLR-0": maker("ExponentialLR", gamma=0.0),
+    "PolynomialLR": maker("PolynomialLR"),
+    "PolynomialLR-2.5": maker("PolynomialLR", total_iters=280, power=2.5),
+    "PolynomialLR-root": maker("PolynomialLR", total_iters=300, power=0.5),
+    "CosineAnnealingLR-1": maker("CosineAnnealingLR", T_max=1),
+    "CosineAnnealingLR-17": maker("CosineAnnealingLR", T_max=17, eta_min=0.01),
+    "CosineAnnealingLR-100": maker("CosineAnnealingLR", T_max=100),
+    "CosineAnnealingLR-149": maker("CosineAnnealingLR", T_max=149, eta_min=0.3),
+    "CosineAnnealingLR-300": maker("CosineAnnealingLR", T_max=300, eta_min=1e-5),
+    "CosineAnnealingLR-350": maker("CosineAnnealingLR", T_max=350),
+    "MultiplicativeLR": maker("MultiplicativeLR", lr_lambda=lambda e: 0.97 + 0.02 * (e % 2)),
+    "SWALR": maker("SWALR", swa_lr=0.02),
+    "SWALR-linear": maker("SWALR", swa_lr=0.3, anneal_epochs=200, anneal_strategy="linear"),
+    "SWALR-0": maker("SWALR", swa_lr=0.3, anneal_epochs=0),
 }
 """Schedulers that compute the next rate from the current one."""
 
 ASSIGNED: dict[str, Make] = {
-    "LambdaLR": makes("LambdaLR", lr_lambda=lambda e: 1 / (1 + e)),
-    "LambdaLR-object": makes("LambdaLR", lr_lambda=Falling(0.98)),
-    "CosineAnnealingWarmRestarts-1": makes("CosineAnnealingWarmRestarts", T_0=1),
-    "CosineAnnealingWarmRestarts-50": makes("CosineAnnealingWarmRestarts", T_0=50, eta_min=0.01),
-    "CosineAnnealingWarmRestarts-2": makes("CosineAnnealingWarmRestarts", T_0=10, T_mult=2),
-    "CosineAnnealingWarmRestarts-3": makes("CosineAnnealingWarmRestarts", T_0=4, T_mult=3),
-    "CyclicLR": makes("CyclicLR", base_lr=0.01, max_lr=0.2, step_size_up=20),
-    "CyclicLR-uneven": makes(
+    "LambdaLR": maker("LambdaLR", lr_lambda=lambda e: 1 / (1 + e)),
+    "LambdaLR-object": maker("LambdaLR", lr_lambda=Falling(0.98)),
+    "CosineAnnealingWarmRestarts-1": maker("CosineAnnealingWarmRestarts", T_0=1),
+    "CosineAnnealingWarmRestarts-50": maker("CosineAnnealingWarmRestarts", T_0=50, eta_min=0.01),
+    "CosineAnnealingWarmRestarts-2": maker("CosineAnnealingWarmRestarts", T_0=10, T_mult=2),
+    "CosineAnnealingWarmRestarts-3": maker("CosineAnnealingWarmRestarts", T_0=4, T_mult=3),
+    "CyclicLR": maker("CyclicLR", base_lr=0.01, max_lr=0.2, step_size_up=20),
+    "CyclicLR-uneven": maker(
         "CyclicLR", base_lr=0.02, max_lr=0.1, step_size_up=7, step_size_down=40, mode="triangular2"
     ),
-    "CyclicLR-range": makes(
+    "CyclicLR-range": maker(
         "CyclicLR", base_lr=0.0, max_lr=0.1, step_size_up=33, mode="exp_range", gamma=0.99
     ),
-    "CyclicLR-own": makes(
+    "CyclicLR-own": maker(
         "CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=9, scale_fn=Falling(0.9)
     ),
-    "CyclicLR-own-iterations": makes(
+    "CyclicLR-own-iterations": maker(
         "CyclicLR",
         base_lr=0.01,
         max_lr=0.1,
@@ -96,14 +97,14 @@ ASSIGNED: dict[str, Make] = {
         scale_mode="iterations",
         cycle_momentum=False,
     ),
-    "OneCycleLR": makes("OneCycleLR", max_lr=0.5, total_steps=300),
-    "OneCycleLR-linear": makes(
+    "OneCycleLR": maker("OneCycleLR", max_lr=0.5, total_steps=300),
+    "OneCycleLR-linear": maker(
         "OneCycleLR", max_lr=0.5, epochs=30, steps_per_epoch=11, anneal_strategy="linear"
     ),
-    "OneCycleLR-three": makes(
+    "OneCycleLR-three": maker(
         "OneCycleLR", max_lr=0.5, total_steps=310, three_phase=True, pct_start=0.4, div_factor=10.0
     ),
-    "OneCycleLR-no-momentum": makes(
+    "OneCycleLR-no-momentum": maker(
         "OneCycleLR", max_lr=0.5, total_steps=301, cycle_momentum=False, final_div_factor=10.0
     ),
 }
@@ -130,7 +131,7 @@ COMPOSITES: dict[str, Make] = {
         [10, 150], SINGLE["ConstantLR-40"], SINGLE["OneCycleLR"], SINGLE["ExponentialLR"]
     ),
     "restarts": sequence([5], SINGLE["LinearLR"], SINGLE["CosineAnnealingWarmRestarts-2"]),
-    # before 2.13 torch leaves the first part's rate behind
+    # before 2.13 torch keeps the rate of a first part that ends at once
     **(
         {"at-once": sequence([0], SINGLE["StepLR-30"], SINGLE["PolynomialLR-2.5"])}
         if HAS_2_13
@@ -173,7 +174,7 @@ def rates_and_momenta(scheduler: Any) -> list[Any]:
 
 
 def steps(scheduler: Any, count: int) -> list[list[Any]]:
-    """Train on for some steps; return each step's rates and momenta."""
+    """Take some steps; return the rates and momenta after each step."""
     trace = []
     for _ in range(count):
         scheduler.optimizer.step()
@@ -190,14 +191,14 @@ def trajectory(make: Make, library: Any, count: int = 300, **optimizer: Any) -> 
     )
 
 
-def close(mine: Any, theirs: Any, atol: float = 1e-18) -> None:
-    """Check that the two are equal to a relative error of 1e-12."""
+def assert_close(mine: Any, theirs: Any, atol: float = 1e-18) -> None:
+    """Check that two trajectories are equal to a relative error of 1e-12."""
     pair = (torch.as_tensor(trace, dtype=torch.float64) for trace in (mine, theirs))
     torch.testing.assert_close(*pair, rtol=1e-12, atol=atol, equal_nan=True)
 
 
-def heard(function: Callable[[], object]) -> list[str]:
-    """Return the warnings that a call gives, and the error that it ends with, if any."""
+def warnings_and_error(function: Callable[[], object]) -> list[str]:
+    """Return the texts of a call's warnings, then of its error, if any."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

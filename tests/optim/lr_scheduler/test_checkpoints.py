@@ -1,4 +1,4 @@
-"""Test that checkpoints go both ways between ours and torch's, through files, at any step."""
+"""Test that ours and torch's schedulers load each other's checkpoints from files, at any step."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from optim.lr_scheduler.schedules import (
     OURS,
     SINGLE,
     TORCH,
-    close,
+    assert_close,
     optimizer_of,
     steps,
     trajectory,
 )
 
-WAYS = {"here": (OURS, OURS), "to-torch": (OURS, TORCH), "from-torch": (TORCH, OURS)}
+PAIRS = {"here": (OURS, OURS), "to-torch": (OURS, TORCH), "from-torch": (TORCH, OURS)}
 PICKLABLE = [n for n in ALL if n.split("-")[0] in ("StepLR", "CosineAnnealingLR", "OneCycleLR")]
 PICKLABLE += ["CyclicLR", "LambdaLR-object", "CosineAnnealingWarmRestarts-2", "a-product"]
 PICKLABLE += ["SWALR", "warm-up-and-cosine", "three", "product-of-cosines"]
 
 
 def flat(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with those of its parts in one dict: `0.last_epoch` is the first part's."""
+    """Return a composite's state as one dict: `0.last_epoch` is the first part's `last_epoch`."""
     parts = state.pop("_schedulers", [])
     for index, part in enumerate(parts):
         state |= {f"{index}.{key}": value for key, value in flat(part).items()}
@@ -49,12 +49,12 @@ def test_the_state_is_torchs(name: str) -> None:
         assert ours[key] == (pytest.approx(value) if "_last_lr" in key else value), key
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", ALL)
-def test_a_resumed_training_has_the_same_rates(name: str, way: str, tmp_path: Path) -> None:
+def test_a_resumed_training_has_the_same_rates(name: str, pair: str, tmp_path: Path) -> None:
     """A new optimizer and a new scheduler load their states from a file."""
-    writer, reader = WAYS[way]
-    stop = random.Random(name + way).randrange(1, 280)
+    writer, reader = PAIRS[pair]
+    stop = random.Random(name + pair).randrange(1, 280)
     lr = torch.tensor(0.1, dtype=torch.float64) if stop % 2 else 0.1
     whole = trajectory(ALL[name], TORCH, lr=copy.deepcopy(lr), groups=3)
 
@@ -69,12 +69,12 @@ def test_a_resumed_training_has_the_same_rates(name: str, way: str, tmp_path: Pa
     resumed.optimizer.load_state_dict(loaded["optimizer"])
     rest = steps(resumed, 300 - stop)
 
-    close(rest, whole[stop + 1 :])
+    assert_close(rest, whole[stop + 1 :])
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 @pytest.mark.parametrize("name", PICKLABLE)
-def test_a_copy_goes_on(name: str, copied: Any) -> None:
+def test_a_copy_continues_as_the_original(name: str, copied: Any) -> None:
     """A copy has its own optimizer, one for all parts of a composite, and gives no warning."""
     scheduler = ALL[name](OURS, optimizer_of(groups=2))
     other = copied(scheduler)
@@ -87,7 +87,7 @@ def test_a_copy_goes_on(name: str, copied: Any) -> None:
 
 @pytest.mark.parametrize("name", [*ALL])
 def test_loading_and_stepping_leave_a_saved_state_unchanged(name: str) -> None:
-    """Neither loading nor going on changes the state, so it can be loaded again."""
+    """Neither loading nor later steps change the state, so it can be loaded again."""
     scheduler = ALL[name](OURS, optimizer_of())
     steps(scheduler, 3)
     saved = scheduler.state_dict()
@@ -127,14 +127,14 @@ def test_a_state_of_another_composite_is_refused() -> None:
 @pytest.mark.parametrize(
     "name", [n for n in SINGLE if "SWALR" not in n]
 )  # SWALR has a count of its own
-def test_a_schedule_goes_on_from_last_epoch(name: str, stop: int) -> None:
+def test_a_schedule_continues_from_last_epoch(name: str, stop: int) -> None:
     """The optimizer's checkpoint holds the rates."""
     first = SINGLE[name](OURS, optimizer_of())
     steps(first, stop)
     resumed = scheduler_at(name, first.optimizer.state_dict(), stop - 1)
 
     assert resumed.last_epoch == stop
-    close(steps(resumed, 50), steps(first, 50))
+    assert_close(steps(resumed, 50), steps(first, 50))
 
 
 def scheduler_at(name: str, checkpoint: dict[str, Any], last_epoch: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lr_scheduler.schedules import OURS, TORCH, heard, optimizer_of, steps
+from optim.lr_scheduler.schedules import OURS, TORCH, optimizer_of, steps, warnings_and_error
 from torch.nn import Parameter
 
 import optgen.optim
@@ -61,7 +61,7 @@ def test_the_modules_have_torchs_names() -> None:
 
 @pytest.mark.parametrize("library", [OURS, TORCH], ids=["ours", "torch"])
 def test_a_scheduler_of_the_users_own_works(library: Any) -> None:
-    """A scheduler for torch's base class works: `get_lr`, the attributes, a closed form if any."""
+    """Its `get_lr`, its attributes and its closed form work as with torch's base class."""
 
     class Warmup(library.LRScheduler):
         def __init__(self, optimizer: Any, steps: int, last_epoch: int = -1) -> None:
@@ -70,15 +70,15 @@ def test_a_scheduler_of_the_users_own_works(library: Any) -> None:
 
         def get_lr(self) -> list[float]:
             assert self._get_lr_called_within_step
-            share = min(1.0, self._step_count / self.steps)
-            return [base * share for base in self.base_lrs]
+            factor = min(1.0, self._step_count / self.steps)
+            return [base * factor for base in self.base_lrs]
 
         def _get_closed_form_lr(self) -> list[float]:
             return [base * min(1.0, (self.last_epoch + 1) / self.steps) for base in self.base_lrs]
 
     scheduler = Warmup(optimizer_of(lr=1.0), 4)
     rates = [rate for rate, _ in steps(scheduler, 4)]
-    (warned,) = heard(lambda: scheduler.step(0))
+    (warned,) = warnings_and_error(lambda: scheduler.step(0))
 
     assert rates == [0.5, 0.75, 1.0, 1.0]
     assert scheduler.get_last_lr() == [0.25]

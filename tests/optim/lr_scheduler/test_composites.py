@@ -1,4 +1,4 @@
-"""Test nested composites: each part has the rates, in its turn, that it has alone."""
+"""Test nested composites: in its turn, each part has the rates that it has alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from optim.lr_scheduler.schedules import (
     SINGLE,
     TORCH,
     Make,
+    assert_close,
     chain,
-    close,
-    heard,
     optimizer_of,
     sequence,
     steps,
     trajectory,
+    warnings_and_error,
 )
 
 # These begin at the current rate, not at the initial one.
@@ -32,18 +32,18 @@ FROM_CURRENT_RATE = ("MultiplicativeLR", "SWALR", "averaging", "product-of-chain
 FROM_INITIAL_RATE = [name for name in ALL if not name.startswith(FROM_CURRENT_RATE)]
 
 leaves = st.sampled_from([make for name, make in SINGLE.items() if name in FROM_INITIAL_RATE])
-# Before 2.13 torch leaves the rate of a part behind that ends at once.
+# Before 2.13 torch keeps the rate of a part that ends at once.
 milestones = st.lists(st.integers(0 if HAS_2_13 else 1, 60), min_size=1, max_size=3).map(sorted)
 
 
 @st.composite
 def sequences(draw: Any, parts: Any) -> Make:
-    places = draw(milestones)
-    return sequence(places, *(draw(parts) for _ in range(len(places) + 1)))
+    drawn = draw(milestones)
+    return sequence(drawn, *(draw(parts) for _ in range(len(drawn) + 1)))
 
 
 def chains(parts: Any) -> Any:
-    return st.lists(parts, min_size=1, max_size=3).map(lambda makes: chain(*makes))
+    return st.lists(parts, min_size=1, max_size=3).map(lambda makers: chain(*makers))
 
 
 not_cyclic = [make for name, make in SINGLE.items() if not name.startswith("CyclicLR")]
@@ -59,7 +59,7 @@ NESTS_WITHOUT_CYCLES = st.recursive(
     lambda parts: sequences(parts) | chains(parts),
     max_leaves=5,
 )
-"""Any nest without cycles, which move the initial rate for all schedulers made after them."""
+"""Any nest without cycles, which change the initial rate for all schedulers created after them."""
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,21 +67,21 @@ NESTS_WITHOUT_CYCLES = st.recursive(
     make=NESTS_OF_TORCH, groups=st.sampled_from([1, 3]), lr=st.sampled_from([0.1, 0.0, "tensor"])
 )
 def test_nests_that_torch_takes_have_its_rates(make: Make, groups: int, lr: Any) -> None:
-    """A cosine subtracts its floor, and may leave only rounding errors of a chain's rate."""
+    """The absolute bound is for a cosine, which may subtract all but rounding errors of a rate."""
 
     def rate() -> Any:
         return torch.tensor(0.1, dtype=torch.float64) if lr == "tensor" else lr
 
     mine = trajectory(make, OURS, 120, groups=groups, lr=rate())
-    close(mine, trajectory(make, TORCH, 120, groups=groups, lr=rate()), atol=1e-14)
+    assert_close(mine, trajectory(make, TORCH, 120, groups=groups, lr=rate()), atol=1e-14)
 
 
 @settings(max_examples=40, deadline=None)
 @given(make=NESTS)
-def test_a_sequence_of_one_is_that_one(make: Make) -> None:
-    """The rates are equal; a cycle's first momentum is that after making the parts."""
+def test_a_sequence_of_one_part_has_its_rates(make: Make) -> None:
+    """Momenta are not compared, because the first one of a cycle may differ."""
     wrapped, alone = trajectory(sequence([], make), OURS, 80), trajectory(make, OURS, 80)
-    close(wrapped[:, 0], alone[:, 0])
+    assert_close(wrapped[:, 0], alone[:, 0])
 
 
 @settings(max_examples=40, deadline=None)
@@ -92,7 +92,7 @@ def test_a_sequence_runs_one_part_after_the_other(
     whole = trajectory(sequence([milestone], first, second), OURS, 80)
     alone = trajectory(second, OURS, 80 - milestone)
 
-    close(whole, torch.cat([trajectory(first, OURS, 80)[:milestone], alone]))
+    assert_close(whole, torch.cat([trajectory(first, OURS, 80)[:milestone], alone]))
 
 
 @settings(max_examples=30, deadline=None)
@@ -112,16 +112,16 @@ def test_a_resumed_nest_has_the_same_rates(tmp_path_factory: Any, make: Make, st
 
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_after_a_milestone_works(name: str) -> None:
-    """torch raises an error there; ours works, in a sequence of ours and in one of torch's."""
+    """torch's composite raises an error there. Ours works, also in a sequence of torch's."""
     make = sequence([10], SINGLE["LinearLR"], COMPOSITES[name])
     optimizer = optimizer_of()
     parts = [SINGLE["LinearLR"](OURS, optimizer), COMPOSITES[name](OURS, optimizer)]
     inside_torchs = TORCH.SequentialLR(optimizer, parts, [10])
 
     whole = trajectory(make, OURS, 60)
-    close(steps(inside_torchs, 60), whole[1:])
+    assert_close(steps(inside_torchs, 60), whole[1:])
     if name in FROM_INITIAL_RATE:
-        close(whole[10:], trajectory(COMPOSITES[name], OURS, 50))
+        assert_close(whole[10:], trajectory(COMPOSITES[name], OURS, 50))
     with pytest.raises(NotImplementedError):
         trajectory(make, TORCH, 60)
 
@@ -136,24 +136,26 @@ def test_a_composite_takes_parts_of_both_libraries(library: str) -> None:
         traces.append(steps(outer.SequentialLR(optimizer, parts, [3]), 12))
 
     for trace in traces[1:]:
-        close(trace, traces[0])
+        assert_close(trace, traces[0])
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 30])
 @pytest.mark.parametrize("name", [n for n in COMPOSITES if n != "averaging"])
-def test_a_sequence_goes_on_from_last_epoch(name: str, stop: int) -> None:
+def test_a_sequence_continues_from_last_epoch(name: str, stop: int) -> None:
     """The constructor goes to this step, with parts of any kind, and gives no warning."""
     make = COMPOSITES[name]
     whole = trajectory(sequence([], make), OURS, 60)
-    made: list[Any] = []
+    resumed: list[Any] = []
 
     def resume() -> None:
         optimizer = optimizer_of()
-        made.append(OURS.SequentialLR(optimizer, [make(OURS, optimizer)], [], last_epoch=stop - 1))
+        resumed.append(
+            OURS.SequentialLR(optimizer, [make(OURS, optimizer)], [], last_epoch=stop - 1)
+        )
 
-    assert heard(resume) == []
-    assert made[0].last_epoch == stop
-    close(steps(made[0], 60 - stop), whole[stop + 1 :])
+    assert warnings_and_error(resume) == []
+    assert resumed[0].last_epoch == stop
+    assert_close(steps(resumed[0], 60 - stop), whole[stop + 1 :])
 
 
 def test_a_sequence_moves_its_parts_to_its_own_step() -> None:

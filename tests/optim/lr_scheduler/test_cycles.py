@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lr_scheduler.schedules import OURS, TORCH, Falling, close, makes, optimizer_of, steps
+from optim.lr_scheduler.schedules import (
+    OURS,
+    TORCH,
+    Falling,
+    assert_close,
+    maker,
+    optimizer_of,
+    steps,
+)
 
 import optgen.optim
 
 LISTS = {
-    "CyclicLR": makes(
+    "CyclicLR": maker(
         "CyclicLR",
         base_lr=[0.01, 0.02],
         max_lr=(0.1, 0.3),
@@ -21,7 +29,7 @@ LISTS = {
         max_momentum=[0.9, 0.99],
         mode="triangular2",
     ),
-    "OneCycleLR": makes(
+    "OneCycleLR": maker(
         "OneCycleLR",
         max_lr=[0.1, 0.3],
         total_steps=60,
@@ -35,14 +43,14 @@ LISTS = {
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("name", LISTS)
 def test_groups_may_have_values_of_their_own(name: str, optimizer: str, optim: Any) -> None:
-    """Groups have values of their own for momentum or the first beta; keys are in torch's order."""
+    """Each group may have its own momentum or first beta. Keys are in torch's order."""
     schedulers = [
         LISTS[name](OURS, optimizer_of(optim, name=optimizer, groups=2)),
         LISTS[name](TORCH, optimizer_of(torch.optim, name=optimizer, groups=2)),
     ]
     mine, theirs = (steps(each, 50) for each in schedulers)
 
-    close(mine, theirs)
+    assert_close(mine, theirs)
     keys = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
     for group, other in zip(*(s.optimizer.param_groups for s in schedulers), strict=True):
         assert [k for k in group if k in keys] == [k for k in other if k in keys]
@@ -54,7 +62,7 @@ def test_groups_may_have_values_of_their_own(name: str, optimizer: str, optim: A
 
 
 def test_an_object_that_scales_is_saved_with_its_attributes() -> None:
-    """An object's attributes are saved and come back; those of a function are not."""
+    """A checkpoint saves and restores the attributes of such an object, but no function."""
     scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.5))
     other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.9))
     state = pickle.loads(pickle.dumps(scheduler.state_dict()))
@@ -83,7 +91,7 @@ def test_each_mode_has_its_scales(mode: Any, values: list[float]) -> None:
     assert scheduler.scale_mode == TORCH.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode).scale_mode
 
 
-def test_a_pickle_of_an_old_version_goes_on() -> None:
+def test_a_pickle_of_an_old_version_continues() -> None:
     """Such a pickle holds the annealing function, not its name."""
     scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     plain = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)

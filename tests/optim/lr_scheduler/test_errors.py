@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from newest import HAS_2_13
-from optim.lr_scheduler.schedules import OURS, SINGLE, TORCH, heard, optimizer_of, steps
+from optim.lr_scheduler.schedules import (
+    OURS,
+    SINGLE,
+    TORCH,
+    optimizer_of,
+    steps,
+    warnings_and_error,
+)
 from torch.nn import Linear
 
 Call = Callable[[Any, Any], object]
@@ -18,21 +25,21 @@ def call(name: str, *args: Any, **kwargs: Any) -> Call:
     return lambda library, optimizer: getattr(library, name)(optimizer, *args, **kwargs)
 
 
-def plateau_outgrown(library: Any, optimizer: Any) -> None:
+def step_with_an_added_group(library: Any, optimizer: Any) -> None:
     scheduler = library.ReduceLROnPlateau(optimizer, min_lr=[0, 0, 0], patience=0)
     optimizer.add_param_group({"params": [torch.zeros(1)]})
     for _ in range(3):
         scheduler.step(1.0)
 
 
-def past_the_end(library: Any, optimizer: Any) -> None:
+def step_past_the_end(library: Any, optimizer: Any) -> None:
     scheduler = library.OneCycleLR(optimizer, 0.1, total_steps=3)
     optimizer.step()
     for _ in range(5):
         scheduler.step()
 
 
-def outside(library: Any, optimizer: Any) -> None:
+def get_lr_outside_a_step(library: Any, optimizer: Any) -> None:
     library.StepLR(optimizer, 3).get_lr()
 
 
@@ -100,18 +107,18 @@ REFUSED: dict[str, Call] = {
     "one-max_lr": call("OneCycleLR", [0.1], 3),
     "one-momentum": call("OneCycleLR", 0.1, 3, max_momentum=[0.1]),
     "one-base": call("OneCycleLR", 0.1, 3, base_momentum=[0.1]),
-    "past-the-end": past_the_end,
+    "past-the-end": step_past_the_end,
     "factor": call("ReduceLROnPlateau", factor=1.0),
     "plateau-mode": call("ReduceLROnPlateau", "least"),
     "threshold_mode": call("ReduceLROnPlateau", threshold_mode="relative"),
     "min_lr": call("ReduceLROnPlateau", min_lr=[0.1]),
-    "outgrown": plateau_outgrown,
+    "outgrown": step_with_an_added_group,
     "swa_lr": call("SWALR", [0.1]),
     # torch before 2.13 says "must by one of"
     **({"swa-strategy": call("SWALR", 0.1, anneal_strategy="poly")} if HAS_2_13 else {}),
     "swa-epochs": call("SWALR", 0.1, -1),
     "swa-epochs-float": call("SWALR", 0.1, 1.5),
-    "outside-a-step": outside,
+    "outside-a-step": get_lr_outside_a_step,
     "base-class": call("LRScheduler"),
     "sequence-empty": composed("SequentialLR"),
     "sequence-none": composed("SequentialLR", "LinearLR", "none", milestones=[1]),
@@ -149,7 +156,7 @@ def test_a_schedule_of_no_steps_can_be_made(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_errors_and_warnings_are_torchs(name: str) -> None:
     mine, theirs = (
-        heard(lambda library=library: REFUSED[name](library, optimizer_of(groups=3)))
+        warnings_and_error(lambda library=library: REFUSED[name](library, optimizer_of(groups=3)))
         for library in (OURS, TORCH)
     )
 
@@ -162,7 +169,8 @@ def test_a_scheduler_of_another_optimizer_is_torchs_error(kind: str) -> None:
     """Optimizers print alike, so the message names the scheduler's class and place."""
     make = composed(kind, "LinearLR", "StepLR-30", milestones=[3])
     (mine,), (theirs,) = (
-        heard(lambda library=library: make(library, optimizer_of())) for library in (OURS, TORCH)
+        warnings_and_error(lambda library=library: make(library, optimizer_of()))
+        for library in (OURS, TORCH)
     )
 
     assert mine == theirs

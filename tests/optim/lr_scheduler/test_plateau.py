@@ -75,7 +75,7 @@ def test_a_scalar_min_lr_bounds_a_group_that_joins_later() -> None:
     assert scheduler.get_last_lr() == [0.05, 0.05]
 
 
-def test_a_reduction_by_eps_is_not_made() -> None:
+def test_a_reduction_of_at_most_eps_is_skipped() -> None:
     for library in (OURS, TORCH):
         scheduler = library.ReduceLROnPlateau(optimizer_of(lr=1.0), factor=0.5, patience=0, eps=0.5)
         for _ in range(3):
@@ -84,8 +84,8 @@ def test_a_reduction_by_eps_is_not_made() -> None:
         assert scheduler.get_last_lr() == [1.0]
 
 
-def test_it_does_not_warn_of_the_order_of_steps() -> None:
-    """It may step before the optimizer, and does not wrap the optimizer's `step`."""
+def test_a_plateau_scheduler_does_not_warn_of_the_order_of_steps() -> None:
+    """The scheduler may step before the optimizer, and does not wrap the optimizer's `step`."""
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer)
     for metric in itertools.repeat(1.0, 3):

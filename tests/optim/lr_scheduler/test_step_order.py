@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lr_scheduler.schedules import OURS, TORCH, heard, optimizer_of
+from optim.lr_scheduler.schedules import OURS, TORCH, optimizer_of, warnings_and_error
 from torch.nn import Parameter
 
 import optgen.optim
@@ -30,9 +30,9 @@ def test_a_scheduler_that_steps_first_warns_once(library: str, optim: str) -> No
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = LIBRARIES[library].StepLR(optimizer, 3)
 
-    (text,) = heard(scheduler.step)
+    (text,) = warnings_and_error(scheduler.step)
     assert text.startswith(EARLY)
-    assert heard(scheduler.step) == []
+    assert warnings_and_error(scheduler.step) == []
 
 
 @EACH_LIBRARY
@@ -42,8 +42,9 @@ def test_a_scheduler_that_steps_second_gives_no_warning(library: str, optim: str
     scheduler = LIBRARIES[library].StepLR(optimizer, 3)
     optimizer.step()
 
-    assert heard(scheduler.step) == []
-    assert heard(LIBRARIES[library].StepLR(optimizer, 3).step) == []  # a second one, made later
+    assert warnings_and_error(scheduler.step) == []
+    later = LIBRARIES[library].StepLR(optimizer, 3)
+    assert warnings_and_error(later.step) == []
 
 
 def test_a_step_of_ours_is_left_alone() -> None:
@@ -56,7 +57,7 @@ def test_a_step_of_ours_is_left_alone() -> None:
 
 
 def test_a_step_of_torchs_is_replaced_once() -> None:
-    """The first scheduler of either library replaces it, and does not keep the optimizer alive."""
+    """The first scheduler of either library replaces the step, and keeps no optimizer alive."""
     optimizer = optimizer_of()
     OURS.StepLR(optimizer, 3)
     first = optimizer.step
@@ -83,21 +84,21 @@ def test_a_subclass_with_a_step_of_its_own_gives_no_warning(library: str) -> Non
     scheduler = LIBRARIES[library].StepLR(optimizer, 3)
     optimizer.step()
 
-    assert heard(scheduler.step) == []
+    assert warnings_and_error(scheduler.step) == []
     assert optimizer.count == 1
 
 
 @EACH_LIBRARY
 @EACH_OPTIMIZER
 def test_a_step_that_was_replaced_by_a_method_is_a_warning(library: str, optim: str) -> None:
-    """The step was replaced after the scheduler was made."""
+    """The step is replaced after the scheduler's construction."""
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = LIBRARIES[library].StepLR(optimizer, 3)
     before = optimizer.step
     optimizer.step = types.MethodType(lambda self, closure=None: before(closure), optimizer)
     optimizer.step()
 
-    (text,) = heard(scheduler.step)
+    (text,) = warnings_and_error(scheduler.step)
     assert text.startswith(OVERRIDDEN)
 
 
@@ -109,7 +110,7 @@ def test_a_step_that_was_replaced_by_a_function_gives_no_warning() -> None:
     scheduler = OURS.StepLR(optimizer, 3)
     optimizer.step()
 
-    assert heard(scheduler.step) == []
+    assert warnings_and_error(scheduler.step) == []
     other = optimizer_of()
     other.step = lambda closure=None: None
     with pytest.raises(AttributeError, match="__func__"):
@@ -123,7 +124,7 @@ def test_a_copy_gives_no_warning(optim: str, copied: Any) -> None:
     scheduler = copied(OURS.StepLR(optimizer_of(OPTIMS[optim]), 3))
     scheduler.optimizer.step()
 
-    assert heard(scheduler.step) == []
+    assert warnings_and_error(scheduler.step) == []
 
 
 @EACH_OPTIMIZER
@@ -137,7 +138,7 @@ def test_a_step_that_a_scaler_skips_gives_no_warning(optim: str) -> None:
     scaler.step(optimizer)
 
     assert not getattr(optimizer, "_opt_called", False)
-    assert heard(scheduler.step) == []
+    assert warnings_and_error(scheduler.step) == []
 
 
 def test_sparse_gradients_that_overflowed_give_no_warning() -> None:
@@ -146,7 +147,7 @@ def test_sparse_gradients_that_overflowed_give_no_warning() -> None:
     (param,) = optimizer.param_groups[0]["params"]
     param.grad = torch.full((1,), torch.inf).to_sparse()
 
-    assert heard(scheduler.step) == []
+    assert warnings_and_error(scheduler.step) == []
 
 
 def test_finite_gradients_do_not_silence_the_warning() -> None:
@@ -154,7 +155,7 @@ def test_finite_gradients_do_not_silence_the_warning() -> None:
     scheduler = OURS.StepLR(optimizer, 3)
     optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
 
-    assert len(heard(scheduler.step)) == 1
+    assert len(warnings_and_error(scheduler.step)) == 1
 
 
 def test_the_warning_points_to_the_line_that_steps_the_scheduler() -> None:
@@ -165,7 +166,7 @@ def test_the_warning_points_to_the_line_that_steps_the_scheduler() -> None:
     assert caught[0].filename == __file__
 
 
-def test_making_composites_gives_no_warning() -> None:
+def test_constructing_composites_gives_no_warning() -> None:
     """A sequence may begin with any scheduler; torch steps a composite there, and warns."""
 
     def make(library: Any) -> None:
@@ -173,6 +174,6 @@ def test_making_composites_gives_no_warning() -> None:
         inner = library.ChainedScheduler([library.StepLR(optimizer, 3)])
         library.SequentialLR(optimizer, [inner], [])
 
-    assert heard(lambda: make(OURS)) == []
-    (text,) = heard(lambda: make(TORCH))
+    assert warnings_and_error(lambda: make(OURS)) == []
+    (text,) = warnings_and_error(lambda: make(TORCH))
     assert text.startswith(EARLY)

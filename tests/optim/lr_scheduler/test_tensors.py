@@ -14,11 +14,11 @@ import optgen.optim
 
 
 def tensors_of(scheduler: Any) -> list[Tensor]:
-    held = [*scheduler.get_last_lr(), *getattr(scheduler, "base_lrs", [])]
-    held += [group["initial_lr"] for group in scheduler.optimizer.param_groups]
+    values = [*scheduler.get_last_lr(), *getattr(scheduler, "base_lrs", [])]
+    values += [group["initial_lr"] for group in scheduler.optimizer.param_groups]
     for part in getattr(scheduler, "_schedulers", ()):
-        held += tensors_of(part)
-    return [value for value in held if isinstance(value, Tensor)]
+        values += tensors_of(part)
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -34,17 +34,17 @@ def test_a_tensor_lr_is_filled(name: str, dtype: torch.dtype) -> None:
     for old, group in zip(before, optimizer.param_groups, strict=True):
         assert group["lr"] is old
         assert old.dtype == dtype
-        assert all(held is not old for held in tensors_of(scheduler))
+        assert all(tensor is not old for tensor in tensors_of(scheduler))
 
 
-@pytest.mark.parametrize("of", [OURS, TORCH], ids=["ours", "torch"])
+@pytest.mark.parametrize("library", [OURS, TORCH], ids=["ours", "torch"])
 @pytest.mark.parametrize("name", SINGLE)
-def test_a_tensor_that_groups_share_is_multiplied_once(name: str, of: Any) -> None:
-    """The tensor is multiplied once, not once for each group."""
+def test_a_tensor_that_groups_share_is_multiplied_once(name: str, library: Any) -> None:
+    """One step multiplies the tensor once, not once for each group."""
     lr = torch.tensor(0.1, dtype=torch.float64)
     params = [{"params": [Parameter(torch.ones(1))]} for _ in range(3)]
-    scheduler = SINGLE[name](of, torch.optim.SGD(params, lr=lr, momentum=0.9))
-    alone = SINGLE[name](of, optimizer_of(lr=0.1))
+    scheduler = SINGLE[name](library, torch.optim.SGD(params, lr=lr, momentum=0.9))
+    alone = SINGLE[name](library, optimizer_of(lr=0.1))
 
     for shared, single in zip(steps(scheduler, 30), steps(alone, 30), strict=True):
         assert shared == pytest.approx([*single, *single, *single], rel=1e-12)
@@ -67,7 +67,7 @@ def test_an_optimizer_of_ours_reads_the_filled_tensor() -> None:
 
 
 def test_a_tensor_that_replaces_a_number_is_kept() -> None:
-    """A group whose number is replaced by a tensor goes on with the tensor."""
+    """The scheduler changes the new tensor in place."""
     scheduler = OURS.ExponentialLR(optimizer_of(), 0.5)
     lr = scheduler.optimizer.param_groups[0]["lr"] = torch.tensor(0.4)
     steps(scheduler, 1)
@@ -77,7 +77,7 @@ def test_a_tensor_that_replaces_a_number_is_kept() -> None:
 
 
 def test_a_sequence_resets_to_a_copy_of_an_initial_tensor() -> None:
-    """A sequence that resets a number to an initial tensor hands out a copy of it."""
+    """A sequence that resets a number to an initial tensor leaves this tensor unchanged."""
     optimizer = optimizer_of(lr=torch.tensor(0.1))
     first = OURS.LinearLR(optimizer)
     optimizer.param_groups[0]["lr"] = 0.7

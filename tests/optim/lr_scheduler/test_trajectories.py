@@ -12,13 +12,13 @@ from optim.lr_scheduler.schedules import (
     SHAPED,
     SINGLE,
     TORCH,
-    close,
-    heard,
-    makes,
+    assert_close,
+    maker,
     optimizer_of,
     rates_and_momenta,
     steps,
     trajectory,
+    warnings_and_error,
 )
 
 RATES: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ RATES: dict[str, dict[str, Any]] = {
 CLOSED = [name for name in SHAPED if not name.startswith(("SWALR", "MultiplicativeLR"))]
 
 
-def fresh(rate: str) -> dict[str, Any]:
+def optimizer_options(rate: str) -> dict[str, Any]:
     kwargs = RATES[rate]
     return kwargs | {"lr": kwargs["lr"].clone() if torch.is_tensor(kwargs["lr"]) else kwargs["lr"]}
 
@@ -40,12 +40,12 @@ def fresh(rate: str) -> dict[str, Any]:
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("name", ALL)
 def test_300_steps_are_torchs(name: str, rate: str) -> None:
-    mine = trajectory(ALL[name], OURS, **fresh(rate))
-    theirs = trajectory(ALL[name], TORCH, **fresh(rate))
+    mine = trajectory(ALL[name], OURS, **optimizer_options(rate))
+    theirs = trajectory(ALL[name], TORCH, **optimizer_options(rate))
 
     if rate == "float32":
         assert torch.equal(mine, theirs)
-    close(mine, theirs)
+    assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("name", [n for n in SHAPED if n.startswith(("Step", "Multi", "Exp"))])
@@ -55,7 +55,7 @@ def test_decays_are_torchs_to_the_last_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_rate_changed_by_hand_goes_on_as_in_torch(name: str) -> None:
+def test_a_schedule_continues_from_a_rate_changed_by_hand_as_in_torch(name: str) -> None:
     """The change stays if the scheduler multiplies, and is lost if the scheduler assigns."""
     traces = []
     for library in (OURS, TORCH):
@@ -64,7 +64,7 @@ def test_a_rate_changed_by_hand_goes_on_as_in_torch(name: str) -> None:
         scheduler.optimizer.param_groups[1]["lr"] *= 0.3
         traces.append(trace + steps(scheduler, 40))
 
-    close(*traces)
+    assert_close(*traces)
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -78,18 +78,20 @@ def test_the_product_of_ratios_is_the_closed_form(name: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_a_step_to_an_epoch_is_torchs(name: str) -> None:
-    """The step warns as in torch, uses the closed form where torch does, and goes on there."""
+    """The step warns as in torch, uses the closed form where torch does, and continues there."""
     traces, texts = [], []
     for library in (OURS, TORCH):
         scheduler = SINGLE[name](library, optimizer_of())
         trace = steps(scheduler, 3)
         for epoch in (17, 2, 40, 0, 299):
-            texts.append(heard(lambda epoch=epoch, scheduler=scheduler: scheduler.step(epoch)))
+            texts.append(
+                warnings_and_error(lambda epoch=epoch, scheduler=scheduler: scheduler.step(epoch))
+            )
             trace += [rates_and_momenta(scheduler), *(steps(scheduler, 1) if epoch < 290 else [])]
         traces.append(trace)
 
     assert texts[:5] == texts[5:]
-    close(*traces)
+    assert_close(*traces)
 
 
 @pytest.mark.parametrize("name", [n for n in SINGLE if n.startswith("CosineAnnealingWarm")])
@@ -113,21 +115,21 @@ def test_warm_restarts_in_fractions_of_an_epoch_are_torchs(name: str) -> None:
         )
         traces.append(trace)
 
-    close(*traces)
+    assert_close(*traces)
 
 
 def test_milestones_that_are_no_steps_are_never_reached() -> None:
     """A negative or fractional milestone is never reached; the closed form counts it."""
-    make = makes("MultiStepLR", milestones=(-2, 4.5, 20.0), gamma=0.5)
+    make = maker("MultiStepLR", milestones=(-2, 4.5, 20.0), gamma=0.5)
 
-    close(trajectory(make, OURS, 40), trajectory(make, TORCH, 40))
+    assert_close(trajectory(make, OURS, 40), trajectory(make, TORCH, 40))
     assert make(OURS, optimizer_of())._get_closed_form_lr() == [0.05]
 
 
 def test_a_polynomial_of_no_steps_keeps_the_rate() -> None:
-    make = makes("PolynomialLR", total_iters=0)
+    make = maker("PolynomialLR", total_iters=0)
 
-    close(trajectory(make, OURS, 9), trajectory(make, TORCH, 9))
+    assert_close(trajectory(make, OURS, 9), trajectory(make, TORCH, 9))
 
 
 def test_two_schedulers_of_one_optimizer_step_as_torchs() -> None:
@@ -144,7 +146,7 @@ def test_two_schedulers_of_one_optimizer_step_as_torchs() -> None:
             trace.append(rates_and_momenta(second))
         traces.append(trace)
 
-    close(*traces)
+    assert_close(*traces)
 
 
 @pytest.mark.parametrize("name", ["LambdaLR", "MultiplicativeLR"])
@@ -152,4 +154,4 @@ def test_each_group_may_have_a_function(name: str) -> None:
     def make(library: Any, optimizer: Any) -> Any:
         return getattr(library, name)(optimizer, [lambda e: 0.9, lambda e: 1 / (e + 1)])
 
-    close(trajectory(make, OURS, groups=2), trajectory(make, TORCH, groups=2))
+    assert_close(trajectory(make, OURS, groups=2), trajectory(make, TORCH, groups=2))

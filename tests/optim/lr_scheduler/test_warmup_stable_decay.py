@@ -8,7 +8,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from optim.lr_scheduler.schedules import ALL, OURS, TORCH, heard, optimizer_of, steps, trajectory
+from optim.lr_scheduler.schedules import (
+    ALL,
+    OURS,
+    TORCH,
+    optimizer_of,
+    steps,
+    trajectory,
+    warnings_and_error,
+)
 
 from optgen.optim.lr_scheduler import (
     CyclicLR,
@@ -27,13 +35,15 @@ from optgen.optim.lr_scheduler import (
         ("cosine", [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2, 0, 0]),
     ],
 )
-@pytest.mark.parametrize("least", [0.0, 0.1])
-def test_the_rate_rises_stays_and_falls(decay: Any, slope: list[float], least: float) -> None:
+@pytest.mark.parametrize("min_factor", [0.0, 0.1])
+def test_the_rate_rises_stays_and_falls(decay: Any, slope: list[float], min_factor: float) -> None:
     rates = preview(
-        lambda optimizer: WarmupStableDecayLR(optimizer, 3, 2, 4, decay, least), steps=11, lr=0.8
+        lambda optimizer: WarmupStableDecayLR(optimizer, 3, 2, 4, decay, min_factor),
+        steps=11,
+        lr=0.8,
     )
 
-    expected = [0.25, 0.5, 0.75, 1.0, 1.0, *(least + (1 - least) * s for s in slope)]
+    expected = [0.25, 0.5, 0.75, 1.0, 1.0, *(min_factor + (1 - min_factor) * s for s in slope)]
     assert rates == pytest.approx([0.8 * value for value in expected], abs=1e-12)
 
 
@@ -51,7 +61,7 @@ def test_the_decay_can_be_put_off() -> None:
     assert [rate for rate, _ in steps(scheduler, 6)] == [1, 1, 1, 0.5, 0, 0]
 
 
-def test_a_checkpoint_in_the_decay_goes_on() -> None:
+def test_a_checkpoint_in_the_decay_continues() -> None:
     whole = trajectory(lambda _, optimizer: WarmupStableDecayLR(optimizer, 5, 5, 20), OURS, 40)
     scheduler = WarmupStableDecayLR(optimizer_of(), 5, 5, 20)
     steps(scheduler, 17)
@@ -78,12 +88,14 @@ def test_invalid_arguments_are_refused(arguments: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_preview_is_what_training_sees(name: str) -> None:
-    """A preview makes a group for each rate, and gives no warning; also for torch's schedulers."""
+def test_a_preview_has_the_rates_of_a_training(name: str) -> None:
+    """A preview of several rates has a group for each, and gives no warning, for torch's too."""
     seen: list[Any] = []
     for library in (OURS, TORCH):
         make = partial(ALL[name], library)
-        assert heard(lambda make=make: seen.append(preview(make, 60, [0.1, 0.05]))) == []
+        assert (
+            warnings_and_error(lambda make=make: seen.append(preview(make, 60, [0.1, 0.05]))) == []
+        )
         seen.append([preview(make, 60, lr) for lr in (0.1, 0.05)])
 
     trained = trajectory(ALL[name], OURS, 59, groups=2)[:, [0, 2]].T.tolist()

@@ -1,4 +1,4 @@
-"""A parameter, an optimizer that has taken a step, and the batch of its next step."""
+"""Parameters with gradients, an optimizer that has taken a step, and the batch of its next step."""
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ def stepped() -> tuple[Adam, list[Tensor]]:
     return optimizer, params
 
 
-def the_batch(optimizer: Adam) -> Batch:
+def only_batch(optimizer: Adam) -> Batch:
     """Return the only batch of the next step."""
     (batch,) = gather_batches(optimizer)
     return batch
 
 
-def one_parameter() -> torch.nn.Parameter:
+def parameter_with_gradient() -> torch.nn.Parameter:
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     return param

@@ -1,4 +1,4 @@
-"""Test that rules that look at whole parameters refuse flat partitions, and nothing else."""
+"""Test that rules that need whole parameters refuse flat partitions, and take everything else."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ MESSAGE = r"cannot step a flat partition: .* DeepSpeed's stage 0; elementwise ru
 
 @optimizer(paper="https://arxiv.org/abs/1708.03888")
 def Normed(p, g, /, *, lr=hyper(1e-1, ge=0)):
-    """A rule whose steps are as long as the parameter."""
+    """A rule whose update has the norm of the parameter, times `lr`."""
     p = p - lr * g * norm(p) / norm(g)
 
 
@@ -44,7 +44,7 @@ def with_gradients(params: Sequence[Tensor]) -> list[Tensor]:
 
 
 def flat(params: Sequence[Tensor], ranks: int = 1) -> nn.Parameter:
-    """Return this rank's part of a group's parameters as ZeRO has it: a flat float32 vector."""
+    """Return rank 0's partition of a group's parameters as ZeRO stores it: a flat vector."""
     whole = torch.cat([param.detach().flatten() for param in params])
     return nn.Parameter(whole[: -(-len(whole) // ranks)])
 
@@ -54,15 +54,15 @@ def exchange(group: dict[str, Any], ranks: int = 1) -> None:
     group["params"] = with_gradients([flat(group["params"], ranks)])
 
 
-@pytest.mark.parametrize("kind", [Adafactor, optgen.load(Normed)])
+@pytest.mark.parametrize("cls", [Adafactor, optgen.load(Normed)])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_vector_in_place_of_a_model_is_refused(
-    kind: type[GeneratedOptimizer], ranks: int
+    cls: type[GeneratedOptimizer], ranks: int
 ) -> None:
-    """ZeRO stages 1 and 2 do this after construction or after a step."""
+    """ZeRO stages 1 and 2 put a vector there after construction or after a step."""
     for steps in (0, 3):
         net = model()
-        opt = kind(with_gradients(list(net.parameters())))
+        opt = cls(with_gradients(list(net.parameters())))
         for _ in range(steps):
             opt.step()
         exchange(opt.param_groups[0], ranks)
@@ -86,7 +86,7 @@ def test_muon_refuses_flat_partitions_too() -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_vector_in_the_only_visible_group_is_refused(index: int) -> None:
-    """ZeRO stage 1 steps one group and hides the others. Several vectors become one too."""
+    """ZeRO stage 1 steps one group and hides the others. One vector replaces several, too."""
     opt = Adafactor(groups(model()))
     for group in opt.param_groups:
         exchange(group)
@@ -99,21 +99,21 @@ def test_a_vector_in_the_only_visible_group_is_refused(index: int) -> None:
 def test_a_vector_beside_empty_groups_is_refused() -> None:
     """ZeRO stage 3 steps one group while all others are empty."""
     opt = Adafactor(groups(model()))
-    parts = [flat(group["params"]) for group in opt.param_groups]
+    partitions = [flat(group["params"]) for group in opt.param_groups]
     for group in opt.param_groups:
         group["params"] = []
     opt.step()
-    opt.param_groups[0]["params"] = with_gradients(parts[:1])
+    opt.param_groups[0]["params"] = with_gradients(partitions[:1])
 
     with pytest.raises(RuntimeError, match=MESSAGE):
         opt.step()
 
 
 def test_a_vector_for_each_parameter_is_refused() -> None:
-    """Megatron makes as many pieces as there are parameters."""
+    """Megatron replaces each parameter by a flat piece of it."""
     opt = Adafactor(model().parameters())
-    own = [flat([param], ranks=2) for param in opt.param_groups[0]["params"]]
-    opt.param_groups[0]["params"] = with_gradients(own)
+    pieces = [flat([param], ranks=2) for param in opt.param_groups[0]["params"]]
+    opt.param_groups[0]["params"] = with_gradients(pieces)
 
     with pytest.raises(RuntimeError, match=MESSAGE):
         opt.step()
@@ -179,7 +179,7 @@ def test_parameters_that_are_exchanged_one_for_one_are_accepted() -> None:
 
 @pytest.mark.parametrize("lowering", [None, "forloop"])
 def test_parameters_that_move_to_another_group_are_accepted(lowering: str | None) -> None:
-    """The parameters are the user's own, whatever their dimensions."""
+    """A vector that comes from another group is no flat partition."""
     matrix, vector = (nn.Parameter(torch.ones(shape)) for shape in ((2, 3), (4,)))
     opt = Adafactor([{"params": with_gradients([matrix])}, {"params": with_gradients([vector])}])
     with use_lowering(lowering) if lowering else nullcontext():
@@ -200,7 +200,7 @@ def test_vectors_that_join_a_group_are_accepted() -> None:
 
 
 def test_parameters_may_be_swapped() -> None:
-    """`model.to()` swaps DTensors, and by a setting all tensors. Weak references forbid it."""
+    """`model.to()` swaps DTensors, and with this setting all tensors without weak references."""
     net = model()
     opt = Adafactor(net.parameters())
     torch.__future__.set_swap_module_params_on_conversion(True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
-from optim.classes import CLASSES, give_gradients, kinds, parameters
+from optim.classes import CLASSES, give_gradients, ours_and_torchs, parameters
 from parity.classes import SPARSE
 from runtime.training import error
 from torch import Tensor
@@ -18,9 +18,9 @@ from optgen.optim.adam import adam
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 DENSE = [name for name in CLASSES if name not in SPARSE]
-FEW = ("Adam", "Adafactor", "Muon", "Rprop") if INTERPRETED else DENSE
-PLAIN = ("Adagrad", "RMSprop", "Adadelta", "ASGD", "SGD")
-"""Torch's classes that take such gradients, and have no state in the gradients' dtype."""
+TESTED = ("Adam", "Adafactor", "Muon", "Rprop") if INTERPRETED else DENSE
+MIXED_IN_TORCH = ("Adagrad", "RMSprop", "Adadelta", "ASGD", "SGD")
+"""Torch's classes that take gradients of another dtype, and create no state in that dtype."""
 
 pytestmark = pytest.mark.skipif(
     not hasattr(Tensor, "grad_dtype"), reason="gradients have their parameters' dtype here"
@@ -33,8 +33,8 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-def give(name: str, params: list[Tensor], dtype: torch.dtype | None, step: int) -> None:
-    """Give gradients in a dtype, by default the parameter's; bfloat16 can hold their values."""
+def give_in_dtype(name: str, params: list[Tensor], dtype: torch.dtype | None, step: int) -> None:
+    """Give gradients in a dtype, by default the parameter's; their values are exact in bfloat16."""
     give_gradients(name, params, step)
     for param in params:
         grad = param.grad
@@ -45,13 +45,16 @@ def give(name: str, params: list[Tensor], dtype: torch.dtype | None, step: int) 
 
 
 def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -> list[Tensor]:
-    """Return parameters and states after some steps."""
+    """Return parameters and states after some steps.
+
+    `dtypes` are those of the parameters and of the gradients.
+    """
     own, of_gradients = dtypes
     params = parameters(name, own)
-    optimizer = kinds(name)[0](params, **options)
+    optimizer = ours_and_torchs(name)[0](params, **options)
     for step in range(4):
-        mixed = of_gradients if step != 2 else own  # the dtypes may change from step to step
-        give(name, params, mixed, step)
+        mixed = of_gradients if step != 2 else own  # a step may get another dtype than the last
+        give_in_dtype(name, params, mixed, step)
         if step == 1:
             params[0].grad = params[0].grad.to(own)
         with use_lowering(lowering):
@@ -61,9 +64,11 @@ def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("name", FEW)
-def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None:
-    """The result is that of an equal gradient in the parameter's dtype, to the bit."""
+@pytest.mark.parametrize("name", TESTED)
+def test_a_narrow_gradient_steps_a_wide_parameter_as_a_wide_gradient_does(
+    name: str, lowering: str
+) -> None:
+    """An equal gradient in the parameter's dtype gives the same bits, in unfused lowerings."""
     narrow = trained(name, lowering, (torch.float32, torch.bfloat16))
     wide = trained(name, lowering, (torch.float32, torch.float32))
 
@@ -75,15 +80,15 @@ def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("name", FEW)
-def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None:
+@pytest.mark.parametrize("name", TESTED)
+def test_a_wide_gradient_of_a_narrow_parameter_is_not_rounded(name: str, lowering: str) -> None:
     """A stored value is rounded once a step; everything else is computed in float32."""
     params = parameters(name, torch.bfloat16)
     twins = [torch.nn.Parameter(param.detach().float()) for param in params]
-    for each, through in ((params, lowering), (twins, "forloop")):
-        optimizer = kinds(name)[0](each, lr=0.1)
-        give(name, each, torch.float32, 0)
-        with use_lowering("fused_triton" if INTERPRETED else through):
+    for members, chosen in ((params, lowering), (twins, "forloop")):
+        optimizer = ours_and_torchs(name)[0](members, lr=0.1)
+        give_in_dtype(name, members, torch.float32, 0)
+        with use_lowering("fused_triton" if INTERPRETED else chosen):
             optimizer.step()
 
     assert all(param.dtype is torch.bfloat16 for param in params)
@@ -91,20 +96,20 @@ def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None
 
 
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", MIXED_IN_TORCH)
 @outside_interpreter
 def test_gradients_that_torch_takes_give_torchs_step(name: str, own: torch.dtype) -> None:
     other = torch.bfloat16 if own is torch.float32 else torch.float32
-    found = []
-    for kind in kinds(name):
+    results = []
+    for cls in ours_and_torchs(name):
         params = parameters(name, own)
-        optimizer = kind(params, lr=0.1, foreach=False)
+        optimizer = cls(params, lr=0.1, foreach=False)
         for step in range(3):
-            give(name, params, other, step)
+            give_in_dtype(name, params, other, step)
             optimizer.step()
-        found.append([param.detach().float() for param in params])
+        results.append([param.detach().float() for param in params])
 
-    assert error(*found) < (1e-6 if own is torch.float32 else 0.01)
+    assert error(*results) < (1e-6 if own is torch.float32 else 0.01)
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
@@ -112,7 +117,7 @@ def test_gradients_that_torch_takes_give_torchs_step(name: str, own: torch.dtype
 @outside_interpreter
 def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> None:
     options = {"capturable": True}
-    with captured(blind=False):
+    with captured(forbid_reads=False):
         narrow = trained(name, lowering, (torch.float32, torch.bfloat16), **options)
         wide = trained(name, lowering, (torch.float32, torch.float32), **options)
     assert error(narrow, wide) < 1e-6
@@ -120,8 +125,8 @@ def test_a_captured_step_takes_narrow_gradients(name: str, lowering: str) -> Non
 
 @outside_interpreter
 def test_a_differentiable_step_keeps_the_gradients_dtype() -> None:
-    """The gradient's own gradient has its dtype; the numbers are those of float32."""
-    found = []
+    """The derivative by a bfloat16 gradient is bfloat16; all else equals a float32 step."""
+    results = []
     for dtype in (torch.bfloat16, torch.float32):
         start = torch.linspace(-1, 1, 5, requires_grad=True)
         grad = torch.linspace(1, 2, 5).bfloat16().to(dtype).requires_grad_()
@@ -133,7 +138,7 @@ def test_a_differentiable_step_keeps_the_gradients_dtype() -> None:
         params[0].sum().backward()
         assert grad.grad is not None
         assert grad.grad.dtype is dtype
-        found.append([params[0].detach(), start.grad, grad.grad.float()])
+        results.append([params[0].detach(), start.grad, grad.grad.float()])
 
-    assert all(map(torch.equal, found[0][:2], found[1][:2]))
-    assert error(found[0][2:], found[1][2:]) < 0.01
+    assert all(map(torch.equal, results[0][:2], results[1][:2]))
+    assert error(results[0][2:], results[1][2:]) < 0.01

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batch.batches import give_gradients, stepped, the_batch
+from runtime.batch.batches import give_gradients, only_batch, stepped
 from torch import Tensor
 
 from optgen import explain
@@ -17,11 +17,11 @@ from optgen.runtime.batch.make_batch import States, make_batch
 
 def test_new_gradients_and_hyperparameters_keep_a_batch() -> None:
     optimizer, params = stepped()
-    before = the_batch(optimizer)
+    before = only_batch(optimizer)
 
     give_gradients(params)
     optimizer.param_groups[0]["lr"] = 0.5
-    after = the_batch(optimizer)
+    after = only_batch(optimizer)
 
     assert after is before
     assert all(a is p.grad for a, p in zip(after.grads, params, strict=True))
@@ -80,10 +80,10 @@ def switched_flag(optimizer: Adam, params: list[Tensor]) -> None:
 )
 def test_a_batch_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor]], None]) -> None:
     optimizer, params = stepped()
-    the_batch(optimizer)
+    only_batch(optimizer)
 
     change(optimizer, params)
-    after = the_batch(optimizer)
+    after = only_batch(optimizer)
 
     members = [p for p in optimizer.param_groups[0]["params"] if p.grad is not None]
     assert [id(p) for p in after.params] == [id(p) for p in members]
@@ -96,18 +96,18 @@ def test_a_batch_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor
     assert [id(step) for step in after.steps] == [id(optimizer.state[p]["step"]) for p in members]
 
 
-def test_other_types_make_a_new_batch() -> None:
+def test_other_dtypes_make_a_new_batch() -> None:
     """Facts that lowerings cache for some dtypes must not be used for others."""
     optimizer, params = stepped()
-    before = the_batch(optimizer)
+    before = only_batch(optimizer)
 
     optimizer.state[params[1]]["exp_avg"] = torch.ones(3, 2, dtype=torch.float64)
-    after = the_batch(optimizer)
+    after = only_batch(optimizer)
     params[0].grad = None
     params[0].data = params[0].data.bfloat16()
     params[0].grad = torch.ones(3, 2, dtype=torch.bfloat16)
 
-    assert len({id(batch) for batch in (before, after, the_batch(optimizer))}) == 3
+    assert len({id(batch) for batch in (before, after, only_batch(optimizer))}) == 3
 
 
 def test_states_are_checked_again_if_a_parameter_changes_shape() -> None:
@@ -154,14 +154,14 @@ def test_a_state_that_is_none_is_made_again() -> None:
     optimizer, params = stepped()
     optimizer.state[params[0]]["exp_avg"] = None
 
-    the_batch(optimizer)
+    only_batch(optimizer)
 
     assert optimizer.state[params[0]]["exp_avg"].tolist() == torch.zeros(3, 2).tolist()
     assert float(optimizer.state[params[0]]["step"]) == 1
 
 
 def test_a_batch_knows_its_states_by_name() -> None:
-    """As many states of the same dtypes can be other states; then a cached batch is not reused."""
+    """Two batches are not equal if their states have equal dtypes and different names."""
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = RMSprop([param], momentum=0.5, centered=True)
@@ -177,7 +177,7 @@ def test_a_batch_knows_its_states_by_name() -> None:
 
 
 def test_a_parameter_listed_twice_after_a_step_is_stepped_twice() -> None:
-    """Dtypes are equal and there is no state, so only the parameters themselves show the change."""
+    """No dtype changes and there is no state, so only a parameter's identity shows the change."""
     params: list[Tensor] = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = SGD(params, lr=1.0)
     give_gradients(params)

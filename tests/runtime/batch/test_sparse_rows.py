@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import nullcontext as nothing
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ def Lazy(
     *, lr=hyper(0.1), beta=hyper(0.9), decay=hyper(0, rows=False), shrink=hyper(0.1),
     heavy=flag(False), marked=flag(False)
 ):
-    """Something of everything a rule by rows can have."""
+    """A rule with every feature that rules on touched rows may have."""
     if decay:
         g = g + decay * p
     p = p - lr * shrink * p
@@ -53,8 +53,8 @@ SIZE = (6, 3)
 
 
 @functools.cache
-def kind() -> tuple[type[GeneratedOptimizer], Algorithm]:
-    """Return the class and the algorithm of the rule."""
+def lazy_rule() -> tuple[type[GeneratedOptimizer], Algorithm]:
+    """Return the class and the algorithm of `Lazy`."""
     spec = Spec("Lazy", SPEC, "<lazy>", 1)
     (algorithm,) = read_spec(spec)
     return optgen.load(spec), algorithm
@@ -63,8 +63,8 @@ def kind() -> tuple[type[GeneratedOptimizer], Algorithm]:
 def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(len(rows), *size[1:], generator=generator, dtype=torch.float64)
-    places = torch.tensor([rows], dtype=torch.int64)
-    return torch.sparse_coo_tensor(places, values, size, check_invariants=True, is_coalesced=False)
+    indices = torch.tensor([rows], dtype=torch.int64)
+    return torch.sparse_coo_tensor(indices, values, size, check_invariants=True, is_coalesced=False)
 
 
 def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[int]]) -> Tensor:
@@ -72,18 +72,20 @@ def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[i
     hypers = {h.name: h.default for h in algorithm.hypers} | options
     param, state = torch.ones(SIZE, dtype=torch.float64), dict[str, Any]()
     for step, rows in enumerate(batches):
-        grad, at = gradient(rows, step).to_dense(), sorted(set(rows))
+        grad, touched = gradient(rows, step).to_dense(), sorted(set(rows))
         like = {key: v for key, v in state.items() if isinstance(v, Tensor) and v.shape == SIZE}
         if options.get("heavy"):
             param, state = evaluate(algorithm, hypers, param, grad, state, torch.float32)
             continue
-        taken = {**state, **{key: v[at] for key, v in like.items()}}
-        updated, new = evaluate(algorithm, hypers, param[at], grad[at], taken, torch.float32)
-        param[at] = updated
+        touched_state = {**state, **{key: v[touched] for key, v in like.items()}}
+        updated, new = evaluate(
+            algorithm, hypers, param[touched], grad[touched], touched_state, torch.float32
+        )
+        param[touched] = updated
         for key, value in new.items():
             if key in like or (isinstance(value, Tensor) and value.shape == updated.shape):
                 whole = like.get(key, torch.zeros(SIZE, dtype=torch.float64))
-                new[key] = whole.index_copy(0, torch.tensor(at, dtype=torch.int64), value)
+                new[key] = whole.index_copy(0, torch.tensor(touched, dtype=torch.int64), value)
         state = new
     return param
 
@@ -94,9 +96,9 @@ def test_a_rule_changes_the_touched_rows_by_its_definition(
     lowering: str, options: dict[str, Any]
 ) -> None:
     batches = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1], [2, 5]]
-    made, algorithm = kind()
+    lazy_class, algorithm = lazy_rule()
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
-    optimizer = made([param], **options)
+    optimizer = lazy_class([param], **options)
     with use_lowering(lowering):
         for step, rows in enumerate(batches):
             param.grad = gradient(rows, step)
@@ -135,7 +137,7 @@ def test_norms_are_those_of_the_touched_rows(lowering: str) -> None:
 
 
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
-    "rows apart": lambda: torch.zeros(6, 5, dtype=torch.float64)[:, :3],
+    "gaps between rows": lambda: torch.zeros(6, 5, dtype=torch.float64)[:, :3],
     "columns first": lambda: torch.zeros(3, 6, dtype=torch.float64).T,
     "contiguous": lambda: torch.zeros(6, 3, dtype=torch.float64),
 }
@@ -144,25 +146,25 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_parameters_memory_may_have_any_order(lowering: str, layout: str) -> None:
-    made, algorithm = kind()
+    lazy_class, algorithm = lazy_rule()
     param = torch.nn.Parameter(LAYOUTS[layout]().fill_(1))
     assert param.stride() == LAYOUTS[layout]().stride()
     param.grad = gradient([4, 1, 4], 0)
     with use_lowering(lowering):
-        made([param]).step()
+        lazy_class([param]).step()
 
     assert error([param.detach()], [expected(algorithm, {}, [[4, 1, 4]])]) < 1e-12
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_sparse_elements_count_as_rows(lowering: str) -> None:
-    """One gradient has an index for each dimension; that of a 0-dim parameter has no index."""
-    made, algorithm = kind()
+    """One gradient has an index for each dimension; the other, of a 0-dim parameter, has none."""
+    lazy_class, algorithm = lazy_rule()
     table, number = (torch.nn.Parameter(torch.ones(s, dtype=torch.float64)) for s in ((6, 3), ()))
     dense = gradient([4, 1], 0).to_dense()
     table.grad, number.grad = dense.to_sparse(), torch.tensor(2.0).double().to_sparse()
     with use_lowering(lowering):
-        made([table, number]).step()
+        lazy_class([table, number]).step()
 
     assert error([table.detach()], [expected(algorithm, {}, [[4, 1]])]) < 1e-12
     assert number != 1
@@ -170,7 +172,7 @@ def test_sparse_elements_count_as_rows(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_complex_numbers_are_pairs_of_reals(lowering: str) -> None:
-    made, _ = kind()
+    lazy_class, _ = lazy_rule()
     values = torch.randn(2, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
     table = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.complex128))
     pairs = torch.nn.Parameter(torch.view_as_real(table.detach().clone()))
@@ -180,20 +182,22 @@ def test_complex_numbers_are_pairs_of_reals(lowering: str) -> None:
         at, torch.view_as_real(values), (6, 3, 2), check_invariants=True
     )
     with use_lowering(lowering):
-        made([table]).step()
-        made([pairs]).step()
+        lazy_class([table]).step()
+        lazy_class([pairs]).step()
 
     assert torch.equal(torch.view_as_real(table), pairs)
 
 
 def test_a_parameter_that_is_listed_twice_moves_twice() -> None:
-    made, _ = kind()
+    lazy_class, _ = lazy_rule()
     finals = []
     for times in (1, 2):
         param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
         param.grad = gradient([4, 1, 4], 0)
-        with pytest.warns(UserWarning, match="duplicate parameters") if times > 1 else nothing():
-            optimizer = made([param] * times)
+        with (
+            pytest.warns(UserWarning, match="duplicate parameters") if times > 1 else nullcontext()
+        ):
+            optimizer = lazy_class([param] * times)
         for _ in range(2 // times):
             optimizer.step()
         finals.append(param.detach())
@@ -202,12 +206,12 @@ def test_a_parameter_that_is_listed_twice_moves_twice() -> None:
 
 
 def test_autograd_follows_a_step() -> None:
-    made, _ = kind()
+    lazy_class, _ = lazy_rule()
 
     def stepped(param: Tensor, values: Tensor) -> Tensor:
         param = param.clone()
         grad = torch.sparse_coo_tensor(torch.tensor([[2, 0, 2]]), values, (3, 2))
-        optimizer = made([param.detach()], differentiable=True)
+        optimizer = lazy_class([param.detach()], differentiable=True)
         optimizer.param_groups[0]["params"] = [param]
         param.grad = grad
         optimizer.step()
@@ -218,15 +222,15 @@ def test_autograd_follows_a_step() -> None:
         assert torch.autograd.gradcheck(stepped, tuple(drawn))
 
 
-def test_the_option_to_blame_is_named() -> None:
-    made, _ = kind()
+def test_the_option_that_forbids_sparse_gradients_is_named() -> None:
+    lazy_class, _ = lazy_rule()
     param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
     param.grad = gradient([1], 0)
-    made([param], decay=0).step()
+    lazy_class([param], decay=0).step()
     with pytest.raises(RuntimeError, match="decay option is not compatible with sparse gradients"):
-        made([param], decay=0.1).step()
+        lazy_class([param], decay=0.1).step()
 
     rows = "CPU tensors, float64; sparse gradients by the rows they touch"
-    assert optgen.explain(made([param])) == f"group 0: fused C++: {rows}"
+    assert optgen.explain(lazy_class([param])) == f"group 0: fused C++: {rows}"
     dense = "CPU tensors, float64; sparse gradients made dense: buffer changes as a whole"
-    assert optgen.explain(made([param], heavy=True)) == f"group 0: fused C++: {dense}"
+    assert optgen.explain(lazy_class([param], heavy=True)) == f"group 0: fused C++: {dense}"

@@ -15,7 +15,7 @@ from optgen.optim import SGD, Adafactor, AdamW, Muon, SparseAdam
 
 
 class Size(int):
-    """An int that a checkpoint could not hold."""
+    """An int of a class that `torch.load(weights_only=True)` refuses."""
 
 
 FORM = "view must be a tuple of ints, at most one of them -1"
@@ -43,13 +43,13 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "huge and nothing": ((2**62, 4, 0), "its sizes are too large"),
     "beyond words": ((10**400, -1), "its sizes are too large"),
 }
-KINDS = (AdamW, Adafactor)
+CLASSES = (AdamW, Adafactor)
 
 
-def made(kind: Any = Adafactor, **group: Any) -> Any:
-    """Return an optimizer whose first group has no view, after a step."""
+def stepped(cls: Any = Adafactor, **group: Any) -> Any:
+    """Return an optimizer after a step; only its second group has the options."""
     params = [[Parameter(torch.ones(3, 4))], [Parameter(torch.ones(8, 3, 3, 3))]]
-    optimizer = kind([{"params": params[0]}, {"params": params[1], **group}])
+    optimizer = cls([{"params": params[0]}, {"params": params[1], **group}])
     give_gradients(optimizer)
     optimizer.step()
     return optimizer
@@ -61,41 +61,41 @@ def give_gradients(optimizer: Any) -> None:
             param.grad = torch.full_like(param, 0.5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("view", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_an_added_group_is_refused(kind: Any, view: Any, said: str) -> None:
-    optimizer = made(kind)
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize(("view", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_an_added_group_is_refused(cls: Any, view: Any, reason: str) -> None:
+    optimizer = stepped(cls)
     before = snapshot_of(optimizer)
     with pytest.raises(ValueError, match="group 2: ") as refused:
         optimizer.add_param_group({"params": [torch.ones(8, 3, 3, 3)], "view": view})
-    assert said in str(refused.value)
+    assert reason in str(refused.value)
     assert snapshot_of(optimizer) == before
     give_gradients(optimizer)
     optimizer.step()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("view", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_a_group_of_the_constructor_is_refused(kind: Any, view: Any, said: str) -> None:
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize(("view", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_a_group_of_the_constructor_is_refused(cls: Any, view: Any, reason: str) -> None:
     groups = [{"params": [torch.ones(2)]}, {"params": [torch.ones(8, 3, 3, 3)], "view": view}]
     with pytest.raises(ValueError, match="group 1: ") as refused:
-        kind(groups)
-    assert said in str(refused.value)
+        cls(groups)
+    assert reason in str(refused.value)
 
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("group", [{}, {"view": (8, -1)}], ids=str)
 def test_a_view_that_is_set_later_is_refused(lowering: str, group: dict[str, Any]) -> None:
     with use_lowering(lowering):
-        optimizer = made(**group)
-        for view, said in HOSTILE.values():
+        optimizer = stepped(**group)
+        for view, reason in HOSTILE.values():
             give_gradients(optimizer)
             optimizer.param_groups[1]["view"] = view
             before = snapshot_of(optimizer)
-            for ask in (optimizer.step, lambda: optgen.explain(optimizer), optimizer.init_state):
+            for call in (optimizer.step, lambda: optgen.explain(optimizer), optimizer.init_state):
                 with pytest.raises(ValueError, match="group 1: ") as refused:
-                    ask()
-                assert said in str(refused.value)
+                    call()
+                assert reason in str(refused.value)
                 assert snapshot_of(optimizer) == before
         optimizer.param_groups[1] |= {"view": None, **group}
         if group:
@@ -103,7 +103,7 @@ def test_a_view_that_is_set_later_is_refused(lowering: str, group: dict[str, Any
 
 
 def test_the_error_names_group_parameter_and_view() -> None:
-    optimizer = made(view=(8, -1))
+    optimizer = stepped(view=(8, -1))
     optimizer.param_groups[1]["view"] = (3, 7, -1)
     with pytest.raises(ValueError, match="group 1") as refused:
         optimizer.step()
@@ -139,7 +139,7 @@ def test_a_rules_requirements_hold_for_the_view() -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 def test_a_new_parameter_that_the_view_does_not_fit_is_refused(lowering: str) -> None:
     with use_lowering(lowering):
-        optimizer = made(view=(8, -1))
+        optimizer = stepped(view=(8, -1))
         give_gradients(optimizer)
         optimizer.step()
         optimizer.param_groups[1]["params"][0] = param = torch.ones(5, 5).requires_grad_()
@@ -149,11 +149,11 @@ def test_a_new_parameter_that_the_view_does_not_fit_is_refused(lowering: str) ->
     assert param not in optimizer.state
 
 
-@pytest.mark.parametrize("kind", [SGD, SparseAdam])
-def test_sparse_gradients_are_refused(kind: Any) -> None:
+@pytest.mark.parametrize("cls", [SGD, SparseAdam])
+def test_sparse_gradients_are_refused(cls: Any) -> None:
     param = torch.ones(4, 6).requires_grad_()
     param.grad = torch.eye(4, 6).to_sparse()
-    optimizer = kind([{"params": [param], "view": (2, 12)}])
+    optimizer = cls([{"params": [param], "view": (2, 12)}])
     with pytest.raises(RuntimeError, match=r"view=\(2, 12\) takes no sparse gradients"):
         optimizer.step()
     assert not optimizer.state
@@ -196,7 +196,7 @@ def test_a_tensor_of_another_shape_than_its_parameter_is_refused(
     assert snapshot_of(optimizer) == before
 
 
-def test_an_expanded_parameter_is_torchs_error() -> None:
+def test_an_expanded_parameter_raises_torchs_error() -> None:
     param = torch.ones(4, 1).expand(4, 6).requires_grad_()
     other = torch.ones(4, 6).requires_grad_()
     optimizer = Adafactor([{"params": [other, param], "view": (2, -1)}])

@@ -1,4 +1,4 @@
-"""Test a batch of a group with a view: views where memory has them, copies elsewhere."""
+"""Test the tensors of a group with a view: they are views where strides allow, and else copies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.gather import gather_batches
 
 
-def the_batch(kind: type, params: list[Tensor], view: tuple[int, ...]) -> Batch:
-    optimizer = kind([{"params": params, "view": view}])
+def only_batch(cls: type, params: list[Tensor], view: tuple[int, ...]) -> Batch:
+    optimizer = cls([{"params": params, "view": view}])
     for param in params:
         param.grad = torch.ones_like(param)
     (batch,) = gather_batches(optimizer)
@@ -23,7 +23,7 @@ def the_batch(kind: type, params: list[Tensor], view: tuple[int, ...]) -> Batch:
 
 def test_contiguous_tensors_are_not_copied() -> None:
     params = [Parameter(torch.ones(4, 3, 2, 2)), Parameter(torch.ones(4, 6))]
-    batch = the_batch(Muon, params, (4, -1))
+    batch = only_batch(Muon, params, (4, -1))
 
     assert not batch.view_copies
     for column in ([p.grad for p in params], params):
@@ -37,28 +37,28 @@ def test_contiguous_tensors_are_not_copied() -> None:
     assert batch.members == params
 
 
-def test_only_memory_without_the_view_is_copied() -> None:
-    turned = Parameter(torch.ones(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
-    batch = the_batch(Muon, [Parameter(torch.ones(4, 6)), turned], (4, -1))
+def test_only_a_tensor_whose_strides_forbid_the_view_is_copied() -> None:
+    channels_last = Parameter(torch.ones(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
+    batch = only_batch(Muon, [Parameter(torch.ones(4, 6)), channels_last], (4, -1))
 
-    assert {each.place for each in batch.view_copies} == {1}
+    assert {each.param_index for each in batch.view_copies} == {1}
     assert [each.is_gradient for each in batch.view_copies] == [False, True, False]
-    assert any(each.original is turned for each in batch.view_copies)
+    assert any(each.original is channels_last for each in batch.view_copies)
 
 
 def test_transposed_tensors_may_have_a_view() -> None:
-    """The axes before the turned ones are split without a copy."""
-    batch = the_batch(Adafactor, [Parameter(torch.ones(12, 2, 3).mT)], (3, 4, 3, 2))
+    """The view splits only the axis before the transposed ones, so it needs no copy."""
+    batch = only_batch(Adafactor, [Parameter(torch.ones(12, 2, 3).mT)], (3, 4, 3, 2))
 
     assert not batch.view_copies
 
 
 def test_an_elementwise_rule_sees_the_parameters_themselves() -> None:
     param = Parameter(torch.ones(4, 6))
-    batch = the_batch(AdamW, [param], (2, -1))
+    batch = only_batch(AdamW, [param], (2, -1))
 
     assert batch.params == [param]
-    assert batch.real
+    assert batch.as_is
     assert not batch.viewed
 
 

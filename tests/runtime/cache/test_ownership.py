@@ -1,4 +1,4 @@
-"""Test which folders nobody else can change."""
+"""Test which folders other users could change."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ OTHER = 12345
 
 
 def folder_stat(mode: int, user: int | None = None, group: int = OTHER) -> os.stat_result:
-    """Return the stat result of a folder, by default of this user."""
+    """Return the stat result of a folder, which belongs to this user by default."""
     owner = os.geteuid() if user is None else user
     return os.stat_result((stat.S_IFDIR | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
 
@@ -28,8 +28,8 @@ def test_a_folder_must_belong_to_this_user_or_to_root(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o777, 0o757])
-def test_a_folder_that_others_may_write_to_is_at_fault(mode: int) -> None:
-    """The sticky bit makes up for it in an ancestor only."""
+def test_a_folder_that_others_may_write_to_is_changeable(mode: int) -> None:
+    """The sticky bit makes an ancestor safe, but not the folder itself."""
     by = "group" if mode == 0o775 else "everybody"
     assert by in why_changeable(folder_stat(mode))
     assert by in why_changeable(folder_stat(mode), ancestor=True)
@@ -67,7 +67,7 @@ def test_every_folder_on_the_way_counts(tmp_path: Path) -> None:
     assert not why_untrusted(folder)
 
 
-def test_links_count_where_they_stand_and_where_they_lead(tmp_path: Path) -> None:
+def test_the_folder_of_a_link_and_its_target_are_both_checked(tmp_path: Path) -> None:
     (tmp_path / "real" / "cache").mkdir(parents=True)
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "link").symlink_to(tmp_path / "real")
@@ -97,7 +97,7 @@ def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
         why_untrusted(tmp_path / "link")
 
 
-def test_one_warning_says_what_is_wrong_and_the_way_out(
+def test_one_warning_names_the_folder_and_the_variable_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "open" / "cache"))

@@ -36,7 +36,7 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_trajectories_are_torchs(
+def test_trajectories_equal_torchs(
     name: str, lowering: str, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
     ours, theirs = parameters(dtype), parameters(dtype)
@@ -85,7 +85,9 @@ def test_tensor_hyperparameters_may_require_grad() -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
-def test_the_functional_form_is_the_same_update(name: str, options: dict[str, Any]) -> None:
+def test_trajectories_of_the_functional_form_equal_torchs(
+    name: str, options: dict[str, Any]
+) -> None:
     ours, theirs = parameters(), parameters()
     for param in (*ours, *theirs):
         param.requires_grad_(False)
@@ -147,9 +149,9 @@ def test_mixed_dtypes_make_buckets() -> None:
         optimizer.step()
     (batch,) = gather_batches(optimizer)
 
-    found = [columns[0] for columns, _, _ in buckets(optimizer.rule, batch, equal_scalars=True)]
+    results = [columns[0] for columns, _, _ in buckets(optimizer.rule, batch, equal_scalars=True)]
 
-    assert [[p.dtype for p in bucket] for bucket in found] == [
+    assert [[p.dtype for p in bucket] for bucket in results] == [
         [torch.float32, torch.float32],
         [torch.float64],
         [torch.bfloat16],

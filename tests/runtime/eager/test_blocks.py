@@ -1,4 +1,4 @@
-"""Test that blocks cover a tensor once, and that small tensors go with the block they belong to."""
+"""Test that blocks cover a tensor once, each with its elements of row, column and 0-dim values."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def test_blocks_have_their_rows_and_columns(shape: tuple[int, ...]) -> None:
     rows = torch.zeros((*shape[:-1], 1), dtype=torch.float64)
     columns = torch.zeros((*shape[:-2], 1, shape[-1]), dtype=torch.float64)
     whole = torch.zeros([1] * len(shape), dtype=torch.float64)
-    for block, row, column, one in blocks(tensor, rows, columns, whole):
+    for block, row, column, total in blocks(tensor, rows, columns, whole):
         row.add_(block.sum(-1, keepdim=True))
         column.add_(block.sum(-2, keepdim=True))
-        one.add_(block.sum())
+        total.add_(block.sum())
     torch.testing.assert_close(rows, tensor.sum(-1, keepdim=True))
     torch.testing.assert_close(columns, tensor.sum(-2, keepdim=True))
     assert whole.item() == pytest.approx(tensor.sum().item())
 
 
-def test_what_is_small_enough_stays_whole() -> None:
+def test_a_small_tensor_stays_whole() -> None:
     tensor, rows = torch.randn(4, 4), torch.randn(4, 1)
     ((block, row),) = blocks(tensor, rows)
     assert block is tensor
@@ -63,14 +63,14 @@ def test_a_sublist_comes_at_once_or_in_blocks() -> None:
     assert first == few
     assert second == few
     sizes = [
-        [len(part) for part in parts]
-        for parts, _ in list_blocks([torch.zeros(40)], [torch.zeros(40)])
+        [len(part) for part in chunk]
+        for chunk, _ in list_blocks([torch.zeros(40)], [torch.zeros(40)])
     ]
     assert sizes == [[16], [16], [8]]
 
 
 @pytest.mark.parametrize("size", [4, 40])
-def test_a_number_does_not_widen_what_it_is_computed_with(size: int) -> None:
+def test_a_float64_number_does_not_widen_the_elements(size: int) -> None:
     number = torch.ones(1, dtype=torch.float64)
     single, double = torch.ones(size), torch.ones(size, dtype=torch.float64)
 

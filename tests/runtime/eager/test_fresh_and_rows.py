@@ -1,4 +1,4 @@
-"""Test features that few rules have: a different first step, and gradients by rows."""
+"""Test features that few rules have: a different first step, and sparse gradients by rows."""
 
 import copy
 
@@ -42,8 +42,8 @@ def test_without_momentum_there_is_no_state() -> None:
     assert optimizer.state_dict()["state"] == {}
 
 
-def test_the_first_step_is_a_parameters_own() -> None:
-    """The parameter joins late, or an old checkpoint has None for its buffer."""
+def test_each_parameter_has_its_own_first_step() -> None:
+    """A parameter may get gradients late, and an old checkpoint may have None for its buffer."""
     ours, theirs = parameters(), parameters()
     optimizers = [SGD(ours, **OPTIONS), torch.optim.SGD(theirs, foreach=False, **OPTIONS)]
     for optimizer, params in zip(optimizers, (ours, theirs), strict=True):
@@ -149,7 +149,7 @@ class TestSparse:
 
         assert error([ours.weight], [theirs.weight]) < 1e-12
 
-    def test_explain_tells_of_sparse_gradients_beside_dense_ones(self) -> None:
+    def test_explain_lists_sparse_gradients_beside_dense_ones(self) -> None:
         model = embedding(sparse=True)
         dense: Tensor = torch.nn.Parameter(torch.ones(3))
         optimizer = SGD([model.weight, dense], foreach=True)

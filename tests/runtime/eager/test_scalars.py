@@ -1,4 +1,4 @@
-"""Test scalar functions on floats, on tensors, and on both: they agree with torch's."""
+"""Test that scalar functions agree with torch's on floats, on tensors, and on one of each."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_a_bool_picks_without_evaluating_and_a_tensor_selects():
     assert scalars.where(torch.tensor(False), one, two).item() == 2.0
 
 
-def test_clamp_and_lerp():
+def test_clamp_and_lerp_take_floats():
     assert scalars.clamp(5.0, 0.0, 1.0) == 1.0
     assert scalars.clamp(-5.0, 0.0, 1.0) == 0.0
     assert scalars.lerp(1.0, 3.0, 0.25) == 1.5
@@ -65,7 +65,7 @@ def test_advance_counts_for_every_tensor_and_returns_the_count():
     assert [step.item() for step in steps] == [4.0, 4.0]
 
 
-def test_store_returns_the_value_as_it_was_rounded():
+def test_store_returns_the_rounded_value():
     states = [torch.ones(()), torch.ones(())]
 
     stored = scalars.store(states, 0.1)
@@ -87,7 +87,7 @@ def test_a_choice_between_two_numbers_is_as_wide_as_the_elements(dtype):
 
 
 def test_autograd_takes_a_bound_as_torchs_clamp_does():
-    """The gradient is that of a value within the bounds; since torch 2.14 that of one outside."""
+    """At a bound the gradient is 1, as between the bounds; since torch 2.14 it is 0."""
     x = torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0], requires_grad=True)
     scalars.clamp(x, 1.0, 2.0).sum().backward()
 

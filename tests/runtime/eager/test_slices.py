@@ -58,17 +58,17 @@ def test_parameters_that_require_grad_can_be_changed_through_slices():
     ],
     ids=["transposed", "channels last", "small", "a row"],
 )
-def test_what_is_not_contiguous_is_cut_into_blocks(param, sizes):
+def test_a_tensor_that_is_not_contiguous_is_cut_into_blocks(param, sizes):
     state = torch.zeros(param.shape)
 
-    found = []
+    results = []
     for piece, same, nothing in slices.slices([param], [state], []):
         piece.add_(1)
         same.sub_(1)
         assert nothing is None
-        found.append(piece.numel())
+        results.append(piece.numel())
 
-    assert found == sizes
+    assert results == sizes
     assert (param == 1).all()
     assert (state == -1).all()
 

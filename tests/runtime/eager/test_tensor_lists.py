@@ -50,7 +50,7 @@ OPERATIONS: list[Callable[[Any, Any, Any], Any]] = [
 
 
 @pytest.mark.parametrize("index", range(len(OPERATIONS)))
-def test_an_operation_is_that_of_each_tensor(index: int) -> None:
+def test_an_operation_on_a_list_equals_that_on_each_tensor(index: int) -> None:
     x, y = drawn(1), drawn(2)
 
     found = OPERATIONS[index](TensorList(x), TensorList(y), NUMBERS)
@@ -96,8 +96,8 @@ def test_chunks_are_small_and_split_no_parameter() -> None:
     assert [part[2] for part in parts] == [[]] * 4
 
 
-class Counted(TorchDispatchMode):
-    """Counts the operations that torch dispatches."""
+class OperationCounter(TorchDispatchMode):
+    """Count the operations that torch dispatches."""
 
     calls = 0
 
@@ -118,8 +118,8 @@ def test_a_captured_step_makes_as_many_calls_for_two_tensors_as_for_forty() -> N
             param.grad = torch.ones(3)
         with captured():
             optimizer.step()
-            with Counted() as counted:
+            with OperationCounter() as counter:
                 optimizer.step()
-        calls.append(counted.calls)
+        calls.append(counter.calls)
 
     assert calls[0] == calls[1] < 60

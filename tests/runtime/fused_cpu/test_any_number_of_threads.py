@@ -12,7 +12,7 @@ from torch.nn import Parameter
 import optgen.optim
 from optgen.runtime.fused_cpu.kernel import threads
 
-# More than one thread is used from 16 MB on. No boundary of a tensor lies where threads meet.
+# Steps use several threads from 16 MB on. These counts let a thread begin inside a tensor.
 COUNTS = (1_900_003, 17, 900_001, 128, 1_600_063)
 
 

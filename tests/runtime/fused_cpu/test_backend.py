@@ -1,4 +1,4 @@
-"""Test fused C++ steps: cached steps, what they leave alone, and in which processes they run."""
+"""Test fused C++ steps: repeated, with scaled gradients, with threads, and in a forked child."""
 
 import subprocess
 import sys
@@ -53,8 +53,8 @@ def test_a_long_tensor_has_the_bits_of_its_parts() -> None:
     parts = [each.clone().requires_grad_() for each in first.split(part)]
     for params, grads in (whole, [grad]), (parts, grad.split(part)):
         optimizer = SGD(params, momentum=0.9, weight_decay=0.01, fused=True)
-        for param, own in zip(params, grads, strict=True):
-            param.grad = own.clone()
+        for param, grad_of_part in zip(params, grads, strict=True):
+            param.grad = grad_of_part.clone()
         for _ in range(2):
             optimizer.step()
 
@@ -88,9 +88,9 @@ def test_scaled_gradients_are_unscaled_in_place(dtype: torch.dtype) -> None:
 def test_an_overflow_in_the_first_step_leaves_momentum_fresh() -> None:
     param = torch.nn.Parameter(torch.zeros(3))
     optimizer = SGD([param], lr=1.0, momentum=0.9, dampening=0.5, fused=True)
-    for found in (1.0, 0.0):
+    for found_inf in (1.0, 0.0):
         param.grad = torch.ones(3)
-        optimizer.found_inf = torch.tensor(found)
+        optimizer.found_inf = torch.tensor(found_inf)
         optimizer.step()
 
     assert param.tolist() == [-1.0] * 3  # the first step is not dampened
@@ -154,12 +154,12 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child_steps_alone() -> None:
-    """The child has none of its parent's threads and would wait for them for ever."""
+    """A forked child has no OpenMP threads of its parent, and would wait for them for ever."""
     run(FORK)
 
 
 def test_a_state_that_the_flags_promise_must_be_there() -> None:
-    """The kernel would read from a null address."""
+    """Without this error, the kernel would read from a null address."""
     param = torch.nn.Parameter(torch.ones(3))
     batch = SimpleNamespace(
         params=[param],

@@ -45,7 +45,7 @@ def test_a_forced_lowering_is_forced_no_longer_than_its_context(
     assert lowering is None or set(taken) == {lowering}
 
 
-def test_a_step_without_force_is_not_repeated_under_one(taken: list[str]) -> None:
+def test_a_cached_step_is_not_repeated_under_a_forced_lowering(taken: list[str]) -> None:
     params = parameters()
     optimizer = Adam(params)
     train(optimizer, params, 3)
@@ -57,8 +57,8 @@ def test_a_step_without_force_is_not_repeated_under_one(taken: list[str]) -> Non
 
 def test_a_tensor_lr_of_lower_precision_gives_torchs_step(taken: list[str]) -> None:
     ours, theirs = parameters(), parameters()
-    for kind, params in ((Adam, ours), (torch.optim.Adam, theirs)):
-        optimizer = kind(params, lr=torch.tensor(0.01, dtype=torch.float64))
+    for cls, params in ((Adam, ours), (torch.optim.Adam, theirs)):
+        optimizer = cls(params, lr=torch.tensor(0.01, dtype=torch.float64))
         train(optimizer, params, 6)
         optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
         train(optimizer, params, 6)

@@ -1,4 +1,4 @@
-"""Test other threads and other processes while a fused C++ step is prepared or runs."""
+"""Test fused C++ steps while other threads replace tensors, or another process compiles."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def run(script: str) -> None:
 
 
 # The tensors are so large that their memory is returned to the system as soon as it is free.
-OTHERS = """
+DISTURBED = """
 import sys, threading, time, torch, optgen.optim
 torch.set_num_threads(1)
 n = 8_000_000
@@ -33,7 +33,7 @@ stop = False
 def disturb():
     while not stop:
         time.sleep(0.001)
-        {what}
+        {action}
 thread = threading.Thread(target=disturb)
 thread.start()
 try:
@@ -48,7 +48,7 @@ assert param.isfinite().all()
 
 
 @pytest.mark.parametrize(
-    "what",
+    "action",
     [
         "optimizer.state[param]['momentum_buffer'] = torch.zeros(n)",
         # torch frees a tensor that param.grad still names if it has no other owner, and lets other
@@ -58,11 +58,11 @@ assert param.isfinite().all()
     ],
     ids=["a state", "a gradient", "a step"],
 )
-def test_another_thread_may_replace_tensors_during_a_step(what: str) -> None:
-    run(OTHERS.format(what=what))
+def test_another_thread_may_replace_tensors_during_a_step(action: str) -> None:
+    run(DISTURBED.format(action=action))
 
 
-def test_what_a_long_kernel_owned_is_free_afterwards() -> None:
+def test_tensors_that_a_long_kernel_owned_are_free_afterwards() -> None:
     run(
         """
 import torch, optgen.optim

@@ -25,7 +25,7 @@ from optgen.spec import *
 
 @optimizer(paper="https://example.org")
 def Rows(p, g, /, m=state("mean"), *, lr=hyper(0.1)):
-    """Each row of the mean gradient has norm 1: another view is another step."""
+    """A rule that scales each row to norm 1, so that the step depends on the view."""
     require(factored(p), "{shape}")
     m = 0.5 * m + g
     p = p - lr * m / row_norm(m)
@@ -40,7 +40,7 @@ def rows() -> Any:
 
 @pytest.fixture
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return whether each step could be taken without gathering."""
+    """Return a list that gets, for each step, whether the cached step took it."""
     taken: list[bool] = []
     run = cached_dense_step.CachedDenseStep.run
 
@@ -55,15 +55,17 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 class Pair:
     """Two optimizers that must agree: by cached steps, and by the for-loop."""
 
-    def __init__(self, kind: Any, *groups: dict[str, Any]) -> None:
+    def __init__(self, cls: Any, *groups: dict[str, Any]) -> None:
         self.params = [
             [Parameter(torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(4, 6)) for _ in "ab"]
             for _ in groups
         ]
-        self.other = [[Parameter(p.detach().clone()) for p in params] for params in self.params]
+        self.reference_params = [
+            [Parameter(p.detach().clone()) for p in params] for params in self.params
+        ]
         self.optimizer, self.reference = (
-            kind([{"params": p, **group} for p, group in zip(params, groups, strict=True)], lr=0.1)
-            for params in (self.params, self.other)
+            cls([{"params": p, **group} for p, group in zip(params, groups, strict=True)], lr=0.1)
+            for params in (self.params, self.reference_params)
         )
 
     def step(self, times: int = 1) -> None:
@@ -75,14 +77,14 @@ class Pair:
             self.optimizer.step()
             with use_lowering("forloop"):
                 self.reference.step()
-        for params, others in zip(self.params, self.other, strict=True):
-            for param, other in zip(params, others, strict=True):
-                torch.testing.assert_close(param, other, rtol=1e-12, atol=1e-12)
+        for params, references in zip(self.params, self.reference_params, strict=True):
+            for param, reference in zip(params, references, strict=True):
+                torch.testing.assert_close(param, reference, rtol=1e-12, atol=1e-12)
 
-    def change(self, act: Callable[[dict[str, Any]], object]) -> None:
+    def change(self, change: Callable[[dict[str, Any]], object]) -> None:
         """Change the first group of both."""
         for optimizer in (self.optimizer, self.reference):
-            act(optimizer.param_groups[0])
+            change(optimizer.param_groups[0])
 
 
 @pytest.mark.parametrize("kind", [Adafactor, None], ids=["Adafactor", "Rows"])
@@ -104,7 +106,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_another_view_object_ends_the_cached_step(
+def test_a_new_view_object_ends_the_cached_step(
     change: Callable[[dict[str, Any]], object], repeated: list[bool]
 ) -> None:
     pair = Pair(rows(), {"view": (2, -1, 3)}, {})
@@ -121,7 +123,7 @@ def test_another_view_object_ends_the_cached_step(
 def test_a_view_that_takes_the_place_of_another_key_ends_the_cached_step(
     repeated: list[bool],
 ) -> None:
-    """The number of keys is the same, and the step is another one."""
+    """The group keeps its number of keys, but the step changes."""
     pair = Pair(rows(), {"name": "weights"})
     pair.step(3)
 
@@ -135,15 +137,15 @@ def test_a_view_that_takes_the_place_of_another_key_ends_the_cached_step(
     assert repeated[0] is False
 
 
-def turned(param: Tensor) -> None:
+def transpose(param: Tensor) -> None:
     param.data = param.data.mT.contiguous().mT
 
 
-def with_gaps(param: Tensor) -> None:
+def put_gaps_between_elements(param: Tensor) -> None:
     param.data = torch.zeros(4, 12, dtype=torch.float64)[:, ::2].copy_(param.data)
 
 
-@pytest.mark.parametrize("change", [turned, with_gaps])
+@pytest.mark.parametrize("change", [transpose, put_gaps_between_elements])
 def test_memory_that_is_not_contiguous_ends_the_cached_step(
     change: Callable[[Tensor], None], repeated: list[bool]
 ) -> None:
@@ -161,7 +163,10 @@ def test_memory_that_is_not_contiguous_ends_the_cached_step(
 def test_another_parameter_may_have_another_shape(repeated: list[bool]) -> None:
     pair = Pair(rows(), {"view": (2, -1, 3)})
     pair.step(3)
-    for params, optimizer in ((pair.params, pair.optimizer), (pair.other, pair.reference)):
+    for params, optimizer in (
+        (pair.params, pair.optimizer),
+        (pair.reference_params, pair.reference),
+    ):
         params[0][0] = Parameter(torch.linspace(-1, 1, 60, dtype=torch.float64))
         optimizer.param_groups[0]["params"][0] = params[0][0]
     pair.step(3)

@@ -1,4 +1,4 @@
-"""Test cached steps of rules that reduce over parameters: they equal gathered steps to the bit."""
+"""Test cached steps of wide rules: they equal gathered steps to the bit."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def members(optimizer: Any) -> Iterator[Tensor]:
 
 
 def values(optimizer: Any) -> dict[str, Tensor]:
-    found = {}
+    results = {}
     for place, group in enumerate(optimizer.param_groups):
-        found |= {f"{k} of group {place}": v for k, v in group.items() if isinstance(v, Tensor)}
+        results |= {f"{k} of group {place}": v for k, v in group.items() if isinstance(v, Tensor)}
     for place, param in enumerate(members(optimizer)):
-        found[f"parameter {place}"] = param
-        found |= {f"{k} of {place}": v for k, v in optimizer.state[param].items()}
-    return found
+        results[f"parameter {place}"] = param
+        results |= {f"{k} of {place}": v for k, v in optimizer.state[param].items()}
+    return results
 
 
 @pytest.fixture
@@ -78,18 +78,18 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
     """Return a maker of twins, which counts the cached steps."""
 
     def make(*arguments: Any, **options: Any) -> Twins:
-        made = Twins(*arguments, **options)
-        fast = dispatch._take_fast_path
+        pair = Twins(*arguments, **options)
+        take_fast_path = dispatch._take_fast_path
 
         def watched(optimizer: Any) -> bool:
-            if optimizer is made.optimizers[1]:
+            if optimizer is pair.optimizers[1]:
                 return False
-            taken = fast(optimizer)
-            made.cached += taken
+            taken = take_fast_path(optimizer)
+            pair.cached += taken
             return taken
 
         monkeypatch.setattr(dispatch, "_take_fast_path", watched)
-        return made
+        return pair
 
     return make
 
@@ -100,7 +100,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
 def test_every_kind_of_reduction_equals_gathered_steps(
     twins: Callable[..., Twins], odd_wide: Any, dtypes: tuple[torch.dtype, ...]
 ) -> None:
-    """Two groups, of which one clips and one has no momentum; some gradients are absent."""
+    """The second group clips and has no momentum; some steps lack some gradients."""
     pair = twins(odd_wide, dtypes)
     pair.both(lambda o: o.param_groups[1].update(clip=0.5, heavy=False))
     for seed, without in enumerate([(), (), (1, 6), (), (0, 1, 2, 3, 4), (), ()]):
@@ -141,18 +141,18 @@ def test_infinite_gradients_give_the_norm_of_a_gathered_step(twins: Callable[...
     """The total norm becomes infinite, or NaN, as it does in a gathered step."""
     pair = twins(compose(optim.SGD, modifiers.clip_norm(1.0)), (torch.float32,), lr=0.1)
     pair.step(0)
-    for wrong in (torch.inf, torch.nan):
+    for value in (torch.inf, torch.nan):
         pair.step(1)
 
-        def spoil(optimizer: Any, wrong: float = wrong) -> None:
+        def spoil(optimizer: Any, value: float = value) -> None:
             first = next(members(optimizer))
             assert first.grad is not None
-            first.grad[0, 0] = wrong
+            first.grad[0, 0] = value
             optimizer.step()
 
         pair.both(spoil)
         totals = [o.param_groups[0]["grad_norm"].item() for o in pair.optimizers]
-        assert str(totals[0]) == str(totals[1]) == str(wrong)
+        assert str(totals[0]) == str(totals[1]) == str(value)
     assert pair.cached >= 4
 
 
@@ -174,7 +174,7 @@ def test_a_gradient_scaler_works_as_in_gathered_steps(twins: Callable[..., Twins
 
 def test_any_number_of_threads_gives_the_same_bits(odd_wide: Any) -> None:
     """The parameters are so large that threads share their blocks."""
-    found = []
+    results = []
     before = torch.get_num_threads()
     try:
         for count in (1, 2):
@@ -186,7 +186,7 @@ def test_any_number_of_threads_gives_the_same_bits(odd_wide: Any) -> None:
                 for param in params:
                     param.grad = torch.randn(param.shape, generator=generator)
                 optimizer.step()
-            found.append(params)
+            results.append(params)
     finally:
         torch.set_num_threads(before)
-    assert all(map(torch.equal, *found))
+    assert all(map(torch.equal, *results))

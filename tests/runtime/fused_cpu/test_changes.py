@@ -7,13 +7,13 @@ import pytest
 import torch
 from runtime.changes import (
     CHANGES,
-    Prepare,
-    deviation,
+    Change,
+    change_nothing,
     drop_some_gradients,
     give_gradients,
-    nothing,
     parameters,
 )
+from runtime.training import error
 from torch import Tensor
 
 import optgen
@@ -23,13 +23,13 @@ TOLERANCE = 1e-12
 
 
 def pair(cls: Any = Adam, **options: Any) -> tuple[Any, list[Tensor], Any, list[Tensor]]:
-    """Return our optimizer and torch's for equal parameters."""
+    """Return our optimizer and its parameters, torch's optimizer and its equal parameters."""
     ours, theirs = parameters(), parameters()
     reference = getattr(torch.optim, cls.__name__)
     return cls(ours, **options), ours, reference(theirs, **options, foreach=False), theirs
 
 
-def check_against_torch(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
+def check_against_torch(cls: Any, change: Change, steps: int = 6, **options: Any) -> None:
     """Check that both optimizers agree, with a change before the fourth step."""
     ours, our_params, torchs, torchs_params = pair(cls, **options)
     for step in range(steps):
@@ -41,10 +41,10 @@ def check_against_torch(cls: Any, change: Prepare, steps: int = 6, **options: An
         ours.step()
         torchs.step()
         assert "fused C++" in optgen.explain(ours)
-    assert deviation(our_params, torchs_params) < TOLERANCE
+    assert error(our_params, torchs_params) < TOLERANCE
     for a, b in zip(ours.state.values(), torchs.state.values(), strict=True):
         assert list(a) == list(b)
-        assert deviation(list(a.values()), list(b.values())) < TOLERANCE
+        assert error(list(a.values()), list(b.values())) < TOLERANCE
 
 
 @pytest.mark.usefixtures("with_and_without_reader")
@@ -54,7 +54,7 @@ def check_against_torch(cls: Any, change: Prepare, steps: int = 6, **options: An
     [(Adam, {"amsgrad": True}), (SGD, {"momentum": 0.9}), (NAdam, {})],
     ids=["Adam", "SGD", "NAdam"],
 )
-def test_changes_between_steps_are_seen(cls: Any, options: dict[str, Any], change: Prepare) -> None:
+def test_changes_between_steps_are_seen(cls: Any, options: dict[str, Any], change: Change) -> None:
     check_against_torch(cls, change, **options)
 
 
@@ -71,7 +71,7 @@ def test_a_rule_that_branches_on_the_step_count_sees_changes() -> None:
 @pytest.mark.usefixtures("with_and_without_reader")
 def test_a_rule_with_two_optional_states_follows_torch() -> None:
     for momentum, centered in itertools.product((0, 0.9), (False, True)):
-        check_against_torch(RMSprop, nothing, momentum=momentum, centered=centered)
+        check_against_torch(RMSprop, change_nothing, momentum=momentum, centered=centered)
 
 
 def test_new_groups_and_parameters_are_seen() -> None:
@@ -95,7 +95,7 @@ def test_the_first_gradients_of_a_group_are_seen() -> None:
             optimizer.step()
         both.append(params)
 
-    assert deviation(*both) < TOLERANCE
+    assert error(*both) < TOLERANCE
 
 
 def test_a_changed_choice_of_lowering_is_seen() -> None:

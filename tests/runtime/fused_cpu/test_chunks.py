@@ -1,4 +1,4 @@
-"""Test tensors that a kernel cannot walk in place: they are copied, a chunk at a time."""
+"""Test tensors that a kernel cannot update in place: they are copied, a chunk at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
             sizes.append([param.numel() for batch in batches for param in batch.params])
         return fill_table(kernel, batches, scaled, copies)
 
-    monkeypatch.setattr(chunks, "_ELEMENTS", 10)
+    monkeypatch.setattr(chunks, "_COPIED_ELEMENTS", 10)
     monkeypatch.setattr(uncached_step, "fill_table", gathered)
     return sizes
 
@@ -48,27 +48,27 @@ def test_a_few_tensors_are_copied_at_a_time(
     starts = [torch.randn(2, n, dtype=torch.float64) for n in (2, 3, 2, 3, 30, 2)]
     grads = [make(start) for start in starts]
     grads[2] = torch.randn_like(starts[2])
-    found = []
-    for kind in (Adam, torch.optim.Adam):
+    results = []
+    for cls in (Adam, torch.optim.Adam):
         params = [Parameter(start.clone()) for start in starts]
-        optimizer = kind([{"params": params[:4]}, {"params": params[4:], "lr": 0.1}], **options)
+        optimizer = cls([{"params": params[:4]}, {"params": params[4:], "lr": 0.1}], **options)
         for _ in range(3):
             for param, grad in zip(params, grads, strict=True):
                 param.grad = grad
             optimizer.step()
-        found.append(params)
+        results.append(params)
 
-    for ours, theirs in zip(*found, strict=True):
+    for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     assert copies == [[4, 6], [6], [60], [4]] * 3
 
 
 @pytest.mark.parametrize("key", ["param", "exp_avg"])
-def test_whatever_is_kept_as_its_negative_is_copied(key: str, copies: Copies) -> None:
+def test_a_parameter_or_state_that_is_a_negative_view_is_copied(key: str, copies: Copies) -> None:
     """The memory of a negative view holds the opposite of the tensor's values."""
     torch.manual_seed(0)
     start, grad = torch.randn(2, 3, 7, dtype=torch.float64)
-    found = []
+    results = []
     for negate in (Tensor.clone, lambda tensor: torch._neg_view(-tensor)):
         param = Parameter(start.clone())
         param.grad = grad
@@ -79,13 +79,13 @@ def test_whatever_is_kept_as_its_negative_is_copied(key: str, copies: Copies) ->
         else:
             optimizer.state[param][key] = negate(optimizer.state[param][key])
         optimizer.step()
-        found.append(param.detach().clone())
+        results.append(param.detach().clone())
 
-    torch.testing.assert_close(*found, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(*results, rtol=1e-14, atol=1e-14)
     assert copies == [[21]]
 
 
-def test_what_the_kernel_changes_in_a_copy_comes_back(copies: Copies) -> None:
+def test_changes_of_a_copy_are_written_back(copies: Copies) -> None:
     """A rule with matrices copies parameters whose memory order is not that of their indices."""
     torch.manual_seed(0)
     starts = [torch.randn(2, 3, 2, n, dtype=torch.float64) for n in (1, 2, 3)]

@@ -34,7 +34,7 @@ def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_every_number_of_a_short_type_is_read_as_it_is(dtype: torch.dtype) -> None:
+def test_every_number_of_16_bits_is_read_exactly(dtype: torch.dtype) -> None:
     every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype)
 
     read = first_momentum(every, torch.float32)
@@ -43,7 +43,7 @@ def test_every_number_of_a_short_type_is_read_as_it_is(dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_numbers_are_rounded_to_a_short_type_as_torch_does(dtype: torch.dtype) -> None:
+def test_numbers_are_rounded_to_16_bits_as_torch_does(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     exponents = torch.randint(-150, 128, (100_000,))
     numbers = torch.randn(100_000) * torch.exp2(exponents.double()).float()
@@ -58,7 +58,7 @@ def test_numbers_are_rounded_to_a_short_type_as_torch_does(dtype: torch.dtype) -
 
 
 @pytest.mark.usefixtures("with_and_without_reader")
-def test_types_may_be_mixed() -> None:
+def test_dtypes_may_be_mixed() -> None:
     """Each stream is read and stored in its own dtype."""
     params = parameters(dtype=torch.bfloat16)
     optimizer = SGD(params, lr=0.5, momentum=0.5)
@@ -73,6 +73,6 @@ def test_types_may_be_mixed() -> None:
             assert param.grad is not None
             buffer.mul_(0.5).add_(param.grad.float())
 
-    found = [optimizer.state[param]["momentum_buffer"] for param in params]
-    assert [buffer.dtype for buffer in found] == [torch.float32] * len(params)
-    assert all(map(torch.equal, found, expected))
+    results = [optimizer.state[param]["momentum_buffer"] for param in params]
+    assert [buffer.dtype for buffer in results] == [torch.float32] * len(params)
+    assert all(map(torch.equal, results, expected))

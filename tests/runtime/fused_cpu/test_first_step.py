@@ -23,8 +23,8 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-def made(name: str) -> tuple[list[Tensor], Any]:
-    """Return contiguous parameters in two groups, and their optimizer."""
+def new_optimizer(name: str) -> tuple[list[Tensor], Any]:
+    """Return contiguous parameters, and an optimizer that has them in two groups."""
     params = [param for param in parameters(torch.float32) if param.is_contiguous()]
     groups = [{"params": params[:2], "lr": 0.5}, {"params": params[2:]}]
     return params, getattr(optgen.optim, name)(groups, **RULES.get(name, {}))
@@ -36,13 +36,13 @@ def test_a_first_step_is_the_one_that_python_gathers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps also agree if some parameters get their first gradient later."""
-    found, optimizer = made(name)
+    found, optimizer = new_optimizer(name)
     train(optimizer, found, 1)
     assert optimizer._context.cached is not None
     assert not optimizer._context.batches
     train(optimizer, found, 6, seed=2)
 
-    expected, other = made(name)
+    expected, other = new_optimizer(name)
     monkeypatch.setattr(FusedCpuBackend, "begin", lambda self, optimizer, takes: None)
     train(other, expected, 1)
     assert other._context.batches
@@ -51,48 +51,48 @@ def test_a_first_step_is_the_one_that_python_gathers(
     assert all(map(torch.equal, found + states(optimizer), expected + states(other)))
 
 
-def twisted(param: Tensor) -> Tensor:
+def transposed_gradient(param: Tensor) -> Tensor:
     """Return a gradient whose strides are not its parameter's."""
     return torch.ones(param.shape[::-1]).t()
 
 
 def test_a_state_is_fresh_also_if_a_gradient_has_other_strides() -> None:
-    ends = []
-    for kind in (optgen.optim.SGD, torch.optim.SGD):
+    finals = []
+    for cls in (optgen.optim.SGD, torch.optim.SGD):
         params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(4))]
-        optimizer = kind(params, lr=0.1, momentum=0.9, dampening=0.5)
+        optimizer = cls(params, lr=0.1, momentum=0.9, dampening=0.5)
         for _ in range(3):
-            params[0].grad, params[1].grad = twisted(params[0]), torch.ones(4)
+            params[0].grad, params[1].grad = transposed_gradient(params[0]), torch.ones(4)
             optimizer.step()
-        ends.append([param.detach() for param in params])
+        finals.append([param.detach() for param in params])
 
-    assert error(*ends) < 1e-6
+    assert error(*finals) < 1e-6
 
 
 def test_a_state_is_fresh_also_if_a_parameter_is_listed_twice() -> None:
-    ends = []
-    for kind in (optgen.optim.SGD, torch.optim.SGD):
+    finals = []
+    for cls in (optgen.optim.SGD, torch.optim.SGD):
         param = Parameter(torch.ones(2, 3))
-        optimizer = kind([param], lr=0.1, momentum=0.9, dampening=0.5)
+        optimizer = cls([param], lr=0.1, momentum=0.9, dampening=0.5)
         optimizer.param_groups[0]["params"].append(param)
         for _ in range(3):
             param.grad = torch.ones(2, 3)
             optimizer.step()
-        ends.append([param.detach()])
+        finals.append([param.detach()])
 
-    assert error(*ends) < 1e-6
+    assert error(*finals) < 1e-6
 
 
-def sparse(param: Parameter) -> None:
+def give_sparse_gradient(param: Parameter) -> None:
     param.grad = torch.ones(param.shape).to_sparse()
 
 
-def of_another_size(param: Parameter) -> None:
+def give_gradient_of_another_size(param: Parameter) -> None:
     param.grad = torch.ones_like(param)
     param.data = torch.ones(5, 3)
 
 
-@pytest.mark.parametrize("spoil", [sparse, of_another_size])
+@pytest.mark.parametrize("spoil", [give_sparse_gradient, give_gradient_of_another_size])
 def test_a_refused_gradient_leaves_no_state(spoil: Any) -> None:
     param = Parameter(torch.ones(2, 3))
     optimizer = optgen.optim.Adam([param])
@@ -105,8 +105,8 @@ def test_a_refused_gradient_leaves_no_state(spoil: Any) -> None:
 
 
 def test_states_have_memory_of_their_own() -> None:
-    """A checkpoint of one state saves no other state's memory."""
-    params, optimizer = made("Adafactor")
+    """A state that shared memory with others would save all of it in a checkpoint."""
+    params, optimizer = new_optimizer("Adafactor")
     train(optimizer, params, 1)
 
     sizes = {value.untyped_storage().nbytes() - value.nbytes for value in states(optimizer)}
@@ -116,14 +116,14 @@ def test_states_have_memory_of_their_own() -> None:
 
 
 @needs_reader
-def test_a_step_size_is_rounded_to_its_parameters_type() -> None:
+def test_a_step_size_is_rounded_to_its_parameters_dtype() -> None:
     """Rprop's step size starts as the learning rate, rounded to the parameter's dtype."""
     params = [Parameter(torch.ones(2, 3, dtype=dtype)) for dtype in (torch.bfloat16, torch.float64)]
     optimizer = optgen.optim.Rprop(params, lr=1 / 3)
     optimizer.init_state()
 
-    made = [optimizer.state[param]["step_size"] for param in params]
-    assert all(map(torch.equal, made, (torch.full_like(p, 1 / 3) for p in params)))
+    step_sizes = [optimizer.state[param]["step_size"] for param in params]
+    assert all(map(torch.equal, step_sizes, (torch.full_like(p, 1 / 3) for p in params)))
 
 
 @needs_reader

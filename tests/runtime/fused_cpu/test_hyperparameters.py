@@ -23,7 +23,7 @@ def parameter(number: float = 1.0) -> Tensor:
 
 @pytest.mark.usefixtures("with_and_without_reader")
 @pytest.mark.parametrize("betas", [(0.9,), (0.9, 0.99, 0.5), 0.9])
-def test_a_tuple_of_the_wrong_length_is_an_error_and_nothing_else(betas: Any) -> None:
+def test_a_tuple_of_the_wrong_length_raises_and_changes_nothing(betas: Any) -> None:
     params = [parameter(), parameter()]
     optimizer = Adam([{"params": params[:1], "lr": 0.5}, {"params": params[1:], "lr": 0.0}])
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_none_is_no_number(key: str) -> None:
 
 
 @pytest.mark.usefixtures("with_and_without_reader")
-def test_none_is_false_where_a_flag_is_asked_for() -> None:
+def test_none_is_false_for_a_flag() -> None:
     param = parameter()
     optimizer = SGD([param], lr=0.5)
     optimizer.step()
@@ -93,13 +93,13 @@ def test_an_optional_value_is_none_or_a_number_or_nan(tmp_path: Path) -> None:
     path.write_text(OPTIONAL)
     param = parameter()
     optimizer = optgen.load(path)([param])
-    found = []
+    results = []
     for limit in (None, 0.5, None, math.nan):
         optimizer.param_groups[0]["limit"] = limit
         optimizer.step()
-        found.append(param[0].item())
-    assert found[:3] == [0.0, -0.5, -1.5]
-    assert math.isnan(found[3])
+        results.append(param[0].item())
+    assert results[:3] == [0.0, -0.5, -1.5]
+    assert math.isnan(results[3])
 
 
 def rule(states: int, fresh: int = 0, step: str | None = "tensor") -> Rule:
@@ -110,7 +110,7 @@ def rule(states: int, fresh: int = 0, step: str | None = "tensor") -> Rule:
 def test_too_many_states_or_matrices_are_named() -> None:
     assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
     assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
-    assert excess(rule(9, fresh=9)) == "more than 8 states ask whether they are fresh"
+    assert excess(rule(9, fresh=9)) == "the rule calls `fresh` on more than 8 states"
     named = 'extern "C" const char* const optgen_locals = "a b c";'
     assert excess(rule(10), named) == ""
     assert excess(rule(11), named) == "more than 14 states and matrices"

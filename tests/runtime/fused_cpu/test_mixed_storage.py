@@ -20,7 +20,7 @@ UNEQUAL = [pair for pair in product(DTYPES, DTYPES) if len({*pair}) == 2]
 
 
 def parameters(dtype: torch.dtype, grad_dtype: torch.dtype) -> list[Parameter]:
-    """Return parameters with gradients; equal dtypes get equal numbers."""
+    """Return parameters with gradients; calls with equal dtypes return equal numbers."""
     generator = torch.Generator().manual_seed(0)
     params = [Parameter(torch.randn(n, generator=generator).to(dtype)) for n in SIZES]
     for param in params:
@@ -40,13 +40,13 @@ def in_double(params: list[Parameter]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL)
-def test_states_of_another_dtype_are_those_of_a_plain_loop(
+def test_states_of_another_dtype_are_those_of_the_for_loop(
     dtype: torch.dtype, state_dtype: torch.dtype
 ) -> None:
     name = str(state_dtype).removeprefix("torch.")
-    kind = compose(optim.SGD, modifiers.state_dtype(name))
+    cls = compose(optim.SGD, modifiers.state_dtype(name))
     sides = [parameters(dtype, dtype) for _ in range(2)]
-    optimizers = [kind(side, lr=0.1, momentum=0.5) for side in sides]
+    optimizers = [cls(side, lr=0.1, momentum=0.5) for side in sides]
     for optimizer, lowering in zip(optimizers, ("fused_cpu", "forloop"), strict=True):
         with use_lowering(lowering):
             for _ in range(3):
@@ -61,12 +61,12 @@ def test_states_of_another_dtype_are_those_of_a_plain_loop(
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
-def test_float32_masters_are_those_of_a_float32_step(dtype: torch.dtype) -> None:
-    """Gradients of 16 bits are numbers of float32, so masters differ by rounding only."""
+def test_float32_masters_follow_torch_in_float64(dtype: torch.dtype) -> None:
+    """Float32 holds gradients of 16 bits exactly, so masters differ only by their own rounding."""
     params = parameters(dtype, dtype)
     expected = in_double(params)
-    kind = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
-    ours, theirs = kind(params), torch.optim.AdamW(expected)
+    cls = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
+    ours, theirs = cls(params), torch.optim.AdamW(expected)
     with use_lowering("fused_cpu"):
         for _ in range(4):
             ours.step()
@@ -77,7 +77,7 @@ def test_float32_masters_are_those_of_a_float32_step(dtype: torch.dtype) -> None
         assert torch.equal(param, master.to(dtype))
 
 
-def test_gradients_of_16_bits_follow_torch() -> None:
+def test_float32_parameters_with_16_bit_gradients_follow_torch() -> None:
     params = parameters(torch.float32, torch.bfloat16)
     expected = in_double(params)
     ours, theirs = optim.AdamW(params), torch.optim.AdamW(expected)
@@ -90,23 +90,23 @@ def test_gradients_of_16_bits_follow_torch() -> None:
 
 
 def test_a_result_has_the_same_bits_in_any_place() -> None:
-    """Elements beyond the last whole vector are computed as all others."""
+    """Elements beyond the last whole vector get the same bits as those within a vector."""
     whole = Parameter(torch.randn(77, dtype=torch.bfloat16))
     whole.grad = torch.randn_like(whole)
     parts = [Parameter(part.clone()) for part in whole.detach().split([5, 40, 32])]
     for part, grad in zip(parts, whole.grad.split([5, 40, 32]), strict=True):
         part.grad = grad.clone()
-    kind = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
-    one, other = kind([whole]), kind(parts)
+    cls = compose(optim.AdamW, modifiers.master, modifiers.state_dtype("float32"))
+    optimizer_of_whole, optimizer_of_parts = cls([whole]), cls(parts)
     with use_lowering("fused_cpu"):
         for _ in range(3):
-            one.step()
-            other.step()
-    joined = torch.cat([other.state[part]["master"] for part in parts])
-    assert torch.equal(one.state[whole]["master"], joined)
+            optimizer_of_whole.step()
+            optimizer_of_parts.step()
+    joined = torch.cat([optimizer_of_parts.state[part]["master"] for part in parts])
+    assert torch.equal(optimizer_of_whole.state[whole]["master"], joined)
 
 
-def test_a_parameter_of_float32_does_not_round(tmp_path: Path) -> None:
+def test_rounded_changes_nothing_for_a_float32_parameter(tmp_path: Path) -> None:
     path = tmp_path / "made.py"
     path.write_text(
         spec("m = g + 0.5 * m", "p = rounded(p - lr * g)", states='m=state("m", dtype="bfloat16")')
@@ -121,23 +121,23 @@ def test_a_parameter_of_float32_does_not_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "state_dtype"), UNEQUAL)
-def test_roundings_and_random_numbers_are_those_of_a_plain_loop(
+def test_roundings_and_random_numbers_are_those_of_the_for_loop(
     dtype: torch.dtype, state_dtype: torch.dtype
 ) -> None:
-    """Weights round to their own dtype, and equal places draw equal numbers."""
-    kind = compose(
+    """Both lowerings round to the parameter's dtype, with equal random numbers for each element."""
+    cls = compose(
         optim.SGD,
         modifiers.state_dtype(str(state_dtype).removeprefix("torch.")),
         modifiers.stochastic_rounding,
     )
-    made = []
+    results = []
     for lowering in ("fused_cpu", "forloop"):
         params = parameters(dtype, dtype)
-        optimizer = kind(params, lr=0.1, momentum=0.5, seed=3)
+        optimizer = cls(params, lr=0.1, momentum=0.5, seed=3)
         with use_lowering(lowering):
             for _ in range(3):
                 optimizer.step()
-        made.append(torch.cat([param.detach().double() for param in params]))
-    same = (made[0] == made[1]).double().mean()
+        results.append(torch.cat([param.detach().double() for param in params]))
+    same = (results[0] == results[1]).double().mean()
     assert same > 0.99  # an element within float32's rounding of its limit may go the other way
-    torch.testing.assert_close(*made, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(*results, rtol=0.02, atol=0.02)

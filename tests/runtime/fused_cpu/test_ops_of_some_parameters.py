@@ -1,4 +1,4 @@
-"""Test rules that call matrix ops under a shape predicate, so not for all parameters alike."""
+"""Test rules that call a matrix op under a shape predicate, so only for some parameters."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ BODY = (
 )
 
 
-def text(fact: str) -> str:
+def text_of_spec(fact: str) -> str:
     body = (line.format(fact=fact) for line in BODY)
     hypers = f"{LR}, cs=hyper((3.4445, -4.775, 2.0315))"
     return spec(*body, states='m=state("m")', hypers=hypers, inputs="p, g")
 
 
 def check_against_for_loop(path: Path, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Check three fused steps of parameters of several shapes."""
-    kind = optgen.load(path)
+    """Check that three fused steps of parameters of these shapes equal steps of the for-loop."""
+    cls = optgen.load(path)
     generator = torch.Generator().manual_seed(0)
     starts = [torch.randn(shape, generator=generator) for shape in shapes]
     sides = [[Parameter(start.clone()) for start in starts] for _ in range(2)]
-    optimizers = [kind(side) for side in sides]
+    optimizers = [cls(side) for side in sides]
     for _ in range(3):
         grads = [torch.randn(shape, generator=generator) for shape in shapes]
         for side, optimizer, lowering in zip(
@@ -57,7 +57,7 @@ def check_against_for_loop(path: Path, shapes: Sequence[tuple[int, ...]]) -> Non
 @pytest.mark.parametrize("fact", ["factored", "tall"])
 def test_other_parameters_step_without_the_op(fact: str, tmp_path: Path) -> None:
     path = tmp_path / "made.py"
-    path.write_text(text(fact))
+    path.write_text(text_of_spec(fact))
     check_against_for_loop(path, SHAPES)
 
 
@@ -82,7 +82,7 @@ def test_parameters_may_need_different_ops(before: str, last: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("fact", ["factored", "tall"])
-def test_the_runtime_reads_for_which_parameters_an_op_is(fact: str) -> None:
-    (algorithm, *_) = read_spec(Spec("made", text(fact), "made.py", 1))
+def test_the_lowering_tells_for_which_parameters_an_op_runs(fact: str) -> None:
+    (algorithm, *_) = read_spec(Spec("made", text_of_spec(fact), "made.py", 1))
 
     assert f"orthogonalize(m_matrix, cs, 5, 1e-07) if {fact}" in render(algorithm, FUSED_CPU, None)

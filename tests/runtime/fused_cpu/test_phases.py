@@ -108,19 +108,22 @@ def stepped(optimizer: Any, steps: int = 4) -> list[Tensor]:
     return params
 
 
-def follow_the_rule(
-    made: tuple[Any, Algorithm], shapes: Sequence[Shape], bound: float, **options: Any
+def check_against_rule(
+    class_and_algorithm: tuple[Any, Algorithm],
+    shapes: Sequence[Shape],
+    bound: float,
+    **options: Any,
 ) -> None:
-    """Check that parameters and states end where the rule itself takes them in float64."""
-    cls, algorithm = made
+    """Check that four fused steps give the oracle's parameters and states, within an error."""
+    cls, algorithm = class_and_algorithm
     start = values(shapes, torch.float64, 0)
     optimizer = cls([Parameter(value.clone()) for value in start], **options)
     params = stepped(optimizer)
     hypers = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in algorithm.hypers}
-    grads = zip(*(grads_of(params, step) for step in range(4)), strict=True)
-    for param, value, own in zip(params, start, grads, strict=True):
+    grads_of_params = zip(*(grads_of(params, step) for step in range(4)), strict=True)
+    for param, value, grads_of_param in zip(params, start, grads_of_params, strict=True):
         state: dict[str, Any] = {}
-        for grad in own:
+        for grad in grads_of_param:
             value, state = evaluate(algorithm, hypers, value, grad, state)
         assert error(param, value) < bound, (param.shape, error(param, value))
         for key, found in optimizer.state[param].items():
@@ -134,38 +137,40 @@ def follow_the_rule(
 def test_adafactor_follows_its_rule_on_all_shapes(
     shapes: list[Shape], options: dict[str, Any]
 ) -> None:
-    follow_the_rule(rule("adafactor"), shapes, 1e-13, **options)
+    check_against_rule(rule("adafactor"), shapes, 1e-13, **options)
 
 
 @pytest.mark.parametrize("shape", [(880, 2411), (2, 440, 2411)], ids=str)
 def test_tensors_larger_than_the_caches_follow_their_rules(
     shape: Shape, odd: tuple[Any, Algorithm]
 ) -> None:
-    assert math.prod(shape) * 2 * 8 > 32 << 20  # parameter and gradient, as tensor_plan.h has it
-    follow_the_rule(rule("adafactor"), [shape], 1e-13, weight_decay=0.1)
-    follow_the_rule(odd, [shape], 1e-12, momentum=0.9, scaled=True)
+    assert (
+        math.prod(shape) * 2 * 8 > 32 << 20
+    )  # bytes of parameter and gradient; the limit of tensor_plan.h
+    check_against_rule(rule("adafactor"), [shape], 1e-13, weight_decay=0.1)
+    check_against_rule(odd, [shape], 1e-12, momentum=0.9, scaled=True)
 
 
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_rules_with_sums_over_whole_parameters_are_followed(name: str) -> None:
-    follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
+    check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
 
 
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
 def test_rules_with_scalars_that_reductions_feed_are_followed(name: str) -> None:
-    follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
+    check_against_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
 
 
 def test_came_follows_its_rule() -> None:
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) == 2]
-    follow_the_rule(rule("came"), shapes, 1e-12, lr=0.01)
+    check_against_rule(rule("came"), shapes, 1e-12, lr=0.01)
 
 
 @pytest.mark.parametrize("by_row", [True, False])
 def test_old_values_of_rows_and_columns_are_read(by_row: bool) -> None:
     """A pass without a sweep copies the old values before the first sweep."""
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
-    follow_the_rule(rule("old_factors"), shapes, 1e-12, by_row=by_row)
+    check_against_rule(rule("old_factors"), shapes, 1e-12, by_row=by_row)
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "scaled": True}])
@@ -173,18 +178,18 @@ def test_every_reduction_follows_the_rule_on_all_shapes(
     options: dict[str, Any], odd: tuple[Any, Algorithm]
 ) -> None:
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
-    follow_the_rule(odd, shapes, 1e-12, **options)
+    check_against_rule(odd, shapes, 1e-12, **options)
 
 
 @pytest.mark.parametrize("sharp", [True, False])
 def test_maxima_follow_the_rule_on_all_shapes(sharp: bool) -> None:
     shapes = [*SMALL, *LONG, *LARGE, *VECTORS, (880, 2411)]
-    follow_the_rule(rule("peaks"), shapes, 1e-12, sharp=sharp)
+    check_against_rule(rule("peaks"), shapes, 1e-12, sharp=sharp)
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_sm3_follows_its_rule(momentum: float) -> None:
-    follow_the_rule(rule("sm3"), [*SMALL, *LONG, *LARGE, *VECTORS], 1e-12, momentum=momentum)
+    check_against_rule(rule("sm3"), [*SMALL, *LONG, *LARGE, *VECTORS], 1e-12, momentum=momentum)
 
 
 @pytest.fixture
@@ -199,19 +204,19 @@ def threads() -> Iterator[None]:
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     """Several threads are used from 16 MB on; some tensors are divided, some are not."""
     shapes = [*SMALL, *LONG, *LARGE, (3000, 1000), (2, 1003, 2111), *VECTORS, (2_000_000,)]
-    ended = []
+    results = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
         params = stepped(optimizer, 2)
         states = [s for p in params for s in optimizer.state[p].values()]
-        ended.append([*params, *states])
-    for others in ended[1:]:
-        assert all(map(torch.equal, ended[0], others))
+        results.append([*params, *states])
+    for others in results[1:]:
+        assert all(map(torch.equal, results[0], others))
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_memory_in_another_order_takes_the_same_step(steps: int) -> None:
+def test_channels_last_memory_takes_the_same_step(steps: int) -> None:
     """Rows and columns follow the indices, not the memory."""
     (start,) = values([(8, 6, 3, 5)], torch.float64, 0)
     plain = Parameter(start.clone())
@@ -281,7 +286,7 @@ def test_tensors_without_elements_are_stepped() -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("shape", [(3, 3), (65, 64), (700, 900), (300_000, 2), (3, 70_000)])
-def test_maxima_tell_of_nan_and_infinity(lowering: str, shape: Shape) -> None:
+def test_maxima_keep_nan_and_infinity(lowering: str, shape: Shape) -> None:
     """NaN stays in its row and its column, in whatever order the elements are read."""
     cls, _ = rule("sm3")
     param = Parameter(torch.ones(shape))
@@ -317,10 +322,10 @@ def test_nan_stays_within_its_parameter() -> None:
 
 
 def test_gradients_are_unscaled_once() -> None:
-    unscaled_once((80, 70))
+    check_unscaled_once((80, 70))
 
 
-def unscaled_once(shape: Shape) -> None:
+def check_unscaled_once(shape: Shape) -> None:
     """Check that the gradient scaler's factor is removed once, for any number of passes."""
     plain, scaled = Parameter(torch.ones(shape)), Parameter(torch.ones(shape))
     plain.grad = values([shape], torch.float32, 0)[0]
@@ -334,13 +339,13 @@ def unscaled_once(shape: Shape) -> None:
     assert torch.equal(scaled.grad, plain.grad)
 
 
-def repeats(optimizer: Any) -> bool:
-    """Tell whether the next step will be a cached step, read in C++."""
+def has_cached_step(optimizer: Any) -> bool:
+    """Tell whether the next step can be a cached step, whose tensors the C++ reader finds."""
     return optimizer._context.cached is not None
 
 
 @pytest.mark.skipif(cached_dense_step.reader() is None, reason="no reader on this torch")
-def test_a_repeated_step_knows_shapes() -> None:
+def test_a_cached_step_checks_the_shapes_of_states() -> None:
     params = [Parameter(value) for value in values([(4, 6), (5,), (2, 3, 4)], torch.float64, 0)]
     optimizer, reference = (
         Adafactor(params),
@@ -351,7 +356,7 @@ def test_a_repeated_step_knows_shapes() -> None:
         for param, other, grad in zip(params, others, grads_of(params, step), strict=True):
             param.grad, other.grad = grad, grad.clone()
         if step == 2:
-            assert repeats(optimizer)
+            assert has_cached_step(optimizer)
         optimizer.step()
         reference.step()
     assert all(error(p, q) < 1e-14 for p, q in zip(params, others, strict=True))

@@ -36,8 +36,10 @@ def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("shape", [(300, 200), (70, 1100)], ids=str)
 @pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float16")], ids=str)
-def test_types_may_differ_from_stream_to_stream(shape: Shape, dtypes: tuple[str, str]) -> None:
-    """16-bit parameters with float32 momentum, and the other way round, are rounded once."""
+def test_streams_of_different_dtypes_are_rounded_once(
+    shape: Shape, dtypes: tuple[str, str]
+) -> None:
+    """The dtypes are those of the parameter and of the momentum; one of them has 16 bits."""
     own, of_state = (getattr(torch, name) for name in dtypes)
     cls, _ = rule("came")
     mixed = Parameter(values([shape], own, 1)[0])
@@ -46,10 +48,10 @@ def test_types_may_differ_from_stream_to_stream(shape: Shape, dtypes: tuple[str,
     for optimizer, param in zip(optimizers, (mixed, exact), strict=True):
         optimizer.init_state()
         param.grad = values([shape], own, 2)[0].to(param.dtype)
-        held = optimizer.state[param]
-        held |= {key: value.float() for key, value in held.items()}
+        state_of_param = optimizer.state[param]
+        state_of_param |= {key: value.float() for key, value in state_of_param.items()}
         momentum = values([shape], of_state, 3)[0]
-        held["exp_avg"] = momentum if param is mixed else momentum.float()
+        state_of_param["exp_avg"] = momentum if param is mixed else momentum.float()
         optimizer.step()
 
     state, expected = optimizers[0].state[mixed]["exp_avg"], optimizers[1].state[exact]["exp_avg"]
@@ -60,13 +62,13 @@ def test_types_may_differ_from_stream_to_stream(shape: Shape, dtypes: tuple[str,
         )
 
 
-def test_bits_do_not_depend_on_what_else_is_stepped() -> None:
-    """If all tensors together exceed the caches, memory is prefetched and tensors go in strips."""
+def test_bits_do_not_depend_on_the_other_parameters() -> None:
+    """A model larger than the caches prefetches memory and cuts tensors into strips."""
     shapes = [(300, 200), (40, 1500), (16, 8, 3, 3), (1000,)]
-    few, many = ([*shapes], [*shapes, (3000, 3000)])
-    alone, among = (
+    small_model, large_model = ([*shapes], [*shapes, (3000, 3000)])
+    results, others = (
         stepped(Adafactor([Parameter(value) for value in values(each, torch.bfloat16, 0)]), 2)
-        for each in (few, many)
+        for each in (small_model, large_model)
     )
 
-    assert all(map(torch.equal, alone, among))
+    assert all(map(torch.equal, results, others))

@@ -1,4 +1,4 @@
-"""Test sparse gradients of rules that only add them: values are added to their rows one by one."""
+"""Test sparse gradients of rules that only add them: each value is added to its row."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from optgen.spec import *
 
 @optimizer(gradient="rows")
 def Counted(p, g, t, /, s=state("s", shape="scalar", init=1.0), *, lr=hyper(0.1)):
-    """Adds less and less."""
+    """A rule whose steps shrink by a scalar state."""
     s = s * 0.9
     p = p - (-lr) * s * -g / (1 + t) - g * 0.5
 '''
 
 
 def gradient(size: tuple[int, ...], dtype: torch.dtype, step: int, count: int = 40) -> Tensor:
-    """Return a sparse gradient; rows come several times, in random order."""
+    """Return a sparse gradient that names rows several times, in random order."""
     generator = torch.Generator().manual_seed(step)
     rows = torch.randint(0, size[0], (1, count), generator=generator)
     values = torch.randn(count, *size[1:], generator=generator, dtype=torch.float64)
@@ -38,8 +38,8 @@ def gradient(size: tuple[int, ...], dtype: torch.dtype, step: int, count: int = 
 
 def trained(optimizer: Any, params: list[Tensor], steps: int = 4, start: int = 0) -> list[Tensor]:
     for step in range(start, start + steps):
-        for place, param in enumerate(params):
-            param.grad = gradient(tuple(param.shape), param.dtype, 10 * step + place)
+        for index, param in enumerate(params):
+            param.grad = gradient(tuple(param.shape), param.dtype, 10 * step + index)
         optimizer.step()
     return [param.detach() for param in params]
 
@@ -66,10 +66,10 @@ def test_sparse_gradients_give_torchs_step(
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_rules_scalars_advance_once_a_step(lowering: str) -> None:
     """The rule's scalars advance once a step for any number of values; dense and sparse agree."""
-    kind = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
+    cls = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
     sparse, dense = tables(torch.float64), tables(torch.float64)
-    assert kind.rule.scatter_adds
-    optimizer, reference = kind(sparse), kind(dense)
+    assert cls.rule.scatter_adds
+    optimizer, reference = cls(sparse), cls(dense)
     with use_lowering(lowering):
         for step in range(3):
             for a, b in zip(sparse, dense, strict=True):
@@ -84,7 +84,7 @@ def test_a_rules_scalars_advance_once_a_step(lowering: str) -> None:
 
 def test_any_number_of_threads_has_the_same_bits() -> None:
     """There are enough values for several threads to take part."""
-    found = []
+    results = []
     threads = torch.get_num_threads()
     for count in (1, 2, 3):
         torch.set_num_threads(count)
@@ -96,10 +96,10 @@ def test_any_number_of_threads_has_the_same_bits() -> None:
                 optimizer.step()
         finally:
             torch.set_num_threads(threads)
-        found.append(param.detach())
+        results.append(param.detach())
 
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_sixteen_bits_are_rounded_once_a_row() -> None:
@@ -123,7 +123,7 @@ def cached_and_reference() -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
     return optimizer, ours, reference, theirs
 
 
-def test_a_rate_that_changes_is_taken_up() -> None:
+def test_a_cached_step_sees_a_new_learning_rate() -> None:
     optimizer, ours, reference, theirs = cached_and_reference()
     for each, params in ((optimizer, ours), (reference, theirs)):
         for step in range(4, 8):
@@ -158,11 +158,11 @@ def test_a_cached_step_notices_changes() -> None:
         trained(optimizer, ours, 1, 11)
 
 
-@pytest.mark.parametrize("wrong", [-1, 7])
-def test_an_index_that_is_no_row_changes_nothing(wrong: int) -> None:
+@pytest.mark.parametrize("row", [-1, 7])
+def test_an_index_that_is_no_row_changes_nothing(row: int) -> None:
     optimizer, ours, _, _ = cached_and_reference()
     before = [param.detach().clone() for param in ours]
-    rows = torch.tensor([[0, wrong]])
+    rows = torch.tensor([[0, row]])
     ours[0].grad = torch.sparse_coo_tensor(rows, torch.ones(2, 3), (7, 3), check_invariants=False)
 
     for lowering in LOWERINGS:
@@ -172,7 +172,7 @@ def test_an_index_that_is_no_row_changes_nothing(wrong: int) -> None:
     trained(optimizer, ours, 1, 4)
 
 
-def test_versions_advance() -> None:
+def test_a_cached_step_advances_the_parameters_versions() -> None:
     optimizer, ours, _, _ = cached_and_reference()
     before = [param._version for param in ours]
     trained(optimizer, ours, 1, 4)

@@ -32,9 +32,9 @@ def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Return a sparse gradient; its rows are drawn with replacement and are not sorted."""
     generator = torch.Generator().manual_seed(seed)
-    places = torch.randint(0, size[0], (1, count), generator=generator)
+    rows = torch.randint(0, size[0], (1, count), generator=generator)
     values = torch.randn(count, *size[1:], generator=generator, dtype=torch.float64)
-    return torch.sparse_coo_tensor(places, values.to(dtype), size, check_invariants=True)
+    return torch.sparse_coo_tensor(rows, values.to(dtype), size, check_invariants=True)
 
 
 def stepped(
@@ -63,8 +63,8 @@ def test_rows_of_any_width_and_number_agree_with_the_for_loop(size: Size) -> Non
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
-def test_rows_whose_numbers_begin_or_end_alike_are_told_apart() -> None:
-    """Rows come many times, unsorted; the sort looks at eleven bits of a row number at a time."""
+def test_rows_whose_numbers_share_leading_or_trailing_bits_are_distinguished() -> None:
+    """Rows repeat, unsorted; each pass of the radix sort looks at eleven bits of a row number."""
     numbers = torch.tensor([0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1])
     drawn = torch.randint(0, len(numbers), (200,), generator=torch.Generator().manual_seed(0))
     values = torch.randn(200, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -84,13 +84,13 @@ def test_rows_whose_numbers_begin_or_end_alike_are_told_apart() -> None:
 
 @pytest.mark.parametrize("size", [(30, 3), (30, 64), (30, 700)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_narrower_types_are_computed_in_float32(dtype: torch.dtype, size: Size) -> None:
+def test_narrower_dtypes_are_computed_in_float32(dtype: torch.dtype, size: Size) -> None:
     """Fused C++ adds up a row's values unrounded, so it is at least as exact as the for-loop."""
     start = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
     finals = {}
-    for name, type_ in (("fused_cpu", dtype), ("forloop", dtype), ("exact", torch.float64)):
-        param = torch.nn.Parameter(start.to(type_, copy=True))
-        param.grad = gradient(size, 60, 5, dtype).to(type_)
+    for name, value_dtype in (("fused_cpu", dtype), ("forloop", dtype), ("exact", torch.float64)):
+        param = torch.nn.Parameter(start.to(value_dtype, copy=True))
+        param.grad = gradient(size, 60, 5, dtype).to(value_dtype)
         with use_lowering("forloop" if name == "exact" else name):
             SGD([param], lr=0.1).step()
         finals[name] = param.detach().double()
@@ -138,15 +138,13 @@ def test_sparse_and_dense_parameters_share_an_optimizer() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("wrong", [-1, 6])
-def test_an_index_that_is_no_row_is_an_error_and_nothing_else(wrong: int) -> None:
+@pytest.mark.parametrize("row", [-1, 6])
+def test_an_index_that_is_no_row_raises_and_changes_nothing(row: int) -> None:
     params = [torch.nn.Parameter(torch.ones(size)) for size in ((3, 2), (6, 2))]
     optimizer = Adagrad(params)
     params[0].grad = gradient((3, 2), 2, 0, torch.float32)
-    places = torch.tensor([[2, wrong, 1]])
-    params[1].grad = torch.sparse_coo_tensor(
-        places, torch.ones(3, 2), (6, 2), check_invariants=False
-    )
+    rows = torch.tensor([[2, row, 1]])
+    params[1].grad = torch.sparse_coo_tensor(rows, torch.ones(3, 2), (6, 2), check_invariants=False)
 
     with pytest.raises(
         IndexError, match=r"names rows -?\d to \d of a parameter that has rows 0 to 5"
@@ -160,20 +158,20 @@ def test_an_index_that_is_no_row_is_an_error_and_nothing_else(wrong: int) -> Non
 def test_without_a_library_for_rows_they_are_taken_in_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The main library may be cached, and there may be no compiler for the one for rows."""
+    """The kernel may be cached while no compiler can build the library that sorts rows."""
     expected = stepped((30, 3), "forloop")
     taken: list[object] = []
 
     def missing(name: str, source: str) -> Path:
         raise library_cache.NoCompilerError(name)
 
-    def noted(*args: Any) -> sparse_rows.TouchedRows:
+    def recorded(*args: Any) -> sparse_rows.TouchedRows:
         taken.append(args)
         return sparse_rows.gather_rows(*args)
 
     assert not isinstance(kernel_loader.kernel_or_reason(SparseAdam), str)
     monkeypatch.setattr(library_cache, "library", missing)
-    monkeypatch.setattr(uncached_step, "gather_rows", noted)
+    monkeypatch.setattr(uncached_step, "gather_rows", recorded)
     monkeypatch.setattr(sparse_gradients, "_functions", {})
     found = stepped((30, 3), "fused_cpu")
 
@@ -182,17 +180,17 @@ def test_without_a_library_for_rows_they_are_taken_in_python(
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
-def test_a_gradient_scaler_is_obeyed() -> None:
+def test_a_gradient_scaler_unscales_or_skips_a_step() -> None:
     finals, size = [], (30, 3)
-    for scale, found in ((None, None), (4.0, 0.0), (4.0, 1.0)):
+    for scale, found_inf in ((None, None), (4.0, 0.0), (4.0, 1.0)):
         param = torch.nn.Parameter(torch.ones(size, dtype=torch.float64))
         optimizer = SparseAdam([param], fused=True)
         param.grad = gradient(size, 20, 0) * (scale or 1)
         if scale is not None:
-            optimizer.grad_scale, optimizer.found_inf = map(torch.tensor, (scale, found))
+            optimizer.grad_scale, optimizer.found_inf = map(torch.tensor, (scale, found_inf))
         optimizer.step()
         finals.append(param.detach())
-        assert optimizer.state[param]["step"] == (0 if found else 1)
+        assert optimizer.state[param]["step"] == (0 if found_inf else 1)
 
     assert torch.equal(finals[1], finals[0])
     assert torch.equal(finals[2], torch.ones_like(finals[2]))
@@ -200,9 +198,9 @@ def test_a_gradient_scaler_is_obeyed() -> None:
 
 def test_a_step_is_noticed_by_autograd() -> None:
     param = torch.nn.Parameter(torch.ones(6, 3))
-    kept = param * param
+    square = param * param
     param.grad = gradient((6, 3), 2, 0, torch.float32)
     SparseAdam([param]).step()
 
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        kept.sum().backward()
+        square.sum().backward()

@@ -1,4 +1,4 @@
-"""Test fused C++ steps of shards: several ranks in one process, whose reductions are added here."""
+"""Test fused C++ steps of shards: the test plays all ranks, and adds up their reductions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from optgen.runtime.tensors.sharding import Sharding
 
 __all__ = ["odd", "threads"]  # fixtures
 
-Place = tuple[int, ...]
+Coordinates = tuple[int, ...]
 STEPS = 3
 
 
@@ -41,19 +41,19 @@ class Placement:
 
 @dataclass(frozen=True)
 class Mesh:
-    """A mesh as one rank sees it; the rank knows which ranks share its group in each dimension."""
+    """A mesh as one rank sees it: its coordinates, and its process group in each dimension."""
 
     shape: tuple[int, ...]
-    place: Place
+    coordinates: Coordinates
 
     def size(self, dim: int) -> int:
         return self.shape[dim]
 
     def get_local_rank(self, dim: int) -> int:
-        return self.place[dim]
+        return self.coordinates[dim]
 
     def get_group(self, dim: int) -> Any:
-        return (dim, *self.place[:dim], None, *self.place[dim + 1 :])
+        return (dim, *self.coordinates[:dim], None, *self.coordinates[dim + 1 :])
 
 
 class Rank:
@@ -71,7 +71,7 @@ class Rank:
         return Sharding(self.mesh, tuple(Placement(whole.dim() + axis) for axis in self.axes))
 
     def part(self, whole: Tensor, shape: str = "like") -> Tensor:
-        """Return this rank's shard of a tensor like a parameter, or of its rows or columns."""
+        """Return this rank's shard of a parameter, or of its row, column or scalar values."""
         for cut in self.sharding_of(whole).sharded_axes() if shape != "scalar" else ():
             if cut.dim - whole.dim() != {"row": -1, "col": -2}.get(shape):
                 whole = whole.split(cut.sizes(whole.size(cut.dim)), cut.dim)[cut.rank]
@@ -80,25 +80,25 @@ class Rank:
     def states_of(self, param: Tensor) -> dict[str, Tensor]:
         """Return the expected shards of a parameter's states."""
         shapes = {state.key: state.shape for state in self.optimizer.rule.states}
-        own = self.optimizer.state[param].items()
-        return {key: self.part(value, shapes.get(key, "scalar")) for key, value in own}
+        states = self.optimizer.state[param].items()
+        return {key: self.part(value, shapes.get(key, "scalar")) for key, value in states}
 
     def update(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Update:
-        """Step all parameters."""
+        """Return a step of all parameters, which suspends at each reduction."""
         batches = list(self._batches(kernel, grads))
         table, copied = fill_table(kernel, batches, scaled=False)
         assert not copied
         return kernel.update(table)
 
     def _batches(self, kernel: SuspendingKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
-        """Yield batches; parameters with other shardings or facts are in other batches."""
-        found: dict[DispatchKey, list[int]] = {}
+        """Yield batches; the parameters of a batch have equal shardings and facts."""
+        indices_by_key: dict[DispatchKey, list[int]] = {}
         for place, member in enumerate(self.members):
             facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
-            found.setdefault(
+            indices_by_key.setdefault(
                 DispatchKey(facts=facts, sharding=self.sharding_of(member)), []
             ).append(place)
-        for dispatch_key, places in found.items():
+        for dispatch_key, places in indices_by_key.items():
             members = [self.members[place] for place in places]
             parts = [self.part(grads[place]) for place in places]
             states = [self.states[place] for place in places]
@@ -123,25 +123,27 @@ def _column(state: State, members: list[Tensor], states: list[dict[str, Tensor]]
 def run_together(updates: Sequence[Update]) -> int:
     """Run the updates of all ranks; return how often they waited for one another."""
     rounds = 0
-    while asked := [request for update in updates if (request := next(update, None)) is not None]:
-        assert len(asked) == len(updates)
-        for each in zip(*asked, strict=True):
-            complete(each)
+    while requests := [
+        request for update in updates if (request := next(update, None)) is not None
+    ]:
+        assert len(requests) == len(updates)
+        for same_request in zip(*requests, strict=True):
+            complete(same_request)
         rounds += 1
     return rounds
 
 
 def complete(partials: Sequence[Partial]) -> None:
-    """Complete one reduction: combine what the ranks have, group by group."""
+    """Combine the partial results of all ranks in place, within each process group."""
     for level in range(len(partials[0].groups)):
         members: dict[Any, list[Partial]] = {}
         for partial in partials:
             members.setdefault(partial.groups[level], []).append(partial)
-        for several in members.values():
-            tensors = torch.stack([partial.tensor for partial in several])
-            made = tensors.amax(0) if several[0].largest else tensors.sum(0)
-            for partial in several:
-                partial.tensor.copy_(made)
+        for partials_of_group in members.values():
+            tensors = torch.stack([partial.tensor for partial in partials_of_group])
+            combined = tensors.amax(0) if partials_of_group[0].largest else tensors.sum(0)
+            for partial in partials_of_group:
+                partial.tensor.copy_(combined)
 
 
 def prepared(
@@ -159,10 +161,10 @@ def prepared(
     return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel
 
 
-def follow_the_whole(
+def check_against_whole(
     cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
 ) -> int:
-    """Check that shards end where whole parameters end; return the rounds of the last step."""
+    """Check that shards equal parts of whole parameters; return the rounds of the last step."""
     ranks, kernel = prepared(cls, shapes, mesh, axes, **options)
     rounds = 0
     for number in range(1, STEPS):
@@ -196,26 +198,26 @@ CUTS = [ROWS, COLUMNS, ((3,), (-2,)), ((2, 2), (-2, -1)), ((2, 2), (-2, -2))]
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_shards_of_adafactor_follow_the_whole(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
     cls, _ = rule("adafactor")
-    rounds = follow_the_whole(cls, [*MATRICES, *BATCHES], mesh, axes, weight_decay=0.1)
+    rounds = check_against_whole(cls, [*MATRICES, *BATCHES], mesh, axes, weight_decay=0.1)
     # Reductions of rows and columns, the mean over all rows, the size of the update.
     assert rounds == (3 if -2 in axes else 2)
 
 
 @pytest.mark.parametrize(("mesh", "axes"), [((2,), (-3,)), ((2, 2), (-3, -1))], ids=str)
 def test_shards_of_batches_follow_the_whole(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    assert follow_the_whole(rule("adafactor")[0], BATCHES, mesh, axes) == 2
+    assert check_against_whole(rule("adafactor")[0], BATCHES, mesh, axes) == 2
 
 
 @pytest.mark.parametrize("shapes", [[(3, 3, 3)], [(7, 64, 60), (3, 1, 1)]])
 def test_matrices_that_are_whole_and_small_wait_once(shapes: list[Shape]) -> None:
-    """Rows and columns are complete on each rank, as on one rank."""
-    assert follow_the_whole(rule("adafactor")[0], shapes, (2,), (-3,)) == 1
+    """Each rank has all elements of its rows and columns, so only the size of the update waits."""
+    assert check_against_whole(rule("adafactor")[0], shapes, (2,), (-3,)) == 1
 
 
 @pytest.mark.parametrize("name", ["adafactor", "lamb", "lars"])
 def test_sums_over_vectors_wait_once(name: str) -> None:
     shapes = [(1,), (2,), (1025,), (70_001,)]
-    assert follow_the_whole(rule(name)[0], shapes, (3,), (-1,)) == 1
+    assert check_against_whole(rule(name)[0], shapes, (3,), (-1,)) == 1
 
 
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
@@ -223,12 +225,12 @@ def test_sums_over_vectors_wait_once(name: str) -> None:
 def test_scalars_that_reductions_feed_follow_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], name: str
 ) -> None:
-    follow_the_whole(rule(name)[0], [*MATRICES, *BATCHES], mesh, axes)
+    check_against_whole(rule(name)[0], [*MATRICES, *BATCHES], mesh, axes)
 
 
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_shards_of_came_follow_the_whole(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    follow_the_whole(rule("came")[0], MATRICES[1:], mesh, axes, lr=0.01)
+    check_against_whole(rule("came")[0], MATRICES[1:], mesh, axes, lr=0.01)
 
 
 @pytest.mark.parametrize("by_row", [True, False])
@@ -236,7 +238,7 @@ def test_shards_of_came_follow_the_whole(mesh: tuple[int, ...], axes: tuple[int,
 def test_old_values_of_rows_and_columns_follow_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], by_row: bool
 ) -> None:
-    follow_the_whole(rule("old_factors")[0], [*MATRICES, *BATCHES], mesh, axes, by_row=by_row)
+    check_against_whole(rule("old_factors")[0], [*MATRICES, *BATCHES], mesh, axes, by_row=by_row)
 
 
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
@@ -244,24 +246,24 @@ def test_every_reduction_follows_the_whole(
     mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
 ) -> None:
     shapes = [*MATRICES, *BATCHES]
-    follow_the_whole(odd[0], shapes, mesh, axes, momentum=0.9, scaled=True)
+    check_against_whole(odd[0], shapes, mesh, axes, momentum=0.9, scaled=True)
 
 
 @pytest.mark.usefixtures("threads")
 def test_the_same_bits_for_any_number_of_threads() -> None:
     """Several threads are used from 16 MB on."""
-    ended = []
+    results = []
     for count in (1, 3):
         torch.set_num_threads(count)
         ranks, kernel = prepared(rule("adafactor")[0], [(3000, 1000), (5, 7), (2000, 2)], *ROWS)
         run_together([rank.update(kernel, step(rank.optimizer, 1)) for rank in ranks])
         states = [value for rank in ranks for each in rank.states for value in each.values()]
-        ended.append([*states, *(param for rank in ranks for param in rank.params)])
-    assert all(map(torch.equal, *ended))
+        results.append([*states, *(param for rank in ranks for param in rank.params)])
+    assert all(map(torch.equal, *results))
 
 
 def test_an_update_that_is_not_finished_leaves_nothing_behind() -> None:
-    """Another rank may have failed while this one waited."""
+    """An update ends early if another rank fails."""
     ranks, kernel = prepared(rule("adafactor")[0], [(5, 7)], *ROWS)
     grads = step(ranks[0].optimizer, 1)
     update = ranks[0].update(kernel, grads)

@@ -1,4 +1,4 @@
-"""Test fused C++ steps of long thin matrices: they keep the rule, and memory does not grow."""
+"""Test fused C++ steps of long thin matrices: their results, and their temporary memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from parity.trajectories import values
 from runtime.fused_cpu.test_phases import (
     Shape,
-    follow_the_rule,
+    check_against_rule,
+    check_unscaled_once,
     odd,
     rule,
     stepped,
     threads,
-    unscaled_once,
 )
-from runtime.fused_cpu.test_suspending_kernel import follow_the_whole
+from runtime.fused_cpu.test_suspending_kernel import check_against_whole
 from torch.nn import Parameter
 
 from optgen.bench import peak_memory
@@ -27,7 +27,7 @@ from optgen.runtime.fused_cpu import kernel_loader
 
 __all__ = ["odd", "threads"]  # fixtures
 
-MANY = "constexpr i64 MANY_AXIS_VALUES = 1 << 18,"
+LIMIT = "constexpr i64 MANY_AXIS_VALUES = 1 << 18,"
 TALL = [(5000, 1), (4100, 3), (900, 5), (40, 130), (700, 129), (70, 4096), (3, 90, 50)]
 FLAT = [(1, 5000), (3, 4100), (5, 900), (130, 140), (2, 40_000), (256, 300), (3, 50, 90)]
 OTHERS = [(257, 300), (5, 64, 64), (6, 65, 120), (2, 3), (1, 1), (700,)]
@@ -42,8 +42,8 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def inline_includes(source: str) -> str:
         text = original(source)
-        assert MANY in text
-        return text.replace(MANY, "constexpr i64 MANY_AXIS_VALUES = 100,")
+        assert LIMIT in text
+        return text.replace(LIMIT, "constexpr i64 MANY_AXIS_VALUES = 100,")
 
     monkeypatch.setattr(kernel_loader, "inline_includes", inline_includes)
     monkeypatch.setattr(kernel_loader, "_kernels", weakref.WeakKeyDictionary())
@@ -54,13 +54,13 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_thin_matrices_follow_the_rule(name: str) -> None:
     shapes = [*TALL, *FLAT, *OTHERS]
     suited = shapes if name == "adafactor" else [s for s in shapes if len(s) == 2]
-    follow_the_rule(rule(name), suited, 1e-12)
+    check_against_rule(rule(name), suited, 1e-12)
 
 
 @pytest.mark.usefixtures("low_limit")
 def test_every_reduction_of_thin_matrices_follows_the_rule(odd: tuple[Any, Algorithm]) -> None:
     shapes = [shape for shape in (*TALL, *FLAT, *OTHERS) if len(shape) > 1]
-    follow_the_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
+    check_against_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
 
 
 @pytest.mark.usefixtures("low_limit")
@@ -69,9 +69,9 @@ def test_every_reduction_of_thin_matrices_follows_the_rule(odd: tuple[Any, Algor
 def test_shards_of_thin_matrices_follow_the_whole(
     name: str, mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
 ) -> None:
-    """All ranks choose the same strategy, also those without elements."""
+    """All ranks choose the same strategy, even ranks without elements."""
     cls, _ = odd if name == "odd" else rule(name)
-    follow_the_whole(cls, [*TALL, *FLAT, (3, 3)], mesh, axes)
+    check_against_whole(cls, [*TALL, *FLAT, (3, 3)], mesh, axes)
 
 
 @pytest.mark.usefixtures("low_limit", "threads")
@@ -79,19 +79,19 @@ def test_shards_of_thin_matrices_follow_the_whole(
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     """Several threads are used from 16 MB on."""
     shapes = [*TALL, *FLAT, (1, 2_000_000), (600_000, 3), (30, 20_000), (20_000, 130)]
-    ended = []
+    results = []
     for count in (1, 3):
         torch.set_num_threads(count)
         optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
         params = stepped(optimizer, 2)
-        ended.append([*params, *(s for p in params for s in optimizer.state[p].values())])
-    assert all(map(torch.equal, *ended))
+        results.append([*params, *(s for p in params for s in optimizer.state[p].values())])
+    assert all(map(torch.equal, *results))
 
 
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
 def test_gradients_are_unscaled_in_their_memory(shape: Shape) -> None:
-    unscaled_once(shape)
+    check_unscaled_once(shape)
 
 
 @pytest.mark.usefixtures("low_limit")

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, run_inside
-from runtime.fused_triton.triton_cases import error, set_gradients, tensors, two_groups, worst
+from runtime.fused_triton.triton_cases import (
+    error,
+    largest_error,
+    set_gradients,
+    tensors,
+    two_groups,
+)
 from torch import Tensor
 
 import optgen.optim
@@ -43,7 +49,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 @outside_interpreter
-def test_says_why_it_cannot_run() -> None:
+def test_the_error_says_why_the_lowering_cannot_run() -> None:
     param = torch.ones(3, requires_grad=True)
     param.grad = torch.ones(3)
     optimizer = optgen.optim.SGD([param])
@@ -53,7 +59,7 @@ def test_says_why_it_cannot_run() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("missing", ["triton", "numpy"])
-def test_names_the_package_the_interpreter_lacks(
+def test_the_obstacle_names_a_missing_package(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -72,15 +78,15 @@ def through_triton() -> Iterator[None]:
         yield
 
 
-def pair(name: str, dtype: torch.dtype, second: Any = None, **settings: Any) -> Any:
-    """Return parameters and optimizer, ours and torch's, in two groups of equal values."""
+def pair(name: str, dtype: torch.dtype, options_of_second: Any = None, **settings: Any) -> Any:
+    """Return our parameters, our optimizer, torch's parameters and torch's optimizer."""
     ours, theirs = tensors(dtype), tensors(dtype)
-    options = second or {"lr": 3e-3}
+    second_group = options_of_second or {"lr": 3e-3}
     return (
         ours,
-        getattr(optgen.optim, name)(two_groups(ours, options), **settings),
+        getattr(optgen.optim, name)(two_groups(ours, second_group), **settings),
         theirs,
-        getattr(torch.optim, name)(two_groups(theirs, options), foreach=False, **settings),
+        getattr(torch.optim, name)(two_groups(theirs, second_group), foreach=False, **settings),
     )
 
 
@@ -97,7 +103,7 @@ def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, 
 def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
     both = pair(name, torch.float64, **settings)
     train(*both, steps=7)  # RAdam changes its formula in the sixth step
-    assert worst(*both) < 1e-14
+    assert largest_error(*both) < 1e-14
 
 
 @inside_interpreter
@@ -105,7 +111,7 @@ def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> No
 def test_computes_in_float32_for_float32(name: str) -> None:
     both = pair(name, torch.float32, weight_decay=0.1)
     train(*both, steps=4)
-    assert worst(*both) < 1e-6
+    assert largest_error(*both) < 1e-6
 
 
 @inside_interpreter
@@ -191,7 +197,7 @@ def test_unscales_gradients(scale: float) -> None:
         for a, b in zip(ours, theirs, strict=True):  # torch's kernels also leave gradients unscaled
             assert (a.grad is None) == (b.grad is None)
             assert a.grad is None or error(a.grad, b.grad) < 1e-6
-    assert worst(*both) < 1e-6
+    assert largest_error(*both) < 1e-6
 
 
 @inside_interpreter
@@ -209,7 +215,7 @@ def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> N
     assert all(torch.equal(a, b) for a, b in zip(ours, start, strict=True))
     optimizer.found_inf = torch.tensor(0.0)
     train(*both, steps=3)  # as if there had been no first step: step counts, products, fresh states
-    assert worst(*both) < 1e-14
+    assert largest_error(*both) < 1e-14
 
 
 @inside_interpreter
@@ -243,7 +249,7 @@ def test_a_weight_decay_of_nan_gives_nan(name: str) -> None:
 
 
 @inside_interpreter
-def test_a_parameter_that_is_written_is_a_new_version() -> None:
+def test_a_step_advances_the_version_of_a_parameter() -> None:
     param = torch.ones(3, requires_grad=True)
     square = (param * param).sum()
     param.grad = torch.ones(3)
@@ -278,4 +284,4 @@ def test_a_checkpoint_resumes() -> None:
     optimizer.load_state_dict(deepcopy(other.state_dict()))
     other.load_state_dict(deepcopy(other.state_dict()))  # this also changes the dtype of mu_product
     train(*both, steps=2)
-    assert worst(*both) < 1e-14
+    assert largest_error(*both) < 1e-14

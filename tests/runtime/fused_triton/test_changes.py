@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
-from runtime.changes import CHANGES, Prepare, deviation, give_gradients
+from runtime.changes import CHANGES, Change, give_gradients
+from runtime.training import error
 from torch import Tensor
 
 import optgen.optim
@@ -23,40 +24,40 @@ def test_in_a_process_with_the_interpreter() -> None:
     run_inside(__file__)
 
 
-def holed(tensor: Tensor) -> Tensor:
+def with_gaps(tensor: Tensor) -> Tensor:
     """Return an equal tensor with gaps: as much unused memory as used."""
     memory = torch.full((*tensor.shape, 2), torch.nan, dtype=tensor.dtype)
     memory[..., 0] = tensor
     return memory[..., 0]
 
 
-def turn_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def make_a_parameter_channels_last(optimizer: Any, params: list[Tensor]) -> None:
     params[5].data = params[5].data.contiguous(memory_format=torch.channels_last)
 
 
-def turn_all_parameters_but_not_their_gradients(optimizer: Any, params: list[Tensor]) -> None:
+def transpose_all_parameters_but_not_their_gradients(optimizer: Any, params: list[Tensor]) -> None:
     for param in params:
         order = tuple(reversed(range(param.ndim)))
         param.data = param.data.permute(order).contiguous().permute(order)
 
 
-def turn_a_parameter_where_it_lies(optimizer: Any, params: list[Tensor]) -> None:
+def swap_the_strides_of_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
     params[0].data = params[0].data.view(4, 3).t()
 
 
-def make_holes_in_every_parameter(optimizer: Any, params: list[Tensor]) -> None:
+def put_gaps_into_every_parameter(optimizer: Any, params: list[Tensor]) -> None:
     for param in params:
-        param.data = holed(param.data)
+        param.data = with_gaps(param.data)
 
 
-def make_holes_in_every_state(optimizer: Any, params: list[Tensor]) -> None:
+def put_gaps_into_every_state(optimizer: Any, params: list[Tensor]) -> None:
     for param in params:
         for value in optimizer.state[param].values():
             if value.shape == param.shape:
-                value.data = holed(value.data)
+                value.data = with_gaps(value.data)
 
 
-def turn_the_states(optimizer: Any, params: list[Tensor]) -> None:
+def make_the_states_channels_last(optimizer: Any, params: list[Tensor]) -> None:
     for value in optimizer.state[params[5]].values():
         if value.ndim:
             value.data = value.data.contiguous(memory_format=torch.channels_last)
@@ -84,19 +85,19 @@ def narrow_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
 
 
 LAYOUTS = [
-    turn_a_parameter,
-    turn_all_parameters_but_not_their_gradients,
-    turn_a_parameter_where_it_lies,
-    make_holes_in_every_parameter,
-    make_holes_in_every_state,
-    turn_the_states,
+    make_a_parameter_channels_last,
+    transpose_all_parameters_but_not_their_gradients,
+    swap_the_strides_of_a_parameter,
+    put_gaps_into_every_parameter,
+    put_gaps_into_every_state,
+    make_the_states_channels_last,
     shrink_a_parameter,
     grow_a_parameter,
     narrow_a_parameter,
 ]
 
 
-def trained(make: Any, change: Prepare, steps: int = 4) -> tuple[list[Tensor], Any]:
+def trained(make: Any, change: Change, steps: int = 4) -> tuple[list[Tensor], Any]:
     torch.manual_seed(0)
     params: list[Tensor] = [
         torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES
@@ -121,8 +122,8 @@ RULES = [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
         for change, rule in zip([*CHANGES, *LAYOUTS], cycle(RULES), strict=False)
     ],
 )
-def test_changes_between_steps_are_seen(change: Prepare, rule: tuple[str, Any]) -> None:
-    """The rules take turns, because a change does the same to the table of each rule."""
+def test_changes_between_steps_are_seen(change: Change, rule: tuple[str, Any]) -> None:
+    """One rule for each change is enough, because a change affects every rule's table alike."""
     name, options = rule
     with use_lowering("fused_triton"):
         params, ours = trained(lambda p: getattr(optgen.optim, name)(p, **options), change)
@@ -131,19 +132,19 @@ def test_changes_between_steps_are_seen(change: Prepare, rule: tuple[str, Any]) 
     )
 
     tolerance = 1e-6 if change is narrow_a_parameter else 1e-12
-    assert deviation(params, expected) < tolerance
+    assert error(params, expected) < tolerance
     for a, b in zip(ours.state.values(), theirs.state.values(), strict=True):
         assert [(k, v.dtype, v.shape) for k, v in a.items()] == [
             (k, v.dtype, v.shape) for k, v in b.items()
         ]
-        assert deviation(list(a.values()), list(b.values())) < tolerance
+        assert error(list(a.values()), list(b.values())) < tolerance
 
 
 @inside_interpreter
 def test_the_same_step_again_keeps_its_buckets() -> None:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
-    params[0].data = holed(params[0].data)
+    params[0].data = with_gaps(params[0].data)
     optimizer = optgen.optim.Adam(params)
     with use_lowering("fused_triton"):
         give_gradients(params, 0)

@@ -1,4 +1,4 @@
-"""Test rules in Triton's interpreter: each gives what the C++ kernel gives.
+"""Test rules in Triton's interpreter: each agrees with the C++ kernel.
 
 The rules alternate between two pairs of dtypes.
 """
@@ -18,7 +18,7 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
-LEFT_OUT = ("averaging", "sparse_adam")  # functions, and a rule that takes no dense gradient
+LEFT_OUT = ("averaging", "sparse_adam")  # no optimizer class, and no dense gradients
 RULES = [path.stem for path in TORCH if path.stem not in LEFT_OUT]
 MATRICES = ("muon", "row_wise_adagrad")
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8, torch.float16: 2**-10}
@@ -56,13 +56,13 @@ def test_a_rule_gives_what_the_cpp_kernel_gives(name: str, dtype: torch.dtype) -
         stepped(name, dtype, "fused_triton"), stepped(name, dtype, "fused_cpu"), strict=True
     ):
         assert found.dtype == expected.dtype
-        wrong = (found.double() - expected.double()).abs().max()
-        assert wrong <= bound * expected.double().abs().max()
+        deviation = (found.double() - expected.double()).abs().max()
+        assert deviation <= bound * expected.double().abs().max()
 
 
 @inside_interpreter
 def test_factored_variances_in_16_bits_are_not_zero() -> None:
-    """Variances were once silently zero: a float64 was stored with bits that mean no bfloat16."""
+    """A wrong conversion from float64 to bfloat16 once stored zeros, without an error."""
     param = torch.ones(8, 4, dtype=torch.bfloat16, requires_grad=True)
     param.grad = torch.ones_like(param)
     optimizer: Any = optgen.load("adafactor")([param])
@@ -85,20 +85,20 @@ def test_infinities_cause_no_warning() -> None:
 
 
 @inside_interpreter
-def test_other_kernels_find_the_interpreter_as_it_is() -> None:
+def test_the_interpreter_is_patched_only_within_the_context() -> None:
     from triton.runtime.interpreter import InterpreterBuilder
 
     def methods() -> list[Any]:
         return [getattr(InterpreterBuilder, name) for name in ("cast_impl", "create_splat")]
 
-    def broken() -> None:
+    def fail_while_patched() -> None:
         with patched_interpreter():
             assert methods() != before
             raise KeyError
 
     before = methods()
     with pytest.raises(KeyError):
-        broken()
+        fail_while_patched()
     assert methods() == before
 
 
@@ -107,10 +107,10 @@ def test_threads_take_turns() -> None:
     """The interpreter has one global state; two threads at once would mix their programs."""
     results: list[list[torch.Tensor]] = []
 
-    def take() -> None:
+    def run_adamw() -> None:
         results.append(stepped("adamw", torch.float32, "fused_triton"))
 
-    threads = [threading.Thread(target=take) for _ in range(3)]
+    threads = [threading.Thread(target=run_adamw) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

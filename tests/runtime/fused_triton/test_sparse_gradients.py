@@ -38,9 +38,9 @@ def gradients() -> Iterator[torch.Tensor]:
 
 @inside_interpreter
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-def test_touched_rows_are_torchs(name: str, options: dict[str, Any]) -> None:
+def test_touched_rows_equal_torchs(name: str, options: dict[str, Any]) -> None:
     start = torch.randn(9, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ends = []
+    finals = []
     with CHECKED(enable=True):
         for module in (torch.optim, optgen.optim):
             tables = [torch.nn.Parameter(start.clone())]
@@ -55,8 +55,8 @@ def test_touched_rows_are_torchs(name: str, options: dict[str, Any]) -> None:
                     continue
                 with optgen.use_lowering("fused_triton"):
                     optimizer.step()
-            ends.append((tables, optimizer.state_dict()["state"]))
-    (theirs, expected), (ours, state) = ends
+            finals.append((tables, optimizer.state_dict()["state"]))
+    (theirs, expected), (ours, state) = finals
     for table, reference in zip(ours, theirs, strict=True):
         torch.testing.assert_close(table, reference, rtol=1e-13, atol=1e-14)
     for key, values in state.items():

@@ -20,45 +20,45 @@ from optgen.runtime.tensors.layout import copy_like, is_dense, same_layout, stre
 CPU = torch.device("cpu")
 
 
-def made_table(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
+def table_of(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
     counts = [-(-numel // 1024) for numel in numels]
     return Table(numels, counts, [0] * len(numels), fresh or [], streams, CPU, None)
 
 
 def test_blocks_lead_to_their_tensors() -> None:
-    made = made_table([0, 1, 1024, 1025, 0, 3000])
-    assert made.blocks == 0 + 1 + 1 + 2 + 0 + 3
-    assert made.block_tensor.tolist() == [1, 2, 3, 3, 5, 5, 5]
-    assert made.rows[0].tolist() == [0, 1, 1024, 1025, 0, 3000]
-    assert made.rows[1].tolist() == [0, 0, 1, 2, 4, 4]
+    launch_table = table_of([0, 1, 1024, 1025, 0, 3000])
+    assert launch_table.blocks == 0 + 1 + 1 + 2 + 0 + 3
+    assert launch_table.block_tensor.tolist() == [1, 2, 3, 3, 5, 5, 5]
+    assert launch_table.rows[0].tolist() == [0, 1, 1024, 1025, 0, 3000]
+    assert launch_table.rows[1].tolist() == [0, 0, 1, 2, 4, 4]
 
 
 def test_a_list_without_elements_has_no_blocks() -> None:
-    assert made_table([0, 0]).blocks == 0
+    assert table_of([0, 0]).blocks == 0
 
 
 def test_counts_past_32_bits_fit_the_table() -> None:
-    made = made_table([2**33 + 1])
-    assert made.rows[0].tolist() == [2**33 + 1]
-    assert made.blocks == 2**23 + 1
+    launch_table = table_of([2**33 + 1])
+    assert launch_table.rows[0].tolist() == [2**33 + 1]
+    assert launch_table.blocks == 2**23 + 1
 
 
 def test_fresh_rows_follow_the_addresses() -> None:
-    made = made_table([5, 5], streams=3, fresh=[[True, False]])
-    assert made.rows.shape == (HEADER + 3 + 1, 2)
-    assert made.rows[-1].tolist() == [1, 0]
+    launch_table = table_of([5, 5], streams=3, fresh=[[True, False]])
+    assert launch_table.rows.shape == (HEADER + 3 + 1, 2)
+    assert launch_table.rows[-1].tolist() == [1, 0]
 
 
 def test_absent_streams_have_the_address_zero() -> None:
     tensors = [torch.ones(5), torch.ones(5)]
-    made = made_table([5, 5])
-    made.point([tensors, []])
-    assert made.rows[HEADER].tolist() == [t.data_ptr() for t in tensors]
-    assert made.rows[HEADER + 1].tolist() == [0, 0]
+    launch_table = table_of([5, 5])
+    launch_table.point([tensors, []])
+    assert launch_table.rows[HEADER].tolist() == [t.data_ptr() for t in tensors]
+    assert launch_table.rows[HEADER + 1].tolist() == [0, 0]
 
 
 class Uploads(list[tuple[int, ...]]):
-    """Stands for `upload`, and lists the shapes of what was uploaded."""
+    """Stand-in for `upload` that lists the shapes of the uploaded tensors."""
 
     def __call__(self, target: Tensor, values: Any, staging: Any) -> None:
         self.append(tuple(target.shape))
@@ -67,9 +67,9 @@ class Uploads(list[tuple[int, ...]]):
 
 @pytest.fixture
 def uploads(monkeypatch: pytest.MonkeyPatch) -> Uploads:
-    counted = Uploads()
-    monkeypatch.setattr(table, "upload", counted)
-    return counted
+    recorded = Uploads()
+    monkeypatch.setattr(table, "upload", recorded)
+    return recorded
 
 
 def test_hyperparameters_are_uploaded_when_they_change(uploads: Uploads) -> None:
@@ -102,7 +102,7 @@ def test_flattens_a_group_in_the_order_of_the_rule() -> None:
     assert values[4] == 0.1
 
 
-def test_an_upload_copies_what_it_is_given() -> None:
+def test_an_upload_copies_its_numbers() -> None:
     numbers = array("q", [1, 2, 3])
     target = torch.empty(3, dtype=torch.int64)
     table.upload(target, numbers, None)
@@ -128,8 +128,8 @@ def test_a_subset_picks_in_order() -> None:
     ],
 )
 def test_an_access_takes_sixteen_bytes(types: Any, vector: int, block: int) -> None:
-    how = options(types, amd=False)
-    assert (how["VECTOR"], how["BLOCK"]) == (vector, block)
+    constants = options(types, amd=False)
+    assert (constants["VECTOR"], constants["BLOCK"]) == (vector, block)
 
 
 def layouts() -> dict[str, Tensor]:
@@ -145,18 +145,18 @@ def layouts() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", layouts())
-def test_knows_what_is_dense(name: str) -> None:
+def test_tensors_with_holes_or_expanded_axes_are_not_dense(name: str) -> None:
     assert is_dense(layouts()[name]) == (name not in ("holes", "expanded"))
 
 
-def test_sizes_of_one_do_not_matter() -> None:
+def test_axes_of_size_one_do_not_change_a_layout() -> None:
     kernel = torch.ones(8, 3, 1, 1)
     assert same_layout(kernel.to(memory_format=torch.channels_last), kernel)
 
 
 def test_only_tensors_of_another_layout_are_copied() -> None:
-    kinds = layouts()
-    plain, transposed, holes = kinds["contiguous"], kinds["transposed"], kinds["holes"]
+    tensors = layouts()
+    plain, transposed, holes = tensors["contiguous"], tensors["transposed"], tensors["holes"]
     assert streams_to_copy([plain, plain, plain]) == []
     assert streams_to_copy([transposed, transposed]) == []
     assert streams_to_copy([plain, transposed, plain]) == [1]
@@ -165,7 +165,7 @@ def test_only_tensors_of_another_layout_are_copied() -> None:
 
 
 @pytest.mark.parametrize("name", layouts())
-def test_a_copy_is_walked_like_its_parameter(name: str) -> None:
+def test_a_copy_has_the_layout_of_its_parameter(name: str) -> None:
     param = layouts()[name]
     grad = torch.randn(param.shape)
     copy = copy_like(grad, param)
@@ -191,7 +191,7 @@ def test_scalars_move_to_their_parameter() -> None:
     assert found[1].shape == ()
 
 
-def test_a_checkpoint_hands_out_cpu_scalars_as_they_are() -> None:
+def test_a_checkpoint_does_not_copy_cpu_scalars() -> None:
     packed = {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(2)}}
     groups = [{"params": [0, 1], "fused": None, "capturable": False}]
     assert copy_scalars_to_cpu(packed, groups, ["step"])[0]["step"] is packed[0]["step"]
@@ -201,7 +201,7 @@ def test_a_checkpoint_hands_out_cpu_scalars_as_they_are() -> None:
     ("where", "group"),
     [("cpu", {"fused": True}), ("cpu", {"capturable": True}), ("param", {"fused": None})],
 )
-def test_a_checkpoint_keeps_scalars_that_torchs_has_beside_the_parameter(
+def test_a_checkpoint_keeps_scalars_on_the_parameters_device_where_torch_does(
     where: str, group: dict[str, Any]
 ) -> None:
     optimizer: Any = SimpleNamespace(rule=Rule("r", (), (), scalar_device=where))

@@ -34,12 +34,12 @@ SHAPES = {
 @pytest.mark.parametrize(("size", "tile"), SHAPES.items())
 def test_tiles_fit_the_matrices(size: tuple[int, ...], tile: tuple[int, int, int]) -> None:
     shape = Shape.of(torch.empty(size, device="meta"))
-    found = Tile.of(shape)
-    assert found == tile
-    assert found.matrices * found.rows * found.columns == ELEMENTS
-    if found.matrices > 1:  # then a block has whole matrices, and its reductions are complete
-        assert found.rows >= shape.rows
-        assert found.columns >= shape.columns
+    actual = Tile.of(shape)
+    assert actual == tile
+    assert actual.matrices * actual.rows * actual.columns == ELEMENTS
+    if actual.matrices > 1:  # then a block has whole matrices, and its reductions are complete
+        assert actual.rows >= shape.rows
+        assert actual.columns >= shape.columns
 
 
 def test_a_vector_is_one_row() -> None:
@@ -50,11 +50,11 @@ def test_a_vector_is_one_row() -> None:
 def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
     params = [torch.empty(size) for size in sizes]
     shapes = [Shape.of(param) for param in params] if spec.by_matrix else []
-    found = [Tile.of(shape) for shape in shapes]
-    blocks = [prod(tile.counts(s)) for tile, s in zip(found, shapes, strict=True)] or [1] * len(
+    tiles = [Tile.of(shape) for shape in shapes]
+    blocks = [prod(tile.counts(s)) for tile, s in zip(tiles, shapes, strict=True)] or [1] * len(
         sizes
     )
-    return Workspace(spec, params, sorted(set(found)), blocks, {}, None)
+    return Workspace(spec, params, sorted(set(tiles)), blocks, {}, None)
 
 
 def test_every_tensor_has_its_part_of_the_memory() -> None:
@@ -82,8 +82,8 @@ def test_every_tensor_has_its_part_of_the_memory() -> None:
 def test_tensors_of_all_shapes_share_a_bucket() -> None:
     spec = WorkspaceSpec(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
     work = workspace(spec, [(300, 3, 3), (40, 500), (128, 3, 4), (2048, 1, 1)])
-    assert work.lines["TILES"] == ((1, 16, 128), (128, 4, 4), (2048, 1, 1))
-    assert work.lines["LINES"] == ((1, LINES, LINES), (128, 4, 4), (2048, 1, 1))
+    assert work.line_options["TILES"] == ((1, 16, 128), (128, 4, 4), (2048, 1, 1))
+    assert work.line_options["LINES"] == ((1, LINES, LINES), (128, 4, 4), (2048, 1, 1))
     assert work.shapes[10].tolist() == [1, 0, 1, 2]
 
 

@@ -15,10 +15,10 @@ def tensors(dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    made = [draw(*size) for size in SIZES]
-    made += [draw(1100)[1:1041], draw(20, 30).t(), draw(20, 60)[:, ::2]]
-    made.append(draw(2, 4, 5, 6).to(memory_format=torch.channels_last))
-    return [tensor.detach().requires_grad_() for tensor in made]
+    drawn = [draw(*size) for size in SIZES]
+    drawn += [draw(1100)[1:1041], draw(20, 30).t(), draw(20, 60)[:, ::2]]
+    drawn.append(draw(2, 4, 5, 6).to(memory_format=torch.channels_last))
+    return [tensor.detach().requires_grad_() for tensor in drawn]
 
 
 def set_gradients(params: list[Tensor], step: int, scale: float = 1.0) -> None:
@@ -32,19 +32,19 @@ def set_gradients(params: list[Tensor], step: int, scale: float = 1.0) -> None:
             param.grad = torch.empty_like(param).copy_(param.grad)
 
 
-def two_groups(params: list[Tensor], second: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"params": params[::2]}, {"params": params[1::2], **second}]
+def two_groups(params: list[Tensor], options_of_second: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"params": params[::2]}, {"params": params[1::2], **options_of_second}]
 
 
-def error(found: Tensor, expected: Tensor) -> float:
+def error(actual: Tensor, expected: Tensor) -> float:
     """Return the largest deviation, in units of the largest element."""
-    if not found.numel():
+    if not actual.numel():
         return 0.0
-    a, b = found.detach().double(), expected.detach().double()
+    a, b = actual.detach().double(), expected.detach().double()
     return ((a - b).abs().max() / b.abs().max().clamp(min=1e-300)).item()
 
 
-def worst(params: list[Tensor], optimizer: Any, others: list[Tensor], other: Any) -> float:
+def largest_error(params: list[Tensor], optimizer: Any, others: list[Tensor], other: Any) -> float:
     """Return the largest error of a parameter or state; keys and dtypes must be equal."""
     errors = []
     for a, b in zip(params, others, strict=True):

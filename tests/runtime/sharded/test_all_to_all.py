@@ -1,4 +1,4 @@
-"""Test that whole matrices go to one rank each and their shards come back, however they are cut."""
+"""Test that each matrix goes whole to one rank, and that its shards come back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPES = ((7, 5), (1, 4), (6, 6), (2, 9))  # the first leaves unequal shards, th
 
 
 class _Lane:
-    """One row or column of the grid of ranks. The ranks are threads here."""
+    """A row or column of the grid of ranks, which are threads of this process."""
 
     def __init__(self, size: int) -> None:
         self.barrier, self.sent = threading.Barrier(size), [Tensor()] * size
@@ -38,20 +38,21 @@ class _Lane:
 
 
 class _Member:
-    """A rank's view of its lane; takes the place of a process group."""
+    """A rank's view of its lane; stands in for a process group."""
 
-    def __init__(self, lane: _Lane, own: int) -> None:
-        self.lane, self.own = lane, own
+    def __init__(self, lane: _Lane, rank: int) -> None:
+        self.lane, self.rank = lane, rank
 
 
 def _all_to_all_single(
     output: Tensor, source: Tensor, counts: list[int], sent: list[int], group: _Member
 ) -> None:
     lane = group.lane
-    lane.sent[group.own], lane.counts[group.own] = source, sent
+    lane.sent[group.rank], lane.counts[group.rank] = source, sent
     lane.barrier.wait(10)
     parts = [
-        tensor.split(sizes)[group.own] for tensor, sizes in zip(lane.sent, lane.counts, strict=True)
+        tensor.split(sizes)[group.rank]
+        for tensor, sizes in zip(lane.sent, lane.counts, strict=True)
     ]
     assert [part.numel() for part in parts] == counts
     output.copy_(torch.cat(parts))
@@ -60,66 +61,72 @@ def _all_to_all_single(
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[_Member]:
-    """Return the groups of all collectives that were called; they run between threads."""
-    made: list[_Member] = []
+    """Let threads play the ranks; return a list that gets the group of each collective."""
+    groups: list[_Member] = []
 
     class Distributed:
         @staticmethod
         def all_to_all_single(*args: Any, group: _Member) -> None:
-            made.append(group)
+            groups.append(group)
             _all_to_all_single(*args, group=group)
 
     monkeypatch.setattr(all_to_all, "distributed", Distributed)
-    return made
+    return groups
 
 
 def _cuts(
-    how: tuple[tuple[int, int], ...], place: tuple[int, ...], lanes: Any
+    mesh_and_tensor_axes: tuple[tuple[int, int], ...], coordinates: tuple[int, ...], lanes: Any
 ) -> tuple[ShardedAxis, ...]:
-    return tuple(ShardedAxis(lanes[dim], axis, GRID[dim], place[dim]) for dim, axis in how)
+    return tuple(
+        ShardedAxis(lanes[dim], axis, GRID[dim], coordinates[dim])
+        for dim, axis in mesh_and_tensor_axes
+    )
 
 
-def _part(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
+def _shard(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
     for cut in cuts:
         tensor = tensor.split(cut.sizes(tensor.shape[cut.dim]), cut.dim)[cut.rank]
     return tensor
 
 
 def _on_grid(function: Any) -> list[Any]:
-    """Call a function on every rank with its place and its lane along each dimension."""
+    """Call a function on every rank with its coordinates and its lane along each dimension."""
     lanes = [{at: _Lane(GRID[dim]) for at in range(GRID[1 - dim])} for dim in range(2)]
-    places = list(product(*map(range, GRID)))
-    with ThreadPoolExecutor(len(places)) as pool:
-        asked = [
+    all_coordinates = list(product(*map(range, GRID)))
+    with ThreadPoolExecutor(len(all_coordinates)) as pool:
+        futures = [
             pool.submit(
                 function,
-                place,
-                [_Member(lanes[dim][place[1 - dim]], place[dim]) for dim in range(2)],
+                coordinates,
+                [_Member(lanes[dim][coordinates[1 - dim]], coordinates[dim]) for dim in range(2)],
             )
-            for place in places
+            for coordinates in all_coordinates
         ]
-        return [future.result(30) for future in asked]
+        return [future.result(30) for future in futures]
 
 
-def test_matrices_come_whole_and_their_parts_go_back(calls: list[_Member]) -> None:
+def test_owners_get_whole_matrices_and_ranks_get_shards_back(calls: list[_Member]) -> None:
     whole = {
         (name, shape): [torch.randn(shape) for _ in range(5)]
         for name, shape in product(CUTS, SHAPES)
     }
 
-    def on_rank(place: tuple[int, ...], lanes: list[Any]) -> dict[Any, int]:
-        cuts = {name: _cuts(how, place, lanes) for name, how in CUTS.items()}
+    def on_rank(coordinates: tuple[int, ...], lanes: list[Any]) -> dict[Any, int]:
+        cuts = {
+            name: _cuts(mesh_and_tensor_axes, coordinates, lanes)
+            for name, mesh_and_tensor_axes in CUTS.items()
+        }
         requests = {
-            (name, shape): Gather([_part(t, cuts[name]) for t in tensors], shape, cuts[name])
+            (name, shape): Gather([_shard(t, cuts[name]) for t in tensors], shape, cuts[name])
             for (name, shape), tensors in whole.items()
         }
         found = dict(zip(requests, gather(list(requests.values())), strict=True))
         for key, tensors in found.items():
             owned = [whole[key][index] for index in requests[key].owned]
             assert all(map(torch.equal, tensors, owned))
-        made = [Scatter([-2 * t for t in found[key]], requests[key]) for key in requests]
-        for (name, shape), parts in zip(requests, scatter(made), strict=True):
-            expected = [-2 * _part(t, cuts[name]) for t in whole[name, shape]]
+        scatters = [Scatter([-2 * t for t in found[key]], requests[key]) for key in requests]
+        for (name, shape), parts in zip(requests, scatter(scatters), strict=True):
+            expected = [-2 * _shard(t, cuts[name]) for t in whole[name, shape]]
             assert all(map(torch.equal, parts, expected))
         return {key: len(tensors) for key, tensors in found.items()}
 
@@ -137,15 +144,15 @@ def test_matrices_come_whole_and_their_parts_go_back(calls: list[_Member]) -> No
 def test_a_request_takes_the_owners_of_its_leader(calls: list[_Member], follower: str) -> None:
     params, states = ([torch.randn(shape) for _ in range(5)] for shape in ((7, 5), (5, 5)))
 
-    def on_rank(place: tuple[int, ...], lanes: list[Any]) -> tuple[list[int], list[int]]:
-        first, other = (_cuts(CUTS[name], place, lanes) for name in ("both", follower))
-        leader = Gather([_part(t, first) for t in params], (7, 5), first)
-        request = Gather([_part(t, other) for t in states], (5, 5), other, leader)
+    def on_rank(coordinates: tuple[int, ...], lanes: list[Any]) -> tuple[list[int], list[int]]:
+        first, other = (_cuts(CUTS[name], coordinates, lanes) for name in ("both", follower))
+        leader = Gather([_shard(t, first) for t in params], (7, 5), first)
+        request = Gather([_shard(t, other) for t in states], (5, 5), other, leader)
         whole, found = gather([leader, request])
         assert all(map(torch.equal, whole, [params[index] for index in leader.owned]))
         assert all(map(torch.equal, found, [states[index] for index in leader.owned]))
         (parts,) = scatter([Scatter([-t for t in found], request)])
-        assert all(map(torch.equal, parts, [-_part(t, other) for t in states]))
+        assert all(map(torch.equal, parts, [-_shard(t, other) for t in states]))
         return leader.owned, request.owned
 
     owned = _on_grid(on_rank)
@@ -154,11 +161,11 @@ def test_a_request_takes_the_owners_of_its_leader(calls: list[_Member], follower
     assert sorted(index for ours, _ in owned for index in ours) == list(range(5))
 
 
-def test_work_is_shared_out_by_its_size(calls: list[_Member]) -> None:
-    def on_rank(place: tuple[int, ...], lanes: list[Any]) -> list[list[int]]:
-        cuts = _cuts(((1, 0),), place, lanes)
+def test_matrices_are_assigned_to_ranks_by_size(calls: list[_Member]) -> None:
+    def on_rank(coordinates: tuple[int, ...], lanes: list[Any]) -> list[list[int]]:
+        cuts = _cuts(((1, 0),), coordinates, lanes)
         requests = [
-            Gather([_part(torch.zeros(shape), cuts)] * count, shape, cuts)
+            Gather([_shard(torch.zeros(shape), cuts)] * count, shape, cuts)
             for shape, count in (((9, 9), 2), ((3, 3), 4))
         ]
         gather(requests)
@@ -169,7 +176,7 @@ def test_work_is_shared_out_by_its_size(calls: list[_Member]) -> None:
     assert owned == [[[0], []], [[1], []], [[], [0, 1, 2, 3]]]
 
 
-def test_matrices_of_which_nothing_is_cut_stay(calls: list[_Member]) -> None:
+def test_matrices_that_are_not_cut_are_not_sent(calls: list[_Member]) -> None:
     tensors = [torch.randn(2, 3, 4) for _ in range(2)]
     request = Gather(tensors, (6, 3, 4), ())
 

@@ -1,4 +1,4 @@
-"""Test that checkpoints go from a generated class to torch's and back in the middle of training."""
+"""Test that generated classes and torch's load one another's checkpoints in mid-training."""
 
 import io
 from typing import Any
@@ -23,7 +23,7 @@ def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "options", [{}, {"amsgrad": True}, {"fused": True}, {"lr": torch.tensor(0.1)}]
 )
-def test_a_checkpoint_is_torchs(options: dict[str, Any], default: torch.dtype) -> None:
+def test_a_checkpoint_equals_torchs(options: dict[str, Any], default: torch.dtype) -> None:
     ours, theirs = parameters(), parameters()
     torch.set_default_dtype(default)
     try:
@@ -50,11 +50,11 @@ def test_a_checkpoint_is_torchs(options: dict[str, Any], default: torch.dtype) -
 
 
 @pytest.mark.parametrize(
-    "kinds", [(torch.optim.Adam, Adam), (Adam, torch.optim.Adam), (Adam, Adam)]
+    "classes", [(torch.optim.Adam, Adam), (Adam, torch.optim.Adam), (Adam, Adam)]
 )
 @pytest.mark.parametrize("amsgrad", [False, True])
-def test_training_goes_on_after_a_load(kinds: tuple[Any, Any], amsgrad: bool) -> None:
-    first, second = kinds
+def test_training_goes_on_after_a_load(classes: tuple[Any, Any], amsgrad: bool) -> None:
+    first, second = classes
     params, continued = parameters(), parameters()
     optimizer = first(params, lr=0.1, amsgrad=amsgrad)
     train(optimizer, params, 4)
@@ -81,7 +81,7 @@ def test_the_state_of_an_optimizer_that_took_no_step_can_be_saved_and_loaded() -
     assert optimizer.state_dict()["state"] == {}
 
 
-def test_missing_group_keys_get_torchs_value_or_the_groups_own() -> None:
+def test_missing_group_keys_get_torchs_value_or_keep_the_groups_own() -> None:
     params = parameters()
     optimizer = Adam(params, maximize=True, eps=1e-3)
     optimizer.param_groups[0]["eps"] = 1e-4
@@ -135,8 +135,8 @@ def test_hooks_see_what_is_saved_and_loaded() -> None:
 @pytest.mark.parametrize("change", ["groups", "params"])
 def test_a_checkpoint_of_another_model_raises_torchs_error(change: str) -> None:
     messages = []
-    for kind in (Adam, torch.optim.Adam):
-        optimizer = kind(parameters())
+    for cls in (Adam, torch.optim.Adam):
+        optimizer = cls(parameters())
         checkpoint = optimizer.state_dict()
         if change == "groups":
             checkpoint["param_groups"].append(checkpoint["param_groups"][0])

@@ -39,7 +39,7 @@ def test_adagrad_creates_state_in_the_constructor_even_for_frozen_parameters() -
 
 @adagrad_makes_missing_state
 def test_state_that_the_constructor_creates_begins_alike_in_every_group() -> None:
-    """A group's own value does not count, not even that of a group that is added later."""
+    """The constructor's default counts, even for a group that has a value of its own."""
     for module in BOTH:
         first, second, late = (Parameter(torch.ones(2)) for _ in range(3))
         groups = [{"params": [first]}, {"params": [second], "initial_accumulator_value": 0.1}]
@@ -125,23 +125,23 @@ def gc_events() -> Iterator[list[str]]:
     """Yield a list that gets the garbage collector's events in a test: "start 0", "stop 0"."""
     events: list[str] = []
 
-    def note(phase: str, info: dict[str, int]) -> None:
+    def record_event(phase: str, info: dict[str, int]) -> None:
         events.append(f"{phase} {info['generation']}")
 
     gc.unfreeze()
     gc.collect()
-    gc.callbacks.append(note)
+    gc.callbacks.append(record_event)
     yield events
-    gc.callbacks.remove(note)
+    gc.callbacks.remove(record_event)
     gc.freeze()
 
 
-def many() -> list[Tensor]:
+def thousand_parameters() -> list[Tensor]:
     return [Parameter(torch.ones(())) for _ in range(1000)]
 
 
 def test_creating_many_states_starts_no_search_for_garbage(gc_events: list[str]) -> None:
-    optimizer = optgen.optim.Adam(many())
+    optimizer = optgen.optim.Adam(thousand_parameters())
     gc.collect()
     gc_events.clear()
     optimizer.init_state()
@@ -156,7 +156,7 @@ def test_creating_many_states_starts_no_search_for_garbage(gc_events: list[str])
 
 def test_objects_frozen_for_the_collector_stay_frozen() -> None:
     """Programs freeze objects before a fork, for example."""
-    optimizer = optgen.optim.Adam(many())
+    optimizer = optgen.optim.Adam(thousand_parameters())
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
@@ -168,7 +168,7 @@ def test_objects_frozen_for_the_collector_stay_frozen() -> None:
 
 
 def test_each_state_has_memory_of_its_own() -> None:
-    """The step counts too have memory of their own, although they are made together."""
+    """Even step counts share no memory, although one call creates them all."""
     params = [Parameter(torch.ones(2)) for _ in range(3)]
     optimizer = optgen.optim.Adam(params)
     optimizer.init_state()

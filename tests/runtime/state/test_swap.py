@@ -31,22 +31,22 @@ def train(optimizer: Any, params: list[Tensor], steps: int) -> None:
 
 
 def optimizers(name: str, *params: list[Tensor]) -> list[Any]:
-    made = []
+    trained = []
     for each in params:
         optimizer = getattr(optgen.optim, name)(each[:1])
         optimizer.add_param_group({"params": each[1:], "lr": 0.5})
         train(optimizer, each, 2)
-        made.append(optimizer)
-    return made
+        trained.append(optimizer)
+    return trained
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name != "SGD"])
-def test_a_step_is_that_of_the_one_swapped_in(name: str) -> None:
+def test_a_step_uses_the_parameters_and_state_that_are_swapped_in(name: str) -> None:
     live, other = parameters(0), parameters(1)
     optimizer, twin = optimizers(name, live, other)
     twin.param_groups[0]["lr"] = 0.25
     state = twin.state_dict()
-    kept = copy.deepcopy([p.detach() for p in live]), copy.deepcopy(optimizer.state_dict())
+    before = copy.deepcopy([p.detach() for p in live]), copy.deepcopy(optimizer.state_dict())
     expected = copy.deepcopy(twin)
     train(expected, [p for g in expected.param_groups for p in g["params"]], 1)
 
@@ -60,13 +60,13 @@ def test_a_step_is_that_of_the_one_swapped_in(name: str) -> None:
         values = [
             list(o.state[p].values()) for o, p in ((twin, param), (expected, group["params"][0]))
         ]
-        for found, wanted in zip(*values, strict=True):
-            if isinstance(wanted, Tensor):  # changed in place, in the twin's own state
-                assert torch.equal(found, wanted)
-    assert all(map(torch.equal, live, kept[0]))
-    torch.testing.assert_close(optimizer.state_dict(), kept[1], rtol=0, atol=0)
+        for found, expected_value in zip(*values, strict=True):
+            if isinstance(expected_value, Tensor):  # changed in place, in the twin's own state
+                assert torch.equal(found, expected_value)
+    assert all(map(torch.equal, live, before[0]))
+    torch.testing.assert_close(optimizer.state_dict(), before[1], rtol=0, atol=0)
     train(optimizer, live, 1)
-    assert not any(map(torch.equal, live, kept[0]))
+    assert not any(map(torch.equal, live, before[0]))
 
 
 def test_parameters_and_state_come_back_after_an_error() -> None:
@@ -116,7 +116,7 @@ MISTAKES: list[Callable[[dict[str, Any]], Any]] = [
     not hasattr(torch.optim, "swap_in_optimizer_params_and_state"), reason="this torch has none"
 )
 @pytest.mark.parametrize("mistake", [*range(len(MISTAKES)), "no state", "too few"])
-def test_mistakes_have_torchs_messages(mistake: int | str) -> None:
+def test_mistakes_raise_torchs_errors(mistake: int | str) -> None:
     messages = []
     for swap in (
         swap_in_optimizer_params_and_state,
@@ -129,10 +129,10 @@ def test_mistakes_have_torchs_messages(mistake: int | str) -> None:
             state = MISTAKES[mistake](state)
         if mistake == "no state":
             optimizer = Adam(params)
-        given = dict(zip("ab", params, strict=True))
+        params_by_name = dict(zip("ab", params, strict=True))
         if mistake == "too few":
-            del given["b"]
-        with pytest.raises(RuntimeError) as caught, swap(optimizer, given, state):
+            del params_by_name["b"]
+        with pytest.raises(RuntimeError) as caught, swap(optimizer, params_by_name, state):
             pass
         messages.append(str(caught.value))
 

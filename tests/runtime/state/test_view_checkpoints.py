@@ -21,11 +21,11 @@ LOWERINGS = ("forloop", "foreach", "fused_cpu")
 START = torch.linspace(-1, 2, 48, dtype=torch.float64).reshape(6, 8)
 
 
-def made(kind: Any = Adafactor, **group: Any) -> tuple[Tensor, Any]:
+def new_optimizer(cls: Any = Adafactor, **group: Any) -> tuple[Tensor, Any]:
     """Return a parameter and its optimizer, with a second group that has no view."""
     param, other = Parameter(START.clone()), Parameter(torch.ones(3, dtype=torch.float64))
-    rest = [] if kind is Muon else [{"params": [other]}]
-    return param, kind([{"params": [param], **group}, *rest], lr=0.1)
+    rest = [] if cls is Muon else [{"params": [other]}]
+    return param, cls([{"params": [param], **group}, *rest], lr=0.1)
 
 
 def train(param: Tensor, optimizer: Any, steps: int, start: int = 0) -> None:
@@ -42,16 +42,16 @@ def on_disk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("own", [{"view": (2, 3, -1)}, {"view": (3, 16)}, {}], ids=str)
-def test_training_goes_on(lowering: str, own: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("earlier", [{"view": (2, 3, -1)}, {"view": (3, 16)}, {}], ids=str)
+def test_training_goes_on(lowering: str, earlier: dict[str, Any], tmp_path: Path) -> None:
     """A checkpoint brings its view with it, whatever view the group had before."""
     with use_lowering(lowering):
-        straight, optimizer = made(view=(2, 3, -1))
-        train(straight, optimizer, 3)
+        uninterrupted, optimizer = new_optimizer(view=(2, 3, -1))
+        train(uninterrupted, optimizer, 3)
         saved = on_disk(optimizer.state_dict(), tmp_path)
-        weights = straight.detach().clone()
-        train(straight, optimizer, 3, start=3)
-        resumed, loaded = made(**own)
+        weights = uninterrupted.detach().clone()
+        train(uninterrupted, optimizer, 3, start=3)
+        resumed, loaded = new_optimizer(**earlier)
         train(resumed, loaded, 2)
         loaded.load_state_dict(saved)
         with torch.no_grad():
@@ -61,13 +61,13 @@ def test_training_goes_on(lowering: str, own: dict[str, Any], tmp_path: Path) ->
         loaded.param_groups[1]["params"][0].data.copy_(optimizer.param_groups[1]["params"][0])
         train(resumed, loaded, 3, start=3)
 
-    assert torch.equal(straight, resumed)
-    for key, value in optimizer.state[straight].items():
+    assert torch.equal(uninterrupted, resumed)
+    for key, value in optimizer.state[uninterrupted].items():
         assert torch.equal(value, loaded.state[resumed][key])
 
 
 def test_a_checkpoint_has_the_view_and_states_of_its_shape() -> None:
-    param, optimizer = made(view=(2, 3, -1))
+    param, optimizer = new_optimizer(view=(2, 3, -1))
     train(param, optimizer, 1)
     packed = optimizer.state_dict()
 
@@ -81,17 +81,17 @@ def test_groups_without_a_view_are_torchs() -> None:
     optimizer, reference = AdamW([ours]), torch.optim.AdamW([theirs])
     assert list(optimizer.param_groups[0]) == list(reference.param_groups[0])
     assert "view" not in optimizer.defaults
-    _, viewed = made(AdamW, view=(2, -1))
+    _, viewed = new_optimizer(AdamW, view=(2, -1))
     assert [list(g) for g in viewed.param_groups[1:]] == [list(reference.param_groups[0])]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_checkpoint_without_the_key_keeps_the_view(lowering: str, tmp_path: Path) -> None:
-    """States like the parameter go on: here Muon's, saved by an optimizer of whole matrices."""
+    """Muon's momentum has the parameter's shape, so a group with any view can load it."""
     with use_lowering(lowering):
-        param, optimizer = made(Muon)
+        param, optimizer = new_optimizer(Muon)
         train(param, optimizer, 2)
-        other, viewed = made(Muon, view=(12, 4))
+        other, viewed = new_optimizer(Muon, view=(12, 4))
         viewed.load_state_dict(on_disk(optimizer.state_dict(), tmp_path))
         assert viewed.param_groups[0]["view"] == (12, 4)
         momentum = optimizer.state[param]["momentum_buffer"]
@@ -102,17 +102,17 @@ def test_a_checkpoint_without_the_key_keeps_the_view(lowering: str, tmp_path: Pa
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("saved", [{}, {"view": (3, 2, 8)}], ids=str)
-def test_rows_and_columns_of_another_view_are_an_error(
+def test_row_and_column_states_of_another_view_are_refused(
     lowering: str, saved: dict[str, Any]
 ) -> None:
     with use_lowering(lowering):
-        param, optimizer = made(**saved)
+        param, optimizer = new_optimizer(**saved)
         train(param, optimizer, 2)
         if saved:
             optimizer.param_groups[0]["view"] = (2, 3, 8)
         else:
             checkpoint = optimizer.state_dict()
-            param, optimizer = made(view=(2, 3, 8))
+            param, optimizer = new_optimizer(view=(2, 3, 8))
             optimizer.load_state_dict(checkpoint)
         before = param.detach().clone(), copy.deepcopy(optimizer.state[param])
         with pytest.raises(RuntimeError) as refused:
@@ -133,26 +133,26 @@ def test_rows_and_columns_of_another_view_are_an_error(
 
 @pytest.mark.parametrize("view", [(5, -1), [2, 24], (2, 3, 9)], ids=str)
 def test_a_load_of_a_view_that_does_not_fit_changes_nothing(view: Any) -> None:
-    param, optimizer = made(view=(2, 3, 8))
+    param, optimizer = new_optimizer(view=(2, 3, 8))
     train(param, optimizer, 2)
     wrong = copy.deepcopy(optimizer.state_dict())
     wrong["param_groups"][0] |= {"view": view, "lr": 7.0}
     wrong["state"][0]["step"] += 5
     before = optimizer.state_dict()
-    held = optimizer.param_groups, optimizer.state
+    objects_before = optimizer.param_groups, optimizer.state
 
     with pytest.raises(ValueError, match="group 0: view"):
         optimizer.load_state_dict(wrong)
 
-    assert (optimizer.param_groups, optimizer.state) == held
-    assert optimizer.param_groups is held[0]
-    assert optimizer.state is held[1]
+    assert (optimizer.param_groups, optimizer.state) == objects_before
+    assert optimizer.param_groups is objects_before[0]
+    assert optimizer.state is objects_before[1]
     assert repr(optimizer.state_dict()) == repr(before)
     train(param, optimizer, 1)
 
 
 def test_pickles_keep_the_view() -> None:
-    param, optimizer = made(view=(2, 3, 8))
+    param, optimizer = new_optimizer(view=(2, 3, 8))
     train(param, optimizer, 2)
     again, other = pickle.loads(pickle.dumps((param, optimizer)))
     assert other.param_groups[0]["view"] == (2, 3, 8)

@@ -61,26 +61,26 @@ def test_sharded_and_plain_parameters_share_a_group(
     assert error([states["exp_avg"].full_tensor()], [reference.state[theirs[0]]["exp_avg"]]) < 1e-12
 
 
-def test_a_known_sharding_does_not_keep_its_mesh_alive(mesh: "distributed.DeviceMesh") -> None:
+def test_a_cached_sharding_does_not_keep_its_mesh_alive(mesh: "distributed.DeviceMesh") -> None:
     from torch.distributed.tensor import DTensor, Replicate
 
-    another = distributed.DeviceMesh("cpu", [[0]])
-    tensor = DTensor.from_local(torch.ones(2), another, [Replicate()] * 2, run_check=False)
+    other_mesh = distributed.DeviceMesh("cpu", [[0]])
+    tensor = DTensor.from_local(torch.ones(2), other_mesh, [Replicate()] * 2, run_check=False)
     assert sharding_of(tensor) is None
-    kept = weakref.ref(another)
+    reference_to_mesh = weakref.ref(other_mesh)
 
-    del another, tensor
+    del other_mesh, tensor
     gc.collect()
 
-    assert kept() is None
+    assert reference_to_mesh() is None
 
 
-class TestARepeatedStep:
+class TestACachedStep:
     """The C++ reader fetches the local shards while the sharding is that of the step before."""
 
     @pytest.fixture
     def pair(self, mesh: "distributed.DeviceMesh") -> "tuple[Any, Any]":
-        """Return a sharded and a plain parameter, and a function that takes a step."""
+        """Return an optimizer of a sharded and a plain parameter, and a function that steps."""
         from torch.distributed.tensor import Shard, distribute_tensor
 
         if reader() is None:
@@ -108,7 +108,9 @@ class TestARepeatedStep:
         step()
         return optimizer, step
 
-    def test_is_read_in_cpp(self, pair: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_tensors_are_read_in_cpp(
+        self, pair: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         optimizer, step = pair
         monkeypatch.setattr(dispatch, "gather_batches", lambda *_: pytest.fail("gathered"))
         versions = [param._version for param in self.tensors(optimizer)]
@@ -121,11 +123,11 @@ class TestARepeatedStep:
 
         optimizer, step = pair
         for placement in (Shard(1), Replicate(), Shard(0)):
-            known = optimizer._context.cached
+            cached_before = optimizer._context.cached
             step(placement)
-            assert optimizer._context.cached is not known
+            assert optimizer._context.cached is not cached_before
 
-    def test_memory_is_read_anew(self, pair: "tuple[Any, Any]") -> None:
+    def test_replaced_memory_is_used(self, pair: "tuple[Any, Any]") -> None:
         optimizer, step = pair
         param = optimizer.param_groups[0]["params"][0]
         param._local_tensor = param._local_tensor.clone()

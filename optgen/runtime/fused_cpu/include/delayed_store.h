@@ -3,8 +3,9 @@
 
 namespace optgen {
 
-// Stores each value one iteration late. A value that depends on a root or a division would occupy
-// the instruction window while it waits. Stored late, it lets the next elements start before it.
+// Stores each value one iteration late. A store waits for its value, which may depend on a root or
+// a division, and occupies the instruction window meanwhile. If it comes late, the next elements can
+// start before it.
 template <class S>
 struct DelayedStore {
     Stream<S> address = {};

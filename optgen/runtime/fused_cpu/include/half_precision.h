@@ -11,7 +11,7 @@ typedef u16 HalfBits __attribute__((vector_size(VECTOR_BYTES / 2)));
 template <class S>
 constexpr bool DEINTERLEAVED = true;
 
-// Loads a pair, and prefetches the element that lies `ahead` of it.
+// Loads a pair, and prefetches the element that lies `ahead` elements further on.
 INLINE VectorPair load(const bfloat16* from, i64 ahead) {
     VectorBits pairs;
     __builtin_prefetch(from + ahead);

@@ -29,8 +29,8 @@ struct MaskPair {
     friend INLINE MaskPair operator|(MaskPair x, MaskPair y) { return {x.a | y.a, x.b | y.b}; }
 };
 
-// Two vectors, as 16-bit elements come in pairs: `a` has those from the lower halves of 32-bit
-// words, `b` those from the upper halves. So loads and stores need no shuffles.
+// Two vectors, as 16-bit elements come in pairs: `a` has the elements from the lower halves of
+// 32-bit words, and `b` the elements from the upper halves. So loads and stores need no shuffles.
 struct VectorPair {
     Vector a, b;
 

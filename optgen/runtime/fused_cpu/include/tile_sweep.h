@@ -29,14 +29,15 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     // Returns the streams of a pass with one loop that have another dtype than the compute dtype.
     // Row sums that end within a strip have the same bits as without strips.
     u64 find_converted() const {
-        const bool pays = plan.step_exceeds_cache || plan.columns > CONVERTED_TILE;
-        if (!pays || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns()) return 0;
-        u64 found = 0;
+        const bool is_worthwhile = plan.step_exceeds_cache || plan.columns > CONVERTED_TILE;
+        if (!is_worthwhile || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns())
+            return 0;
+        u64 result = 0;
         for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
-            found |= u64(tensor.dtype(v) != DTYPE<C> && tensor.dtype(v) != ABSENT) << v;
+            result |= u64(tensor.dtype(v) != DTYPE<C> && tensor.dtype(v) != ABSENT) << v;
         }
-        return found;
+        return result;
     }
 
     void run(i64 block) {
@@ -92,8 +93,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
                 if (prefetches && loops > 1) prefetch_next(tile, loop_count++);
                 run_loop(k, step, tile, at);
             } else if (step.kind == Step::DRAW) {
-                rule.draw(tensor.inputs, k, tile.element, tile.elements,
-                          at[__builtin_ctzll(step.writes)]);
+                draw(k, tile, static_cast<C*>(at[__builtin_ctzll(step.writes)].at));
             } else if (is_summed_in_loop(step)) {
                 if constexpr (HAS_AXES)
                     if (step.axes == ROW && !plan.is_complete(ROW)) Base::add_rows(step, tile, at);
@@ -136,6 +136,13 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             write<COMPILED_DTYPES>(
                 tensor.dtype(v), buffer(v) + r * n, tensor.address(v),
                 tile.first(axes) + r * plan.columns, n);
+    }
+
+    // Draws the random numbers of a tile's elements. The pieces of a tile are adjacent in the buffer.
+    void draw(int k, const Tile& tile, C* to) const {
+        const i64 n = tile.elements / row_pieces(TENSOR);
+        for (i64 r = 0; r < row_pieces(TENSOR); ++r)
+            rule.draw(tensor.inputs, k, tile.element + r * plan.columns, n, to + r * n);
     }
 
     // Returns the number of pieces in memory of a tile's values of these axes. A tile of whole
@@ -220,12 +227,12 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     // Returns the streams that a loop reads in place.
     u64 in_place_streams(const Pointer* at) const {
-        u64 found = 0;
+        u64 result = 0;
         for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
-            found |= u64(at[v].at != buffer(v)) << v;
+            result |= u64(at[v].at != buffer(v)) << v;
         }
-        return found;
+        return result;
     }
 
     Pointer broadcast_to_elements(int v, int axes, const Tile& tile, C* from) const {

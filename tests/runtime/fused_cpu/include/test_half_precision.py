@@ -1,4 +1,4 @@
-"""Test 16-bit floats in C++: every code is read, and every number rounded, as torch does."""
+"""Test 16-bit floats in C++: every bit pattern is read, and every number rounded, as by torch."""
 
 import ctypes
 import platform
@@ -88,7 +88,7 @@ def driver(machine: str, folder: Path) -> ctypes.CDLL:
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
-    """Return the conversions for this machine, and for it without some of its instructions."""
+    """Return the conversions, compiled with all or some of the CPU's instructions."""
     return driver(request.param, tmp_path_factory.mktemp("driver"))
 
 
@@ -105,27 +105,27 @@ def stored(library: ctypes.CDLL, way: str, x: Tensor, dtype: torch.dtype) -> Ten
 
 
 def _call(library: ctypes.CDLL, name: str, dtype: torch.dtype, a: Tensor, b: Tensor) -> None:
-    code = {torch.bfloat16: 15, torch.float16: 5}[dtype]
+    dtype_code = {torch.bfloat16: 15, torch.float16: 5}[dtype]
     addresses = (ctypes.c_void_p(t.data_ptr()) for t in (a, b))
-    getattr(library, name)(code, *addresses, ctypes.c_longlong(a.numel()))
+    getattr(library, name)(dtype_code, *addresses, ctypes.c_longlong(a.numel()))
 
 
 def assert_same(actual: Tensor, expected: Tensor) -> None:
-    """Check that two tensors have the same bits, and NaN in the same places."""
-    whole = {2: torch.int16, 4: torch.int32}[actual.element_size()]
+    """Check that both tensors are NaN at the same indices and have equal bits elsewhere."""
+    bits = {2: torch.int16, 4: torch.int32}[actual.element_size()]
     nan = expected.isnan()
     assert torch.equal(actual.isnan(), nan)
-    assert torch.equal(actual.view(whole)[~nan], expected.view(whole)[~nan])
+    assert torch.equal(actual.view(bits)[~nan], expected.view(bits)[~nan])
 
 
-def codes(dtype: torch.dtype) -> Tensor:
+def bit_patterns(dtype: torch.dtype) -> Tensor:
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
 def numbers(dtype: torch.dtype) -> Tensor:
     """Return every number of the dtype, the midpoints and their neighbours, and random numbers."""
-    below = codes(dtype).float()
-    above = (codes(dtype).view(torch.int16) + 1).view(dtype).float()
+    below = bit_patterns(dtype).float()
+    above = (bit_patterns(dtype).view(torch.int16) + 1).view(dtype).float()
     half = ((below.double() + above.double()) / 2).float()
     bits = half.view(torch.int32)
     beside = [(bits + k).view(torch.float32) for k in (-1, 0, 1)]
@@ -139,8 +139,8 @@ def numbers(dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_every_code_is_read(machine: ctypes.CDLL, dtype: torch.dtype, way: str) -> None:
-    assert_same(loaded(machine, way, codes(dtype)), codes(dtype).float())
+def test_every_bit_pattern_is_read(machine: ctypes.CDLL, dtype: torch.dtype, way: str) -> None:
+    assert_same(loaded(machine, way, bit_patterns(dtype)), bit_patterns(dtype).float())
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -155,7 +155,9 @@ def test_numbers_are_rounded_as_torch_does(
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_neighbours_do_not_matter(machine: ctypes.CDLL, dtype: torch.dtype) -> None:
+def test_an_element_does_not_depend_on_its_neighbours(
+    machine: ctypes.CDLL, dtype: torch.dtype
+) -> None:
     """Neighbours do not change even the bits of NaN; a denormal neighbour takes a slower path."""
     x = numbers(dtype)
     shift = 37
@@ -171,7 +173,7 @@ def test_neighbours_do_not_matter(machine: ctypes.CDLL, dtype: torch.dtype) -> N
 def test_an_element_does_not_depend_on_its_place(
     dtype: torch.dtype, name: str, options: dict[str, float]
 ) -> None:
-    """Tensors of every short length at every address get the bits of one long tensor."""
+    """Short tensors of many lengths at odd addresses get the bits of one long tensor."""
     generator = torch.Generator().manual_seed(0)
     sizes = [*range(71), 257, 1023]
     starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
@@ -183,12 +185,12 @@ def test_an_element_does_not_depend_on_its_place(
     for part in parts:
         part.requires_grad_()
     optimizer = getattr(optgen.optim, name)
-    together, apart = optimizer([whole], **options), optimizer(parts, **options)
+    joined, split = optimizer([whole], **options), optimizer(parts, **options)
     for _ in range(3):
         whole.grad = grads.clone()
         for part, grad in zip(parts, grads.clone().split(sizes), strict=True):
             part.grad = grad
         with optgen.use_lowering("fused_cpu"):
-            together.step()
-            apart.step()
+            joined.step()
+            split.step()
     assert torch.equal(torch.cat([p.detach() for p in parts]), whole.detach())

@@ -102,10 +102,10 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def triples(numbers: list[float]) -> list[Tensor]:
-    """Return every triple of some numbers, and copies of the first that fill the last vectors."""
-    found = torch.tensor(list(itertools.product(numbers, repeat=3)), dtype=torch.float32)
-    rest = found[:1].expand(-len(found) % 64, 3)
-    return [column.contiguous() for column in torch.cat([found, rest]).unbind(1)]
+    """Return all triples of the numbers as three columns, padded with copies of the first."""
+    rows = torch.tensor(list(itertools.product(numbers, repeat=3)), dtype=torch.float32)
+    padding = rows[:1].expand(-len(rows) % 64, 3)
+    return [column.contiguous() for column in torch.cat([rows, padding]).unbind(1)]
 
 
 SPECIAL = [0.0, 1.0, 0.3, 1e-40, 3e38, float("inf"), float("nan")]
@@ -115,7 +115,9 @@ EXACT += ["tanh", "sin", "cos", "atan2", "floor", "ceil", "round", "round of a p
 
 
 @pytest.mark.parametrize("word", EXACT)
-def test_words_are_the_same_for_all_kinds_of_numbers(words: Words, word: str) -> None:
+def test_a_vector_gives_the_bits_of_one_number_even_for_special_values(
+    words: Words, word: str
+) -> None:
     operands = triples([s * x for x in SPECIAL for s in (1, -1)])
     expected, actual = (words(way, word, operands) for way in ("one", "several"))
     nan = expected.isnan()

@@ -1,4 +1,4 @@
-"""Test the C++ reader: what happens without it, and what it must not depend on."""
+"""Test the C++ reader: steps without it, and layouts of memory that it refuses."""
 
 import ctypes
 import sys
@@ -39,7 +39,7 @@ def another_python(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sys, "implementation", SimpleNamespace(name="pypy"))
 
 
-def no_lock(patch: pytest.MonkeyPatch) -> None:
+def no_gil(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
 
 
@@ -72,7 +72,7 @@ OBSTACLES: list[Patch] = [
     switch_off,
     another_torch,
     another_python,
-    no_lock,
+    no_gil,
     no_symbol,
     no_library,
     another_layout,
@@ -104,33 +104,33 @@ def test_without_a_reader_steps_are_gathered(
 def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Measuring could end the process."""
+    """Measuring an unknown layout could crash the process."""
     another_torch(monkeypatch)
     monkeypatch.setattr(tensor_reader, "measure_layout", lambda: pytest.fail("measure_layout"))
     assert reader() is None
 
 
-Words = Callable[[int, int], list[int]]
+ReadWords = Callable[[int, int], list[int]]
 
 
-def other_type_word(words: Words) -> Words:
-    return lambda address, count: [0] * count if count == 2 else words(address, count)
+def other_type_word(read_words: ReadWords) -> ReadWords:
+    return lambda address, count: [0] * count if count == 2 else read_words(address, count)
 
 
-def other_implementation(words: Words) -> Words:
+def other_implementation(read_words: ReadWords) -> ReadWords:
     def read(address: int, count: int) -> list[int]:
-        found = words(address, count)
+        found = read_words(address, count)
         return found if count != 2 or found[1] in TYPES else [1, 2]
 
     return read
 
 
-def other_keys(words: Words) -> Words:
-    return lambda address, count: [1] * count if count > 2 else words(address, count)
+def other_keys(read_words: ReadWords) -> ReadWords:
+    return lambda address, count: [1] * count if count > 2 else read_words(address, count)
 
 
-def other_gradient(words: Words) -> Words:
-    return lambda address, count: [address] if count == 1 else words(address, count)
+def other_gradient(read_words: ReadWords) -> ReadWords:
+    return lambda address, count: [address] if count == 1 else read_words(address, count)
 
 
 TYPES = (id(torch.Tensor), id(torch.nn.Parameter))
@@ -145,8 +145,8 @@ SURPRISES = [
 @pytest.mark.parametrize(
     ("surprise", "message"), SURPRISES, ids=lambda x: getattr(x, "__name__", "")
 )
-def test_without_the_expected_memory_there_is_no_reader(
-    surprise: Callable[[Words], Words], message: str, monkeypatch: pytest.MonkeyPatch
+def test_an_unexpected_memory_layout_gives_no_reader(
+    surprise: Callable[[ReadWords], ReadWords], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_layout, "_words", surprise(object_layout._words))
     with pytest.raises(UnknownLayoutError, match=message):
@@ -155,7 +155,7 @@ def test_without_the_expected_memory_there_is_no_reader(
 
 
 @pytest.mark.parametrize("name", ["grad", "address", "bump_version"])
-def test_a_function_that_does_something_else_is_noticed(
+def test_an_exported_function_that_does_something_else_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, other = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -187,23 +187,23 @@ def test_the_default_type_does_not_matter(dtype: torch.dtype) -> None:
 
 def test_old_bytes_in_memory_do_not_change_the_layout() -> None:
     """Padding keeps old bytes, and counters may be equal by chance."""
-    kept, found = [], set()
+    tensors, layouts = [], set()
     for size in range(300):
-        kept += [torch.zeros(size % 37, dtype=torch.float64).requires_grad_() for _ in range(3)]
-        del kept[:: 2 + size % 5]
-        found.add(bytes(measure_layout()))
-    assert len(found) == 1
+        tensors += [torch.zeros(size % 37, dtype=torch.float64).requires_grad_() for _ in range(3)]
+        del tensors[:: 2 + size % 5]
+        layouts.add(bytes(measure_layout()))
+    assert len(layouts) == 1
 
 
 def test_a_busy_cached_step_refuses_a_second_call() -> None:
-    """Two threads would share its scratch memory."""
+    """Two threads would share the scratch memory of the cached step."""
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = Adam([param])
     optimizer.step()
-    known = optimizer._context.cached
-    assert known is not None
+    cached = optimizer._context.cached
+    assert cached is not None
 
-    with known._busy:
-        assert not known.run(optimizer)
-    assert known.run(optimizer)
+    with cached._busy:
+        assert not cached.run(optimizer)
+    assert cached.run(optimizer)

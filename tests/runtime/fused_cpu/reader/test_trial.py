@@ -15,7 +15,7 @@ from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
 @pytest.fixture(autouse=True)
 def unknown_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give torch an unknown version, and no verdict; the trial's process imports the real torch."""
+    """Pretend that this torch is unknown and untried; the trial's process sees the real version."""
     monkeypatch.delenv("OPTGEN_TENSOR_READER", raising=False)
     monkeypatch.setattr(torch, "__version__", "2.130.0")
     monkeypatch.setattr(trial, "folders", lambda: iter([tmp_path]))
@@ -24,7 +24,7 @@ def unknown_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     reader.cache_clear()
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def replace_python(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Let the trial's process run a shell script instead of Python."""
     path = folder / "stand-in"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -43,7 +43,7 @@ def test_a_torch_that_passes_has_a_reader_and_is_tried_once(
     assert verdicts(tmp_path) == ["passed\n"]
 
     reader.cache_clear()
-    stand_in(tmp_path, monkeypatch, f"touch '{tmp_path}/started'; exit 1")
+    replace_python(tmp_path, monkeypatch, f"touch '{tmp_path}/started'; exit 1")
     assert reader() is not None
     assert not (tmp_path / "started").exists()
 
@@ -53,14 +53,14 @@ def test_a_torch_that_fails_has_no_reader(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_reader, "measure_layout", lambda: pytest.fail("measure_layout"))
-    stand_in(tmp_path, monkeypatch, script)
+    replace_python(tmp_path, monkeypatch, script)
     assert reader() is None
     assert verdicts(tmp_path) == ["failed\n"]
 
 
 def test_a_trial_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_SECONDS", 0.2)
-    stand_in(tmp_path, monkeypatch, "exec sleep 60")
+    replace_python(tmp_path, monkeypatch, "exec sleep 60")
     assert reader() is None
 
 
@@ -70,19 +70,19 @@ def test_without_a_python_to_start_there_is_no_reader(monkeypatch: pytest.Monkey
 
 
 def test_a_damaged_verdict_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, "exit 1")
+    replace_python(tmp_path, monkeypatch, "exit 1")
     assert reader() is None
     (damaged,) = tmp_path.glob("*.trial")
     damaged.write_text("pass")
 
     reader.cache_clear()
-    stand_in(tmp_path, monkeypatch, "exit 0")
+    replace_python(tmp_path, monkeypatch, "exit 0")
     assert reader() is not None
     assert verdicts(tmp_path) == ["passed\n"]
 
 
 def test_a_set_variable_needs_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, "exit 1")
+    replace_python(tmp_path, monkeypatch, "exit 1")
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
     assert reader() is not None
 
@@ -98,7 +98,7 @@ def test_the_trial_fails_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_trial_sees_a_reader_that_reads_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trial compares with torch, so it finds gradients that are not the step's."""
+    """The trial compares with torch's step, so it notices that other gradients were read."""
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
     give = trial._give_gradients
 

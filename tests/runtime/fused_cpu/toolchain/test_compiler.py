@@ -1,4 +1,4 @@
-"""Test the message about a compiler that makes no library: the cause, and the way out."""
+"""Test errors of builds: each names the cause, and what the user can do."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
     return path
 
 
-def failure(source: str = SOURCE) -> str:
+def error_message(source: str = SOURCE) -> str:
     with pytest.raises(CompileError) as caught:
         library_cache.library("answer", source)
     return str(caught.value)
@@ -115,9 +115,9 @@ def test_a_compiler_that_hangs_is_ended_with_all_it_started(
     script(tmp_path, monkeypatch, f"sleep 60 & echo $! > {tmp_path}/child; exec sleep 60")
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
 
-    said = failure()
+    message = error_message()
 
-    assert "took longer than 1 seconds and was ended: set OPTGEN_COMPILE_TIMEOUT to more" in said
+    assert "took longer than 1 seconds and was ended: set OPTGEN_COMPILE_TIMEOUT to more" in message
     assert is_ended(int((tmp_path / "child").read_text()))
 
 
@@ -140,7 +140,7 @@ def test_threads_that_wait_for_a_hanging_build_do_not_build_again(
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; exec sleep 60")
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
     begin = time.monotonic()
-    others = [Thread(target=failure) for _ in range(3)]
+    others = [Thread(target=error_message) for _ in range(3)]
     for other in others:
         other.start()
     for other in others:
@@ -155,12 +155,12 @@ def test_a_text_that_is_no_time_limit_is_refused(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", text)
-    assert f"OPTGEN_COMPILE_TIMEOUT is {text!r}: set it to seconds" in failure()
+    assert f"OPTGEN_COMPILE_TIMEOUT is {text!r}: set it to seconds" in error_message()
 
 
 def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/own; exec sleep 60")
-    waiting = Thread(target=failure)
+    waiting = Thread(target=error_message)
     waiting.start()
     while not (tmp_path / "own").exists() or not (tmp_path / "own").read_text():
         time.sleep(0.01)
@@ -184,7 +184,7 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
         return process
 
     monkeypatch.setattr(compiler_process, "_start", interrupted)
-    assert "was killed" in failure()
+    assert "was killed" in error_message()
 
 
 # Disk space.
@@ -203,13 +203,13 @@ def test_a_full_disk_or_quota_is_reported(
     printed: str, says: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
-    said = failure()
+    message = error_message()
 
-    assert f"no folder can store a compiled library ({cache}: {says}; " in said
-    assert said.endswith(
+    assert f"no folder can store a compiled library ({cache}: {says}; " in message
+    assert message.endswith(
         "make room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
-    assert "no C++ compiler" not in said
+    assert "no C++ compiler" not in message
 
 
 def test_a_full_folder_is_left_for_the_next(
@@ -271,7 +271,7 @@ def test_a_lack_of_memory_is_reported_after_one_try(
     text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
-    assert says in failure()
+    assert says in error_message()
     assert (tmp_path / "log").read_text() == "\n"  # one try: other flags need as much memory
 
 
@@ -280,29 +280,31 @@ def test_a_program_that_cannot_be_started_is_reported(
 ) -> None:
     path = script(tmp_path, monkeypatch, "")
     path.write_text("#!/nowhere/sh\n")
-    assert "cannot be started (No such file or directory): set CXX to another" in failure()
+    assert "cannot be started (No such file or directory): set CXX to another" in error_message()
 
 
 # An error in the source, or in the compiler.
 
 
 def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
-    said = failure(WRONG)
-    first = said.partition("\n")[0]
+    message = error_message(WRONG)
+    first = message.partition("\n")[0]
 
     assert (
         "builds other C++17 programs but not the source that optgen generated for `answer`" in first
     )
     assert "a defect of optgen: report it" in first
-    assert "CXX" not in said
-    assert len(said.splitlines()) < 12
-    log = log_of(said)
+    assert "CXX" not in message
+    assert len(message.splitlines()) < 12
+    log = log_of(message)
     assert log.parent == cache
     assert log.read_text().count("-std=c++17") == len(compiler.FLAG_SETS)
     assert "'nothing' was not declared" in log.read_text() or "undeclared" in log.read_text()
     assert log.with_suffix(".cpp").read_text() == WRONG
     assert len(list(cache.iterdir())) == 2
-    assert failure(WRONG).partition("\n")[0] == first  # the same files, and no additional ones
+    assert (
+        error_message(WRONG).partition("\n")[0] == first
+    )  # the same files, and no additional ones
     assert len(list(cache.iterdir())) == 2
 
 
@@ -310,11 +312,13 @@ def test_a_compiler_that_is_too_old_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, 'case "$*" in *17*) echo "error: no C++17" >&2; exit 1;; esac')
-    said = failure()
+    message = error_message()
 
-    assert "cannot build even a small C++17 program: set CXX to a compiler that knows C++17" in said
-    assert "error: no C++17" in log_of(said).read_text()
-    assert "defect of optgen" not in said
+    assert (
+        "cannot build even a small C++17 program: set CXX to a compiler that knows C++17" in message
+    )
+    assert "error: no C++17" in log_of(message).read_text()
+    assert "defect of optgen" not in message
 
 
 @pytest.mark.parametrize("status", [0, 3])
@@ -322,19 +326,19 @@ def test_a_program_that_is_no_compiler_is_reported(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, f"exit {status}")
-    assert "cannot build even a small C++17 program" in failure()
+    assert "cannot build even a small C++17 program" in error_message()
 
 
 def test_a_compiler_that_breaks_off_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, 'echo "internal compiler error: Segmentation fault"; exit 1')
-    assert "a defect of the compiler: set CXX to another compiler" in failure()
+    assert "a defect of the compiler: set CXX to another compiler" in error_message()
 
 
 def test_a_log_outlives_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
-    log = log_of(failure(WRONG))
+    log = log_of(error_message(WRONG))
     try:
         assert stat.S_ISREG(log.stat().st_mode)
         assert log.parent == Path(os.environ.get("TMPDIR", "/tmp"))

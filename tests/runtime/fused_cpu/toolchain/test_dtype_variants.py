@@ -32,7 +32,7 @@ def parameters(*dtypes: torch.dtype) -> list[Tensor]:
     return params
 
 
-def known(cls: Any = Adafactor) -> set[torch.dtype]:
+def built_dtypes(cls: Any = Adafactor) -> set[torch.dtype]:
     """Return the dtypes that the kernel in use was built for."""
     kernel = kernel_loader.kernel_or_reason(cls)
     assert isinstance(kernel, Kernel)
@@ -45,7 +45,7 @@ def kernel_count(cls: Any = Adafactor) -> int:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "types"),
+    ("dtype", "dtypes"),
     [
         (torch.float32, {torch.float32}),
         (torch.bfloat16, {torch.float32, torch.bfloat16}),
@@ -54,20 +54,20 @@ def kernel_count(cls: Any = Adafactor) -> int:
     ],
 )
 def test_a_kernel_is_built_for_the_dtypes_at_hand(
-    dtype: torch.dtype, types: set[torch.dtype]
+    dtype: torch.dtype, dtypes: set[torch.dtype]
 ) -> None:
     with use_lowering("fused_cpu"):
         optimizer = Adafactor(parameters(dtype))
         for _ in range(2):
             optimizer.step()
 
-    assert known() == types
+    assert built_dtypes() == dtypes
     assert kernel_count() == 1
     assert optimizer._context.cached is not None  # the reader took the float32 step count, too
 
 
 @pytest.mark.parametrize("strided", [False, True])
-def test_groups_of_several_types_share_a_library(strided: bool) -> None:
+def test_groups_of_several_dtypes_share_a_library(strided: bool) -> None:
     """Strided gradients too, which only Python gathers, use the one library."""
     groups = [{"params": parameters(dtype)} for dtype in CODES]
     if strided:
@@ -78,10 +78,10 @@ def test_groups_of_several_types_share_a_library(strided: bool) -> None:
         Adafactor(groups).step()
 
     assert kernel_count() == 1
-    assert known() == set(CODES)
+    assert built_dtypes() == set(CODES)
 
 
-def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
+def test_a_float64_tensor_that_comes_later_is_computed_in_float64() -> None:
     """A kernel without float64 would read the state's memory as float32."""
     params, expected = parameters(torch.float32), parameters(torch.float32)
     optimizer, reference = Adafactor(params), torch.optim.Adafactor(expected)
@@ -89,7 +89,7 @@ def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
         for _ in range(2):
             optimizer.step()
             reference.step()
-        assert torch.float64 not in known()
+        assert torch.float64 not in built_dtypes()
         for param, other in zip(params, expected, strict=True):
             state = optimizer.state[param]
             state |= {k: v.double() for k, v in state.items() if k != "step"}
@@ -102,7 +102,7 @@ def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
             optimizer.step()
             reference.step()
 
-    assert torch.float64 in known()
+    assert torch.float64 in built_dtypes()
     for param, other in zip(params, expected, strict=True):
         torch.testing.assert_close(param, other, rtol=1e-11, atol=1e-13)
 
@@ -121,7 +121,7 @@ def test_the_bits_of_a_dtype_do_not_depend_on_others(cls: Any, dtype: torch.dtyp
             for _ in range(3):
                 optimizer.step()
 
-    assert known(cls) == set(CODES)
+    assert built_dtypes(cls) == set(CODES)
     assert all(map(torch.equal, alone, mixed))
 
 
@@ -132,17 +132,17 @@ def test_a_float32_parameter_that_comes_later_gets_a_kernel() -> None:
     with use_lowering("fused_cpu"):
         for _ in range(2):
             optimizer.step()
-        assert known() == {torch.float64}
+        assert built_dtypes() == {torch.float64}
         optimizer.add_param_group({"params": parameters(torch.float32)})
         other = Adafactor(expected)
         for each in (optimizer, other):
             each.step()
 
-    assert known() == {torch.float32, torch.float64}
+    assert built_dtypes() == {torch.float32, torch.float64}
     assert all(map(torch.equal, optimizer.param_groups[1]["params"], expected))
 
 
-def test_a_float32_gradient_of_a_double_is_read_in_its_own_dtype() -> None:
+def test_a_float32_gradient_of_a_float64_parameter_is_read_in_its_own_dtype() -> None:
     """The next cached step reads the gradient in its own dtype."""
     params, expected = parameters(torch.float64), parameters(torch.float64)
     optimizers = [Adafactor(params), Adafactor(expected)]
@@ -157,12 +157,12 @@ def test_a_float32_gradient_of_a_double_is_read_in_its_own_dtype() -> None:
         for optimizer in optimizers:
             optimizer.step()
 
-    assert known() == {torch.float32, torch.float64}
+    assert built_dtypes() == {torch.float32, torch.float64}
     assert all(map(torch.equal, params, expected))
 
 
 @pytest.mark.usefixtures("with_and_without_reader")
-def test_a_step_count_of_any_type_builds_nothing() -> None:
+def test_a_step_count_of_another_dtype_builds_nothing() -> None:
     """The cached step stays, and takes the new step count."""
     params, expected = parameters(torch.float32), parameters(torch.float32)
     optimizers = [Adafactor(params), Adafactor(expected)]
@@ -198,7 +198,7 @@ def test_a_rule_of_one_sweep_is_built_for_the_dtypes_at_hand() -> None:
 @pytest.mark.parametrize(
     ("cached", "expected"), [([], "new 64"), (["all", "two"], "two"), (["all", "one"], "one")]
 )
-def test_a_cached_library_that_knows_more_serves_as_well(
+def test_a_cached_library_with_more_dtypes_is_used(
     monkeypatch: pytest.MonkeyPatch, cached: list[str], expected: str
 ) -> None:
     """The cached library with the fewest dtypes is used; one is built only if none is cached."""

@@ -1,4 +1,4 @@
-"""Test which builds wait for which, and that none waits for ever."""
+"""Test which builds wait for one another, and that no build waits for ever."""
 
 import errno
 import fcntl
@@ -31,28 +31,28 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "library.so"
 
 
-class Another(Thread):
-    """A thread that takes the lock, and tells when it has had it."""
+class LockingThread(Thread):
+    """A thread that takes the lock and frees it at once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
-        self._path, self._past = path, Event()
+        self._path, self._got_lock = path, Event()
         self.start()
 
     def run(self) -> None:
         with exclusive(self._path):
-            self._past.set()
+            self._got_lock.set()
 
-    def is_past(self, within: float) -> bool:
-        return self._past.wait(within)
+    def got_lock(self, within: float) -> bool:
+        return self._got_lock.wait(within)
 
 
-def test_another_waits_until_one_is_done(path: Path) -> None:
+def test_a_second_thread_waits_for_the_first(path: Path) -> None:
     with exclusive(path):
-        another = Another(path)
-        assert Another(path.with_name("different")).is_past(within=20)
-        assert not another.is_past(within=0.1)
-    assert another.is_past(within=20)
+        other = LockingThread(path)
+        assert LockingThread(path.with_name("different")).got_lock(within=20)
+        assert not other.got_lock(within=0.1)
+    assert other.got_lock(within=20)
 
 
 def test_an_error_releases_the_lock(path: Path) -> None:
@@ -69,10 +69,10 @@ def test_the_death_of_its_process_releases_the_lock(path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        another = Another(path)
-        assert not another.is_past(within=0.1)
+        other = LockingThread(path)
+        assert not other.got_lock(within=0.1)
         holder.kill()
-        assert another.is_past(within=20)
+        assert other.got_lock(within=20)
 
 
 def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
@@ -87,27 +87,27 @@ def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
             os.link(lock, path.with_name("kept"))
     os.rename(path.with_name("kept"), lock)
 
-    assert Another(path).is_past(within=20)
+    assert LockingThread(path).got_lock(within=20)
     for copy in copies:
         close(copy)
 
 
-def test_nobody_waits_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_build_waits_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_lock, "_PATIENCE", 0.2)
     with exclusive(path):
-        another = Another(path)
-        assert not another.is_past(within=0.1)
-        assert another.is_past(within=20)
+        other = LockingThread(path)
+        assert not other.got_lock(within=0.1)
+        assert other.got_lock(within=20)
         assert list(path.parent.iterdir())  # the lock file is not removed
 
 
 def test_a_system_without_locks_stops_no_build(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(descriptor: int, operation: int) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", none)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     with exclusive(path):
-        assert Another(path).is_past(within=20)
+        assert LockingThread(path).got_lock(within=20)
 
 
 def test_a_lock_that_cannot_be_written_stops_no_build(
@@ -115,7 +115,7 @@ def test_a_lock_that_cannot_be_written_stops_no_build(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
     with exclusive(path):
-        assert Another(path).is_past(within=20)
+        assert LockingThread(path).got_lock(within=20)
 
 
 def test_a_link_is_not_followed(path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_link_is_not_followed(path: Path) -> None:
 def test_the_lock_of_another_user_is_not_waited_for(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = os.geteuid()
+    user = os.geteuid()
     with exclusive(path), monkeypatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: own + 1)
-        assert Another(path).is_past(within=20)
+        patch.setattr(os, "geteuid", lambda: user + 1)
+        assert LockingThread(path).got_lock(within=20)
         assert list(path.parent.iterdir())  # the lock file is not removed

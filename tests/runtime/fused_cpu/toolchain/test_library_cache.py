@@ -152,12 +152,12 @@ def test_a_full_cache_is_left_for_another_folder(
 ) -> None:
     replace = os.replace
 
-    def full(source: Path, target: Path) -> None:
+    def fail_in_cache(source: Path, target: Path) -> None:
         if Path(target).parent == cache:
             raise OSError(28, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", fail_in_cache)
 
     path = library_cache.library("answer", SOURCE)
 
@@ -197,7 +197,7 @@ def test_a_link_to_a_library_is_replaced(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0, 0o002, 0o077])
-def test_what_is_built_is_trusted_whatever_the_mask(cache: Path, mask: int) -> None:
+def test_a_library_is_trusted_whatever_the_umask(cache: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         path = library_cache.library("answer", SOURCE)
@@ -208,19 +208,19 @@ def test_what_is_built_is_trusted_whatever_the_mask(cache: Path, mask: int) -> N
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
-def test_what_is_moved_into_place_is_on_the_disk(
+def test_a_library_is_on_the_disk_before_its_name(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contents reach the disk before the name, and each name before the next one."""
-    done: list[str] = []
+    """A file's contents reach the disk before its name, and each name before the next file."""
+    events: list[str] = []
     fsync, replace = os.fsync, os.replace
 
     def synced(descriptor: int) -> None:
-        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 
     def replaced(source: Path, target: Path) -> None:
-        done.append("move")
+        events.append("move")
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", synced)
@@ -228,7 +228,7 @@ def test_what_is_moved_into_place_is_on_the_disk(
 
     library_cache.library("answer", SOURCE)
 
-    assert done == ["file", "move", "folder"] * 2
+    assert events == ["file", "move", "folder"] * 2
 
 
 def test_a_temporary_folder_ends_with_its_process() -> None:
@@ -256,28 +256,28 @@ def test_eight_processes_build_once(
 def test_a_killed_build_does_not_stop_the_next(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = tmp_path / "own"
-    line = f"mkdir {tmp_path}/first && echo $$ > {own}.new && mv {own}.new {own} && exec sleep 60"
+    pid = tmp_path / "pid"
+    line = f"mkdir {tmp_path}/first && echo $$ > {pid}.new && mv {pid}.new {pid} && exec sleep 60"
     wrapped(tmp_path, monkeypatch, line)
     process = child()
-    while not own.exists():
+    while not pid.exists():
         time.sleep(0.01)
         assert process.poll() is None
     process.kill()  # the process's compiler lives on
     process.communicate()
-    (left,) = cache.glob(".build-*")
+    (abandoned,) = cache.glob(".build-*")
 
     with monkeypatch.context() as patch:
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("waits"))
         patch.setattr(file_lock, "time", clock)
         assert answer(library_cache.library("answer", SOURCE)) == 42
-    os.kill(int(own.read_text()), signal.SIGKILL)
-    assert left.exists()
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert abandoned.exists()
 
     yesterday = time.time() - 25 * 3600
-    os.utime(left, (yesterday, yesterday))
+    os.utime(abandoned, (yesterday, yesterday))
     library_cache.library("answer", SOURCE + "\n")
-    assert not left.exists()
+    assert not abandoned.exists()
 
 
 def test_flags_the_compiler_does_not_know_are_left_out(

@@ -26,19 +26,19 @@ SINGLE, DOUBLE = (
 
 
 def source(name: str) -> str:
-    """Return a kernel's source."""
+    """Return a kernel's source with its headers."""
     return inline_includes((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
 
 
-def swept_by(source: str, types: int) -> Path | None:
+def sweep_library_of(source: str, dtype_bits: int) -> Path | None:
     """Return the path of the library that sweeps for a kernel."""
-    with ThreadPoolExecutor(1) as beside:
-        return sweep_library.start_build(beside, source, types)()
+    with ThreadPoolExecutor(1) as executor:
+        return sweep_library.start_build(executor, source, dtype_bits)()
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Compile nothing; return the sources that would be compiled."""
+def compiled_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Compile nothing; return a list that gets the sources that would be compiled."""
     texts: list[str] = []
 
     def library(name: str, text: str) -> Path:
@@ -50,24 +50,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def test_rules_share_what_sweeps_their_tensors(asked: list[str]) -> None:
+def test_rules_share_a_library_of_sweeps(compiled_sources: list[str]) -> None:
     for name in ("adafactor", "row_wise_adagrad"):
-        assert swept_by(source(name), SINGLE)
+        assert sweep_library_of(source(name), SINGLE)
 
-    assert len(set(asked)) == 1
+    assert len(set(compiled_sources)) == 1
 
 
-def test_what_matrix_words_make_is_swept_too(asked: list[str]) -> None:
-    """Matrix ops make bfloat16 from any dtype; no float32 computation is compiled for it."""
-    swept_by(source("muon"), DOUBLE)
+def test_results_of_matrix_ops_are_swept_too(compiled_sources: list[str]) -> None:
+    """Matrix ops return bfloat16 for any dtype, so sweeps read it; nothing computes in float32."""
+    sweep_library_of(source("muon"), DOUBLE)
     bits = DOUBLE | dtype_variants.bits_of_dtypes([torch.bfloat16]) & ~SINGLE
 
-    assert f"#define OPTGEN_TYPES {bits}\n" in asked[0]
+    assert f"#define OPTGEN_TYPES {bits}\n" in compiled_sources[0]
 
 
-def test_a_rule_of_one_sweep_has_no_such_library(asked: list[str]) -> None:
-    assert swept_by(source("adam"), SINGLE) is None
-    assert not asked
+def test_a_rule_of_one_sweep_has_no_such_library(compiled_sources: list[str]) -> None:
+    assert sweep_library_of(source("adam"), SINGLE) is None
+    assert not compiled_sources
 
 
 def parameters() -> list[Tensor]:
@@ -97,11 +97,11 @@ def test_a_first_step_builds_each_library_once(
         optimizer.add_param_group({"params": parameters()})
         optimizer.step()
 
-    own = [text for text in built if "OPTGEN_TYPES 64" in text]
-    assert sorted("optgen_step" in text for text in own) == [False, True]
-    # unless an earlier test has built the reader
+    of_adafactor = [text for text in built if "OPTGEN_TYPES 64" in text]
+    assert sorted("optgen_step" in text for text in of_adafactor) == [False, True]
+    # the reader may be among them, unless an earlier test has built it
     readers = [text for text in built if "optgen_read_and_step" in text]
-    assert len(built) == len(own) + len(readers)
+    assert len(built) == len(of_adafactor) + len(readers)
 
 
 def test_sweeps_that_cannot_be_built_are_reported(

@@ -1,4 +1,4 @@
-"""Train with a rule that rounds to its parameter's dtype, and run the evaluator beside it."""
+"""Train with a lowering, and let the oracle take each step from the same values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPE = (37, 131)  # no multiple of any vector's length
 
 
 class Compared(NamedTuple):
-    """The values after one step: of a lowering, and of the evaluator from the same values."""
+    """The values after one step: a lowering's, and the oracle's from the same values."""
 
     param: Tensor
     state: dict[str, Tensor]
@@ -42,11 +42,11 @@ def drawn(
 ) -> list[Tensor]:
     """Return tensors of normally distributed numbers, a few of them tiny or zero."""
     generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(shape, generator=generator) for _ in range(count)]
-    for tensor in made:
+    tensors = [torch.randn(shape, generator=generator) for _ in range(count)]
+    for tensor in tensors:
         tensor.view(-1)[::101] = 0.0
         tensor.view(-1)[1::101] *= 1e-30
-    return [tensor.to(dtype) for tensor in made]
+    return [tensor.to(dtype) for tensor in tensors]
 
 
 def steps_beside_the_oracle(
@@ -58,23 +58,23 @@ def steps_beside_the_oracle(
     shape: tuple[int, ...] = SHAPE,
     **hypers: Any,
 ) -> Iterator[Compared]:
-    """Yield every step's values. The evaluator takes each step from the lowering's values."""
+    """Yield every step's values. The oracle starts each step from the lowering's values."""
     rule = rule_of(source)
     start, *grads = drawn(count + 1, dtype, shape=shape)
     param = torch.nn.Parameter(start.clone(), requires_grad=lowering != "differentiable")
     if grad_dtype:
         param.grad_dtype = grad_dtype  # type: ignore[attr-defined]
-    how = {lowering: True} if lowering in ("differentiable", "capturable") else {}
-    optimizer = optgen.load(source)([param], **hypers, **how)
+    form = {lowering: True} if lowering in ("differentiable", "capturable") else {}
+    optimizer = optgen.load(source)([param], **hypers, **form)
     values = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in rule.hypers}
     for grad in grads:
         state = {key: torch.as_tensor(x).clone() for key, x in optimizer.state[param].items()}
         before, grad = param.detach().clone(), grad.to(grad_dtype or dtype)
-        right = evaluate(rule, values, before, grad, state, storage=dtype)
+        expected = evaluate(rule, values, before, grad, state, storage=dtype)
         param.grad = grad.clone()
         with _taken_by(lowering):
             optimizer.step()
-        yield Compared(param.detach(), optimizer.state[param], *right)
+        yield Compared(param.detach(), optimizer.state[param], *expected)
 
 
 def _taken_by(lowering: str) -> contextlib.AbstractContextManager[Any]:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-Form = list[list[tuple[str, Any]]]
+Description = list[list[tuple[str, Any]]]
 
 
-def form(optimizer: Optimizer) -> Form:
+def describe_state(optimizer: Optimizer) -> Description:
     """Return every parameter's keys, in order, with a description of the values in a checkpoint.
 
     LBFGS's `t` is a number here; in torch it may be the tensor that holds the learning rate.

@@ -1,4 +1,4 @@
-"""Test conditions with one answer for a whole parameter, in `where` and in `if`."""
+"""Test uniform conditions, which have one answer for a whole parameter, in `where` and `if`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TUPLE = f"{LR}, bs=hyper((None, 0.5), optional=True)"
 MODE = f'{LR}, mode=choice("a", "b", None)'
 STATE = 'm=state("exp_avg")'
 SCALED = ("if opt is not None:", "    p = p * opt")
-GIVEN: list[dict[str, Any]] = [{}, {"opt": 0.5}]
+OPTIONAL_VALUES: list[dict[str, Any]] = [{}, {"opt": 0.5}]
 PAIRS: list[dict[str, Any]] = [{}, {"bs": (0.3, 0.5)}, {"bs": (0.0, 0.5)}]
 CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "None": (
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             *SCALED,
             hypers=OPT,
         ),
-        GIVEN,
+        OPTIONAL_VALUES,
     ),
     "no None": (
         spec(
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             *SCALED,
             hypers=OPT,
         ),
-        GIVEN,
+        OPTIONAL_VALUES,
     ),
     "None, named": (
         spec(
@@ -47,7 +47,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             *SCALED,
             hypers=OPT,
         ),
-        GIVEN,
+        OPTIONAL_VALUES,
     ),
     "None, a number": (
         spec(
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             *SCALED,
             hypers=OPT,
         ),
-        GIVEN,
+        OPTIONAL_VALUES,
     ),
     "fresh": (
         spec(
@@ -159,7 +159,7 @@ def drawn(seed: int) -> list[torch.Tensor]:
 
 
 def assert_agreement(text: str, options: dict[str, Any], lowering: str) -> None:
-    """Compare three steps of a lowering with the rule run plainly."""
+    """Compare three steps of a lowering with the oracle."""
     algorithm = add_maximize(read(text))
     cls: Any = optgen.load(Spec("Made", text, "made.py", 1))
     params = [torch.nn.Parameter(value) for value in drawn(0)]

@@ -46,20 +46,22 @@ def assert_agreement(states: str, lowering: str) -> None:
     generator = torch.Generator().manual_seed(3)
     params = [torch.randn(s, generator=generator).requires_grad_() for s in SHAPES]
     optimizer = optgen.load(spec)(params)
-    seen: list[dict[str, Any]] = [{} for _ in SHAPES]
+    states_by_param: list[dict[str, Any]] = [{} for _ in SHAPES]
     for _ in range(3):
         expected = []
         for index, param in enumerate(params):
             param.grad = torch.randn(param.shape, generator=generator)
             old = param.detach().double()
-            new, seen[index] = evaluate(algorithm, hypers, old, param.grad.double(), seen[index])
+            new, states_by_param[index] = evaluate(
+                algorithm, hypers, old, param.grad.double(), states_by_param[index]
+            )
             expected.append((old, new))
         with use_lowering(lowering):
             optimizer.step()
         for param, (old, new) in zip(params, expected, strict=True):
             bound = 0.02 if param.ndim > 1 else 1e-5
-            moved, right = param.detach().double() - old, new - old
-            assert (moved - right).norm() < bound * right.norm()
+            found, expected_change = param.detach().double() - old, new - old
+            assert (found - expected_change).norm() < bound * expected_change.norm()
 
 
 @outside_interpreter

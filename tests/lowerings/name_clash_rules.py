@@ -36,7 +36,7 @@ def Scalars(
     n=hyper(0.25),
     n_=hyper(0.125),
 ):
-    """Names with plurals that Python reserves: clas, a, i; a backslash ends the line \\
+    """Names whose plurals Python reserves: clas, a, i; a backslash ends the line \\
 
     Also names that C++ and Triton use, and names that look like generated ones.
     """
@@ -83,7 +83,7 @@ def Conditions(
     streams=flag(True),
     block=flag(False),
 ):
-    """Names that conditions would be given, and conditions that say the same in other words."""
+    """Names that printers give to conditions, and equal conditions in two forms."""
     t_above_1 = 0.5
     b = operand * b + 0.5 * g
     if t > 1:

@@ -16,41 +16,42 @@ from optgen.runtime.tensors.sharding import ShardedAxis
 RANKS = 2
 
 
-def step_in_parts(
+def step_on_shards(
     update: Any, axis: int, shapes: Sequence[str], columns: Sequence[list[Tensor]], **given: Any
 ) -> None:
-    """Call a generated `update_sharded` on two ranks that hold shards of these lists of tensors.
+    """Call a generated `update_sharded` on two ranks, each with its shards of these tensors.
 
     Args:
-        axis: Axis along which the parameters are cut.
+        axis: Axis along which the parameters are sharded.
         shapes: Shape of each list: "like" the parameters, a "row" or "col" of them, or a "scalar".
         columns: The lists, parameters first. They receive the results.
+        given: Further keyword arguments of `update`.
     """
     whole = columns[0][0]
     shardings = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
     reduced = {"row": whole.dim() - 1, "col": whole.dim() - 2}  # the axis that has size 1
     sharded = [shape != "scalar" and reduced.get(shape) != axis for shape in shapes]
-    parts = [
+    shards = [
         [
-            [_part(tensor, own if is_sharded else None).clone() for tensor in column]
+            [_shard(tensor, own if is_sharded else None).clone() for tensor in column]
             for column, is_sharded in zip(columns, sharded, strict=True)
         ]
         for own in shardings
     ]
     updates = [
         update(*lists, **given, collectives=Collectives(whole, (own,)))
-        for lists, own in zip(parts, shardings, strict=True)
+        for lists, own in zip(shards, shardings, strict=True)
     ]
     # None: no communication is needed
     _run_together([update for update in updates if update is not None])
-    for column, is_sharded, *found in zip(columns, sharded, *parts, strict=True):
-        for tensor, *held in zip(column, *found, strict=True):
+    for column, is_sharded, *by_rank in zip(columns, sharded, *shards, strict=True):
+        for tensor, *copies in zip(column, *by_rank, strict=True):
             if not is_sharded:
-                torch.testing.assert_close(held[1:], held[:1], rtol=0, atol=0, equal_nan=True)
-            tensor.copy_(torch.cat(held, axis) if is_sharded else held[0])
+                torch.testing.assert_close(copies[1:], copies[:1], rtol=0, atol=0, equal_nan=True)
+            tensor.copy_(torch.cat(copies, axis) if is_sharded else copies[0])
 
 
-def _part(tensor: Tensor, own: ShardedAxis | None) -> Tensor:
+def _shard(tensor: Tensor, own: ShardedAxis | None) -> Tensor:
     if own is None:
         return tensor
     return tensor.split(own.sizes(tensor.shape[own.dim]), own.dim)[own.rank]
@@ -59,38 +60,41 @@ def _part(tensor: Tensor, own: ShardedAxis | None) -> Tensor:
 def _run_together(updates: list[Any]) -> None:
     answers: list[Any] = [None] * len(updates)
     while updates:
-        asked = [_resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
-        if asked[0] is None:
-            assert asked == [None] * len(asked)
+        requests = [
+            resumed(update, answer) for update, answer in zip(updates, answers, strict=True)
+        ]
+        if requests[0] is None:
+            assert requests == [None] * len(requests)
             return
-        answers = _answers(asked)
+        answers = _answers(requests)
 
 
-def _resumed(update: Any, answer: Any) -> Any:
+def resumed(update: Any, answer: Any) -> Any:
+    """Return the next request of an update; None if the update has ended."""
     try:
         return update.send(answer)
     except StopIteration:
         return None
 
 
-def _answers(asked: list[Any]) -> list[Any]:
-    first = asked[0]
+def _answers(requests: list[Any]) -> list[Any]:
+    first = requests[0]
     if isinstance(first, Gather):
         if not first.sharded_axes:
-            return [request.shards for request in asked]
+            return [request.shards for request in requests]
         axis = first.sharded_axes[0].dim
         return [
-            [torch.cat(held, axis) for held in zip(*(r.shards for r in asked), strict=True)],
+            [torch.cat(shards, axis) for shards in zip(*(r.shards for r in requests), strict=True)],
             [],
         ]
     if isinstance(first, Scatter):
-        axes = [request.gathered.sharded_axes for request in asked]
+        axes = [request.gathered.sharded_axes for request in requests]
         if not axes[0]:
-            return [request.results for request in asked]
-        return [[_part(matrix, own) for matrix in first.results] for (own,) in axes]
-    for together in zip(*asked, strict=True):
+            return [request.results for request in requests]
+        return [[_shard(matrix, own) for matrix in first.results] for (own,) in axes]
+    for together in zip(*requests, strict=True):
         _complete(list(together))
-    return [None] * len(asked)
+    return [None] * len(requests)
 
 
 def _complete(partials: list[Partial]) -> None:
