@@ -59,8 +59,8 @@ def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: T
 def random16(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
     """Return numbers in [0, 1), multiples of 2**-16, for elements at these positions (int64).
 
-    An even position has the lower half of a word, and the next position the upper half. The first block
-    of the stream keys all words.
+    An even position has the lower half of a word, and the next position the upper half. The first
+    block of the stream keys all words.
     """
     first = torch.zeros((), dtype=torch.int64, device=elements.device)
     word = permuted(elements >> 1, _block(first, seed, stream, step, call))
