@@ -29,4 +29,34 @@ struct DelayedStore<double> {
     INLINE void store(double* to, double x) { *to = x; }
 };
 
+// Stores a value that the rule has rounded to the parameter's dtype. In a loop over bfloat16, all
+// streams have this dtype: the value is kept as codes, and no conversion takes time.
+template <class S>
+struct DelayedRounded : DelayedStore<S> {};
+template <>
+struct DelayedRounded<bfloat16> {
+    bfloat16* address = nullptr;
+    VectorBits codes;
+
+    INLINE void store(bfloat16* to, VectorPair x) {
+        write();
+        address = to;
+        codes = codes_of(x);
+    }
+    INLINE void write() const {
+        if (address) __builtin_memcpy(address, &codes, sizeof codes);
+    }
+    INLINE ~DelayedRounded() { write(); }
+};
+
+template <class S>
+INLINE void store_rounded(Stream<S> to, ComputeType<S> x) {
+    if constexpr (IS_BFLOAT16<S>) {
+        const VectorBits codes = codes_of(x);
+        __builtin_memcpy(to, &codes, sizeof codes);
+    } else {
+        store(to, x);
+    }
+}
+
 }  // namespace optgen
