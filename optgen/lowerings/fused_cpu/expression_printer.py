@@ -169,13 +169,6 @@ class ExpressionPrinter:
         other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
         return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
 
-    def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
-        """Return the text of a `where`, and its precedence."""
-        if self.tensors:
-            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
-        other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
-        return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
-
     def _argument(self, expr: Expr) -> str:
         """Return an argument's text. Functions need arguments of one type, so integers are cast."""
         if _is_int_literal(expr):
