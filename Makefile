@@ -21,9 +21,9 @@ demo: $(VENV)/installed ## train a small network with generated optimizers; tabl
 
 test: check tests ## everything
 
-check: $(VENV)/installed types ## format, lint, types, import law, a tiny rule, generated files, docs
+check: $(VENV)/installed types ## format, lint, types, import law, a tiny rule, docs, generated files
 	$(BIN)/ruff format --check .
-	$(BIN)/ruff check --no-cache . # a cached result does not see where a package has moved
+	$(BIN)/ruff check --no-cache . # the cache does not notice that a package has moved
 	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_import_law.py tests/test_docs.py
 	$(BIN)/optgen build --check
 
@@ -35,7 +35,7 @@ fuzz: $(VENV)/installed ## random rules, in every lowering, for SECONDS=600
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
 		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
 
-compositions: $(VENV)/installed ## modifiers with rules, pairs and chains, in every lowering and by hand
+compositions: $(VENV)/installed ## modifiers with rules, in pairs and chains, against code written by hand
 	PYTHONPATH=tests $(BIN)/python -m fuzz --matrix $(PARTS) --seconds 1000000 \
 		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
 
@@ -43,7 +43,7 @@ verify: $(VENV)/installed ## every optimizer against an independent implementati
 	@mkdir -p build
 	$(BIN)/optgen verify --all --reference rule --json build/evidence.json --markdown build/evidence.md
 
-evidence: $(VENV)/installed ## the same with Triton's interpreter; writes docs/evidence.json and two tables
+evidence: $(VENV)/installed ## as verify, with Triton's interpreter; writes docs/evidence.json and two tables
 	TRITON_INTERPRET=1 $(BIN)/optgen verify --all --reference rule --json docs/evidence.json \
 		--markdown docs/evidence.md --markdown docs/catalogue.md
 
@@ -53,7 +53,7 @@ test-torch: $(OTHER)/installed ## the tests on another torch: TORCH=2.15.0 PYTHO
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
 
-format: $(VENV)/installed ## format and fix what can be fixed
+format: $(VENV)/installed ## format, and fix lint where ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -75,7 +75,7 @@ docs: $(VENV)/installed-docs build/docs/node_modules/installed ## the documentat
 	PYTHONPATH=docs $(BIN)/python -m website.finish_site build/docs/site build/docs/node_modules
 
 .PHONY: docs-serve
-docs-serve: docs ## the same, in a browser: PORT=8000
+docs-serve: docs ## serve the site to a browser: PORT=8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs/site $(or $(PORT),8000)
 
 # Files, modes and times are the last commit's, whatever the tree holds. The archive of the source is
@@ -91,7 +91,7 @@ dist: $(RELEASE)/installed ## sdist and wheel of the last commit, in dist/
 	$(RELEASE)/bin/twine check --strict dist/*
 
 AGAIN = build/dist-again/in/another/folder
-test-dist: dist ## another build has the same bytes, and so has a wheel without the archive
+test-dist: dist ## check that builds are reproducible: of both archives, and of the wheel alone
 	@rm -rf build/dist-again && mkdir -p $(AGAIN)
 	@umask 022 && $(EXPORT) $(AGAIN)
 	$(BUILD) build/dist-again/both $(AGAIN)
@@ -99,7 +99,7 @@ test-dist: dist ## another build has the same bytes, and so has a wheel without 
 	diff -r dist build/dist-again/both
 	cmp dist/*.whl build/dist-again/wheel/*.whl
 
-test-wheel: dist ## the wheel with torch 2.13.0, on each supported Python that is here
+test-wheel: dist ## the wheel with torch 2.13.0, on each supported Python that this machine has
 	bash release/test_wheel.sh
 
 # Credentials: TWINE_PASSWORD (a token), or TWINE_USERNAME and TWINE_PASSWORD. DRY_RUN=1 needs none.
@@ -109,9 +109,9 @@ publish: ## check the last commit and its tag, build, test the wheel, upload dis
 	$(PYTHON) release/check_commit.py
 	@$(if $(DRY_RUN),,: "$${TWINE_PASSWORD:?is not set: set it to a token, or run make publish DRY_RUN=1}")
 	$(MAKE) test-dist test-wheel
-	$(if $(DRY_RUN),@echo 'a dry run ends here; not run: $(UPLOAD)',$(UPLOAD))
+	$(if $(DRY_RUN),@echo 'a dry run ends here, without: $(UPLOAD)',$(UPLOAD))
 
-clean: ## what is made here and ignored by git
+clean: ## remove all files that git ignores
 	git clean -fdX --quiet
 
 # The CPU build of torch if pip's index has one, else the plain build.
@@ -126,14 +126,15 @@ $(VENV)/installed-docs: $(VENV)/installed
 	@$(PIP) --editable .[docs]
 	@touch $@
 
-# KaTeX renders formulas when the site is built. It is copied into the site, which asks no other host.
+# KaTeX renders formulas when the site is built. Its styles are copied into the site, so pages request
+# nothing from other hosts.
 build/docs/node_modules/installed: docs/website/package.json
 	@mkdir -p build/docs
 	@cp docs/website/package.json build/docs/
 	@npm install --prefix build/docs --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# A venv of its own, 1.6 GB: nothing else needs frameworks. DeepSpeed's C++ is not built for it.
+# A separate venv of 1.6 GB, because only these tests need frameworks. DeepSpeed's C++ is not built.
 $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/frameworks/constraints.txt
 	@echo "making $(FRAMEWORKS): torch and the frameworks, a few minutes …"
 	@$(PYTHON) -m venv $(FRAMEWORKS)

@@ -1,5 +1,5 @@
-"""Tell setuptools what pyproject.toml cannot say: where packages are, and that an archive of the
-source holds nothing of the machine that makes it.
+"""Tell setuptools two things that pyproject.toml cannot: where the packages are, and how to make a
+source archive that does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ROOTS = {
 
 
 class ReproducibleSdist(sdist):
-    """Write the same bytes for the same files and the same SOURCE_DATE_EPOCH.
+    """Command that writes the same archive for the same files and the same SOURCE_DATE_EPOCH.
 
-    A wheel of setuptools does so already; an archive of the source has times, owners and modes of
-    this machine's files.
+    The wheels of setuptools are reproducible already. Its source archives hold the times, owners
+    and modes of this machine's files.
     """
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):
@@ -43,7 +43,7 @@ class ReproducibleSdist(sdist):
             gzip.GzipFile("", "wb", fileobj=file, mtime=seconds) as packed,
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):
-            archive.add(base_dir, filter=anonymous)  # in the order of names
+            archive.add(base_dir, filter=anonymous)  # adds files in the order of their names
         return path
 
 

@@ -1,4 +1,4 @@
-"""Measure averaged models on the CPU, against torch's and against the memory limit.
+"""Measure updates of averaged models on the CPU, against torch's and the memory limit.
 
 python benchmarks/averaging.py [SECONDS] [LIST …]
 """
@@ -27,16 +27,16 @@ SHAPES = {
     **{name: LISTS[name].shapes for name in ("2.5e7", "1e6", "resnet50", "2000x256")},
     "2x256": [(16, 16)] * 2,
 }
-WAYS = ("ema", "swa")
+MEANS = ("ema", "swa")
 TRAFFIC = Traffic(((Access("param", stored=True), Access("grad")),))
 
 
 class Averaged:
-    """A model and its mean. The gradients of the benchmark serve as the model's weights."""
+    """A model and its average. The benchmark's gradients become the model's weights."""
 
-    def __init__(self, module: Any, way: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, module: Any, mean: str, shapes: Sequence[tuple[int, ...]]) -> None:
         self._model = nn.ParameterList(torch.zeros(shape) for shape in shapes)
-        function = module.get_ema_multi_avg_fn(0.999) if way == "ema" else None
+        function = module.get_ema_multi_avg_fn(0.999) if mean == "ema" else None
         self._averaged = module.AveragedModel(self._model, multi_avg_fn=function)
         self.step()  # the first update copies the model
 
@@ -50,7 +50,7 @@ class Averaged:
 
 
 class Limit:
-    """The memory limit: two streams read and one written."""
+    """The memory limit of an update, which reads two streams and writes one."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         self._means = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
@@ -67,12 +67,12 @@ class Limit:
 
 
 def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, StepTimes]:
-    """Return the milliseconds of an update by each way."""
+    """Return the milliseconds of an update of each variant."""
     modules = {"optgen": swa_utils, "torch": torch.optim.swa_utils}
     variants: dict[str, Variant] = {
-        f"{title} {way}": Averaged(module, way, shapes)
+        f"{title} {mean}": Averaged(module, mean, shapes)
         for title, module in modules.items()
-        for way in WAYS
+        for mean in MEANS
     }
     variants["limit"] = Limit(shapes)
     return compare(variants, lambda: [torch.randn(s) for s in shapes], Budget(seconds))
@@ -80,15 +80,15 @@ def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, Ste
 
 def main(seconds: float, names: Sequence[str]) -> None:
     """Print a table for each list."""
-    print(f"{torch.get_num_threads()} thread(s), float32; ms an update: median (least)")
+    print(f"{torch.get_num_threads()} thread(s), float32; ms per update: median (minimum)")
     for name in names or SHAPES:
-        found = measured(SHAPES[name], seconds)
+        by_title = measured(SHAPES[name], seconds)
         print(f"{name}: {len(SHAPES[name])} tensors, {sum(map(prod, SHAPES[name])):,} elements")
-        for title, figures in found.items():
-            share = found["limit"]["median"] / figures["median"]
+        for title, figures in by_title.items():
+            fraction = by_title["limit"]["median"] / figures["median"]
             print(
                 f"  {title:12} {figures['median']:9.3f} ({figures['min']:.3f}), "
-                f"{share:.2f} of the limit"
+                f"{fraction:.2f} of the limit"
             )
 
 

@@ -17,22 +17,22 @@ __all__ = ["CLASSES", "accepted", "accepts", "generated", "reference"]
 
 def reference(name: str) -> Callable[..., torch.optim.Optimizer]:
     """Return torch's class of this name, with foreach=False if it has the argument."""
-    kind = getattr(torch.optim, name)
-    return partial(kind, foreach=False) if accepts(kind, "foreach") else kind
+    cls = getattr(torch.optim, name)
+    return partial(cls, foreach=False) if accepts(cls, "foreach") else cls
 
 
-def accepts(kind: Any, argument: str) -> bool:
+def accepts(cls: Any, argument: str) -> bool:
     """Tell whether a class's constructor has an argument."""
-    return argument in inspect.signature(kind).parameters
+    return argument in inspect.signature(cls).parameters
 
 
-def accepted(kind: Any, params: Sequence[Tensor]) -> list[Tensor]:
+def accepted(cls: Any, params: Sequence[Tensor]) -> list[Tensor]:
     """Return the parameters that a class accepts; some classes accept matrices only."""
-    found = []
+    taken = []
     for param in params:
         try:
-            kind([param])
+            cls([param])
         except ValueError:
             continue
-        found.append(param)
-    return found
+        taken.append(param)
+    return taken

@@ -1,9 +1,9 @@
-"""Time a step with its tail: clipping, the step, the average and the zeros, composed or by hand.
+"""Time a step with clipping, averaging and zeroing of gradients, composed or by torch's helpers.
 
     python benchmarks/compositions.py            # 25 million parameters in float32
 
-The variants take turns in one process, after a warm-up. Each line gives the least and the median
-time, and the ratio of the least to that of the plain step.
+The variants take turns in one process, after a warm-up. Each line gives the minimum and the median
+time, and the minimum divided by that of the plain step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure all published figures of this machine's CPU, cell by cell, and keep them in a file.
+"""Measure all published figures on this machine's CPU, cell by cell, and keep them in a file.
 
     python benchmarks/cpu.py [--resume]
     python benchmarks/cpu.py --only AdamW --lists 1e6 --dtype bfloat16 --threads 1 --try
@@ -6,7 +6,7 @@
 Without arguments it measures everything, merges each cell into benchmarks/results/cpu.json,
 compares with the targets, draws the plot, and updates the summary in the README. --resume skips
 cells that the file has, so a run can be interrupted. --try writes nothing. --verdict measures
-nothing: it compares the kept results with the targets, draws them, and updates the README.
+nothing: it compares the file's results with the targets, draws them, and updates the README.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ MARKS = ("<!-- by benchmarks/cpu.py -->", "<!-- end -->")
 def main() -> int:
     """Measure the requested cells, print them, and compare the file with the targets."""
     arguments = parse()
-    chosen = [] if arguments.verdict else wanted(arguments)
+    chosen = [] if arguments.verdict else requested(arguments)
     if arguments.resume:
-        kept = results.load(arguments.out)
-        chosen = [cell for cell in chosen if cell not in kept]
+        known = results.load(arguments.out)
+        chosen = [cell for cell in chosen if cell not in known]
     failed = run(chosen, arguments)
     if not arguments.try_:
         judge(arguments.out)
@@ -53,11 +53,11 @@ def main() -> int:
 def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
     """Measure cells. Report a cell that fails and go on, so that it does not end a long run."""
     failed: list[results.Cell] = []
-    measured = suite.Suite(traffic, Budget(arguments.seconds))
+    settings = suite.Suite(traffic, Budget(arguments.seconds))
     begin = time.perf_counter()
     for number, cell in enumerate(chosen, 1):
         try:
-            figures = measured.run(cell)
+            figures = settings.run(cell)
         except Exception:
             traceback.print_exc()
             failed.append(cell)
@@ -74,27 +74,27 @@ def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[r
 def judge(path: Path) -> None:
     """Compare the results in a file with the targets, draw them, and update the README.
 
-    The README has the figures of RESULTS; those of another file are not written there.
+    The README shows the figures of RESULTS, and is not changed for another file.
     """
-    kept, machine = results.load(path), results.machine_of(path)
-    found = verdicts(of_machine(machine), kept)
-    print(columns(report.verdict_table(found)))
-    print("\n".join(report.misses(found)))
-    draw(kept, path.with_suffix(".png"))
+    known, machine = results.load(path), results.machine_of(path)
+    judged = verdicts(of_machine(machine), known)
+    print(columns(report.verdict_table(judged)))
+    print("\n".join(report.misses(judged)))
+    draw(known, path.with_suffix(".png"))
     if path == RESULTS:
-        README.write_text(with_summary(README.read_text(encoding="utf-8"), kept), encoding="utf-8")
+        README.write_text(with_summary(README.read_text(encoding="utf-8"), known), encoding="utf-8")
 
 
-def with_summary(text: str, kept: results.Results) -> str:
-    """Return the README with these results between its two marks."""
+def with_summary(text: str, known: results.Results) -> str:
+    """Return the README with a summary of these results between the two lines MARKS."""
     before, begin, rest = text.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     if not end:
-        raise ValueError(f"the README has lost its marks, {' and '.join(MARKS)}")
-    return f"{before}{begin}\n\n{markdown(kept)}\n\n{end}{after}"
+        raise ValueError(f"the README lacks the lines {' and '.join(MARKS)}")
+    return f"{before}{begin}\n\n{markdown(known)}\n\n{end}{after}"
 
 
-def wanted(arguments: argparse.Namespace) -> list[results.Cell]:
+def requested(arguments: argparse.Namespace) -> list[results.Cell]:
     """Return the requested cells."""
     return [
         cell
@@ -115,8 +115,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lists", nargs="*", default=list(LISTS), choices=list(LISTS))
     parser.add_argument("--dtype", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=2.0, help="of measuring in a cell")
-    parser.add_argument("--resume", action="store_true", help="leave out what the file has")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds to measure each cell")
+    parser.add_argument("--resume", action="store_true", help="leave out cells that the file has")
     parser.add_argument("--try", dest="try_", action="store_true", help="write nothing")
     parser.add_argument("--verdict", action="store_true", help="only compare and draw")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file of results")

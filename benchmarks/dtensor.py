@@ -68,10 +68,10 @@ class SameShapeStepper:
         self.step = cls(self._params, lr=1e-3, **options).step
 
     def set_gradients(self, gradients: Sequence[Tensor]) -> None:
-        for param, given in zip(self._params, gradients, strict=True):
+        for param, values in zip(self._params, gradients, strict=True):
             grad = torch.empty_like(param)
             # With one rank, a local shard is the whole gradient.
-            (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(given)
+            (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(values)
             param.grad = grad
 
 
@@ -89,8 +89,8 @@ def measured(
     return compare(variants, lambda: [torch.randn(shape) for _ in range(TENSORS)], Budget(seconds))
 
 
-def _cells(found: dict[str, StepTimes], source: str) -> str:
-    plain, sharded = found[f"{source} plain"], found[f"{source} DTensor"]
+def _cells(by_title: dict[str, StepTimes], source: str) -> str:
+    plain, sharded = by_title[f"{source} plain"], by_title[f"{source} DTensor"]
     ratios = [sharded[key] / plain[key] for key in ("median", "min")]
     return f"{plain['median']:.3f} | {sharded['median']:.3f} | x{ratios[0]:.2f} (x{ratios[1]:.2f})"
 
@@ -104,9 +104,9 @@ def main(seconds: float = 3.0) -> None:
     with one_rank() as mesh:
         for shape in SHAPES:
             for name, form, options in CASES:
-                found = measured(name, options, shape, mesh, seconds)
+                by_title = measured(name, options, shape, mesh, seconds)
                 size = "x".join(map(str, shape))
-                cells = " | ".join(_cells(found, source) for source in ("optgen", "torch"))
+                cells = " | ".join(_cells(by_title, source) for source in ("optgen", "torch"))
                 print(f"| {name} | {form} | {size} | {cells} |", flush=True)
 
 

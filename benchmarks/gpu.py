@@ -4,12 +4,12 @@
 
 Needs only torch with CUDA and Triton, because generated/ is checked in. Appends each result to
 benchmarks/results/gpu-<device>.jsonl as soon as it is known. If --minutes or a limit of the machine
-ends a run, the next run continues its file. After a fault, a new process goes on with the next
-task. Exits with 1 if a check failed, with 3 if there is more to do.
+ends a run, the next run continues its file. After a fault, a new process continues with the next
+task. Exits with 1 if a check failed, with 3 if tasks are left.
 
     python benchmarks/gpu.py --rehearse
 
-does all of it with a few small tensors in Triton's interpreter, without a GPU (needs numpy).
+runs all tasks with a few small tensors in Triton's interpreter, without a GPU (needs numpy).
 
 This file was written on a machine without a GPU and has not run on one. The kernels were compiled
 ahead of time, and checked in Triton's interpreter. Speed, graph capture and copies to the device
@@ -35,31 +35,31 @@ from benchmarks.gpu_results import Result, Results, show
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("situations", "trajectories", "speed")
-QUIET = 240.0
+MAX_SILENCE = 240.0
 """Seconds without a result after which a process counts as hanging."""
-BROKEN = 75
+DEVICE_FAULT = 75
 """The exit status of a process whose device no longer works."""
 Tasks = dict[str, Callable[[], Result]]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is not done yet, in one process after another, until all is done or time is up."""
-    given = parse(arguments)
-    if given.worker:
-        return work(given)
-    out = given.out or ROOT / "benchmarks" / "results" / f"gpu-{device_name(given)}.jsonl"
-    command = [sys.executable, __file__, "--worker", "--out", str(out), "--part", *given.part]
-    command += ["--only", *given.only] if given.only else []
-    command += ["--no-compile"] if given.no_compile else []
-    until = time.monotonic() + 60 * given.minutes
-    environment = {**os.environ, "TRITON_INTERPRET": "1"} if given.rehearse else None
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the remaining tasks, in one process after another, until all are done or time is up."""
+    arguments = parse(argv)
+    if arguments.worker:
+        return work(arguments)
+    out = arguments.out or ROOT / "benchmarks" / "results" / f"gpu-{device_name(arguments)}.jsonl"
+    command = [sys.executable, __file__, "--worker", "--out", str(out), "--part", *arguments.part]
+    command += ["--only", *arguments.only] if arguments.only else []
+    command += ["--no-compile"] if arguments.no_compile else []
+    until = time.monotonic() + 60 * arguments.minutes
+    environment = {**os.environ, "TRITON_INTERPRET": "1"} if arguments.rehearse else None
     while (left := until - time.monotonic()) > 0:
         process = subprocess.Popen([*command, "--minutes", str(left / 60)], env=environment)
-        status = watched(process, out, until)
+        status = wait_for(process, out, until)
         results = Results(out)
         if results.begun:
             results.add(results.begun, {"right": False, "raised": f"ended the process: {status}"})
-        elif status not in (0, BROKEN):
+        elif status not in (0, DEVICE_FAULT):
             break
         if status == 0:
             return summary(results, out)
@@ -67,25 +67,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 3
 
 
-def watched(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
-    """Return the exit status of a process; kill it if it hangs."""
-    seen, size = time.monotonic(), -1
+def wait_for(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
+    """Wait for a process, and return its exit status; kill it if it hangs or time is up."""
+    last_change, size = time.monotonic(), -1
     while process.poll() is None:
         time.sleep(0.2)
-        now = out.stat().st_size if out.exists() else 0
-        if now != size:
-            seen, size = time.monotonic(), now
-        if time.monotonic() > min(seen + QUIET, until + 20):
+        size_now = out.stat().st_size if out.exists() else 0
+        if size_now != size:
+            last_change, size = time.monotonic(), size_now
+        if time.monotonic() > min(last_change + MAX_SILENCE, until + 20):
             process.kill()
     return process.wait()
 
 
-def work(given: argparse.Namespace) -> int:
+def work(arguments: argparse.Namespace) -> int:
     """Run the tasks that are not done, as a worker process; stop at a fault of the device."""
     import torch
 
-    results, until = Results(given.out), time.monotonic() + 60 * given.minutes
-    for name, run in plan(given).items():
+    results, until = Results(arguments.out), time.monotonic() + 60 * arguments.minutes
+    for name, run in plan(arguments).items():
         if name in results.done:
             continue
         if time.monotonic() > until:
@@ -98,18 +98,18 @@ def work(given: argparse.Namespace) -> int:
             results.add(name, result)
             show(name, result)
             if isinstance(problem, torch.AcceleratorError) or "CUDA error" in str(problem):
-                return BROKEN
+                return DEVICE_FAULT
             continue
         results.add(name, result)
         show(name, result)
     return 0
 
 
-def plan(given: argparse.Namespace) -> Tasks:
+def plan(arguments: argparse.Namespace) -> Tasks:
     """Return the tasks by name. Only a worker imports Triton; --rehearse interprets it."""
     from benchmarks.classes import CLASSES
     from benchmarks.gpu_checks import Check, situations, trajectories
-    from benchmarks.gpu_device import spare_the_compiler
+    from benchmarks.gpu_device import replace_torch_compiler
     from benchmarks.gpu_speed import comparisons
 
     def checked(check: Check) -> Callable[[], Result]:
@@ -119,15 +119,15 @@ def plan(given: argparse.Namespace) -> Tasks:
 
         return run
 
-    spare_the_compiler()
-    names = given.only or CLASSES
+    replace_torch_compiler()
+    names = arguments.only or CLASSES
     parts: dict[str, Tasks] = {
         "situations": {name: checked(check) for name, check in situations(names).items()},
         "trajectories": {name: checked(check) for name, check in trajectories(names).items()},
-        "speed": comparisons(names, compiled=not given.no_compile),
+        "speed": comparisons(names, compiled=not arguments.no_compile),
     }
     todo: Tasks = {"machine": machine}
-    for part in given.part:
+    for part in arguments.part:
         todo |= {f"{part}: {name}": run for name, run in parts[part].items()}
     return todo
 
@@ -141,7 +141,7 @@ def summary(results: Results, out: Path) -> int:
     return 1 if failed else 0
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--only", nargs="+", metavar="CLASS")
@@ -150,7 +150,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile(step)")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+    return parser.parse_args(argv)
 
 
 def machine() -> dict[str, Any]:
@@ -158,7 +158,7 @@ def machine() -> dict[str, Any]:
     import torch
     import triton
 
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -167,14 +167,14 @@ def machine() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        found |= {
+        facts |= {
             "device": properties.name,
             "memory_gb": round(properties.total_memory / 2**30, 1),
             "multiprocessors": properties.multi_processor_count,
             "capability": list(torch.cuda.get_device_capability(0)),
             "driver": driver(),
         }
-    return found
+    return facts
 
 
 def driver() -> str:
@@ -187,9 +187,9 @@ def driver() -> str:
         return f"unknown: {problem}"
 
 
-def device_name(given: argparse.Namespace) -> str:
+def device_name(arguments: argparse.Namespace) -> str:
     """Return the device name for the file of results."""
-    if given.rehearse:
+    if arguments.rehearse:
         return "rehearsal"
     import torch
 

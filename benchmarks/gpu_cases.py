@@ -24,7 +24,7 @@ _WIDE: Sizes = ((1024,), (1025,), (100_003,), (3, 40_000), (300, 400), (700, 1),
 SIZES: Sizes = (*_EDGES, (40, 70), (1030,)) if REHEARSAL else (*_EDGES, *_WIDE)
 STEPS = 2 if REHEARSAL else 30
 MIN_COMPARED_ELEMENTS = 1_000 if REHEARSAL else 100_000
-"""Smallest tensor whose rounding errors are compared with torch's; those of a smaller one depend
+"""Smallest tensor whose rounding errors are compared with torch's. Errors of smaller tensors depend
 on chance.
 """
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -36,7 +36,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 }
 """Constructor arguments of each run of a class.
 
-Any other class has a run with its defaults and, if it takes weight decay, a second run with 0.1.
+Any other class has a run with its defaults and, if it takes weight decay, a run with 0.1 of it.
 """
 BOUNDS = {"Muon": 5e-3}
 """Largest error allowed for float64 parameters, if a matrix op of the rule computes in bfloat16."""
@@ -63,18 +63,18 @@ def draw(size: tuple[int, ...], seed: int, precision: torch.dtype, dtype: torch.
 
 def parameters(name: str, precision: torch.dtype, dtype: torch.dtype) -> list[Tensor]:
     """Return parameters that a class accepts: of many sizes, unaligned, transposed, strided."""
-    made = [draw(size, i, precision, dtype) for i, size in enumerate(SIZES)]
-    made += [
+    tensors = [draw(size, i, precision, dtype) for i, size in enumerate(SIZES)]
+    tensors += [
         draw((1100,), 100, precision, dtype)[1:1041],
         draw((25, 44), 101, precision, dtype).t(),
         draw((25, 44), 102, precision, dtype)[:, ::2],
         draw((0,), 103, precision, dtype),
     ]
-    return accepted(generated(name), [tensor.detach().requires_grad_() for tensor in made])
+    return accepted(generated(name), [tensor.detach().requires_grad_() for tensor in tensors])
 
 
 def give_gradients(params: Sequence[Tensor], precision: torch.dtype, step: int) -> None:
-    """Set gradients rounded to `precision`, in each parameter's dtype; one in seven gets none."""
+    """Set gradients rounded to `precision`, in each parameter's dtype; every seventh gets None."""
     for i, param in enumerate(params):
         absent = (i + step) % 7 == 6
         seed = 1000 * (step + 1) + i
@@ -125,14 +125,16 @@ class Oracle:
                     self._algorithm, hypers_of[id(param)], self.values[i], grad, self._states[i]
                 )
 
-    def error(self, params: Sequence[Tensor], least: int = 1) -> float:
-        """Return the largest error of the parameters that have at least `least` elements."""
-        return max(_errors(params, self.values, least), default=0.0)
+    def error(self, params: Sequence[Tensor], min_elements: int = 1) -> float:
+        """Return the largest error of the parameters that have at least `min_elements`."""
+        return max(_errors(params, self.values, min_elements), default=0.0)
 
 
-def _errors(found: Sequence[Tensor], expected: Sequence[Tensor], least: int) -> Iterator[float]:
+def _errors(
+    params: Sequence[Tensor], expected: Sequence[Tensor], min_elements: int
+) -> Iterator[float]:
     """Yield the largest deviation of each tensor, relative to its largest element."""
-    for a, b in zip(found, expected, strict=True):
-        if a.numel() >= least:
+    for a, b in zip(params, expected, strict=True):
+        if a.numel() >= min_elements:
             error = (a.detach().double() - b).abs().max() / b.abs().max().clamp(min=1e-300)
             yield float("inf") if error.isnan() else error.item()

@@ -1,4 +1,4 @@
-"""Check every lowering: against the rule in float64, in graphs, with a scaler, past 2**31.
+"""Check every lowering: against the rule in float64, in graphs, with scalers, with huge tensors.
 
 A check returns its error and the largest error that passes. A check that raises has failed.
 """
@@ -28,7 +28,7 @@ from benchmarks.gpu_cases import (
     refill_gradients,
     settings_of,
 )
-from benchmarks.gpu_device import DEVICE, REHEARSAL, beside, captured, synchronize
+from benchmarks.gpu_device import DEVICE, REHEARSAL, captured, on_another_stream, synchronize
 from optgen import use_lowering
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -76,15 +76,15 @@ def situations(names: Sequence[str]) -> Checks:
 
 def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Measured:
     """Compare steps with the rule in float64, from the same rounded values and gradients."""
-    found, oracle = trained(name, number, dtype, lowering)
+    params, oracle = trained(name, number, dtype, lowering)
     if dtype == torch.float64:
-        return oracle.error(found), bound_of(name)
-    allowed = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
+        return oracle.error(params), bound_of(name)
+    factor = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
     floor = 1e-7 if dtype == torch.float32 else 0.0
     if REHEARSAL and dtype == torch.bfloat16:
         floor = 2**-6  # the interpreter truncates, but a device rounds
-    largest = max(allowed * torch_error(name, number, dtype), floor)
-    return oracle.error(found, MIN_COMPARED_ELEMENTS), largest
+    largest = max(factor * torch_error(name, number, dtype), floor)
+    return oracle.error(params, MIN_COMPARED_ELEMENTS), largest
 
 
 @cache
@@ -97,12 +97,12 @@ def torch_error(name: str, number: int, dtype: torch.dtype) -> float:
 def trained(
     name: str, number: int, dtype: torch.dtype, lowering: str
 ) -> tuple[list[Tensor], Oracle]:
-    """Return parameters after some steps of ours through a lowering, or of torch's for-loop."""
-    kind: Any = generated(name) if lowering else reference(name)
+    """Return parameters after our steps through a lowering, or without one after torch's."""
+    cls: Any = generated(name) if lowering else reference(name)
     params = parameters(name, dtype, dtype)
     if not lowering:
         params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
-    optimizer, oracle = kind(groups(params), **settings_of(name)[number]), Oracle(name, params)
+    optimizer, oracle = cls(groups(params), **settings_of(name)[number]), Oracle(name, params)
     ours = generated(name)(groups(params), **settings_of(name)[number])  # has all options
     for step in range(STEPS):
         give_gradients(params, dtype, step)
@@ -116,7 +116,7 @@ def trained(
 
 
 def graph(name: str) -> Measured:
-    """Warm up, capture one step, replay it with other gradients and another learning rate."""
+    """Compare replays of a captured step, with new gradients and another learning rate."""
     params = parameters(name, torch.float64, torch.float64)
     lr = torch.tensor(1e-3, dtype=torch.float64, device=DEVICE)
     optimizer, oracle = generated(name)(params, lr=lr, capturable=True), Oracle(name, params)
@@ -125,7 +125,7 @@ def graph(name: str) -> Measured:
         for step in range(3):
             refill_gradients(params, step)
             oracle.step(optimizer, params)
-            with beside():
+            with on_another_stream():
                 replay()
             synchronize()
         replay = captured(optimizer.step)
@@ -141,7 +141,7 @@ def graph(name: str) -> Measured:
 
 
 def scaler(name: str) -> Measured:
-    """Take steps with scaled gradients. Two of the steps overflow and are skipped."""
+    """Compare steps with scaled gradients. Two of the steps overflow and are skipped."""
     params = parameters(name, torch.float32, torch.float32)
     optimizer, oracle = generated(name)(params, fused=not REHEARSAL), Oracle(name, params)
     grad_scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
@@ -162,10 +162,10 @@ def scaler(name: str) -> Measured:
 
 
 def another_stream(name: str) -> Measured:
-    """Take steps on another stream, with new gradients each time and the host running ahead."""
+    """Compare steps on another stream, with new gradients each time and the host running ahead."""
     params = parameters(name, torch.float64, torch.float64)
     optimizer, oracle = generated(name)(params), Oracle(name, params)
-    with beside(), use_lowering("fused_triton"):
+    with on_another_stream(), use_lowering("fused_triton"):
         for step in range(STEPS):
             give_gradients(params, torch.float64, step)
             oracle.step(optimizer, params)
@@ -175,7 +175,7 @@ def another_stream(name: str) -> Measured:
 
 
 def many_groups(name: str) -> Measured:
-    """Take steps with 20 groups, whose learning rates change at every step."""
+    """Compare steps with 20 groups, whose learning rates change at every step."""
     params = parameters(name, torch.float64, torch.float64)
     optimizer, oracle = generated(name)(groups(params, 20)), Oracle(name, params)
     for step in range(4):
@@ -198,16 +198,16 @@ def checkpoint(name: str) -> Measured:
         optimizer.step()
     saved = copy.deepcopy(optimizer.state_dict())
     if any("step" in s and not s["step"].is_cpu for s in saved["state"].values()):
-        raise AssertionError("torch keeps `step` on the CPU here")
-    others = [t.detach().clone().requires_grad_() for t in params]
-    other = reference(name)(others)
-    other.load_state_dict(saved)
+        raise AssertionError("`step` is on the device, and torch keeps it on the CPU")
+    torch_params = [t.detach().clone().requires_grad_() for t in params]
+    torch_optimizer = reference(name)(torch_params)
+    torch_optimizer.load_state_dict(saved)
     optimizer.load_state_dict(copy.deepcopy(saved))
     for step in range(3, 6):
-        for each, tensors in ((optimizer, params), (other, others)):
+        for each, tensors in ((optimizer, params), (torch_optimizer, torch_params)):
             give_gradients(tensors, torch.float64, step)
             each.step()
-    pairs = zip(params, others, strict=True)
+    pairs = zip(params, torch_params, strict=True)
     errors = [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
     return max(errors), max(bound_of(name), 1e-6 if name == "ASGD" else 0.0)
 
@@ -216,8 +216,8 @@ def compiled_once(name: str) -> Measured:
     """Check that no kernel is compiled again for other numbers of tensors, values and steps."""
     compiled: list[int] = []
     for count in (1, 3, 16, 64):
-        made = [draw((8, 6), i, torch.float32, torch.float32) for i in range(count)]
-        params = [tensor.requires_grad_() for tensor in made]
+        tensors = [draw((8, 6), i, torch.float32, torch.float32) for i in range(count)]
+        params = [tensor.requires_grad_() for tensor in tensors]
         optimizer = generated(name)(params, lr=0.1 / count)
         for step in range(3):
             refill_gradients(params, step)
@@ -239,9 +239,9 @@ def variants_of(name: str) -> Iterator[int]:
 def sparse() -> Measured:
     """Compare steps on sparse gradients of an embedding with torch's class."""
     finals = []
-    for kind in (optgen.optim.SparseAdam, torch.optim.SparseAdam):
+    for cls in (optgen.optim.SparseAdam, torch.optim.SparseAdam):
         param = draw((50, 8), 0, torch.float64, torch.float64).requires_grad_()
-        optimizer = kind([param])
+        optimizer = cls([param])
         for step in range(4):
             rows = torch.arange(step, 50, 3, device=DEVICE)[None]
             values = draw((rows.numel(), 8), step + 1, torch.float64, torch.float64)
@@ -254,12 +254,12 @@ def sparse() -> Measured:
 def mixed() -> Measured:
     """Check that float32 states of bfloat16 parameters are more exact than bfloat16 states."""
     errors = []
-    for kept in (torch.float32, torch.bfloat16):
+    for state_dtype in (torch.float32, torch.bfloat16):
         params = parameters("AdamW", torch.bfloat16, torch.bfloat16)
         optimizer, oracle = optgen.optim.AdamW(params), Oracle("AdamW", params)
         optimizer.init_state()
         for values in optimizer.state.values():
-            values |= {k: v.to(kept) for k, v in values.items() if k != "step"}
+            values |= {k: v.to(state_dtype) for k, v in values.items() if k != "step"}
         for step in range(STEPS):
             give_gradients(params, torch.bfloat16, step)
             oracle.step(optimizer, params)
@@ -270,7 +270,10 @@ def mixed() -> Measured:
 
 
 def large(name: str, size: tuple[int, ...]) -> Measured:
-    """Step a tensor of equal elements, too large for 32-bit indices: all must change alike."""
+    """Compare a step of a tensor too large for 32-bit indices with that of a small tensor.
+
+    All elements are equal, so all must change alike.
+    """
     ends = []
     for shape in (size, (64, *size[1:])):
         param = torch.ones(shape, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
@@ -278,6 +281,6 @@ def large(name: str, size: tuple[int, ...]) -> Measured:
         with use_lowering("fused_triton"):
             generated(name)([param], lr=0.5).step()
         ends.append((param.detach().min().item(), param.detach().max().item()))
-    (low, high), (wanted, _) = ends
-    bound = 0.0 if wanted != 1.0 else -1.0  # fails if the step changed nothing
-    return max(abs(low - wanted), abs(high - wanted)), bound
+    (low, high), (expected, _) = ends
+    bound = 0.0 if expected != 1.0 else -1.0  # fails if the step changed nothing
+    return max(abs(low - expected), abs(high - expected)), bound

@@ -28,8 +28,8 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def beside() -> AbstractContextManager[Any]:
-    """Use another stream, which begins after all work queued on the current one."""
+def on_another_stream() -> AbstractContextManager[Any]:
+    """Use another stream, which begins after all work that the current stream has queued."""
     if REHEARSAL:
         return nullcontext()
     stream = torch.cuda.Stream()
@@ -90,10 +90,10 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def spare_the_compiler() -> None:
-    """Let torch's optimizers step without SymPy, although they import torch's compiler.
+def replace_torch_compiler() -> None:
+    """Let torch's optimizers step without SymPy, which torch's compiler needs.
 
-    A stand-in module provides the functions of the compiler that they call.
+    If SymPy is missing, a stand-in module provides the compiler's functions that they call.
     """
     try:
         import sympy  # noqa: F401

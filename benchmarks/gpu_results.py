@@ -19,7 +19,7 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: dict[str, Result] = {}
-        self.begun = ""  # the task that was running when the last run ended
+        self.begun = ""  # the task that is running, or was when the last process ended
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
@@ -49,7 +49,7 @@ class Results:
 
 
 def show(name: str, result: Result) -> None:
-    """Print the outcome of a check, or the figures of a comparison with a line for each variant."""
+    """Print the outcome of a check, or a line of figures for each variant of a comparison."""
     if "right" in result:
         what = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
         print("ok  " if result["right"] else "BAD ", name, what, flush=True)

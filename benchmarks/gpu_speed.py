@@ -18,8 +18,8 @@ from benchmarks.gpu_cases import groups
 from benchmarks.gpu_device import (
     DEVICE,
     REHEARSAL,
-    beside,
     captured,
+    on_another_stream,
     peak_memory,
     release,
     synchronize,
@@ -34,11 +34,12 @@ ROUNDS = 2 if REHEARSAL else 9
 ROUND_MS = 1 if REHEARSAL else 60
 """Approximate time for which a variant is measured in a round."""
 REHEARSED = TensorList("rehearsal", "a few small ones", [(6, 5), (7,), (3, 2, 3, 3)])
-LEAST_STREAMS = {"Adafactor": 6, "Muon": 5}
-"""Reads and writes of a parameter's size, for rules with several sweeps, or with only row and
-column states."""
+MIN_STREAMS = {"Adafactor": 6, "Muon": 5}
+"""Reads and writes of a parameter's size, for rules with several sweeps or with row and column
+states only.
+"""
 COMPILED = ("2.5e7", "resnet50")
-"""The lists for `torch.compile(opt.step)`. Longer ones take minutes to compile."""
+"""The lists for `torch.compile(opt.step)`. With more tensors, it takes minutes to compile."""
 ALSO_BFLOAT16 = ("2.5e7", "1e6")
 
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -47,15 +48,15 @@ Make = Callable[[Any], torch.optim.Optimizer]
 def comparisons(names: Sequence[str], compiled: bool) -> dict[str, Callable[[], Result]]:
     """Return a comparison of every class on every list."""
     lists = {"rehearsal": REHEARSED} if REHEARSAL else {name: LISTS[name] for name in FOR_ALL}
-    made: dict[str, Callable[[], Result]] = {"memory": memory}
+    tasks: dict[str, Callable[[], Result]] = {"memory": memory}
     for key, tensors in lists.items():
         for name in names:
             types = (torch.float32, torch.bfloat16) if key in ALSO_BFLOAT16 else (torch.float32,)
             for dtype in types:
                 with_compile = compiled and key in COMPILED and dtype == torch.float32
                 run = partial(compare, name, tensors, dtype, with_compile)
-                made[f"{name}, {tensors.title}, {str(dtype)[6:]}"] = run
-    return made
+                tasks[f"{name}, {tensors.title}, {str(dtype)[6:]}"] = run
+    return tasks
 
 
 @cache
@@ -68,26 +69,26 @@ def memory() -> Result:
         "add: 2 read, 1 written": (3, lambda: torch.add(a, b, out=c)),
         "addcmul: 3 read, 1 written": (4, lambda: torch.addcmul(a, b, c, out=c)),
     }
-    found = {}
+    gb_per_s = {}
     for title, (streams, run) in moved.items():
         run()
         best = min(timed(run, 5)[0] for _ in range(5))
-        found[title] = 4 * size * streams / best / 1e6
-    return {"gb_per_s": found}
+        gb_per_s[title] = 4 * size * streams / best / 1e6
+    return {"gb_per_s": gb_per_s}
 
 
-def least_streams(name: str) -> int:
+def min_streams(name: str) -> int:
     """Return the number of reads and writes of a parameter's size that a step needs."""
-    kind = generated(name)
-    group = kind([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
-    like = [s for s in kind.rule.states if s.shape == "like" and s.present(group)]
-    return LEAST_STREAMS.get(name, 3 + 2 * len(like))
+    cls = generated(name)
+    group = cls([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
+    like = [s for s in cls.rule.states if s.shape == "like" and s.is_present(group)]
+    return MIN_STREAMS.get(name, 3 + 2 * len(like))
 
 
 def variants(name: str, compiled: bool) -> dict[str, Make]:
-    """Return functions that make each optimizer. Those that torch lacks fail when called."""
+    """Return functions that make each optimizer. A function fails if torch lacks the form."""
     ours, theirs = generated(name), getattr(torch.optim, name)
-    made: dict[str, Make] = {
+    by_title: dict[str, Make] = {
         OURS: lambda params: ours(params),
         f"{OURS}, in a graph": lambda params: ours(params, capturable=True),
         "optgen foreach": lambda params: ours(params, foreach=True),
@@ -97,8 +98,8 @@ def variants(name: str, compiled: bool) -> dict[str, Make]:
         "torch fused, in a graph": lambda params: theirs(params, fused=True, capturable=True),
     }
     if compiled:
-        made["torch compiled"] = lambda params: theirs(params, foreach=True, capturable=True)
-    return made
+        by_title["torch compiled"] = lambda params: theirs(params, foreach=True, capturable=True)
+    return by_title
 
 
 def compare(name: str, tensors: TensorList, dtype: torch.dtype, compiled: bool) -> Result:
@@ -110,17 +111,17 @@ def compare(name: str, tensors: TensorList, dtype: torch.dtype, compiled: bool) 
         params = parameters(name, tensors, dtype)
         elements = sum(param.numel() for param in params)
         try:
-            given = groups(params, tensors.groups) if tensors.groups > 1 else params
-            running[title], figures[title] = started(title, make, given)
+            grouped = groups(params, tensors.groups) if tensors.groups > 1 else params
+            running[title], figures[title] = started(title, make, grouped)
         except Exception as problem:  # torch has no such form, or it cannot be captured
             figures[title] = {"absent": (str(problem).splitlines() or [repr(problem)])[0]}
     times = rounds(running)
-    least = least_streams(name) * dtype.itemsize * elements / 1e6
+    megabytes = min_streams(name) * dtype.itemsize * elements / 1e6
     for title, measured in times.items():
         device, host = zip(*measured, strict=True)
         median = statistics.median(device)
         figures[title] |= {"device_ms": median, "device_ms_min": min(device)}
-        figures[title] |= {"host_ms": statistics.median(host), "gb_per_s": least / median}
+        figures[title] |= {"host_ms": statistics.median(host), "gb_per_s": megabytes / median}
     running.clear()
     release()
     return {"tensors": len(params), "elements": elements, "variants": figures}
@@ -146,14 +147,17 @@ def parameters(name: str, tensors: TensorList, dtype: torch.dtype) -> list[Tenso
     shapes = list(dict.fromkeys(tensors.shapes))
     tried = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
     taken = {tuple(param.shape) for param in accepted(generated(name), tried)}
-    made = [torch.randn(s, device=DEVICE, dtype=dtype) for s in tensors.shapes if s in taken]
-    for param in made:
+    params = [torch.randn(s, device=DEVICE, dtype=dtype) for s in tensors.shapes if s in taken]
+    for param in params:
         param.requires_grad_().grad = torch.randn_like(param)
-    return made
+    return params
 
 
 def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Construct, take the first step, and measure its time and the memory of later steps."""
+    """Measure the first step, constructor included, and the memory of later steps.
+
+    Return a function that takes a step, and the figures.
+    """
     synchronize()
     begin = time.perf_counter()
     optimizer = make(params)
@@ -164,17 +168,17 @@ def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dic
         step = partial(interpreted, step)
     step()
     synchronize()
-    found = {"first_step_s": time.perf_counter() - begin}
+    figures = {"first_step_s": time.perf_counter() - begin}
     if title.startswith(OURS) and not REHEARSAL:
-        taken = optgen.explain(optimizer)
-        if "fused Triton" not in taken:
-            raise RuntimeError(f"the default is another lowering: {taken}")
-    with beside():
+        explained = optgen.explain(optimizer)
+        if "fused Triton" not in explained:
+            raise RuntimeError(f"the default is another lowering: {explained}")
+    with on_another_stream():
         for _ in range(3):
             step()
     synchronize()
-    found["peak_bytes"] = peak_memory(step)
-    return (captured(step) if title.endswith("in a graph") else step), found
+    figures["peak_bytes"] = peak_memory(step)
+    return (captured(step) if title.endswith("in a graph") else step), figures
 
 
 def interpreted(step: Callable[[], Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Time a step under a gradient scaler: torch's scaler, and optgen.amp.GradScaler.
+"""Time a step with a gradient scaler: torch's scaler, and optgen.amp.GradScaler.
 
     python benchmarks/grad_scaler.py            # 25 million parameters in float32
 
 The step is that of AdamW with `clip_norm` and `skip_nonfinite`. The variants take turns in one
-process, after a warm-up. Each line gives the least and the median time, and the ratios to those of
-the step without a scaler. The scale is 1, so that gradients stay as they are from step to step.
+process, after a warm-up. Each line gives the minimum and the median time, and their ratios to the
+times of the step without a scaler. The scale is 1, so that gradients stay the same.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def parameters(shapes: list[tuple[int, ...]]) -> list[Tensor]:
     return params
 
 
-def scaled(
-    kind: type[torch.amp.GradScaler], params: list[Tensor], fused: bool | None
+def scaled_step(
+    cls: type[torch.amp.GradScaler], params: list[Tensor], fused: bool | None
 ) -> Callable[[], None]:
-    """Return a step under a scaler."""
-    optimizer, scaler = Clipped(params, fused=fused), kind("cpu", init_scale=1.0)
+    """Return a function that takes a step with a scaler."""
+    optimizer, scaler = Clipped(params, fused=fused), cls("cpu", init_scale=1.0)
     scaler.scale(torch.zeros(()))  # creates the scale
 
     def step() -> None:
@@ -49,9 +49,9 @@ def variants(shapes: list[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
     """Return the steps to time, the one without a scaler first."""
     return {
         "no scaler": Clipped(parameters(shapes)).step,
-        "torch's scaler": scaled(torch.amp.GradScaler, parameters(shapes), None),
-        "torch's scaler, fused=True": scaled(torch.amp.GradScaler, parameters(shapes), True),
-        "optgen's scaler": scaled(amp.GradScaler, parameters(shapes), None),
+        "torch's scaler": scaled_step(torch.amp.GradScaler, parameters(shapes), None),
+        "torch's scaler, fused=True": scaled_step(torch.amp.GradScaler, parameters(shapes), True),
+        "optgen's scaler": scaled_step(amp.GradScaler, parameters(shapes), None),
     }
 
 

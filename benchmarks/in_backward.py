@@ -2,8 +2,8 @@
 
 python benchmarks/in_backward.py [LAYERS] [WIDTH]
 
-Each way trains in a separate process. The figures are the bytes by which an iteration grows the
-process at its peak, once parameters and state exist, and the time of an iteration.
+Each variant trains in a separate process. The figures are the bytes by which an iteration grows
+the process at its peak, once parameters and state exist, and the time of an iteration.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ from optgen.keyed import FusedEmbeddingBag, UpdateInBackward
 from optgen.optim import Adagrad, AdamW
 
 MIB = 2**20
-DENSE = {"after the pass": None, "in it, each parameter": 0, "in it, 32 MiB at once": 32 * MIB}
+DENSE = {  # bucket_bytes
+    "after the backward pass": None,
+    "in it, each parameter": 0,
+    "in it, 32 MiB at once": 32 * MIB,
+}
 ROWS, LOOKUPS = 200_000, 4096
+# Values: whether gradients are sparse; None for an update in the backward pass.
 TABLES = {"dense gradient": False, "sparse gradient": True, "rows in backward": None}
 
 
 def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
-    """Return an iteration of a stack of layers, and the bytes of its parameters."""
+    """Return a training iteration of a stack of layers, and the bytes of its parameters."""
     network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
     inputs, bucket_bytes = torch.randn(8, width), DENSE[way]
     if bucket_bytes is None:
@@ -43,7 +48,7 @@ def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
 
 
 def table(way: str, rows: int, width: int) -> tuple[Callable[[], None], int]:
-    """Return an iteration of an embedding table, and the bytes of the table."""
+    """Return a training iteration of an embedding table, and the bytes of the table."""
     inputs = torch.randint(rows, (LOOKUPS // 8, 8))
     if TABLES[way] is None:
         options = {"lr": 1e-2}
@@ -85,15 +90,15 @@ def lines(part: str, ways: dict[str, Any], size: int, width: int) -> Iterator[st
     """Yield a line with the figures of each way."""
     for way in ways:
         request = {"part": part, "way": way, "size": size, "width": width}
-        found = child_process.ask("benchmarks.in_backward", request)
-        grown, weights = found["grown"] / MIB, found["weights"] / MIB
-        took = f"{found['median']:.1f} ms ({found['least']:.1f})"
+        figures = child_process.ask("benchmarks.in_backward", request)
+        grown, weights = figures["grown"] / MIB, figures["weights"] / MIB
+        took = f"{figures['median']:.1f} ms ({figures['least']:.1f})"
         yield f"{part}, {way}: {grown:.1f} MiB beside {weights:.1f} MiB of weights, {took}"
 
 
 def main(layers: int, width: int) -> None:
     """Print a line for each way."""
-    print("1 thread, float32; growth at the peak of an iteration; time: median (least)")
+    print("1 thread, float32; growth at the peak of an iteration; time: median (minimum)")
     for line in lines("dense", DENSE, layers, width):
         print(line)
     for line in lines("table", TABLES, ROWS, 64):
@@ -104,5 +109,5 @@ if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1].startswith("{"):
         child_process.answer(measured)
     else:
-        given = [int(argument) for argument in sys.argv[1:]]
-        main(*given, *(24, 1024)[len(given) :])
+        sizes = [int(argument) for argument in sys.argv[1:]]
+        main(*sizes, *(24, 1024)[len(sizes) :])

@@ -55,9 +55,9 @@ def row(numel: int, history: int, dtype: torch.dtype, budget: Budget) -> str:
         label: Minimization(module.LBFGS, numel, history, dtype)
         for label, module in (("optgen", optgen.optim), ("torch", torch.optim))
     }
-    found = compare(both, list, budget)
+    figures = compare(both, list, budget)
     (fast, median), (torch_fast, torch_median) = (
-        [found[label][key] / ITERATIONS * 1e3 for key in ("min", "median")] for label in both
+        [figures[label][key] / ITERATIONS * 1e3 for key in ("min", "median")] for label in both
     )
     name = str(dtype).removeprefix("torch.")
     return (

@@ -1,10 +1,10 @@
-"""Time steps of AdamW with bfloat16 parameters: with float32 masters, and with rounding at random.
+"""Time steps of AdamW with bfloat16 parameters: masters, stochastic rounding, compensation.
 
     python benchmarks/low_precision.py            # 25 million parameters, then 2,000 of 256
 
-The variants take turns in one process, after a warm-up. Each line gives the least and the median
-time, the ratio of the least to torch's step with casts, and the share of the memory limit: the
-least time of a loop in C over the same tensors, divided by that of the step.
+The variants take turns in one process, after a warm-up. Each line gives the minimum and the median
+time, the ratio of the minimum to torch's step with casts, and the fraction of the memory limit: the
+minimum time of a C++ loop over the same tensors, divided by that of the step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def by_torch(shapes: Shapes) -> Callable[[], None]:
 
 
 def limit(optimizer: Any) -> Callable[[], None]:
-    """Return a loop that reads and writes what a step must; the states must exist."""
+    """Return a loop that reads and writes the same tensors as a step. The states must exist."""
     (param, *_) = optimizer.param_groups[0]["params"]
     states = [key for key in optimizer.state[param] if key != "step"]
     accesses = [Access("param", stored=True), Access("grad"), *(Access(s, True) for s in states)]
@@ -71,8 +71,8 @@ def limit(optimizer: Any) -> Callable[[], None]:
 def measure(shapes: Shapes, rounds: int) -> None:
     """Time all variants on parameters of these shapes, and print a table."""
     steps: dict[str, Callable[[], object]] = {}
-    for name, parts in VARIANTS.items():
-        optimizer = compose(optim.AdamW, *parts)(parameters(shapes))
+    for name, chain in VARIANTS.items():
+        optimizer = compose(optim.AdamW, *chain)(parameters(shapes))
         optimizer.step()
         steps |= {name: optimizer.step, f"limit of {name}": limit(optimizer)}
     steps["torch"] = by_torch(shapes)
@@ -84,11 +84,11 @@ def measure(shapes: Shapes, rounds: int) -> None:
             times[name].append(1e3 * (time.perf_counter() - started))
     least = {name: min(taken[WARM_UP:]) for name, taken in times.items()}
     for name in (*VARIANTS, "torch"):
-        bound = least.get(f"limit of {name}")
-        share = f", {bound / least[name]:.2f} of the limit" if bound else ""
+        limit_time = least.get(f"limit of {name}")
+        fraction = f", {limit_time / least[name]:.2f} of the limit" if limit_time else ""
         median = statistics.median(times[name][WARM_UP:])
         ratio = least[name] / least["torch"]
-        print(f"  {name:20} {least[name]:7.2f} ms {median:7.2f} ms  x{ratio:.2f}{share}")
+        print(f"  {name:20} {least[name]:7.2f} ms {median:7.2f} ms  x{ratio:.2f}{fraction}")
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""Time a step with states of 8 bits, and one with states in float32.
+"""Time a step with states of 8 bits, and a step with states in float32.
 
     python benchmarks/quantized.py            # 25 million parameters in float32
 
-The two take turns in one process, after a warm-up. Each line gives the least and the median times,
-their ratios, and the ratio of the bytes of the states.
+The two steps take turns in one process, after a warm-up. Each line gives the minimum and the median
+times, their ratios, and the ratio of the bytes of the states.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def main() -> None:
         "Muon": (optim.Muon, 2, {}),
     }
     for name in options.only.split(","):
-        base, rounds, more = bases[name]
-        compare(name, base, rounds, **more)
+        base, rounds, arguments = bases[name]
+        compare(name, base, rounds, **arguments)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch import Tensor
 import optgen.optim
 from optgen.bench.measure import Budget, StepTimes, compare
 
-TABLES = {  # rows x width, values of a gradient
+TABLES = {  # rows and width of a table, rows that a gradient holds
     "1e6 x 64, 8192 values": (10**6, 64, 8192),
     "1e6 x 8, 8192 values": (10**6, 8, 8192),
     "1e5 x 512, 2048 values": (10**5, 512, 2048),
@@ -27,7 +27,7 @@ TABLES = {  # rows x width, values of a gradient
     "1e3 x 64, 256 values": (1000, 64, 256),
 }
 NAMES = ("SparseAdam", "Adagrad", "SGD")
-WAYS: dict[str, dict[str, Any]] = {"fused C++": {}, "for-loop": {"foreach": False}}
+LOWERINGS: dict[str, dict[str, Any]] = {"fused C++": {}, "for-loop": {"foreach": False}}
 
 
 class Table:
@@ -38,7 +38,7 @@ class Table:
         self._optimizer = make([self._table])
 
     def set_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Let further steps use a copy of the one gradient."""
+        """Let further steps use a copy of the gradient, the only element of the list."""
         self._table.grad = gradients[0].clone()
 
     def step(self) -> None:
@@ -54,12 +54,12 @@ def gradient(rows: int, width: int, count: int) -> Tensor:
 
 
 def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, StepTimes]:
-    """Return the milliseconds of a step by each way. Every round has a new batch."""
+    """Return the milliseconds of a step of each variant. Every round has a new batch."""
     kinds: dict[str, Callable[[Any], Any]] = {
         "torch": partial(getattr(torch.optim, name), lr=1e-3),
         **{
-            label: partial(getattr(optgen.optim, name), lr=1e-3, **way)
-            for label, way in WAYS.items()
+            label: partial(getattr(optgen.optim, name), lr=1e-3, **options)
+            for label, options in LOWERINGS.items()
         },
     }
     tables = {label: Table(make, rows, width) for label, make in kinds.items()}
@@ -74,11 +74,12 @@ def main(seconds: float) -> None:
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     print(f"torch {torch.__version__}, {threads} thread{'s' * (threads > 1)}, float32\n")
-    print(f"| class | table | torch, ms | {' | '.join(WAYS)} |\n|---|---|---|{'---|' * len(WAYS)}")
+    print(f"| class | table | torch, ms | {' | '.join(LOWERINGS)} |")
+    print(f"|---|---|---|{'---|' * len(LOWERINGS)}")
     for name in NAMES:
         for label, sizes in TABLES.items():
-            found = measured(name, *sizes, seconds)
-            theirs, ours = found["torch"], [found[way] for way in WAYS]
+            by_title = measured(name, *sizes, seconds)
+            theirs, ours = by_title["torch"], [by_title[label] for label in LOWERINGS]
             ratios = (
                 f"x{theirs['median'] / each['median']:.1f} (x{theirs['min'] / each['min']:.1f})"
                 for each in ours

@@ -5,7 +5,7 @@
 It covers each kernel, target and set of dtypes, with and without optional states and a gradient
 scaler. It writes registers per thread and shared memory to results/triton-registers.json. It exits
 with 1 if a kernel spills, rounds inexactly, or accesses a whole block in less than 16 bytes at a
-time. The tests compile the same kernels and compare: registers may grow by SLACK.
+time. The tests compile the same kernels, and allow SLACK more registers than recorded.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ SLACK = 8
 """Registers that a kernel may use beyond the record, because assemblers differ."""
 
 Entries = dict[str, dict[str, list[int]]]
-"""Registers and shared bytes of a kernel, by target and name of a case."""
+"""Registers of a thread and shared bytes of a block, by target and name of a case."""
 
 
 def classes() -> dict[str, Any]:
     """Return one class for each file of kernels; AdamW uses those of Adam."""
-    found: dict[str, Any] = {}
-    for kind in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
-        if isinstance(getattr(kind, "rule", None), Rule):
-            found.setdefault(kind.lowerings, kind)
-    return {kind.__name__: kind for kind in found.values()}
+    by_folder: dict[str, Any] = {}
+    for cls in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
+        if isinstance(getattr(cls, "rule", None), Rule):
+            by_folder.setdefault(cls.lowerings, cls)
+    return {cls.__name__: cls for cls in by_folder.values()}
 
 
-def cases(kind: Any, target: str) -> Iterator[Case]:
+def cases(cls: Any, target: str) -> Iterator[Case]:
     """Yield every case in which the kernels of a class are compiled for a target."""
-    flags = (False, True) if flags_of(kind) else (False,)
+    flags = (False, True) if flags_of(cls) else (False,)
     yield from (Case(target, *case) for case in product(TYPES, flags, (False, True)))
 
 
 def entry_name(case: Case) -> str:
     """Return the name under which a case is recorded for its target."""
-    found = [case.types, "flags" if case.flags else "", "scaled" if case.scaled else ""]
-    return " ".join(filter(None, found))
+    parts = [case.types, "flags" if case.flags else "", "scaled" if case.scaled else ""]
+    return " ".join(filter(None, parts))
 
 
 def compiled(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], list[str]]:
-    """Return the record of the kernels of a class, and their faults."""
-    found = kernels(classes()[name], case, cache)
-    wrong = [
+    """Return `[registers, shared bytes]` of each kernel of a class, and a line for each fault."""
+    by_kernel = kernels(classes()[name], case, cache)
+    faults = [
         f"{kernel}, {case.target} {entry_name(case)}: {figures}"
-        for kernel, figures in found.items()
+        for kernel, figures in by_kernel.items()
         if figures.spilled or figures.inexact or not figures.is_wide
     ]
-    return {kernel: [one.registers, one.shared] for kernel, one in found.items()}, wrong
+    return {kernel: [f.registers, f.shared] for kernel, f in by_kernel.items()}, faults
 
 
 def main() -> int:
@@ -74,7 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2)
     record: dict[str, Entries] = {}
-    wrong: list[str] = []
+    faults: list[str] = []
     todo = [
         (name, case)
         for name, target in product(classes(), TARGETS)
@@ -83,18 +83,18 @@ def main() -> int:
     with TemporaryDirectory() as cache, ProcessPoolExecutor(parser.parse_args().jobs) as pool:
         runs = [(case, pool.submit(compiled, name, case, cache)) for name, case in todo]
         for number, (case, run) in enumerate(runs, 1):
-            found, bad = run.result()
-            for kernel, figures in found.items():
+            by_kernel, found_faults = run.result()
+            for kernel, figures in by_kernel.items():
                 record.setdefault(kernel, {}).setdefault(case.target, {})[entry_name(case)] = (
                     figures
                 )
-            wrong += bad
+            faults += found_faults
             if sys.stderr.isatty():
                 print(f"\r{number} of {len(runs)}", end="", file=sys.stderr, flush=True)
     write(record)
-    total = sum(len(found) for entries in record.values() for found in entries.values())
-    print(f"{total} kernels, {len(wrong)} of them wrong", *wrong, sep="\n")
-    return 1 if wrong else 0
+    total = sum(len(of_target) for entries in record.values() for of_target in entries.values())
+    print(f"{total} kernels, {len(faults)} of them wrong", *faults, sep="\n")
+    return 1 if faults else 0
 
 
 def write(record: dict[str, Entries]) -> None:

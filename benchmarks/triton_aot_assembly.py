@@ -15,14 +15,16 @@ from typing import Any
 import triton
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8}
-_WHOLE = re.compile(r"tt\.(?:(load) %\w+|(store) %\w+, %[\w#]+) : tensor<([\dx]+)x!tt\.ptr<(\w+)>>")
-"""A load or store without a mask."""
+_UNMASKED = re.compile(
+    r"tt\.(?:(load) %\w+|(store) %\w+, %[\w#]+) : tensor<([\dx]+)x!tt\.ptr<(\w+)>>"
+)
+"""A load or store without a mask, which is of a whole block."""
 _PTX = re.compile(r"(ld|st)\.global(?:\.\w+)*?\.v(\d)\.b(\d+)")
 _AMDGCN = re.compile(r"(?:global|buffer)_(load|store)_dwordx(\d)")
 INEXACT = (".ftz", "div.full", ".approx")
 """Instructions that no kernel may use: they flush denormals, or do not round as IEEE 754."""
-_FIRST_GUESS = "rcp.approx.ftz.f64"
-"""Allowed in the logarithm of a float64, which refines this first approximation."""
+_REFINED = "rcp.approx.ftz.f64"
+"""Allowed, because the logarithm of a float64 uses it as a first approximation and refines it."""
 
 Accesses = Counter[tuple[str, int]]
 """The number of loads or stores of a thread, by kind and width in bytes."""
@@ -35,46 +37,46 @@ class Figures:
     registers: int
     spilled: int  # bytes of local memory
     shared: int  # bytes of shared memory
-    wanted: Accesses  # accesses of whole blocks, if as wide as possible
-    found: Accesses  # all accesses wider than 4 bytes
+    expected: Accesses  # accesses of whole blocks, if as wide as possible
+    actual: Accesses  # all accesses wider than 4 bytes
     inexact: tuple[str, ...]
 
     @property
     def is_wide(self) -> bool:
         """Tell whether whole blocks are read and written with the widest accesses possible."""
-        return not self.wanted - self.found
+        return not self.expected - self.actual
 
 
 def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
     """Return the figures of a kernel that was launched with these options."""
     lanes = compiled.metadata.num_warps * compiled.metadata.target.warp_size
     axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
-    wanted = _wanted(compiled.asm["ttir"], options.get("VECTOR", 1), lanes, axes)
+    expected = _expected_accesses(compiled.asm["ttir"], options.get("VECTOR", 1), lanes, axes)
     shared = compiled.metadata.shared
     if "amdgcn" in compiled.asm:
         text = compiled.asm["amdgcn"]
         registers = _sum(text, r"\.[av]gpr_count:\s+(\d+)")
         # A scalar register spills to a lane of a vector register, which costs no memory.
         spilled = _sum(text, r"\.(?:private_segment_fixed_size|vgpr_spill_count):\s+(\d+)")
-        found = Counter((kind, 4 * int(words)) for kind, words in _AMDGCN.findall(text))
-        return Figures(registers, spilled, shared, wanted, found, ())
+        actual = Counter((kind, 4 * int(words)) for kind, words in _AMDGCN.findall(text))
+        return Figures(registers, spilled, shared, expected, actual, ())
     text, used = compiled.asm["ptx"], _resources(compiled.asm["cubin"])
     kinds = {"ld": "load", "st": "store"}
-    found = Counter((kinds[k], int(n) * int(bits) // 8) for k, n, bits in _PTX.findall(text))
-    inexact = tuple(name for name in INEXACT if name in text.replace(_FIRST_GUESS, ""))
-    return Figures(used["REG"], used["STACK"] + used["LOCAL"], shared, wanted, found, inexact)
+    actual = Counter((kinds[k], int(n) * int(bits) // 8) for k, n, bits in _PTX.findall(text))
+    inexact = tuple(name for name in INEXACT if name in text.replace(_REFINED, ""))
+    return Figures(used["REG"], used["STACK"] + used["LOCAL"], shared, expected, actual, inexact)
 
 
-def _wanted(ttir: str, vector: int, lanes: int, axes: int) -> Accesses:
+def _expected_accesses(ttir: str, vector: int, lanes: int, axes: int) -> Accesses:
     """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
-    wanted: Accesses = Counter()
-    for load, store, size, kind in _WHOLE.findall(ttir):
+    expected: Accesses = Counter()
+    for load, store, size, dtype in _UNMASKED.findall(ttir):
         extent = [int(n) for n in size.split("x")]
         consecutive = extent[-1] if prod(extent[1:]) > 1 else extent[0]
         at_once = min(vector, consecutive)
-        if len(extent) == axes and at_once * _BYTES[kind] > 4:
-            wanted[load or store, at_once * _BYTES[kind]] += prod(extent) // lanes // at_once
-    return wanted
+        if len(extent) == axes and at_once * _BYTES[dtype] > 4:
+            expected[load or store, at_once * _BYTES[dtype]] += prod(extent) // lanes // at_once
+    return expected
 
 
 def _resources(cubin: bytes) -> dict[str, int]:

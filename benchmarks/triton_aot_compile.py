@@ -41,7 +41,7 @@ SHAPES = ((64, 256), (30, 40, 3, 3), (256, 64, 1, 1), (5000,))
 
 
 class Launch(NamedTuple):
-    """A launch that a step would make."""
+    """Launch of a kernel that a step would make."""
 
     name: str
     grid: tuple[int, ...]
@@ -59,8 +59,8 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Absent:
-    """Driver of a device that does not exist."""
+class TargetDriver:
+    """Driver that names a target device, which this machine need not have."""
 
     target: str
 
@@ -80,53 +80,53 @@ def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
 
     `cache` is a folder for Triton's files. Make the optimizer inside the context.
     """
-    seen: list[Launch] = []
+    launches: list[Launch] = []
 
     def prepare(kernel: Any, grid: tuple[int, ...]) -> Any:
         def launch(*args: Any, **options: Any) -> None:
             compiled = kernel.run(*args, grid=grid, warmup=True, **options)
-            seen.append(Launch(compiled.name, grid, options, compiled))
+            launches.append(Launch(compiled.name, grid, options, compiled))
 
         return launch
 
     stand_ins = (
         (JITFunction, "__getitem__", prepare),
         (backend, "device_obstacle", lambda device: ""),
-        (driver, "_active", Absent(target)),
+        (driver, "_active", TargetDriver(target)),
         (torch.version, "hip", "any" if TARGETS[target].backend == "hip" else None),
     )
     with ExitStack() as stack, knobs.cache.scope(), use_lowering("fused_triton"):
         for owner, name, value in stand_ins:
             stack.enter_context(stand_in(owner, name, value))
         knobs.cache.dir = cache
-        yield seen
+        yield launches
 
 
-def kernels(kind: Any, case: Case, cache: str) -> dict[str, Figures]:
+def kernels(cls: Any, case: Case, cache: str) -> dict[str, Figures]:
     """Return the figures of every kernel that a step of a class launches, by kernel name."""
-    with compiling_for(case.target, cache) as seen:
-        step(kind, case)
-    return {one.name: figures(one.compiled, one.options) for one in seen}
+    with compiling_for(case.target, cache) as launches:
+        step(cls, case)
+    return {each.name: figures(each.compiled, each.options) for each in launches}
 
 
-def step(kind: Any, case: Case) -> None:
+def step(cls: Any, case: Case) -> None:
     """Take a step with parameters and states of a case's dtypes."""
-    dtype, kept = TYPES[case.types]
-    params = accepted(kind, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
+    dtype, state_dtype = TYPES[case.types]
+    params = accepted(cls, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
     for param in params:
         ones = torch.ones_like(param)
-        param.grad = ones.to_sparse(1) if kind.rule.gradient == "sparse_only" else ones
-    optimizer = kind(params, **(flags_of(kind) if case.flags else {}))
+        param.grad = ones.to_sparse(1) if cls.rule.gradient == "sparse_only" else ones
+    optimizer = cls(params, **(flags_of(cls) if case.flags else {}))
     optimizer.init_state()
     for values in optimizer.state.values():
-        values |= {k: v.to(kept) for k, v in values.items() if k != "step" and v.ndim}
+        values |= {k: v.to(state_dtype) for k, v in values.items() if k != "step" and v.ndim}
     if case.scaled:
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
     optimizer.step()
 
 
-def flags_of(kind: Any) -> dict[str, Any]:
+def flags_of(cls: Any) -> dict[str, Any]:
     """Return the arguments with which a class has all its optional states."""
-    group = kind([torch.zeros(2, 2)]).param_groups[0]
-    named = {state.when.removeprefix("not ") for state in kind.rule.states if state.when}
+    group = cls([torch.zeros(2, 2)]).param_groups[0]
+    named = {state.when.removeprefix("not ") for state in cls.rule.states if state.when}
     return {n: True if isinstance(group[n], bool) else 0.9 for n in sorted(named & set(group))}

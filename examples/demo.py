@@ -52,7 +52,7 @@ BATCH = 128
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 images of 8 × 8; every fifth is for testing."""
+    """1,797 images of 8 × 8 pixels; every fifth is for testing."""
 
     train: torch.Tensor
     train_labels: torch.Tensor
@@ -89,7 +89,7 @@ def network() -> torch.nn.Module:
 
 
 class Run:
-    """One training: its own network, an optimizer, and one way to take its steps."""
+    """One training with a network of its own; `how` is a lowering, "torch" or "torch fused"."""
 
     def __init__(self, name: str, how: str) -> None:
         self.name = name
@@ -97,17 +97,17 @@ class Run:
         self.losses: list[float] = []
         self.times: list[float] = []
         self.model = network()
-        theirs = how.startswith("torch")
+        is_torch = how.startswith("torch")
         options = OPTIMIZERS[name] | ({"fused": True} if how == "torch fused" else {})
-        cls = getattr(torch.optim if theirs else optgen.optim, name)
+        cls = getattr(torch.optim if is_torch else optgen.optim, name)
         self.optimizer = cls(self.model.parameters(), **options)
-        self.forced = contextlib.nullcontext if theirs else lambda: optgen.use_lowering(how)
+        self.lowering = contextlib.nullcontext if is_torch else lambda: optgen.use_lowering(how)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Take a step; time only the optimizer's part."""
         self.optimizer.zero_grad()
         functional.cross_entropy(self.model(images), labels).backward()
-        with self.forced():
+        with self.lowering():
             start = time.perf_counter()
             self.optimizer.step()
             self.times.append(time.perf_counter() - start)
@@ -130,20 +130,20 @@ class Run:
 
 
 def possible_runs(digits: Digits, name: str) -> list[Run]:
-    """Return every way to run an optimizer on this machine, after trying one step."""
+    """Return a run for each way that this machine can step an optimizer, after a trial step."""
     fused = ["torch fused"] if name in FUSED_IN_TORCH else []
     runs = []
     for how in ("torch", *fused, *LOWERINGS):
         try:
             Run(name, how).step(digits.train[:BATCH], digits.train_labels[:BATCH])
             runs.append(Run(name, how))
-        except RuntimeError as error:  # this machine has no compiler, for one
+        except RuntimeError as error:  # for example, this machine has no compiler
             print(f"{name:<10} {how:<13} not here: {error}", flush=True)
     return runs
 
 
 def train_all(digits: Digits, epochs: int) -> list[Run]:
-    """Train every optimizer, all its ways side by side, so that their times are comparable."""
+    """Train every optimizer; its runs take turns, so that their times are comparable."""
     print(f"{'optimizer':<10} {'lowering':<13} {'loss':>9} {'accuracy':>9} {'ms/step':>8}  speed")
     done: list[Run] = []
     for name in OPTIMIZERS:
@@ -179,15 +179,15 @@ def train_interpreted(digits: Digits) -> None:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            name, found = json.loads(line)
-            wanted = few_steps(digits, name, "torch")
-            print(f"{name:<10} fused_triton  {found:9.5f}   torch {wanted:9.5f}", flush=True)
+            name, loss = json.loads(line)
+            torch_loss = few_steps(digits, name, "torch")
+            print(f"{name:<10} fused_triton  {loss:9.5f}   torch {torch_loss:9.5f}", flush=True)
     if process.returncode:
         raise SystemExit(f"the interpreter's process ended with {process.returncode}")
 
 
 def interpret() -> None:
-    """Print one line of JSON for each optimizer. Runs in the interpreter's process."""
+    """Print the loss of each optimizer as a line of JSON. Runs in the interpreter's process."""
     digits = Digits.load()
     for name in OPTIMIZERS:
         print(json.dumps([name, few_steps(digits, name, "fused_triton")]), flush=True)
@@ -237,8 +237,8 @@ def draw_times(runs: list[Run], panel: Any) -> None:
     width = 0.8 / len(ways)
     for j, how in enumerate(ways):
         bars = {run.name: run.ms for run in runs if run.how == how}
-        places = [i + j * width for i, name in enumerate(OPTIMIZERS) if name in bars]
-        panel.bar(places, list(bars.values()), width, label=how)
+        positions = [i + j * width for i, name in enumerate(OPTIMIZERS) if name in bars]
+        panel.bar(positions, list(bars.values()), width, label=how)
     panel.set_xticks([i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))], list(OPTIMIZERS))
     panel.set(ylabel="ms per step (median)")
     panel.grid(axis="y", alpha=0.4)

@@ -1,6 +1,6 @@
-"""Check that the last commit may be released: `python release/check_commit.py`, in the checkout.
+"""Check that the last commit may be released.
 
-It needs no packages, and runs in the folder of the checkout.
+Run `python release/check_commit.py` in the root of the checkout. It needs no packages.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ def git(*arguments: str) -> str:
 
 
 def problems() -> Iterator[str]:
-    """Yield what stands against a release of the last commit, each with a way out."""
+    """Yield the obstacles to a release of the last commit, each with a remedy."""
     if changed := git("status", "--porcelain").splitlines():
         yield f"the tree has changes, first `{changed[0].strip()}`: commit or remove them"
     package = Path("optgen/__init__.py").read_text(encoding="utf-8")
-    found = re.search('^__version__ = "(.+)"$', package, re.M)
-    if found is None:
+    match = re.search('^__version__ = "(.+)"$', package, re.M)
+    if match is None:
         yield 'optgen/__init__.py has no line `__version__ = "X.Y.Z"`: add it'
         return
-    version = found[1]
+    version = match[1]
     if f"v{version}" not in git("tag", "--points-at", "HEAD").split():
         yield f"the last commit has no tag v{version}: git tag v{version}"
     if not re.search(

@@ -9,7 +9,7 @@ tested=0
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 for version in $versions; do
-  if ! "python$version" -c '' 2>/dev/null; then # a version manager may have the name but no Python
+  if ! "python$version" -c '' 2>/dev/null; then # a version manager may have the command without the Python
     echo "python$version is not on this machine: skipped"
     continue
   fi

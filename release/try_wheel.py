@@ -1,6 +1,6 @@
-"""Try an installed wheel: train beside torch.optim, then build and load a rule of one's own.
+"""Try an installed wheel: train beside torch.optim, then build and load a user's rule.
 
-`release/test_wheel.sh` runs this file in an empty folder, which is on the path of Python.
+`release/test_wheel.sh` runs this file in an empty folder, which is on Python's import path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyp
 def trained(
     make: type[torch.optim.Optimizer], lowering: str = "", **options: float
 ) -> torch.Tensor:
-    """Return all parameters of a small model after five steps."""
+    """Return all parameters of a small model after five steps, as one vector."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
     inputs, optimizer = torch.randn(32, 8), make(model.parameters(), **options)
@@ -64,10 +64,10 @@ def try_package() -> None:
 def try_training() -> None:
     """Compare three lowerings with torch's own classes."""
     for name, options in (("AdamW", {"lr": 1e-2}), ("SGD", {"lr": 0.1, "momentum": 0.9})):
-        wanted = trained(getattr(torch.optim, name), **options)
+        expected = trained(getattr(torch.optim, name), **options)
         for lowering in ("forloop", "foreach", "fused_cpu"):
-            found = trained(getattr(optgen.optim, name), lowering, **options)
-            torch.testing.assert_close(found, wanted)
+            actual = trained(getattr(optgen.optim, name), lowering, **options)
+            torch.testing.assert_close(actual, expected)
 
 
 def try_own_rule() -> None:
@@ -78,10 +78,10 @@ def try_own_rule() -> None:
     command("check", "heavy.py", "--compile")
     command("build", "heavy.py", "--out", "mine")
     command("build", "heavy.py", "--out", "mine", "--check")
-    wanted = trained(torch.optim.SGD, lr=0.1, momentum=0.9)
+    expected = trained(torch.optim.SGD, lr=0.1, momentum=0.9)
     for heavy in (importlib.import_module("mine.heavy").Heavy, optgen.load("heavy.py")):
         for lowering in ("forloop", "foreach", "fused_cpu"):
-            torch.testing.assert_close(trained(heavy, lowering, lr=0.1, beta=0.9), wanted)
+            torch.testing.assert_close(trained(heavy, lowering, lr=0.1, beta=0.9), expected)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the code that turns an optimizer on: the one-line change, and a script to paste."""
+"""Write the code that uses an optimizer: the one-line change, and a complete script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPTIONS = {
     "adamc": "max_lr=1e-3",
     "sparse_adam": "lr=1e-3",
 }
-"""Arguments of the examples. Other optimizers show the default learning rate of their spec."""
+"""Arguments in the examples. Other optimizers have the default learning rate of their spec."""
 
 _HESSIAN = (
     "def hessian_diagonal(loss):",
@@ -29,42 +29,42 @@ _HESSIAN = (
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of an optimizer, beside a call of `step` with dense gradients of any shape."""
+    """Needs of an optimizer beyond a call of `step` with dense gradients of any shape."""
 
-    matrices: bool  # it refuses vectors, which need a second optimizer
-    sparse: bool  # it takes sparse gradients only
+    matrices_only: bool  # vectors need a second optimizer
+    sparse_only: bool  # it takes no dense gradients
     inputs: tuple[str, ...]  # the extra inputs of `step`
-    modes: bool  # it has `train()` and `eval()`
+    has_modes: bool  # it has `train()` and `eval()`
 
 
 def needs(entry: Entry) -> Needs:
-    """Return what an optimizer needs; vectors are tried."""
+    """Return what an optimizer needs. A trial shows whether it takes vectors."""
     algorithm = entry.algorithm
     return Needs(
-        matrices=not takes_vectors(entry),
-        sparse=algorithm.gradient == "sparse_only",
+        matrices_only=not takes_vectors(entry),
+        sparse_only=algorithm.gradient == "sparse_only",
         inputs=tuple(state.given for state in algorithm.extra_inputs()),
-        modes=bool(algorithm.programs),
+        has_modes=bool(algorithm.programs),
     )
 
 
 def takes_vectors(entry: Entry) -> bool:
-    """Tell whether the constructor accepts a parameter of one axis."""
+    """Tell whether the constructor accepts a parameter with one axis."""
     try:
-        entry.kind([torch.zeros(4)], **_values(entry))
+        entry.cls([torch.zeros(4)], **_values(entry))
     except ValueError:
         return False
     return True
 
 
 def _values(entry: Entry) -> dict[str, float]:
-    """Return the arguments of `arguments` as numbers."""
+    """Return the arguments that the examples pass, as numbers."""
     pairs = (each.split("=") for each in arguments(entry).split(", ") if each)
     return {name: float(value) for name, value in pairs}
 
 
 def arguments(entry: Entry) -> str:
-    """Return the arguments that the examples pass."""
+    """Return the arguments that the examples pass, as source code."""
     if entry.name in _OPTIONS:
         return _OPTIONS[entry.name]
     lr = entry.algorithm.hyper("lr")
@@ -81,13 +81,13 @@ def _short(value: float) -> str:
 def diff(entry: Entry) -> str:
     """Return the change in a training script, as a diff."""
     call = _call(entry, "model.parameters()")
-    wanted = needs(entry)
-    if wanted.matrices:
+    needed = needs(entry)
+    if needed.matrices_only:
         call = _call(entry, "matrices")
     old = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
     if entry.in_torch:
         old = f"torch.{call.removeprefix('optgen.')}"
-    if wanted.sparse:
+    if needed.sparse_only:
         old = old.replace("AdamW", "SparseAdam")
     return f"+import optgen\n-optimizer = {old}\n+optimizer = {call}\n"
 
@@ -99,22 +99,22 @@ def _call(entry: Entry, params: str) -> str:
 
 def script(entry: Entry) -> str:
     """Return a script that trains with the optimizer and says how its steps run."""
-    wanted = needs(entry)
-    lines = ["import torch", "", "import optgen", *_imports(entry, wanted), ""]
-    lines += ["torch.manual_seed(0)", *_model(wanted), *_optimizer(entry, wanted)]
-    if "hessian" in wanted.inputs:
+    needed = needs(entry)
+    lines = ["import torch", "", "import optgen", *_imports(entry, needed), ""]
+    lines += ["torch.manual_seed(0)", *_model(needed), *_optimizer(entry, needed)]
+    if "hessian" in needed.inputs:
         lines += ["", "", *_HESSIAN, "", ""]
     else:
         lines.append("")
-    lines += _loop(wanted)
-    if wanted.modes:
+    lines += _loop(needed)
+    if needed.has_modes:
         lines.append("optimizer.eval()  # the averaged weights; optimizer.train() goes back")
     return "\n".join([*lines, "print(optgen.explain(optimizer))"])
 
 
-def _imports(entry: Entry, wanted: Needs) -> list[str]:
+def _imports(entry: Entry, needed: Needs) -> list[str]:
     names = {entry.package: [entry.title]}
-    if wanted.matrices:
+    if needed.matrices_only:
         names.setdefault("optgen.optim", []).append("AdamW")
     return [
         f"from {package} import {', '.join(sorted(names[package], key=str.lower))}"
@@ -122,8 +122,8 @@ def _imports(entry: Entry, wanted: Needs) -> list[str]:
     ]
 
 
-def _model(wanted: Needs) -> list[str]:
-    if wanted.sparse:
+def _model(needed: Needs) -> list[str]:
+    if needed.sparse_only:
         return [
             "model = torch.nn.Embedding(100, 8, sparse=True)",
             "inputs, targets = torch.randint(100, (32,)), torch.randn(32, 8)",
@@ -136,10 +136,10 @@ def _model(wanted: Needs) -> list[str]:
     ]
 
 
-def _optimizer(entry: Entry, wanted: Needs) -> list[str]:
+def _optimizer(entry: Entry, needed: Needs) -> list[str]:
     listed = arguments(entry)
     listed = f", {listed}" if listed else ""
-    if not wanted.matrices:
+    if not needed.matrices_only:
         return [f"optimizer = {entry.title}(model.parameters(){listed})"]
     return [
         "matrices = [p for p in model.parameters() if p.ndim == 2]",
@@ -149,41 +149,43 @@ def _optimizer(entry: Entry, wanted: Needs) -> list[str]:
     ]
 
 
-def _loop(wanted: Needs) -> list[str]:
+def _loop(needed: Needs) -> list[str]:
     lines = ["for step in range(20):"]
     lines += ["    loss = (model(inputs) - targets).square().mean()"]
-    lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in wanted.inputs else []
-    lines += ["    loss.backward()", f"    optimizer.step({_step(wanted)})"]
-    lines += ["    others.step()"] if wanted.matrices else []
+    lines += ["    hessian = hessian_diagonal(loss)"] if "hessian" in needed.inputs else []
+    lines += ["    loss.backward()", f"    optimizer.step({_step(needed)})"]
+    lines += ["    others.step()"] if needed.matrices_only else []
     lines += ["    model.zero_grad()", '    print(f"step {step}: loss {loss:.4f}")']
     return lines
 
 
-def _step(wanted: Needs) -> str:
+def _step(needed: Needs) -> str:
     """Return the arguments of `step`: extra inputs other than a Hessian's diagonal are left out."""
-    return ", ".join(f"{key}={key}" for key in wanted.inputs if key == "hessian")
+    return ", ".join(f"{key}={key}" for key in needed.inputs if key == "hessian")
 
 
-def notes(algorithm: Algorithm, wanted: Needs) -> list[str]:
-    """Return what the reader should know before the code runs in a script of their own."""
-    found = []
-    if wanted.matrices:
-        found.append(
+def notes(algorithm: Algorithm, needed: Needs) -> list[str]:
+    """Return what users should know before they use the code in their own script."""
+    sentences = []
+    if needed.matrices_only:
+        sentences.append(
             f"{algorithm.name} takes matrices only. Give biases, norms and embeddings to a second "
             "optimizer, as the script does. [Views](../views.md) show convolutions and attention "
             "heads as matrices."
         )
-    if wanted.inputs:
-        keys = ", ".join(f"`{key}`" for key in wanted.inputs)
-        found.append(
+    if needed.inputs:
+        keys = ", ".join(f"`{key}`" for key in needed.inputs)
+        sentences.append(
             f"`step` takes {keys}: a list with a tensor or None for each parameter "
             "([extra inputs](../spec-language.md#extra-inputs))."
         )
-    if wanted.modes:
-        found.append(
+    if needed.has_modes:
+        sentences.append(
             "Call `optimizer.eval()` before you evaluate or save the model, and "
             "`optimizer.train()` before you go on."
         )
-    if wanted.sparse:
-        found.append("It takes sparse gradients only, such as those of `Embedding(sparse=True)`.")
-    return found
+    if needed.sparse_only:
+        sentences.append(
+            "It takes sparse gradients only, such as those of `Embedding(sparse=True)`."
+        )
+    return sentences

@@ -1,4 +1,4 @@
-"""Write the reference: signatures and docstrings of what the packages export."""
+"""Write the API reference: signatures and docstrings of all exported names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SPEC = (
     "[the language](../spec-language.md)."
 )
 _HIDDEN = {"hyper_annotations"}
-"""Methods that generated code needs, and nobody else."""
+"""Public methods that only generated code calls."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Reference:
 def references() -> tuple[Reference, ...]:
     """Return the pages of the reference."""
     tops = tuple(name for name in optgen.__all__ if not inspect.ismodule(getattr(optgen, name)))
-    mirror = _names("optgen.optim", lambda one: not inspect.ismodule(one))
-    keyed = _names("optgen.keyed", lambda one: one.__name__ not in _pages())
+    mirror = _names("optgen.optim", lambda value: not inspect.ismodule(value))
+    keyed = _names("optgen.keyed", lambda value: value.__name__ not in _pages())
     averages = _names("optgen.optim.swa_utils", _is_ours)
     return (
         _reference("optgen", tops),
@@ -75,9 +75,10 @@ def _reference(module: str, names: tuple[str, ...], intro: str = "") -> Referenc
     return Reference(f"api/{page}.md", module, module, names, intro)
 
 
-def _names(module: str, wanted: Callable[[Any], bool] = lambda one: True) -> tuple[str, ...]:
-    found = importlib.import_module(module)
-    names = (name for name in found.__all__ if wanted(getattr(found, name)))
+def _names(module: str, keep: Callable[[Any], bool] = lambda value: True) -> tuple[str, ...]:
+    """Return the names that a module exports, without optimizers, which have their own pages."""
+    imported = importlib.import_module(module)
+    names = (name for name in imported.__all__ if keep(getattr(imported, name)))
     return tuple(name for name in names if name not in _pages() and name != "Optimizer")
 
 
@@ -86,8 +87,8 @@ def _pages() -> dict[str, str]:
     return {each.title: each.page for each in entries()}
 
 
-def _is_ours(one: object) -> bool:
-    return getattr(one, "__module__", "").startswith("optgen")
+def _is_ours(value: object) -> bool:
+    return getattr(value, "__module__", "").startswith("optgen")
 
 
 def _optimizers() -> str:
@@ -108,32 +109,32 @@ def page(reference: Reference) -> str:
     return "\n\n".join(each for each in parts if each) + "\n"
 
 
-def _described(name: str, one: Any, module: str, level: int = 2) -> Iterator[str]:
+def _described(name: str, value: Any, module: str, level: int = 2) -> Iterator[str]:
     """Yield the heading, the signature and the docstring of an object, and its methods."""
     yield f"{'#' * level} {name}"
     owner = f"{module}.{name}" if level == 2 else name
-    yield f"```python\n{_signature(owner, one)}\n```"
-    if inspect.isclass(one) and not _is_ours(one):
-        yield f"torch's class, `{one.__module__}.{one.__name__}`."
+    yield f"```python\n{_signature(owner, value)}\n```"
+    if inspect.isclass(value) and not _is_ours(value):
+        yield f"torch's class, `{value.__module__}.{value.__name__}`."
         return
-    yield from _documented(parsed(_doc(one)))
-    if inspect.isclass(one):
-        for method, function in _methods(one):
+    yield from _documented(parsed(_doc(value)))
+    if inspect.isclass(value):
+        for method, function in _methods(value):
             yield from _described(f"{name}.{method}", function, module, level + 1)
 
 
-def _doc(one: Any) -> str:
-    """Return the docstring, with that of the constructor below it."""
-    doc = inspect.cleandoc(one.__doc__ or "")
-    if inspect.isclass(one) and (own := vars(one).get("__init__")) and own.__doc__:
+def _doc(value: Any) -> str:
+    """Return the docstring of an object; of a class, with the constructor's docstring below it."""
+    doc = inspect.cleandoc(value.__doc__ or "")
+    if inspect.isclass(value) and (own := vars(value).get("__init__")) and own.__doc__:
         doc = f"{doc}\n\n{inspect.cleandoc(own.__doc__)}"
     return doc
 
 
-def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods of a class that have a docstring of their own."""
-    for name, found in vars(kind).items():
-        function = getattr(found, "__func__", found)
+def _methods(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the function of each public method that has a docstring."""
+    for name, value in vars(cls).items():
+        function = getattr(value, "__func__", value)
         if (
             not name.startswith("_")
             and name not in _HIDDEN
@@ -143,15 +144,15 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def _signature(name: str, one: Any) -> str:
-    """Return a signature, one argument a line if it is long."""
+def _signature(name: str, value: Any) -> str:
+    """Return a signature, with each argument on its own line if it is long."""
     try:
-        found = inspect.signature(one)
+        signature = inspect.signature(value)
     except (TypeError, ValueError):
         return name
-    result = found.return_annotation
+    result = signature.return_annotation
     after = "" if result is inspect.Signature.empty else f" -> {_annotation(result)}"
-    listed = _plain(str(found.replace(return_annotation=inspect.Signature.empty)))
+    listed = _plain(str(signature.replace(return_annotation=inspect.Signature.empty)))
     if len(name + listed + after) <= _WIDTH:
         return f"{name}{listed}{after}"
     lines = ",\n".join(f"    {each}" for each in _arguments(listed[1:-1]))

@@ -1,4 +1,4 @@
-"""Write the pages of benchmarks: every figure names its machine and its command."""
+"""Write the pages of benchmarks, which name the machine and the command of every figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARTS = {
     "compile": "Beside torch.compile",
     "bits": "Equal bits on one and two threads",
 }
-_KEPT = {
+_FIGURES = {
     "compositions": "[what a composition costs](../compose.md#what-it-costs)",
     "quantized": "[what a composition costs](../compose.md#what-it-costs)",
     "low_precision": "[the end of this page](../compose.md#what-cannot-be-combined)",
@@ -30,7 +30,7 @@ _KEPT = {
     "cpu": "[every class](cpu.md)",
     "triton_aot": "[registers of Triton kernels](triton-registers.md)",
 }
-"""Pages with the figures of a script. Scripts that are not here print theirs only."""
+"""Links to the figures of each script. Other scripts only print their figures."""
 
 
 def index() -> str:
@@ -55,9 +55,9 @@ def _scripts() -> Iterator[tuple[str, str, str]]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(n, ast.If) and "__main__" in ast.dump(n.test) for n in tree.body):
             doc = (ast.get_docstring(tree) or "").partition("\n")[0]
-            said = doc.partition(": `python")[0].rstrip(".:")
-            kept = _KEPT.get(path.stem, "prints them")
-            yield (f"`python benchmarks/{path.name}`", f"{said}.", kept)
+            purpose = doc.partition(": `python")[0].rstrip(".:")
+            figures = _FIGURES.get(path.stem, "prints them")
+            yield (f"`python benchmarks/{path.name}`", f"{purpose}.", figures)
 
 
 def cpu() -> str:
@@ -70,8 +70,8 @@ def cpu() -> str:
         link = f"[The rule](../{titles[name].page})." if name in titles else ""
         parts += [f"### {name}", link, table(HEADER, rows)]
     for part, title in _PARTS.items():
-        if found := [each for each in sorted(results().items()) if each[0].part == part]:
-            parts += [f"## {title}", _lines(found)]
+        if of_part := [each for each in sorted(results().items()) if each[0].part == part]:
+            parts += [f"## {title}", _lines(of_part)]
     return "\n\n".join(each for each in parts if each) + "\n"
 
 
@@ -80,26 +80,26 @@ def _lists() -> str:
     return f"The lists of tensors:\n\n{table(('list', '', 'elements'), rows)}"
 
 
-def _lines(found: list[tuple[Cell, Figures]]) -> str:
-    texts = (line(cell, figures).partition(": ")[2] for cell, figures in found)
+def _lines(measured: list[tuple[Cell, Figures]]) -> str:
+    texts = (line(cell, figures).partition(": ")[2] for cell, figures in measured)
     return "```text\n" + "\n".join(texts) + "\n```"
 
 
 def registers() -> str:
-    """Return the page with registers and spilled bytes of Triton kernels."""
+    """Return the page with the registers of Triton kernels."""
     path = _BENCHMARKS / "results" / "triton-registers.json"
-    found = json.loads(path.read_text(encoding="utf-8"))
-    kernels = {name: of for name, of in found.items() if isinstance(of, dict)}
+    record = json.loads(path.read_text(encoding="utf-8"))
+    kernels = {name: by_device for name, by_device in record.items() if isinstance(by_device, dict)}
     devices = list(next(iter(kernels.values())))
     rows = [
-        (f"`{name}`", *(_registers(of.get(device, {})) for device in devices))
-        for name, of in sorted(kernels.items())
+        (f"`{name}`", *(_registers(by_device.get(device, {})) for device in devices))
+        for name, by_device in sorted(kernels.items())
     ]
     return (
         "\n\n".join(
             [
                 "# Registers of Triton kernels",
-                f"Triton {found['triton']} compiled the kernels ahead of time, by "
+                f"Triton {record['triton']} compiled the kernels ahead of time, by "
                 "`python benchmarks/triton_aot.py`. A cell has the registers of a thread for "
                 "tensors in float32 and in bfloat16. **No kernel has run on a GPU.** Other dtypes "
                 "are in `benchmarks/results/triton-registers.json`.",
@@ -110,5 +110,6 @@ def registers() -> str:
     )
 
 
-def _registers(of: dict[str, list[int]]) -> str:
-    return ", ".join(str(of[dtype][0]) for dtype in ("float32", "bfloat16") if dtype in of) or "-"
+def _registers(by_case: dict[str, list[int]]) -> str:
+    shown = [case for case in ("float32", "bfloat16") if case in by_case]
+    return ", ".join(str(by_case[case][0]) for case in shown) or "-"

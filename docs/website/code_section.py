@@ -21,7 +21,7 @@ _LANGUAGES = {".py": "python", ".cpp": "cpp"}
 
 
 def code(entry: Entry) -> str:
-    """Return the spec and each generated file, one tab for each kind of file."""
+    """Return the spec and the generated files, one tab for the spec and for each lowering."""
     tabs = [("Spec", [SPECS / f"{entry.name}.py"])]
     if entry.rule_name != entry.name:
         tabs.append((f"Spec of {entry.rule_name}", [SPECS / f"{entry.rule_name}.py"]))
@@ -36,12 +36,12 @@ def _files(entry: Entry, name: str) -> Iterator[Path]:
     if path.exists():
         yield path
     elif name == "fused_triton.py":
-        return  # steps launch no Triton kernels, not even those of its sweeps
+        return  # a rule without this file launches no Triton kernels, not even those of its sweeps
     if name not in ("__init__.py", "forloop.py", "foreach.py"):
-        yield from sorted((GENERATED / folder).glob(f"*/{name}"), key=_in_order)
+        yield from sorted((GENERATED / folder).glob(f"*/{name}"), key=_by_number)
 
 
-def _in_order(path: Path) -> tuple[int, str]:
+def _by_number(path: Path) -> tuple[int, str]:
     """Return a key that sorts sweep2 before sweep10."""
     name = path.parent.name
     return (len(name), name)
@@ -59,7 +59,7 @@ def fence(text: str, suffix: str, title: str = "") -> str:
 
 
 def tabbed(tabs: list[tuple[str, str]]) -> str:
-    """Return tabs, which the search leaves out: generated code would bury everything else."""
+    """Return tabs. The search leaves them out, because generated code would dominate results."""
     blocks = [f'=== "{title}"\n\n{textwrap.indent(text, "    ")}' for title, text in tabs]
     return "\n\n".join(
         ['<section class="generated" data-search-exclude markdown>', *blocks, "</section>"]

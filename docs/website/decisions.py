@@ -10,11 +10,11 @@ FOLDER = ROOT / "docs" / "decisions"
 
 def titles() -> list[tuple[str, str, str]]:
     """Return the number, the title and the file of each decision."""
-    found = []
+    decisions = []
     for path in sorted(FOLDER.glob("[0-9]*.md")):
         head = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        found.append((path.stem.partition("-")[0], head.partition(": ")[2] or head, path.name))
-    return found
+        decisions.append((path.stem.partition("-")[0], head.partition(": ")[2] or head, path.name))
+    return decisions
 
 
 def page() -> str:

@@ -32,7 +32,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Docstring:
-    """The parts of a docstring: Markdown above the sections, its formulas, and the sections."""
+    """A docstring: its Markdown above the sections, the formulas in there, and the sections."""
 
     text: str
     formulas: tuple[str, ...]
@@ -66,19 +66,19 @@ def parsed(doc: str | None) -> Docstring:
 
 
 def display(formula: str) -> str:
-    """Return a formula on lines of its own, which the search leaves out."""
+    """Return a display formula, which the search leaves out."""
     return f"<section data-search-exclude markdown>\n\n\\[\n{formula}\n\\]\n\n</section>"
 
 
 def _items(section: str) -> Iterator[str]:
-    """Yield the items of a section; continued lines are indented."""
-    found: list[str] = []
+    """Yield the items of a section. Indented lines continue an item."""
+    items: list[str] = []
     for line in section.splitlines():
-        if line.startswith(" ") and found:
-            found[-1] += f" {line.strip()}"
+        if line.startswith(" ") and items:
+            items[-1] += f" {line.strip()}"
         elif line.strip():
-            found.append(line.strip())
-    yield from found
+            items.append(line.strip())
+    yield from items
 
 
 def _item(text: str) -> Item:

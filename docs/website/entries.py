@@ -23,8 +23,9 @@ _KEYED = ("RowWiseAdagrad",)
 class Entry:
     """An optimizer of the catalogue.
 
-    * `algorithm`: its rule, with states and hyperparameters; a derived one has its base's.
-    * `rule_name`: the folder of `generated/` with its lowerings: its own, or its base's.
+    * `algorithm`: its rule, with states and hyperparameters. A derived optimizer has the rule of
+      its base.
+    * `rule_name`: the folder of `generated/` that has its lowerings: its own, or that of its base.
     """
 
     algorithm: Algorithm
@@ -51,13 +52,13 @@ class Entry:
         return self.name not in PUBLISHED and self.title not in _KEYED
 
     @property
-    def kind(self) -> Any:
+    def cls(self) -> Any:
         """The class."""
         return getattr(importlib.import_module(self.package), self.title)
 
     @property
     def page(self) -> str:
-        """The source of its page, from the folder of all pages."""
+        """The path of its page, relative to the folder of all pages."""
         return f"optimizers/{self.name}.md"
 
     @property
@@ -68,13 +69,13 @@ class Entry:
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """Return the optimizers of the catalogue, by the names of their classes."""
-    found = []
+    """Return the optimizers of the catalogue, sorted by the names of their classes."""
+    result = []
     for path in sorted(SPECS.glob("[!_]*.py")):
         for algorithm in read_spec(path):
             if algorithm.is_function:
                 continue
             base = read_base(algorithm, SPECS)
-            whole = derive(algorithm, base) if base else algorithm
-            found.append(Entry(whole, base.module if base else algorithm.module))
-    return tuple(sorted(found, key=lambda each: each.title.lower()))
+            complete = derive(algorithm, base) if base else algorithm
+            result.append(Entry(complete, base.module if base else algorithm.module))
+    return tuple(sorted(result, key=lambda each: each.title.lower()))

@@ -1,4 +1,4 @@
-"""Show what a rule was compared with, from the catalogue's page and from docs/evidence*.json."""
+"""Show the comparisons of a rule, from the catalogue's page and from docs/evidence*.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROW = re.compile(r"^\| `(\w+)` \| \[`\w+`\]\(\S*?\) \| (.*?) \| (.*?) \| (.*?) 
 
 @functools.cache
 def catalogue_rows() -> dict[str, tuple[str, str, str]]:
-    """Return each row of the catalogue: compared with, largest difference, how to use it."""
+    """Return `(compared with, largest difference, how to use it)` for each row of the catalogue."""
     text = CATALOGUE.read_text(encoding="utf-8")
     return {name: (other, error, hint) for name, other, error, hint in _ROW.findall(text)}
 
@@ -31,7 +31,7 @@ def recorded() -> tuple[dict[str, Any], ...]:
 
 
 def catalogue_cells(entry: Entry) -> tuple[str, ...]:
-    """Return the cells of an optimizer's row, with links that hold on its page."""
+    """Return the cells of an optimizer's row, with links that are right on its page."""
     cells = catalogue_rows().get(entry.name, ("", "", ""))
     return tuple(
         relinked(cell.replace("](#", "](catalogue.md#"), "docs/catalogue.md", entry.page)

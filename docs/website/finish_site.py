@@ -13,7 +13,7 @@ from website.links import check
 
 
 def render(site: Path, modules: Path) -> tuple[int, list[str]]:
-    """Render the formulas of all pages; return how many there are, and those that fail."""
+    """Render the formulas of all pages; return their number, and a line for each failure."""
     renderer, problems = Renderer(modules), []
     try:
         for path in sorted(site.rglob("*.html")):
@@ -30,13 +30,13 @@ def render(site: Path, modules: Path) -> tuple[int, list[str]]:
 def main(site: Path, modules: Path) -> int:
     """Finish a site; return the exit code."""
     formulas, problems = render(site, modules)
-    found = check(site)
-    problems += found.problems
+    checked = check(site)
+    problems += checked.problems
     for problem in problems:
         print(problem, file=sys.stderr)
     print(
-        f"{found.pages} pages, {formulas} formulas, {found.inner} links in the site checked, "
-        f"{found.outer} links to other hosts not followed, {len(problems)} problems: {site}"
+        f"{checked.pages} pages, {formulas} formulas, {checked.inner} links in the site checked, "
+        f"{checked.outer} links to other hosts not followed, {len(problems)} problems: {site}"
     )
     return bool(problems)
 

@@ -44,8 +44,8 @@ class Renderer:
         Raises:
             FormulaError: KaTeX refuses a formula.
         """
-        content = _DISPLAY.sub(lambda found: self._display(found[1]), content)
-        return _INLINE.sub(lambda found: self._inline(found[1]), content)
+        content = _DISPLAY.sub(lambda match: self._display(match[1]), content)
+        return _INLINE.sub(lambda match: self._inline(match[1]), content)
 
     def _display(self, formula: str) -> str:
         html_ = self.render(formula, display=True)
@@ -55,7 +55,7 @@ class Renderer:
         return self.render(formula, display=False)
 
     def render(self, formula: str, display: bool) -> str:
-        """Return the HTML of a formula, whose text may have HTML's entities."""
+        """Return the HTML of a formula in LaTeX, which may contain HTML entities."""
         text = html.unescape(formula).strip()
         key = (text, display)
         if key not in self._known:

@@ -31,18 +31,18 @@ def page() -> str:
 
 
 def codes() -> dict[str, str]:
-    """Return the code of each schedule: a lambda's body, or a function of the example."""
+    """Return the code of each schedule in the gallery: a lambda's body, or a function's."""
     text = EXAMPLE.read_text(encoding="utf-8")
     tree = ast.parse(text)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    found: dict[str, str] = {}
+    code: dict[str, str] = {}
     for node in tree.body:
         match node:
             case ast.AnnAssign(target=ast.Name(id="GALLERY"), value=ast.Dict() as gallery):
                 for key, value in zip(gallery.keys, gallery.values, strict=True):
                     assert isinstance(key, ast.Constant)
-                    found[str(key.value)] = _source(text, value, functions)
-    return found
+                    code[str(key.value)] = _source(text, value, functions)
+    return code
 
 
 def _source(text: str, value: ast.expr, functions: dict[str, ast.FunctionDef]) -> str:
@@ -59,7 +59,7 @@ def _source(text: str, value: ast.expr, functions: dict[str, ast.FunctionDef]) -
 
 
 def svg(rates: list[float], title: str) -> str:
-    """Return a curve in steps: each rate holds for one step. Rates lie between 0 and 1."""
+    """Return a step curve of rates between 0 and 1; each rate holds for one step."""
     step = (_WIDTH - 2 * _PAD) / len(rates)
     points: list[str] = []
     for index, rate in enumerate(rates):

@@ -1,4 +1,4 @@
-"""List the pages that are generated, and the files that the site takes from elsewhere."""
+"""List the generated pages, and the files of the repository that pages link to."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def front() -> str:
 
 @functools.cache
 def files() -> tuple[str, ...]:
-    """Return the files of the repository that pages link to, other than pages of their own.
+    """Return the files that pages link to, outside docs/ and `PAGES`.
 
-    A Markdown file among them becomes a page, and the files that it links to are in the list too.
+    A Markdown file among them becomes a page, so the files that it links to are in the list, too.
     """
     sources = [
         str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
     ]
-    found: set[str] = set()
+    linked: set[str] = set()
     while sources:
         source = sources.pop()
         text = (ROOT / source).read_text(encoding="utf-8")
-        new = linked_files(text, source) - found
-        found |= new
+        new = linked_files(text, source) - linked
+        linked |= new
         sources += [each for each in new if each.endswith(".md")]
-    return tuple(sorted(found))
+    return tuple(sorted(linked))
 
 
 def linked_pages() -> tuple[str, ...]:

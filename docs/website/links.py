@@ -15,7 +15,7 @@ _LOADING_RELATIONS = {"stylesheet", "preload", "icon", "modulepreload", "preconn
 
 @dataclass
 class Outline:
-    """The anchors of a page, its links, and what a browser loads to show it."""
+    """The anchors of a page, its links, and the addresses that a browser loads to show it."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -49,11 +49,11 @@ def outline(html: str) -> Outline:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of a check: links that were followed, links to other hosts, and problems."""
+    """The result of a check."""
 
     pages: int
-    inner: int
-    outer: int
+    inner: int  # links in the site, which were followed
+    outer: int  # links to other hosts, which were not
     problems: tuple[str, ...]
 
 
@@ -65,14 +65,14 @@ def check(site: Path) -> Checked:
     }
     inner = outer = 0
     problems: list[str] = []
-    for page, found in outlines.items():
-        for link in found.links:
+    for page, page_outline in outlines.items():
+        for link in page_outline.links:
             if _is_outer(link):
                 outer += 1
                 continue
             inner += 1
             problems += _problems(site, outlines, page, link)
-        for link in found.loaded:
+        for link in page_outline.loaded:
             if _is_outer(link):
                 problems.append(f"{page}: the page loads {link} from another host")
             else:

@@ -23,7 +23,7 @@ _UNRUN = "not run"
 
 
 def lowerings(entry: Entry) -> str:
-    """Return the lowerings of a rule as a table, with what takes a step by itself."""
+    """Return the lowerings of a rule as a table, and the default lowering on a CPU."""
     header = ("lowering", "CPU", "CUDA, ROCm")
     parts = [table(header, [(title, *_cells(entry, name)) for name, title in _TITLES.items()])]
     parts.append(
@@ -51,10 +51,10 @@ def _cells(entry: Entry, name: str) -> tuple[str, str]:
 
 
 def explained(entry: Entry) -> str:
-    """Return the text of `optgen.explain` for a matrix, or for an embedding's gradient."""
+    """Return the text of `optgen.explain` for an optimizer of a matrix."""
     param = torch.zeros(64, 32)
     values = {"max_lr": 1e-3} if entry.name == "adamc" else {}
-    return optgen.explain(entry.kind([param], **values))
+    return optgen.explain(entry.cls([param], **values))
 
 
 def dtypes(entry: Entry) -> str:

@@ -1,4 +1,4 @@
-"""Take sections out of Markdown pages, and keep their links working on another page."""
+"""Extract sections of Markdown files, and change their links for another page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "docs/decisions": "decisions/index.md",
 }
-"""Pages for paths of the repository; other files of docs/ have pages of the same path below it."""
+"""Pages for paths of the repository. Other files of docs/ have pages of the same relative path."""
 
 
 def site_path(path: str) -> str:
@@ -28,35 +28,35 @@ def site_path(path: str) -> str:
 
 
 def relinked(text: str, source: str, page: str) -> str:
-    """Return Markdown with links that hold on a page of the site.
+    """Return Markdown with links that are right on a page of the site.
 
     Args:
         text: Markdown from a file of the repository.
         source: the path of that file in the repository; its links are relative to it.
         page: the path of the page in the site.
     """
-    folder, here = posixpath.dirname(source), posixpath.dirname(page)
+    folder, page_folder = posixpath.dirname(source), posixpath.dirname(page)
 
     def link(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, match[2]))
         if not (ROOT / target).exists():
-            return match[0]  # a page that is generated; the site's own check looks for it
-        return f"{match[1]}{posixpath.relpath(site_path(target), here or '.')}{match[3]}"
+            return match[0]  # a generated page; the check of the finished site looks for it
+        return f"{match[1]}{posixpath.relpath(site_path(target), page_folder or '.')}{match[3]}"
 
     return _LINK.sub(link, text)
 
 
 def linked_files(text: str, source: str) -> set[str]:
-    """Return the files of the repository that a text links to and that are no pages."""
+    """Return the files that a text links to, outside docs/ and `PAGES`."""
     folder = posixpath.dirname(source)
     targets = {posixpath.normpath(posixpath.join(folder, m[2])) for m in _LINK.finditer(text)}
     return {t for t in targets if (ROOT / t).is_file() and site_path(t).startswith("repository/")}
 
 
 def section(path: Path, title: str, page: str) -> str:
-    """Return the text below a heading, with links that hold on a page.
+    """Return the text below a second-level heading, with links that are right on a page.
 
-    The heading is one of the second level; "" stands for the title of the file.
+    The empty title stands for the title of the file.
     """
     text = path.read_text(encoding="utf-8")
     heading = rf"## {re.escape(title)}" if title else "# .*?"

@@ -1,4 +1,4 @@
-"""Show what was measured of a class, with the machine and the command."""
+"""Show the benchmark figures of a class, with the machine and the command."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def results() -> Results:
 
 def machine() -> str:
     """Return the machine of the results, and how they were measured, in a sentence."""
-    found = machine_of(RESULTS)
+    facts = machine_of(RESULTS)
     return (
-        f"Measured on {found['cores']} shared cores of an {found['processor']}, {found['system']}, "
-        f"torch {found['torch']}, Python {found['python']}, by `python benchmarks/cpu.py`. Times "
+        f"Measured on {facts['cores']} shared cores of an {facts['processor']}, {facts['system']}, "
+        f"torch {facts['torch']}, Python {facts['python']}, by `python benchmarks/cpu.py`. Times "
         "are medians of repeated steps."
     )
 
 
 def measured(entry: Entry) -> str:
-    """Return the figures of a class, if there are any, and the command that measures it."""
+    """Return the figures of a class as a table, and the command that measures it."""
     rows = [
         row(cell, figures)
         for cell, figures in sorted(results().items())

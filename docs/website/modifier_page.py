@@ -1,4 +1,4 @@
-"""Write what a modifier's page has below its own text: arguments, states, formulas and code."""
+"""Write the generated sections of a modifier's page: arguments, states, formulas and code."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterat
     title = _CLASSES[base]
     yield "Turn it on", _diff(name, title)
     yield f"The rule with {title}", display(to_latex(algorithm))
-    if chosen := _arguments(name, doc):
-        yield "Arguments", chosen
+    if table_of_arguments := _arguments(name, doc):
+        yield "Arguments", table_of_arguments
     yield "State and bytes", _states(base, algorithm, doc)
     yield "Lowerings", _lowerings(algorithm, title)
     yield "Spec and generated code", _code(name, algorithm)
@@ -65,7 +65,7 @@ def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterat
 
 @functools.cache
 def with_base(name: str) -> tuple[str, Algorithm]:
-    """Return the first of AdamW and SGD that a modifier goes with, and the composition."""
+    """Return adamw or sgd, the first that a modifier goes with, and the composition."""
     for base in _BASES:
         try:
             spec = composed(spec_of(SPECS / f"{base}.py"), (getattr(modifiers, name),), "Composed")
@@ -128,17 +128,17 @@ def _lowerings(algorithm: Algorithm, title: str) -> str:
         for each in LOWERINGS
         if each.name in _SHOWN and each.refusal(algorithm)
     ]
-    said = f"With {title}, the composition has all four lowerings."
+    available = f"With {title}, the composition has all four lowerings."
     if refused:
-        said = f"With {title}, these lowerings are missing. {'. '.join(refused)}."
-    kind = (
+        available = f"With {title}, these lowerings are missing. {'. '.join(refused)}."
+    sharding = (
         "Under FSDP2 each rank steps its own shards."
         if algorithm.elementwise
         else "Under FSDP2 ranks complete the sums together."
     )
     return (
-        f"{said} {kind} Triton kernels have run in Triton's interpreter only, and nothing has run "
-        "on a GPU ([what runs where](../what-runs-where.md))."
+        f"{available} {sharding} Triton kernels have run in Triton's interpreter only, and nothing "
+        "has run on a GPU ([what runs where](../what-runs-where.md))."
     )
 
 

@@ -1,4 +1,4 @@
-"""Lay out the navigation: what a newcomer needs first, then what is looked up."""
+"""Lay out the navigation: pages for newcomers first, then pages for reference."""
 
 from __future__ import annotations
 

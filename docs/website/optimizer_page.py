@@ -31,7 +31,7 @@ GROUPS = (
 )
 
 _ADDED = ("clip_norm", "ema")
-"""Modifiers that the page shows with an optimizer: the first that goes with it."""
+"""Modifiers for the example of a composition, which takes the first that fits the optimizer."""
 
 
 def page(entry: Entry) -> str:
@@ -50,12 +50,12 @@ def _head(entry: Entry) -> Iterator[str]:
         yield f"[Paper]({paper}) · `{entry.package}.{entry.title}` · `optgen show {entry.name}`"
     if more := _remarks(entry):
         yield markdown(more)
-    if said := hint(entry):
-        yield f'!!! tip "To use it"\n\n    {said}'
+    if usage := hint(entry):
+        yield f'!!! tip "To use it"\n\n    {usage}'
 
 
 def _remarks(entry: Entry) -> str:
-    """Return the remarks at the top of the spec, below their first line."""
+    """Return the remarks in the spec file's docstring, without its summary line."""
     doc = ast.get_docstring(ast.parse((SPECS / f"{entry.name}.py").read_text(encoding="utf-8")))
     return (doc or "").partition("\n\n")[2]
 
@@ -95,7 +95,7 @@ def _turned_on(entry: Entry) -> str:
 
 
 def _verified(entry: Entry) -> str:
-    """Return the command that verifies a rule; "" where no evidence is recorded."""
+    """Return the command that verifies a rule; "" if no evidence is recorded."""
     if not any(each["name"] == entry.name for each in recorded()):
         return ""
     return (
@@ -140,9 +140,9 @@ def index() -> str:
         "The column of bytes counts the state of a matrix of 4096 × 1024 in float32, for each "
         "element. AdamW has 8.",
     ]
-    for title, about in GROUPS:
+    for title, description in GROUPS:
         rows = [_row(each) for each in entries() if group(each) == title]
-        parts += [f"## {title}", about, table(("optimizer", "", "bytes"), rows)]
+        parts += [f"## {title}", description, table(("optimizer", "", "bytes"), rows)]
     return "\n\n".join(parts) + "\n"
 
 

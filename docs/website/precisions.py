@@ -1,4 +1,4 @@
-"""Compose an optimizer with the modifiers of low precision, and count what its states take."""
+"""Compose an optimizer with the modifiers for low precision."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from website.tables import table
 
 def rule(entry: Entry) -> str:
     """Return the rule as formulas, from the docstring of the class."""
-    doc = parsed(entry.kind.__doc__)
+    doc = parsed(entry.cls.__doc__)
     return "\n\n".join(display(each) for each in doc.formulas)
 
 
 def arguments(entry: Entry) -> str:
     """Return the arguments of the constructor as a table, and the extra inputs of `step`."""
-    doc = parsed(entry.kind.__doc__)
+    doc = parsed(entry.cls.__doc__)
     parts = [items_table(doc, "Args", "argument")]
     if inputs := doc.items("Inputs of `step`"):
         rows = [(f"`{each.name}`", in_cell(each.text)) for each in inputs]
@@ -33,8 +33,8 @@ def items_table(doc: Docstring, section: str, title: str) -> str:
     for each in doc.items(section):
         text, _, default = each.text.rpartition(" Default: ")
         text, default = (text, default.removesuffix(".")) if text else (each.text, "")
-        kind = f"`{each.type}`" if each.type else ""
-        rows.append((f"`{each.name}`", kind, f"`{default}`" if default else "", in_cell(text)))
+        type_ = f"`{each.type}`" if each.type else ""
+        rows.append((f"`{each.name}`", type_, f"`{default}`" if default else "", in_cell(text)))
     header = (title, "type", "default", "")
     used = [i for i, name in enumerate(header) if not name or any(row[i] for row in rows)]
     return table([header[i] for i in used], [[row[i] for i in used] for row in rows])

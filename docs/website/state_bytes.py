@@ -18,13 +18,13 @@ Monomial = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Shape:
-    """A parameter's shape as predicates and formulas see it: one matrix, or one vector."""
+    """A shape of parameters for which facts and formulas are the same: matrices, or vectors."""
 
     matrix: bool
     tall: bool = False
 
     def holds(self, fact: str) -> bool:
-        """Answer a shape predicate of a spec."""
+        """Tell whether a fact is true of this shape."""
         return {"factored": self.matrix, "tall": self.tall}[fact]
 
 
@@ -51,7 +51,7 @@ class Size:
 
     @property
     def of_elements(self) -> float | None:
-        """The bytes for each element of the parameter; None if it takes other sizes too."""
+        """The bytes for each element of the parameter; None if other terms grow with the shape."""
         others = {powers for powers in self.terms if powers not in ((1, 1, 0), (0, 0, 0))}
         return None if others else self.terms.get((1, 1, 0), 0)
 
@@ -75,12 +75,12 @@ def _term(powers: Monomial, bytes_: float, vector: bool) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number of bytes, with two decimals if it is no whole number."""
+    """Return a number of bytes as text, with two decimals if it is not whole."""
     return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
 
 
 def share(value: float) -> str:
-    """Return bytes for one element, with two digits at least."""
+    """Return the bytes for one element as text, with at least two significant digits."""
     return f"{value:.2f}".removesuffix(".00") if value >= 1 or not value else f"{value:.2g}"
 
 
@@ -113,13 +113,15 @@ def _bytes_of_number(state: State, dtype: str) -> float:
     return _BYTES["float32" if state.shape == "scalar" else dtype]
 
 
-def kept(algorithm: Algorithm, shape: Shape, options: Mapping[str, object]) -> Iterator[State]:
+def kept_states(
+    algorithm: Algorithm, shape: Shape, options: Mapping[str, object]
+) -> Iterator[State]:
     """Yield the states that a parameter of a shape has, without the step count.
 
     Args:
         algorithm: the optimizer.
         shape: the parameter's shape.
-        options: values of hyperparameters; others have their defaults.
+        options: values of hyperparameters; other hyperparameters have their defaults.
     """
     values = {hyper.name: hyper.default for hyper in algorithm.hypers} | dict(options)
     for state in algorithm.kept_states():
@@ -142,8 +144,8 @@ def _true(value: object) -> bool:
 def total(
     algorithm: Algorithm, shape: Shape, dtype: str, options: Mapping[str, object] | None = None
 ) -> Size:
-    """Return the bytes of all states of a parameter; the step count is among them if it is kept."""
+    """Return the bytes of all states of a parameter, with the step count if that is a tensor."""
     counted = algorithm.step is not None and algorithm.counter == "tensor"
     steps = Size({(0, 0, 0): _BYTES["float32"]}) if counted else Size()
-    sizes = (size_of(state, dtype) for state in kept(algorithm, shape, options or {}))
+    sizes = (size_of(state, dtype) for state in kept_states(algorithm, shape, options or {}))
     return sum(sizes, start=steps)

@@ -8,7 +8,7 @@ from optgen.ir.algorithm import Algorithm, State
 from website.docstrings import in_cell, parsed
 from website.entries import Entry
 from website.precisions import PRECISIONS, Precision, in_precision
-from website.state_bytes import TALL, VECTOR, WIDE, Shape, kept, number, share, total
+from website.state_bytes import TALL, VECTOR, WIDE, Shape, kept_states, number, share, total
 from website.tables import table
 
 _ROWS, _COLS = 4096, 1024
@@ -17,7 +17,7 @@ _FACTS = {"factored", "tall"}
 
 def states(entry: Entry) -> str:
     """Return the keys of a parameter's state as a table."""
-    doc = parsed(entry.kind.__doc__)
+    doc = parsed(entry.cls.__doc__)
     rows = [
         (f"`{each.name}`", f"`{each.type}`" if each.type else "", in_cell(each.text))
         for each in doc.items("State")
@@ -78,7 +78,7 @@ def _shapes(algorithm: Algorithm) -> Iterator[tuple[str, Shape | None]]:
 
 def _only_matrices(algorithm: Algorithm) -> bool:
     """Tell whether the rule's states make sense for matrices only."""
-    kept_by_vectors = list(kept(algorithm, VECTOR, {}))
+    kept_by_vectors = list(kept_states(algorithm, VECTOR, {}))
     return any(
         state.shape in ("row", "col") or not isinstance(state.shape, str)
         for state in kept_by_vectors
@@ -88,9 +88,12 @@ def _only_matrices(algorithm: Algorithm) -> bool:
 def _row(
     entry: Entry, precision: Precision, shapes: list[tuple[str, Shape | None]]
 ) -> tuple[str, ...]:
-    found = in_precision(entry, precision)
+    stored = in_precision(entry, precision)  # an algorithm, or a text why there is none
     added = f" (`{precision.modifiers}`)" if precision.modifiers else ""
-    cells = ["refused" if isinstance(found, str) else _cell(found, s, precision) for _, s in shapes]
+    cells = [
+        "refused" if isinstance(stored, str) else _cell(stored, shape, precision)
+        for _, shape in shapes
+    ]
     return (f"{precision.title}{added}", *cells)
 
 
@@ -108,10 +111,10 @@ def _cell(algorithm: Algorithm, shape: Shape | None, precision: Precision) -> st
 
 
 def _optional(algorithm: Algorithm) -> str:
-    """Return the states that need another argument than the default."""
-    usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept(algorithm, shape, {})}
-    found = [s for s in algorithm.kept_states() if s.key not in usual and not s.of_group]
-    return ", ".join(f"`{s.key}` ({_condition(s)})" for s in found)
+    """Return the states that exist only with arguments other than the defaults."""
+    usual = {s.key for shape in (TALL, WIDE, VECTOR) for s in kept_states(algorithm, shape, {})}
+    optional = [s for s in algorithm.kept_states() if s.key not in usual and not s.of_group]
+    return ", ".join(f"`{s.key}` ({_condition(s)})" for s in optional)
 
 
 def _condition(state: State) -> str:
@@ -122,21 +125,21 @@ def _condition(state: State) -> str:
 
 
 def _outro(algorithm: Algorithm) -> str:
-    """Return what the table leaves out."""
-    said = []
+    """Return sentences on what the table leaves out."""
+    sentences = []
     if _by_elements(algorithm):
-        single = [s.key for s in kept(algorithm, TALL, {}) if s.shape == "scalar"]
+        single = [s.key for s in kept_states(algorithm, TALL, {}) if s.shape == "scalar"]
         if algorithm.step is not None and algorithm.counter == "tensor":
             single.insert(0, "step")
         if single:
             keys = ", ".join(f"`{key}`" for key in single)
-            said.append(f"Each parameter has {keys} beside, of 4 bytes each.")
+            sentences.append(f"Each parameter also has {keys}, of 4 bytes each.")
     if shared := [s.key for s in algorithm.group_states()]:
         keys = ", ".join(f"`{key}`" for key in shared)
-        said.append(f"Each param group has {keys}, one number each.")
-    said.append(
+        sentences.append(f"Each param group has {keys}, one number each.")
+    sentences.append(
         "Parameters and gradients are not counted. With 8 bits, parameters below 4096 elements "
         "keep float32 states ([quantized](../modifiers/quantized.md)); "
         "masters are float32 weights behind the parameters ([master](../modifiers/master.md))."
     )
-    return " ".join(said)
+    return " ".join(sentences)

@@ -1,6 +1,6 @@
-"""Show what works beside a step: sharding, checkpoints, gradient scalers, offloading.
+"""Show the features around a step: sharding, checkpoints, gradient scalers, offloading.
 
-Each row says how the kind of rule is handled, and whether a test runs this very class.
+Each row says how rules of this kind are handled, and whether a test runs this class itself.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from website.tables import table
 
 _PAGE = "../distributed.md"
 _SAVED = ("distributed/cases.py", "distributed/whole_matrices.py", "distributed/test_programs.py")
-"""The classes and rules that tests of checkpoints save and resume on several ranks."""
+"""Files of tests that save and resume checkpoints on several ranks."""
 
 
 def support(entry: Entry) -> str:
-    """Return the table of features, and the sentence that limits it."""
+    """Return the table of features, and what it means."""
     header = ("with", "", f"tested with {entry.title} itself")
     return "\n\n".join(
         [
@@ -75,16 +75,16 @@ def _checkpoints(entry: Entry) -> str:
     return f"`state_dict()` has the keys of the table of states{codes}"
 
 
-def _tested(entry: Entry, *where: str) -> str:
-    """Tell whether one of these tests names the class or its spec."""
-    named = {word for each in where for word in words(ROOT / "tests" / each)}
+def _tested(entry: Entry, *paths: str) -> str:
+    """Return "yes" or "no": whether one of these tests names the class or its spec."""
+    named = {word for each in paths for word in words(ROOT / "tests" / each)}
     return "yes" if {entry.title, entry.name} & named else "no"
 
 
 @functools.cache
-def words(place: Path) -> frozenset[str]:
-    """Return the names and the words of strings in a test, or in a folder of tests."""
-    files = sorted(place.glob("*.py")) if place.is_dir() else [place]
+def words(path: Path) -> frozenset[str]:
+    """Return attribute names and words of strings in a test file, or in a folder of tests."""
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
     return frozenset(word for file in files for word in _words(file.read_text(encoding="utf-8")))
 
 

@@ -12,14 +12,14 @@ from website.entries import Entry
 
 @functools.cache
 def tried(entry: Entry, dtype: torch.dtype) -> str:
-    """Take a step in lists; return "" if it works, else the first line of its error."""
+    """Take a step by foreach; return "" if it works, else the first line of its error."""
     param = torch.nn.Parameter(torch.eye(4, dtype=dtype))
     param.grad = torch.eye(4, dtype=dtype) / 8
     if entry.algorithm.gradient == "sparse_only":
         param.grad = param.grad.to_sparse(1)
     values = {"max_lr": 1e-3} if entry.name == "adamc" else {}
     try:
-        optimizer = entry.kind([param], **values)
+        optimizer = entry.cls([param], **values)
         with use_lowering("foreach"):
             optimizer.step()
     except (RuntimeError, ValueError, TypeError) as error:

@@ -1,9 +1,9 @@
-"""Write the source of the site: Markdown pages, pictures, styles, and the generator's settings.
+"""Write the source of the site: Markdown pages, pictures, styles, and mkdocs.yml.
 
     PYTHONPATH=docs python -m website.write_source build/docs build/docs/node_modules
 
-The folder is all that the generator of the site needs: no plugin, and no hook. So another generator
-can take its place.
+MkDocs needs nothing but the written folder: no plugin of ours and no hook. So another generator can
+replace MkDocs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from website.optimizer_links import LINKED, with_links
 HERE = Path(__file__).parent
 DOCS = ROOT / "docs"
 _WEIGHTS = {"tutorials": 3, "optimizers": 2, "modifiers": 1.5, "decisions": 0.3}
-"""Weights of folders in the search. Others have 1."""
+"""Weights of folders in the search. Other folders have 1."""
 
 
 def write(target: Path, modules: Path) -> int:
     """Write mkdocs.yml and the folder `source`; return the number of pages.
 
     Args:
-        target: the folder. What is in its folder `source` is removed first.
+        target: the folder to write into. Its folder `source` is removed first.
         modules: the folder `node_modules` with KaTeX, for its style sheet and its fonts.
     """
     shutil.rmtree(target / "source", ignore_errors=True)
@@ -52,7 +52,7 @@ def write(target: Path, modules: Path) -> int:
 
 
 def _front_matter(path: str, text: str) -> str:
-    """Return the settings of a page: how early the search lists it."""
+    """Return the front matter of a page: its weight in the search, if that is not 1."""
     folder = path.partition("/")[0]
     weight = 3 if path == "choose.md" else _WEIGHTS.get(folder)
     if weight is None or text.startswith("---"):
@@ -61,7 +61,7 @@ def _front_matter(path: str, text: str) -> str:
 
 
 def own_pages() -> Iterator[tuple[str, str]]:
-    """Yield the pages of docs/, each completed by what is generated of it."""
+    """Yield the pages of docs/ with their generated sections."""
     for file in sorted(DOCS.glob("**/*.md")):
         source = str(file.relative_to(ROOT))
         if source in PAGES:
@@ -76,7 +76,7 @@ def own_pages() -> Iterator[tuple[str, str]]:
 
 
 def _files(modules: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files that are no pages: pictures, linked files, and styles."""
+    """Yield the path in the site and the source of pictures, linked files and styles."""
     for file in sorted(DOCS.rglob("*")):
         if file.is_file() and file.suffix != ".md" and HERE not in file.parents:
             yield str(file.relative_to(DOCS)), file

@@ -2,7 +2,7 @@
 
     python -m examples.track3 muon_h ema_nesterov --seeds 3
 
-Tuned AdamW and tuned SGD train beside them. Runs that the file has already are not repeated.
+Tuned AdamW and tuned SGD are trained, too. Runs that measured.json holds are not repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def trained(
 
 
 def tune(measured: Measured, name: str) -> None:
-    """Try a baseline's learning rates and both starts, with one seed that no other run has."""
+    """Try a baseline's rates with both initial weights, with a seed that no other run has."""
     rates = BASELINES[name].rates
     known = {(run.lr, run.scaled) for run in measured.tuning if run.name == name}
     for lr, scaled in itertools.product(rates, (False, True)):
@@ -51,15 +51,15 @@ def tune(measured: Measured, name: str) -> None:
     best = measured.best(name)
     print(f"{name}: lr {best.lr:g} is the best of {rates}, scaled weights: {best.scaled}")
     if best.lr in (min(rates), max(rates)):
-        print(f"this is the first or the last: try more rates in {HERE / 'baselines.py'}")
+        print(f"this is the first or the last of them: try more rates in {HERE / 'baselines.py'}")
 
 
 def main() -> None:
-    """Train what the file lacks, print a table, and draw."""
+    """Train the runs that the file lacks, print a table, and draw the curves."""
     parser = argparse.ArgumentParser(prog="python -m examples.track3", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="result", help=", ".join(RESULTS))
-    parser.add_argument("--seeds", type=int, default=2, help="how many trainings of each")
+    parser.add_argument("--seeds", type=int, default=2, help="how many trainings of each result")
     parser.add_argument("--steps", type=int, default=Setup.steps)
     parser.add_argument("--tune", action="store_true", help="only search the baselines' rates")
     parser.add_argument("--out", type=Path, default=HERE / "measured.json")
@@ -75,8 +75,8 @@ def main() -> None:
         done = {run.seed for run in measured.of(name)}
         for seed in sorted(set(range(arguments.seeds)) - done):
             best = measured.best(name) if name in BASELINES else None
-            more = (best.lr, best.scaled) if best else ()
-            measured.runs.append(trained(measured, name, seed, *more))
+            tuned = (best.lr, best.scaled) if best else ()
+            measured.runs.append(trained(measured, name, seed, *tuned))
             measured.save()
     if measured.runs:
         print(f"\n{table(measured)}")

@@ -17,12 +17,12 @@ STEPS = 1000
 
 @dataclass(frozen=True)
 class Baseline:
-    """An optimizer without a log.
+    """An optimizer that is not a result, so it has no log.
 
     Attributes:
         title: a few words about it.
         rule: returns its class.
-        options: those of all parameters.
+        options: further arguments, the same for all parameters.
         rates: the learning rates to try.
     """
 
@@ -32,7 +32,7 @@ class Baseline:
     rates: tuple[float, ...]
 
     def at(self, lr: float, scaled: bool) -> Result:
-        """Return the baseline as if it were a result: a short warmup, then as result 1 cools."""
+        """Return the baseline as a result: a short warmup, then the schedule of result 1."""
         group = Group(lr, warmed(STEPS // 20, cooled(STEPS, 0.7)), self.options)
         groups = {name: replace(group) for name in ("embed", "head", "vectors")}
         return Result(0, self.title, "", STEPS, self.rule, {"": group}, groups, self.rule, scaled)
@@ -52,4 +52,4 @@ BASELINES = {
         rates=(0.03, 0.1, 0.3, 1.0, 3.0),
     ),
 }
-"""The baselines, by the names that the command knows them by."""
+"""The baselines by name."""

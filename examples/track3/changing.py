@@ -10,31 +10,31 @@ from examples.track3.schedules import cooled, power_cool
 
 
 def look_ahead_39(step: float) -> Options:
-    """Return how far result 39 looks ahead of the next step: not in the first and last steps."""
+    """Return `look_ahead` of result 39, which is 0 in the first and the last steps."""
     ahead = 0.6 * cooled(3150, 0.7)(step) if 500 <= step + 1 < 2400 else 0.0
     return {"look_ahead": ahead}
 
 
 def trust(step: float) -> Options:
-    """Return the bounds of result 16's gate. The lower one fades between steps 1375 and 1625."""
+    """Return the bounds of result 16's gate. They open to (0, 1) by step 1625."""
     early = 0.45 * min(1.0, (1625 - step) / 250)
     return {"trust": (early, 0.85) if step < 1625 else (0.0, 1.0)}
 
 
 def shares(step: float) -> Options:
-    """Return result 20's shares: of the momentum, which fades, and of softer directions."""
+    """Return result 20's shares: `contra`, of the momentum, falls, and `soft` grows."""
     soft = min(0.8, max(0.0, (step - 2500) / (3010 - 2500)))
     return {"contra": 0.2 * (1 - min(1.0, step / 2000)), "soft": soft}
 
 
 def shares_and_pull(step: float) -> Options:
-    """Return result 20's shares, and how much result 32 draws weights to where they began."""
+    """Return result 20's shares, and result 32's pull of weights to their initial values."""
     faded = min(1.0, max(0.0, (step - 2000) / (2750 - 2000)))
     return {**shares(step), "pull": 0.5 * (1 + math.cos(math.pi * faded))}
 
 
 def aurora_options(steps: int) -> Callable[[float], Options]:
-    """Return Aurora's options by step: a momentum that grows and falls, and a share that fades."""
+    """Return a function of Aurora's options: momentum grows and later falls, `contra` falls."""
 
     def changing(step: float) -> Options:
         fallen = min(1.0, max(1 - step / 300, (step - steps + 100) / 100, 0.0))
@@ -44,6 +44,6 @@ def aurora_options(steps: int) -> Callable[[float], Options]:
 
 
 def look_ahead_40(step: float) -> Options:
-    """Return how far result 40 looks ahead of the next step, by the embedding's rate."""
+    """Return `look_ahead` of result 40, which is proportional to the embedding's rate."""
     rate = power_cool(2980, 4.976805410800738e-05 / 0.3)(step)
     return {"look_ahead": 0.3 * rate if 300 <= step + 1 < 1950 else 0.0}

@@ -12,21 +12,21 @@ from examples.track3.results import RESULTS
 
 
 def title(name: str) -> str:
-    """Return the name of a curve."""
+    """Return the title of a result or a baseline."""
     if name in BASELINES:
         return BASELINES[name].title
     return f"{RESULTS[name].title} (#{RESULTS[name].number})"
 
 
 def spread(values: list[float]) -> float:
-    """Return the standard deviation of values: of one value 0, with a diverged run infinity."""
+    """Return the standard deviation: 0 of one value, infinity if a run diverged."""
     if not all(map(math.isfinite, values)):
         return math.inf
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def table(measured: Measured) -> str:
-    """Return the last losses in Markdown, the least first."""
+    """Return the last losses as a Markdown table, lowest first."""
     rows = []
     for name in dict.fromkeys(run.name for run in measured.runs):
         runs = measured.of(name)

@@ -1,4 +1,4 @@
-"""Families of results: what many logs share."""
+"""Make results of families, whose logs have most options in common."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def decayed(
     decay: float,
     **options: Any,
 ) -> Result:
-    """Return a result whose matrices decay, with one schedule for all."""
+    """Return a result with weight decay on matrices, and one schedule for all parameters."""
     way = cooled(steps, 0.7)
     hidden = matrices(lr, way, weight_decay=decay, **options)
     return Result(number, title, log, steps, rule, hidden, others(way))
 
 
 def on_sphere(number: int, title: str, log: str, steps: int, rule: Class, **more: Any) -> Result:
-    """Return a result whose matrices keep their norms."""
+    """Return a result whose matrices keep their norms, as on a sphere."""
     hidden = matrices(0.018, cooled(steps, 1.0))
     rest = others(cooled(steps, 0.4))
     return Result(number, title, log, steps, rule, hidden, rest, scaled=True, **more)
 
 
 def floored(number: int, title: str, log: str, steps: int, rule: Class, *kinds: str) -> Result:
-    """Return a result with a floor under updates; matrices of some kinds have SOAP's bases."""
+    """Return a result with a floor under updates. Matrices with `kinds` in their names use SOAP."""
     way = cooled(steps, 0.7)
     hidden = {kind: Group(0.0375, way, {"soap": True}) for kind in kinds} | matrices(0.0375, way)
     return Result(number, title, log, steps, rule, hidden, others(way))
@@ -50,7 +50,7 @@ def softened(
     beta2: float = 0.95,
     others_changing: Callable[[float], Options] = lambda step: {},
 ) -> Result:
-    """Return result 20 or one that adds to it. Rates fall as powers of the steps left to `end`."""
+    """Return result 20 or a variant of it. Rates fall as powers of the steps left until `end`."""
 
     def way(slope: float, lr: float) -> Schedule:
         return power_cool(end, slope / lr)

@@ -1,4 +1,4 @@
-"""Keep what was measured in a file of JSON."""
+"""Load and save the losses of runs, as JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Measured:
 
     Attributes:
         path: the file.
-        setup: that of all runs.
+        setup: the setup of all runs.
         tuning: the runs of the search for learning rates, with one seed.
-        runs: the others.
+        runs: all other runs.
     """
 
     path: Path

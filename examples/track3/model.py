@@ -1,4 +1,7 @@
-"""A small transformer of bytes, built and named as track 3's: four blocks, 230 thousand weights."""
+"""A small transformer of bytes: four blocks, 230 thousand weights.
+
+Its layers and the names of parameters are those of track 3's model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch.nn import functional
 from examples.track3.text import SYMBOLS
 
 SCALES = {"attn.proj.weight": 1.25, "mlp.fc.weight": 1.5, "mlp.proj.weight": 3.0}
-"""Factors of initial weights in the results on spheres, where a matrix of zeros would stay one."""
+"""Factors of initial weights in the results on spheres, where a matrix of zeros would stay zero."""
 
 
 class Norm(nn.Module):
@@ -24,7 +27,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention: queries and keys have a root mean square of 1, and turn by their places."""
+    """Causal attention. Queries and keys are normalized, and have rotary position embeddings."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -33,14 +36,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part(x).unflatten(2, (self.heads, -1)) for part in (self.q, self.k, self.v))
-        q, k = (turned(functional.rms_norm(y, y.shape[-1:])) for y in (q, k))
+        q, k = (rotated(functional.rms_norm(y, y.shape[-1:])) for y in (q, k))
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.proj(y.transpose(1, 2).flatten(2))
 
 
-def turned(x: Tensor) -> Tensor:
-    """Turn each pair of a head's numbers by an angle that grows with its place in the text."""
+def rotated(x: Tensor) -> Tensor:
+    """Rotate each pair of a head's numbers by an angle that grows with the position (RoPE)."""
     first, second = x.chunk(2, dim=-1)
     rates = (1 / 128) ** torch.linspace(0, 1, first.size(-1))
     angles = torch.arange(x.size(1))[:, None, None] * rates
@@ -60,7 +63,7 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each added to its normed input."""
+    """Attention and a perceptron. Each takes the normalized input, and is added to the input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -95,7 +98,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def start(self, scaled: bool) -> None:
-        """Set the initial weights, as the scripts do: projections are zero, or scaled."""
+        """Set the initial weights, as the scripts do: projections are zero, or scaled by SCALES."""
         for name, param in self.named_parameters():
             if name.endswith("bias"):
                 param.zero_()

@@ -16,7 +16,7 @@ def outer_nesterov(
     outer_mu=hyper(0.5, ge=0, lt=1),
     sync_interval=hyper(30, ge=1, whole=True),
 ):
-    """Take a step of Nesterov's momentum over the sum of every few steps, as MuLoCo does."""
+    """In every few steps, take an outer step by Nesterov's momentum over their sum (MuLoCo)."""
     if t % sync_interval == 0:
         w = outer_mu * w + outer_lr * (start - p - u)
         start = start - outer_mu * w - outer_lr * (start - p - u)
@@ -25,14 +25,14 @@ def outer_nesterov(
 
 @modifier(stage="trust_ratio")
 def radial_brake(p, u, /, *, outward=hyper(0.5, ge=0)):
-    """Keep only a share of the part of the update that makes the weights longer."""
+    """Keep only a share of the update's component that increases the norm of the weights."""
     along = sum(u * p) / maximum(sum(p * p), 1e-12)
     u = u - where(along > 0, (1 - outward) * along, 0) * p
 
 
 @modifier(stage="project")
 def meant_radius(p, u, /):
-    """Give the weights the norm that the radial part of the update alone would give them."""
+    """Set the norm of the weights to that after the update's radial component alone."""
     before = maximum(norm(p), 1e-8)
     meant = maximum(before + sum(u * p) / before, 1e-8)
     u = (p + u) * (meant / maximum(norm(p + u), 1e-8)) - p
@@ -40,5 +40,5 @@ def meant_radius(p, u, /):
 
 @modifier(stage="decay")
 def anchor(p, u, t, /, first=state("first_weights", init="p"), *, pull=hyper(1.0, ge=0, le=1)):
-    """Draw the weights to where they began, less in each step (SODA)."""
+    """Pull the weights to their initial values, less in each step (SODA)."""
     u = u - pull / (t + 1) * (p - first)

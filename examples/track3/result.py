@@ -1,7 +1,7 @@
 """A result of the track: the classes that step a model's parameters, and their options by the step.
 
 The names of parameters are those of the track's model: `embed.weight`, `blocks.0.attn.q.weight`,
-`blocks.0.mlp.fc.bias`, `norm1.gains`, `proj.weight`. The last one is the head.
+`blocks.0.mlp.fc.bias`, `norm1.gains`, `proj.weight`. The last of these is the head.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from examples.track3.schedules import Schedule
 from optgen.optim import AdamW
 
 Class = Callable[[], type[Any]]
-"""Returns an optimizer's class. It is made when it is needed, because composing takes a moment."""
+"""Returns an optimizer's class. Only used classes are made, because composing takes a moment."""
 Options = dict[str, Any]
 SPECS = Path(__file__).parent / "specs"
 
@@ -34,7 +34,7 @@ class Group:
     Attributes:
         lr: the learning rate.
         schedule: the factor of the learning rate, by the step.
-        options: the options that stay as they are.
+        options: the options that stay the same.
         changing: the options that a script sets in each step.
     """
 
@@ -56,11 +56,11 @@ class Result:
         number: its number in the table of results.
         title: a few words about it.
         log: the file that begins with its training script, in the track's folder `results/`.
-        steps: how many steps its schedules are made for.
+        steps: the number of steps of the logged training, on which its schedules depend.
         matrices: returns the class for the matrices of the blocks.
-        hidden: their groups; a matrix belongs to the first group whose key is in the matrix's name.
+        hidden: groups of the matrices; a matrix is in the first group whose key is in its name.
         others: the groups `embed`, `head` and `vectors`, which holds gains and biases.
-        rest: returns the class for these.
+        rest: returns the class for the groups of `others`.
         scaled: whether the blocks' projections begin at scaled weights instead of zeros.
     """
 
@@ -88,7 +88,7 @@ class Result:
         """Return an optimizer for the blocks' matrices, and one for the rest."""
         known = list(named)
 
-        def made(groups: Collection[Group]) -> list[dict[str, Any]]:
+        def param_groups(groups: Collection[Group]) -> list[dict[str, Any]]:
             members = [[p for name, p in known if self.group(name, p) is each] for each in groups]
             return [
                 {"params": params, "as_logged": group, **group.at(0)}
@@ -96,7 +96,8 @@ class Result:
                 if params
             ]
 
-        hidden, others = made(self.hidden.values()), made(self.others.values())
+        hidden = param_groups(self.hidden.values())
+        others = param_groups(self.others.values())
         return [self.matrices()(hidden), self.rest()(others)]
 
 

@@ -60,7 +60,7 @@ def contra_split() -> Result:
 
 
 def trustlight() -> Result:
-    """Return result 16: SOAP for the MLPs, and behind a gate for the attention's projections."""
+    """Return result 16: SOAP for the MLPs, and through a gate for the attention's projections."""
     way = cooled(3175, 0.7)
     gated: Options = {"soap": True, "gated": True}
     kinds: dict[str, Options] = {"mlp.": {"soap": True}, "attn.proj.": gated, "": {}}
@@ -71,7 +71,7 @@ def trustlight() -> Result:
 
 
 def kl_soap_powers() -> Result:
-    """Return result 25: KL-SOAP-H whose rates fall as powers, to a floor."""
+    """Return result 25: KL-SOAP-H whose rates fall to a floor as powers of the remaining steps."""
     log = "20260511_klsoap_h_lr_power_decay/01906576-8b3d-4bd2-a73f-23997f602ec1.txt"
     hidden = matrices(0.018, cooled(3125, 1.0, 1.5, 0.017))
     rest = others(cooled(3125, 0.4, 1.5, 0.04))
@@ -88,7 +88,7 @@ def soap_h() -> Result:
 
 
 def muon_tuned() -> Result:
-    """Return result 36: Muon with tuned rates, also for AdamW."""
+    """Return result 36: Muon and AdamW with tuned rates."""
     log = "20260610_tuned_baseline_3250/263ea3c4-2b13-4adf-8a71-0410386b20e1.txt"
     way = cooled(3250, 0.7)
     rest = others(way, rates=(0.7, 0.004, 0.015), weight_decay=0.001)
@@ -279,4 +279,4 @@ RESULTS: dict[str, Result] = {
     "ema_nesterov": ema_nesterov(),
     "aurora_ahead": aurora_ahead(),
 }
-"""The results, by the names that the command knows them by."""
+"""The results by the names that the command takes."""

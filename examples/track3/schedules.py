@@ -9,20 +9,20 @@ Schedule = Callable[[float], float]
 
 
 def cooled(steps: int, share: float, power: float = 1.0, low: float = 0.0) -> Schedule:
-    """Return a factor of 1 that falls to `low` during the last share of a number of steps."""
+    """Return a schedule that is 1, and falls to `low` during the last `share` of the steps."""
 
     def factor(step: float) -> float:
-        left = max(0.0, (1 - step / steps) / share)
-        return 1.0 if left > 1 else low + (1 - low) * left**power
+        remaining = max(0.0, (1 - step / steps) / share)
+        return 1.0 if remaining > 1 else low + (1 - low) * remaining**power
 
     return factor
 
 
 def warmed(steps: int, schedule: Schedule) -> Schedule:
-    """Return a schedule that also grows during the first steps."""
+    """Return a schedule that also warms up linearly during the first `steps`."""
     return lambda step: min(1.0, (step + 1) / steps) * schedule(step)
 
 
 def power_cool(steps: int, slope: float, power: float = 1.2) -> Schedule:
-    """Return a factor: the slope times a power of the number of steps left, but at most 1."""
+    """Return a schedule: the slope times a power of the number of steps left, but at most 1."""
     return lambda step: min(1.0, slope * max(0.0, steps - step) ** power)

@@ -13,14 +13,14 @@ SYMBOLS = 256
 
 @dataclass(frozen=True)
 class Text:
-    """Bytes to train on, and others to validate with."""
+    """Bytes for training, and held-out bytes for validation."""
 
     train: Tensor
     validation: Tensor
 
     @classmethod
     def load(cls, held_out: int = 10) -> Text:
-        """Return the text; each of some topics, in the order of their names, is held out."""
+        """Return the text. Every `held_out`-th topic, by the order of names, is for validation."""
         parts: tuple[list[str], list[str]] = ([], [])
         for index, topic in enumerate(dict.fromkeys(topics[name] for name in sorted(topics))):
             parts[index % held_out == 0].append(topic)
@@ -31,7 +31,7 @@ class Text:
         return cls(train, validation)
 
     def batch(self, size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return pieces of the text to train on, and for each byte of them the one that follows."""
+        """Return random pieces of the training text, and for each of their bytes the next byte."""
         starts = torch.randint(len(self.train) - length, (size,), generator=generator)
         pieces = torch.stack([self.train[i : i + length + 1] for i in starts.tolist()])
         return pieces[:, :-1], pieces[:, 1:]

@@ -18,12 +18,12 @@ from examples.track3.text import Text
 
 @dataclass(frozen=True)
 class Setup:
-    """A training: its steps, pieces of text in a batch, their length, steps between validations."""
+    """The size of a training."""
 
     steps: int = 200
-    batch: int = 16
-    length: int = 64
-    every: int = 25
+    batch: int = 16  # pieces of text
+    length: int = 64  # bytes of a piece
+    every: int = 25  # steps between validations
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
         seed: the seed of the initial weights and of the batches.
         lr: the learning rate of a baseline.
         scaled: whether the projections began at scaled weights instead of zeros.
-        steps: the steps before each validation.
+        steps: the number of steps before each validation.
         losses: the mean loss of each validation. A training that diverged has fewer.
         seconds: how long it took.
     """
@@ -55,7 +55,7 @@ class Run:
 
 @contextmanager
 def at_the_weights(optimizers: list[torch.optim.Optimizer]) -> Iterator[None]:
-    """Let optimizers that take gradients elsewhere put the weights into the parameters."""
+    """Put the weights into the parameters, for optimizers that take gradients at other points."""
     switched: list[Any] = [optimizer for optimizer in optimizers if hasattr(optimizer, "eval")]
     for optimizer in switched:
         optimizer.eval()

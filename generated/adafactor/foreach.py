@@ -10,12 +10,12 @@ from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import (
     col_sum,
     col_sum_of_squares,
-    no_col_sum,
-    no_row_sum,
-    no_sum,
     row_sum_of_squares,
     sum_of_squares,
     write,
+    zero_col_sum,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import advance, lerp, maximum, minimum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
@@ -56,9 +56,9 @@ def update_factored(
         blocked = needs_blocks(params[0])
         row_var = torch.stack(row_vars)
         col_var = torch.stack(col_vars)
-        param_sq_sum = no_sum(params[0], len(params))
-        grad_sq_row_sum = no_row_sum(params[0], len(params))
-        grad_sq_col_sum = no_col_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        grad_sq_row_sum = zero_row_sum(params[0], len(params))
+        grad_sq_col_sum = zero_col_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
         for (
             param_blocks,
@@ -96,7 +96,7 @@ def update_factored(
         row_factor = row_var / maximum(row_var_col_sum / rows(params[0]), floor)
         write(row_vars, row_var)
         write(col_vars, col_var)
-        u_sq_sum = no_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
         for grad_blocks, row_factor_blocks, col_var_blocks in list_blocks(
             grads, row_factor.unbind(), col_var.unbind()
@@ -169,9 +169,9 @@ def update_sharded_factored(
 
     row_var = torch.stack(row_vars)
     col_var = torch.stack(col_vars)
-    param_sq_sum = no_sum(params[0], len(params))
-    grad_sq_row_sum = no_row_sum(params[0], len(params))
-    grad_sq_col_sum = no_col_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    grad_sq_row_sum = zero_row_sum(params[0], len(params))
+    grad_sq_col_sum = zero_col_sum(params[0], len(params))
     for (
         param_blocks,
         grad_blocks,
@@ -220,7 +220,7 @@ def update_sharded_factored(
     row_factor = row_var / maximum(row_var_col_sum / rows(collectives.whole), floor)
     write(row_vars, row_var)
     write(col_vars, col_var)
-    u_sq_sum = no_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     for grad_blocks, row_factor_blocks, col_var_blocks, u_sq_sum_blocks in list_chunks(
         grads, row_factor.unbind(), col_var.unbind(), sums=[u_sq_sum.unbind()]
     ):
@@ -292,8 +292,8 @@ def update_not_factored(
     for sublist in sublists(params, grads, variances):
         params, grads, variances = sublist
         blocked = needs_blocks(params[0])
-        param_sq_sum = no_sum(params[0], len(params))
-        u_sq_sum = no_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
         u_sq_sums = u_sq_sum.unbind()
         for param_blocks, grad_blocks, variance_blocks in list_blocks(params, grads, variances):
@@ -365,8 +365,8 @@ def update_sharded_not_factored(
     w = step**beta2_decay
     floor_sq = floor * floor
 
-    param_sq_sum = no_sum(params[0], len(params))
-    u_sq_sum = no_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
         grad_blocks,

@@ -9,13 +9,13 @@ from optgen.runtime.eager.blocks import blocks, needs_blocks
 from optgen.runtime.eager.reductions import (
     col_sum,
     col_sum_of_squares,
-    no_col_sum,
-    no_row_sum,
-    no_sum,
     row_sum,
     row_sum_of_squares,
     sum_of_squares,
     total,
+    zero_col_sum,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import advance, advance_one, divide, lerp, maximum, minimum, sqrt
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -53,9 +53,9 @@ def update_factored(
         blocked = needs_blocks(params[index])
         row_var = row_vars[index]
         col_var = col_vars[index]
-        param_sq_sum = no_sum(params[index])
-        grad_sq_row_sum = no_row_sum(params[index])
-        grad_sq_col_sum = no_col_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
+        grad_sq_row_sum = zero_row_sum(params[index])
+        grad_sq_col_sum = zero_col_sum(params[index])
         for param_block, grad_block, grad_sq_row_sum_block, grad_sq_col_sum_block in blocks(
             params[index], grads[index], grad_sq_row_sum, grad_sq_col_sum
         ):
@@ -81,7 +81,7 @@ def update_factored(
         row_factor = row_var / maximum(row_var_col_sum / rows(params[0]), floor)
         row_vars[index].copy_(row_var)
         col_vars[index].copy_(col_var)
-        u_sq_sum = no_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for grad_block, row_factor_block, col_var_block in blocks(
             grads[index], row_factor, col_var
         ):
@@ -210,8 +210,8 @@ def update_not_factored(
 
     for index in range(len(params)):
         blocked = needs_blocks(params[index])
-        param_sq_sum = no_sum(params[index])
-        u_sq_sum = no_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for param_block, grad_block, variance_block in blocks(
             params[index], grads[index], variances[index]
         ):

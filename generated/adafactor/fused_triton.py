@@ -1023,7 +1023,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.tensors,
         bucket.types[2],
         bucket.types[3],
-        **work.lines,
+        **work.line_options,
     )
     adafactor_factored_step2[(bucket.blocks,)](
         bucket.rows,
@@ -1045,7 +1045,7 @@ def _update_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adafactor_factored_step3[(bucket.blocks,)](
         bucket.rows,
@@ -1097,7 +1097,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adafactor_not_factored_step2[(bucket.blocks,)](
         bucket.rows,

@@ -9,13 +9,13 @@ from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import (
     col_sum,
-    no_col_sum,
-    no_row_sum,
-    no_sum,
     number,
     row_sum,
     sum_of_squares,
     write,
+    zero_col_sum,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import advance, divide, maximum, minimum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
@@ -61,9 +61,9 @@ def update_factored(
         u_scale2 = None
         exp_avg_sq_row = torch.stack(exp_avg_sq_rows)
         exp_avg_sq_col = torch.stack(exp_avg_sq_cols)
-        square_row_sum = no_row_sum(params[0], len(params))
-        square_col_sum = no_col_sum(params[0], len(params))
-        param_sq_sum = no_sum(params[0], len(params))
+        square_row_sum = zero_row_sum(params[0], len(params))
+        square_col_sum = zero_col_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
         for param_blocks, grad_blocks, square_row_sum_blocks, square_col_sum_blocks in list_blocks(
             params, grads, square_row_sum.unbind(), square_col_sum.unbind()
@@ -100,7 +100,7 @@ def update_factored(
         col_factor = 1 / sqrt(exp_avg_sq_col)
         write(exp_avg_sq_rows, exp_avg_sq_row)
         write(exp_avg_sq_cols, exp_avg_sq_col)
-        u_sq_sum = no_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
         for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
             grads, row_factor.unbind(), col_factor.unbind()
@@ -203,9 +203,9 @@ def update_sharded_factored(
     u_scale2 = None
     exp_avg_sq_row = torch.stack(exp_avg_sq_rows)
     exp_avg_sq_col = torch.stack(exp_avg_sq_cols)
-    square_row_sum = no_row_sum(params[0], len(params))
-    square_col_sum = no_col_sum(params[0], len(params))
-    param_sq_sum = no_sum(params[0], len(params))
+    square_row_sum = zero_row_sum(params[0], len(params))
+    square_col_sum = zero_col_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
         grad_blocks,
@@ -262,7 +262,7 @@ def update_sharded_factored(
     col_factor = 1 / sqrt(exp_avg_sq_col)
     write(exp_avg_sq_rows, exp_avg_sq_row)
     write(exp_avg_sq_cols, exp_avg_sq_col)
-    u_sq_sum = no_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
         grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
     ):
@@ -363,8 +363,8 @@ def update_not_factored(
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
         u_scale2 = None
-        u_sq_sum = no_sum(params[0], len(params))
-        param_sq_sum = no_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
         param_sq_sums = param_sq_sum.unbind()
         for param_blocks, grad_blocks, exp_avg_sq_blocks in list_blocks(params, grads, exp_avg_sqs):
@@ -474,8 +474,8 @@ def update_sharded_not_factored(
         rate = minimum(0.01, 1 / sqrt(step))
 
     u_scale2 = None
-    u_sq_sum = no_sum(params[0], len(params))
-    param_sq_sum = no_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
         grad_blocks,

@@ -7,13 +7,13 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import blocks
 from optgen.runtime.eager.reductions import (
     col_sum,
-    no_col_sum,
-    no_row_sum,
-    no_sum,
     number,
     row_sum,
     sum_of_squares,
     total,
+    zero_col_sum,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, minimum, sqrt
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -56,9 +56,9 @@ def update_factored(
         u_scale2 = None
         exp_avg_sq_row = exp_avg_sq_rows[index]
         exp_avg_sq_col = exp_avg_sq_cols[index]
-        square_row_sum = no_row_sum(params[index])
-        square_col_sum = no_col_sum(params[index])
-        param_sq_sum = no_sum(params[index])
+        square_row_sum = zero_row_sum(params[index])
+        square_col_sum = zero_col_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
         for param_block, grad_block, square_row_sum_block, square_col_sum_block in blocks(
             params[index], grads[index], square_row_sum, square_col_sum
         ):
@@ -91,7 +91,7 @@ def update_factored(
         col_factor = 1 / sqrt(exp_avg_sq_col)
         exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
         exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
-        u_sq_sum = no_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for grad_block, row_factor_block, col_factor_block in blocks(
             grads[index], row_factor, col_factor
         ):
@@ -274,8 +274,8 @@ def update_not_factored(
 
     for index in range(len(params)):
         u_scale2 = None
-        u_sq_sum = no_sum(params[index])
-        param_sq_sum = no_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
         for param_block, grad_block, exp_avg_sq_block in blocks(
             params[index], grads[index], exp_avg_sqs[index]
         ):

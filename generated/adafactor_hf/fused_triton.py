@@ -1142,7 +1142,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.tensors,
         bucket.types[3],
         bucket.types[4],
-        **work.lines,
+        **work.line_options,
     )
     adafactor_hf_factored_step2[(bucket.blocks,)](
         bucket.rows,
@@ -1164,7 +1164,7 @@ def _update_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adafactor_hf_factored_step3[(bucket.blocks,)](
         bucket.rows,
@@ -1217,7 +1217,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adafactor_hf_not_factored_step2[(bucket.blocks,)](
         bucket.rows,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, needs_blocks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.scalars import advance, maximum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
@@ -37,8 +37,8 @@ def update(
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
         blocked = needs_blocks(params[0])
-        param_sq_sum = no_sum(params[0], len(params))
-        u_sq_sum = no_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
         u_sq_sums = u_sq_sum.unbind()
         for param_blocks, grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
@@ -64,7 +64,7 @@ def update(
             torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
         # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
         q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
-        q_sq_sum = no_sum(params[0], len(params))
+        q_sq_sum = zero_sum(params[0], len(params))
         q_sq_sums = q_sq_sum.unbind()
         for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, q_scale_blocks in list_blocks(
             params, exp_avgs, exp_avg_sqs, q_scale.unbind()
@@ -123,8 +123,8 @@ def update_sharded(
     bias_correction1 = 1 - beta1**step
     exp_avg_weight = bias_correction2_sqrt / bias_correction1
 
-    param_sq_sum = no_sum(params[0], len(params))
-    u_sq_sum = no_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
         grad_blocks,
@@ -157,7 +157,7 @@ def update_sharded(
     yield [collectives.sum(param_sq_sum), collectives.sum(u_sq_sum)]
     # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
     q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
-    q_sq_sum = no_sum(params[0], len(params))
+    q_sq_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
         exp_avg_blocks,

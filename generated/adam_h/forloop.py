@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks, needs_blocks
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
+from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import advance, advance_one, lerp, maximum, sqrt
 
 
@@ -30,8 +30,8 @@ def update(
 
     for index in range(len(params)):
         blocked = needs_blocks(params[index])
-        param_sq_sum = no_sum(params[index])
-        u_sq_sum = no_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
             params[index], grads[index], exp_avgs[index], exp_avg_sqs[index]
         ):
@@ -51,7 +51,7 @@ def update(
             u_sq_sum.add_(sum_of_squares(u))
         # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
         q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
-        q_sq_sum = no_sum(params[index])
+        q_sq_sum = zero_sum(params[index])
         for param_block, exp_avg_block, exp_avg_sq_block, q_scale_block in blocks(
             params[index], exp_avgs[index], exp_avg_sqs[index], q_scale
         ):

@@ -435,7 +435,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     adam_h_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     adam_h_step2[(bucket.blocks,)](
         bucket.rows,
@@ -453,7 +458,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     adam_h_finish2[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     adam_h_step3[(bucket.blocks,)](
         bucket.rows,

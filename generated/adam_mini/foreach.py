@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_row_sum, row_sum_of_squares, write
+from optgen.runtime.eager.reductions import row_sum_of_squares, write, zero_row_sum
 from optgen.runtime.eager.scalars import advance, sqrt
 from optgen.runtime.eager.slices import chunks
 from optgen.runtime.sharded.collectives import Collectives
@@ -37,7 +37,7 @@ def update_factored(
     for sublist in sublists(params, grads, ms, vmeans):
         params, grads, ms, vmeans = sublist
         vmean = torch.stack(vmeans)
-        grad_sq_row_sum = no_row_sum(params[0], len(params))
+        grad_sq_row_sum = zero_row_sum(params[0], len(params))
         for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_blocks(
             grads, ms, grad_sq_row_sum.unbind()
         ):
@@ -88,7 +88,7 @@ def update_sharded_factored(
     step_size = lr / bias_correction1
 
     vmean = torch.stack(vmeans)
-    grad_sq_row_sum = no_row_sum(params[0], len(params))
+    grad_sq_row_sum = zero_row_sum(params[0], len(params))
     for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_chunks(
         grads, ms, grad_sq_row_sum.unbind()
     ):

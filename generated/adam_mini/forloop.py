@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.reductions import no_row_sum, row_sum, row_sum_of_squares
+from optgen.runtime.eager.reductions import row_sum, row_sum_of_squares, zero_row_sum
 from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt
 from optgen.runtime.eager.slices import slices
 from optgen.runtime.tensors.matrix_shape import cols
@@ -32,7 +32,7 @@ def update_factored(
 
     for index in range(len(params)):
         vmean = vmeans[index]
-        grad_sq_row_sum = no_row_sum(params[index])
+        grad_sq_row_sum = zero_row_sum(params[index])
         for grad_block, m_block, grad_sq_row_sum_block in blocks(
             grads[index], ms[index], grad_sq_row_sum
         ):

@@ -621,7 +621,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],
-        **work.lines,
+        **work.line_options,
     )
     adam_mini_factored_step2[(bucket.blocks,)](
         bucket.rows,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import one_list_block, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.sharded.collectives import Collectives
@@ -52,7 +52,7 @@ def update(
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
         o2s = orthogonalize(sign_matrices, ns_coefficients, ns_steps, 1e-07)
         o2s = [o2.to(params[0].dtype) for o2 in o2s]
-        o_sq_sum = no_sum(params[0], len(params))
+        o_sq_sum = zero_sum(params[0], len(params))
         o_sq_sums = o_sq_sum.unbind()
         for v_buffer_blocks, o2_blocks in one_list_block(v_buffers, o2s):
             # v = momentum * v + (1 - momentum) * o**2
@@ -118,7 +118,7 @@ def update_sharded(
     whole = yield collectives.gather(sign_matrices)
     o2s = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
     o2s = [o2.to(params[0].dtype) for o2 in o2s]
-    o_sq_sum = no_sum(params[0], len(params))
+    o_sq_sum = zero_sum(params[0], len(params))
     o_sq_sums = o_sq_sum.unbind()
     for v_buffer_blocks, o2_blocks in one_list_block(v_buffers, o2s):
         # v = momentum * v + (1 - momentum) * o**2

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import one_block
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
+from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import lerp, maximum, minimum, sign, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -49,7 +49,7 @@ def update(
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
         o2 = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
         o2 = o2.to(params[index].dtype)
-        o_sq_sum = no_sum(params[index])
+        o_sq_sum = zero_sum(params[index])
         for v_buffer_block, o2_block in one_block(v_buffers[index], o2):
             # v = momentum * v + (1 - momentum) * o**2
             v_buffer_block.mul_(momentum).addcmul_(o2_block, o2_block, value=one_minus_momentum)

@@ -392,7 +392,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     adamuon_step3[(bucket.blocks,)](
         bucket.rows,

@@ -9,13 +9,13 @@ from optgen.runtime.eager.blocks import list_blocks, list_chunks, needs_blocks, 
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import (
     col_sum,
-    no_col_sum,
-    no_row_sum,
-    no_sum,
     row_sum,
     sum_of_squares,
     totals,
     write,
+    zero_col_sum,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
@@ -66,8 +66,8 @@ def update(
         exp_avg_sq_col = torch.stack(exp_avg_sq_cols)
         exp_avg_res_row = torch.stack(exp_avg_res_rows)
         exp_avg_res_col = torch.stack(exp_avg_res_cols)
-        grad_row_sum = no_row_sum(params[0], len(params))
-        grad_col_sum = no_col_sum(params[0], len(params))
+        grad_row_sum = zero_row_sum(params[0], len(params))
+        grad_col_sum = zero_col_sum(params[0], len(params))
         for grad_blocks, grad_row_sum_blocks, grad_col_sum_blocks in list_blocks(
             grads, grad_row_sum.unbind(), grad_col_sum.unbind()
         ):
@@ -94,7 +94,7 @@ def update(
         col_factor = 1 / sqrt(exp_avg_sq_col)
         write(exp_avg_sq_rows, exp_avg_sq_row)
         write(exp_avg_sq_cols, exp_avg_sq_col)
-        u_sq_sum = no_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
         for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
             grads, row_factor.unbind(), col_factor.unbind()
@@ -115,8 +115,8 @@ def update(
         # u = u / maximum(1, rms(u) / clip_threshold)
         # residual = (u - m) ** 2 + eps2
         residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
-        residual_row_sum = no_row_sum(params[0], len(params))
-        residual_col_sum = no_col_sum(params[0], len(params))
+        residual_row_sum = zero_row_sum(params[0], len(params))
+        residual_col_sum = zero_col_sum(params[0], len(params))
         for (
             grad_blocks,
             exp_avg_blocks,
@@ -211,8 +211,8 @@ def update_sharded(
     exp_avg_sq_col = torch.stack(exp_avg_sq_cols)
     exp_avg_res_row = torch.stack(exp_avg_res_rows)
     exp_avg_res_col = torch.stack(exp_avg_res_cols)
-    grad_row_sum = no_row_sum(params[0], len(params))
-    grad_col_sum = no_col_sum(params[0], len(params))
+    grad_row_sum = zero_row_sum(params[0], len(params))
+    grad_col_sum = zero_col_sum(params[0], len(params))
     for grad_blocks, grad_row_sum_blocks, grad_col_sum_blocks in list_chunks(
         grads, grad_row_sum.unbind(), grad_col_sum.unbind()
     ):
@@ -244,7 +244,7 @@ def update_sharded(
     col_factor = 1 / sqrt(exp_avg_sq_col)
     write(exp_avg_sq_rows, exp_avg_sq_row)
     write(exp_avg_sq_cols, exp_avg_sq_col)
-    u_sq_sum = no_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
         grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
     ):
@@ -266,8 +266,8 @@ def update_sharded(
     # u = u / maximum(1, rms(u) / clip_threshold)
     # residual = (u - m) ** 2 + eps2
     residual_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
-    residual_row_sum = no_row_sum(params[0], len(params))
-    residual_col_sum = no_col_sum(params[0], len(params))
+    residual_row_sum = zero_row_sum(params[0], len(params))
+    residual_col_sum = zero_col_sum(params[0], len(params))
     for (
         grad_blocks,
         exp_avg_blocks,

@@ -7,12 +7,12 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import blocks, needs_blocks
 from optgen.runtime.eager.reductions import (
     col_sum,
-    no_col_sum,
-    no_row_sum,
-    no_sum,
     row_sum,
     sum_of_squares,
     total,
+    zero_col_sum,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.tensors.matrix_shape import cols, rows
@@ -44,8 +44,8 @@ def update(
         exp_avg_sq_col = exp_avg_sq_cols[index]
         exp_avg_res_row = exp_avg_res_rows[index]
         exp_avg_res_col = exp_avg_res_cols[index]
-        grad_row_sum = no_row_sum(params[index])
-        grad_col_sum = no_col_sum(params[index])
+        grad_row_sum = zero_row_sum(params[index])
+        grad_col_sum = zero_col_sum(params[index])
         for grad_block, grad_row_sum_block, grad_col_sum_block in blocks(
             grads[index], grad_row_sum, grad_col_sum
         ):
@@ -70,7 +70,7 @@ def update(
         col_factor = 1 / sqrt(exp_avg_sq_col)
         exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
         exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
-        u_sq_sum = no_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for grad_block, row_factor_block, col_factor_block in blocks(
             grads[index], row_factor, col_factor
         ):
@@ -89,8 +89,8 @@ def update(
         # u = u / maximum(1, rms(u) / clip_threshold)
         # residual = (u - m) ** 2 + eps2
         residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
-        residual_row_sum = no_row_sum(params[index])
-        residual_col_sum = no_col_sum(params[index])
+        residual_row_sum = zero_row_sum(params[index])
+        residual_col_sum = zero_col_sum(params[index])
         for (
             grad_block,
             exp_avg_block,

@@ -1201,7 +1201,7 @@ def update(bucket: Bucket) -> None:
         bucket.tensors,
         bucket.types[3],
         bucket.types[4],
-        **work.lines,
+        **work.line_options,
     )
     programs = work.programs()
     came_finish2[(programs.total,)](
@@ -1214,7 +1214,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],
-        **work.lines,
+        **work.line_options,
     )
     came_step2[(bucket.blocks,)](
         bucket.rows,
@@ -1236,7 +1236,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     came_step3[(bucket.blocks,)](
         bucket.rows,
@@ -1266,7 +1266,7 @@ def update(bucket: Bucket) -> None:
         bucket.tensors,
         bucket.types[5],
         bucket.types[6],
-        **work.lines,
+        **work.line_options,
     )
     programs = work.programs()
     came_finish5[(programs.total,)](
@@ -1279,7 +1279,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[5],
-        **work.lines,
+        **work.line_options,
     )
     came_step4[(bucket.blocks,)](
         bucket.rows,

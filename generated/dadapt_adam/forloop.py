@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.reductions import no_sum, number, total
+from optgen.runtime.eager.reductions import number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where, where_number
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.eager.working_copies import write_number
@@ -55,8 +55,8 @@ def update(
             # p = p - weight_decay * rate * p
             step_size = 1 - weight_decay * rate2
         ks[index].copy_(k.view(()))
-        grad_sum = no_sum(params[index])
-        abs_sum = no_sum(params[index])
+        grad_sum = zero_sum(params[index])
+        abs_sum = zero_sum(params[index])
         for (
             param_block,
             grad_block,

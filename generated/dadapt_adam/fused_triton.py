@@ -348,7 +348,12 @@ def update(bucket: Bucket) -> Update:
         **bucket.options,
     )
     dadapt_adam_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     work.scalars[:, 19] = yield all_sum(work.scalars[:, 17])
     dadapt_adam_finish2[(bucket.tensors,)](
@@ -357,7 +362,7 @@ def update(bucket: Bucket) -> Update:
         bucket.found_inf,
         bucket.tensors,
         bucket.scalar_types[2],
-        **work.numbers,
+        **work.number_options,
     )
     work.scalars[:, 21] = yield all_sum(work.scalars[:, 18])
     dadapt_adam_finish3[(bucket.tensors,)](
@@ -366,5 +371,5 @@ def update(bucket: Bucket) -> Update:
         bucket.found_inf,
         bucket.tensors,
         bucket.scalar_types[1],
-        **work.numbers,
+        **work.number_options,
     )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.scalars import advance, both, minimum, sqrt, where
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
@@ -40,8 +40,8 @@ def update(
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
         trust2 = None
-        param_sq_sum = no_sum(params[0], len(params))
-        u_sq_sum = no_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
         u_sq_sums = u_sq_sum.unbind()
         for param_blocks, grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
@@ -125,8 +125,8 @@ def update_sharded(
     exp_avg_weight = bias_correction2_sqrt / bias_correction1
 
     trust2 = None
-    param_sq_sum = no_sum(params[0], len(params))
-    u_sq_sum = no_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
         grad_blocks,

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
+from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import (
     advance,
     advance_one,
@@ -41,8 +41,8 @@ def update(
 
     for index in range(len(params)):
         trust2 = None
-        param_sq_sum = no_sum(params[index])
-        u_sq_sum = no_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
             params[index], grads[index], exp_avgs[index], exp_avg_sqs[index]
         ):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.scalars import both, minimum, sqrt, where
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
@@ -34,8 +34,8 @@ def update(
     for sublist in sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
         grad_scale = None
-        param_sq_sum = no_sum(params[0], len(params))
-        grad_sq_sum = no_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        grad_sq_sum = zero_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
         grad_sq_sums = grad_sq_sum.unbind()
         for param_blocks, grad_blocks in list_blocks(params, grads):
@@ -125,8 +125,8 @@ def update_sharded(
 ) -> Update:
     """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
     grad_scale = None
-    param_sq_sum = no_sum(params[0], len(params))
-    grad_sq_sum = no_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    grad_sq_sum = zero_sum(params[0], len(params))
     for param_blocks, grad_blocks, param_sq_sum_blocks, grad_sq_sum_blocks in list_chunks(
         params, grads, sums=[param_sq_sum.unbind(), grad_sq_sum.unbind()]
     ):

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
+from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import both, minimum, sqrt, where, where_number
 
 
@@ -29,8 +29,8 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for index in range(len(params)):
         grad_scale = None
-        param_sq_sum = no_sum(params[index])
-        grad_sq_sum = no_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
+        grad_sq_sum = zero_sum(params[index])
         for param_block, grad_block in blocks(params[index], grads[index]):
             if maximize:
                 # g = -g

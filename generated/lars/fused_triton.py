@@ -332,7 +332,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     lars_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     lars_step2[(bucket.blocks,)](
         bucket.rows,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.scalars import advance, divide, maximum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
@@ -60,7 +60,7 @@ def update(
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs, last_grads):
         params, grads, exp_avgs, exp_avg_sqs, last_grads = sublist
         c_scale = None
-        c_sq_sum = no_sum(params[0], len(params))
+        c_sq_sum = zero_sum(params[0], len(params))
         c_sq_sums = c_sq_sum.unbind()
         for grad_blocks, last_grad_blocks in list_blocks(grads, last_grads):
             if maximize:
@@ -164,7 +164,7 @@ def update_sharded(
     step_size = divide(rate * bias_correction2_sqrt, bias_correction1)
 
     c_scale = None
-    c_sq_sum = no_sum(params[0], len(params))
+    c_sq_sum = zero_sum(params[0], len(params))
     for grad_blocks, last_grad_blocks, c_sq_sum_blocks in list_chunks(
         grads, last_grads, sums=[c_sq_sum.unbind()]
     ):

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
+from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, sqrt, where
 
 
@@ -55,7 +55,7 @@ def update(
 
     for index in range(len(params)):
         c_scale = None
-        c_sq_sum = no_sum(params[index])
+        c_sq_sum = zero_sum(params[index])
         for grad_block, last_grad_block in blocks(grads[index], last_grads[index]):
             if maximize:
                 # g = -g

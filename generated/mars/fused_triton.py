@@ -341,7 +341,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     mars_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     mars_step2[(bucket.blocks,)](
         bucket.rows,

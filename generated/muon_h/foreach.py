@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import one_list_block, sublists
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.scalars import maximum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.sharded.collectives import Collectives
@@ -28,7 +28,7 @@ def update(
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for sublist in sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        u_sq_sum = no_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
         for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
             if maximize:
@@ -55,8 +55,8 @@ def update(
         # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
         os = orthogonalize(u_matrices, ns_coefficients, ns_steps, 1)
         os = [o.to(params[0].dtype) for o in os]
-        param_sq_sum = no_sum(params[0], len(params))
-        o_sq_sum = no_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        o_sq_sum = zero_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()
         o_sq_sums = o_sq_sum.unbind()
         for param_blocks, o_blocks in one_list_block(params, os):
@@ -67,7 +67,7 @@ def update(
             torch._foreach_add_(o_sq_sums, [sum_of_squares(o_block) for o_block in o_blocks])
         # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
         q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-        q_sq_sum = no_sum(params[0], len(params))
+        q_sq_sum = zero_sum(params[0], len(params))
         q_sq_sums = q_sq_sum.unbind()
         for param_blocks, o_blocks, q_scale_blocks in one_list_block(params, os, q_scale.unbind()):
             # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
@@ -100,7 +100,7 @@ def update_sharded(
     collectives: Collectives,
 ) -> Update:
     """Update the shards of one bucket. Yield the reductions that all ranks complete together."""
-    u_sq_sum = no_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     u_sq_sums = u_sq_sum.unbind()
     for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
         if maximize:
@@ -129,8 +129,8 @@ def update_sharded(
     whole = yield collectives.gather(u_matrices)
     os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1))
     os = [o.to(params[0].dtype) for o in os]
-    param_sq_sum = no_sum(params[0], len(params))
-    o_sq_sum = no_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    o_sq_sum = zero_sum(params[0], len(params))
     param_sq_sums = param_sq_sum.unbind()
     o_sq_sums = o_sq_sum.unbind()
     for param_blocks, o_blocks in one_list_block(params, os):
@@ -142,7 +142,7 @@ def update_sharded(
     yield [collectives.sum(param_sq_sum), collectives.sum(o_sq_sum)]
     # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
     q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-    q_sq_sum = no_sum(params[0], len(params))
+    q_sq_sum = zero_sum(params[0], len(params))
     q_sq_sums = q_sq_sum.unbind()
     for param_blocks, o_blocks, q_scale_blocks in one_list_block(params, os, q_scale.unbind()):
         # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import one_block
-from optgen.runtime.eager.reductions import no_sum, sum_of_squares, total
+from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import lerp, maximum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
 
@@ -24,7 +24,7 @@ def update(
 ) -> None:
     """Update the tensors of one bucket in place. They share all results of the scalar program."""
     for index in range(len(params)):
-        u_sq_sum = no_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for grad_block, momentum_buffer_block in one_block(grads[index], momentum_buffers[index]):
             if maximize:
                 # g = -g
@@ -50,15 +50,15 @@ def update(
         # o = orthogonalize(u / (norm(u) + eps), ns_coefficients, ns_steps, 1)
         o = orthogonalize([u_matrix], ns_coefficients, ns_steps, 1)[0]
         o = o.to(params[index].dtype)
-        param_sq_sum = no_sum(params[index])
-        o_sq_sum = no_sum(params[index])
+        param_sq_sum = zero_sum(params[index])
+        o_sq_sum = zero_sum(params[index])
         for param_block, o_block in one_block(params[index], o):
             # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
             param_sq_sum.add_(sum_of_squares(param_block))
             o_sq_sum.add_(sum_of_squares(o_block))
         # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
         q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-        q_sq_sum = no_sum(params[index])
+        q_sq_sum = zero_sum(params[index])
         for param_block, o_block, q_scale_block in one_block(params[index], o, q_scale):
             # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
             q = param_block.addcmul(o_block, q_scale_block, value=-1)

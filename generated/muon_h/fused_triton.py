@@ -506,7 +506,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     muon_h_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     bucket.allocate_local("u_matrix")
     muon_h_step2[(bucket.blocks,)](
@@ -546,7 +551,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     muon_h_finish2[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     muon_h_step4[(bucket.blocks,)](
         bucket.rows,
@@ -562,7 +572,12 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     muon_h_finish3[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     muon_h_step5[(bucket.blocks,)](
         bucket.rows,

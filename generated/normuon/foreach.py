@@ -8,11 +8,11 @@ from torch import Tensor
 from optgen.runtime.eager.blocks import one_list_block, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import (
-    no_row_sum,
-    no_sum,
     row_sum_of_squares,
     sum_of_squares,
     write,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
@@ -53,8 +53,8 @@ def update(
         # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
         os = orthogonalize(us, ns_coefficients, ns_steps, 1e-07)
         os = [o.to(params[0].dtype) for o in os]
-        o_sq_row_sum = no_row_sum(params[0], len(params))
-        o_sq_sum = no_sum(params[0], len(params))
+        o_sq_row_sum = zero_row_sum(params[0], len(params))
+        o_sq_sum = zero_sum(params[0], len(params))
         o_sq_sums = o_sq_sum.unbind()
         for _, o_blocks, o_sq_row_sum_blocks in one_list_block(params, os, o_sq_row_sum.unbind()):
             # v = beta2 * v + (1 - beta2) * row_mean(o**2)
@@ -70,7 +70,7 @@ def update(
         # u = o / (sqrt(v) + eps)
         row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
         write(second_momentum_buffers, second_momentum_buffer)
-        u_sq_sum = no_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
         u_sq_sums = u_sq_sum.unbind()
         for _, o_blocks, row_factor_blocks in one_list_block(params, os, row_factor.unbind()):
             # u = o / (sqrt(v) + eps)
@@ -129,8 +129,8 @@ def update_sharded(
     whole = yield collectives.gather(us)
     os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
     os = [o.to(params[0].dtype) for o in os]
-    o_sq_row_sum = no_row_sum(params[0], len(params))
-    o_sq_sum = no_sum(params[0], len(params))
+    o_sq_row_sum = zero_row_sum(params[0], len(params))
+    o_sq_sum = zero_sum(params[0], len(params))
     o_sq_sums = o_sq_sum.unbind()
     for _, o_blocks, o_sq_row_sum_blocks in one_list_block(params, os, o_sq_row_sum.unbind()):
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
@@ -147,7 +147,7 @@ def update_sharded(
     # u = o / (sqrt(v) + eps)
     row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
     write(second_momentum_buffers, second_momentum_buffer)
-    u_sq_sum = no_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
     u_sq_sums = u_sq_sum.unbind()
     for _, o_blocks, row_factor_blocks in one_list_block(params, os, row_factor.unbind()):
         # u = o / (sqrt(v) + eps)

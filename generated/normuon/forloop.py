@@ -6,12 +6,12 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import one_block
 from optgen.runtime.eager.reductions import (
-    no_row_sum,
-    no_sum,
     row_sum,
     row_sum_of_squares,
     sum_of_squares,
     total,
+    zero_row_sum,
+    zero_sum,
 )
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
@@ -50,8 +50,8 @@ def update(
         # o = orthogonalize(u, ns_coefficients, ns_steps, 1e-7)
         o = orthogonalize([u], ns_coefficients, ns_steps, 1e-07)[0]
         o = o.to(params[index].dtype)
-        o_sq_row_sum = no_row_sum(params[index])
-        o_sq_sum = no_sum(params[index])
+        o_sq_row_sum = zero_row_sum(params[index])
+        o_sq_sum = zero_sum(params[index])
         for _, o_block, o_sq_row_sum_block in one_block(params[index], o, o_sq_row_sum):
             # v = beta2 * v + (1 - beta2) * row_mean(o**2)
             o_sq_row_sum_block.add_(row_sum_of_squares(o_block))
@@ -64,7 +64,7 @@ def update(
         # u = o / (sqrt(v) + eps)
         row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
         second_momentum_buffers[index].copy_(second_momentum_buffer)
-        u_sq_sum = no_sum(params[index])
+        u_sq_sum = zero_sum(params[index])
         for _, o_block, row_factor_block in one_block(params[index], o, row_factor):
             # u = o / (sqrt(v) + eps)
             u = o_block.mul(row_factor_block)

@@ -772,7 +772,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[3],
-        **work.lines,
+        **work.line_options,
     )
     normuon_step3[(bucket.blocks,)](
         bucket.rows,
@@ -794,7 +794,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     normuon_step4[(bucket.blocks,)](
         bucket.rows,

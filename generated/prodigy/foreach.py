@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_chunks
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, stacked_numbers, total, write
+from optgen.runtime.eager.reductions import stacked_numbers, total, write, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where
 from optgen.runtime.eager.wide_reductions import all_sum
 from optgen.runtime.sharded.collectives import Collectives
@@ -75,8 +75,8 @@ def update_sharded(
         # s = memory * s + d / d0 * rate * g
         s_scale2 = d_before / d0 * rate2
     write(ks, k.flatten())
-    grad_sum = no_sum(params[0], len(params))
-    abs_sum = no_sum(params[0], len(params))
+    grad_sum = zero_sum(params[0], len(params))
+    abs_sum = zero_sum(params[0], len(params))
     for (
         param_blocks,
         grad_blocks,

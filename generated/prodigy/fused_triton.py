@@ -446,7 +446,12 @@ def update(bucket: Bucket) -> Update:
         **bucket.options,
     )
     prodigy_finish1[(bucket.tensors,)](
-        work.shapes, work.scalars, work.partials, bucket.found_inf, bucket.tensors, **work.numbers
+        work.shapes,
+        work.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.tensors,
+        **work.number_options,
     )
     work.scalars[:, 24] = yield all_sum(work.scalars[:, 22])
     prodigy_finish2[(bucket.tensors,)](
@@ -455,7 +460,7 @@ def update(bucket: Bucket) -> Update:
         bucket.found_inf,
         bucket.tensors,
         bucket.scalar_types[3],
-        **work.numbers,
+        **work.number_options,
     )
     work.scalars[:, 26] = yield all_sum(work.scalars[:, 23])
     prodigy_finish3[(bucket.tensors,)](
@@ -465,7 +470,7 @@ def update(bucket: Bucket) -> Update:
         bucket.tensors,
         bucket.scalar_types[1],
         bucket.scalar_types[2],
-        **work.numbers,
+        **work.number_options,
     )
     prodigy_step2[(bucket.blocks,)](
         bucket.rows,

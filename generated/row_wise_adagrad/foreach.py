@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
-from optgen.runtime.eager.reductions import no_row_sum, row_sum_of_squares, write
+from optgen.runtime.eager.reductions import row_sum_of_squares, write, zero_row_sum
 from optgen.runtime.eager.scalars import advance, sqrt
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
@@ -33,7 +33,7 @@ def update(
     for sublist in sublists(params, grads, state_sums):
         params, grads, state_sums = sublist
         state_sum = torch.stack(state_sums)
-        grad_sq_row_sum = no_row_sum(params[0], len(params))
+        grad_sq_row_sum = zero_row_sum(params[0], len(params))
         for param_blocks, grad_blocks, grad_sq_row_sum_blocks in list_blocks(
             params, grads, grad_sq_row_sum.unbind()
         ):
@@ -85,7 +85,7 @@ def update_sharded(
     rate = lr / (1 + (step - 1) * lr_decay)
 
     state_sum = torch.stack(state_sums)
-    grad_sq_row_sum = no_row_sum(params[0], len(params))
+    grad_sq_row_sum = zero_row_sum(params[0], len(params))
     for param_blocks, grad_blocks, grad_sq_row_sum_blocks in list_chunks(
         params, grads, grad_sq_row_sum.unbind()
     ):

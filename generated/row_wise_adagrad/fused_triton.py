@@ -484,7 +484,7 @@ def update(bucket: Bucket) -> None:
         bucket.found_inf,
         bucket.tensors,
         bucket.types[2],
-        **work.lines,
+        **work.line_options,
     )
     row_wise_adagrad_step2[(bucket.blocks,)](
         bucket.rows,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import no_sum, total
+from optgen.runtime.eager.reductions import total, zero_sum
 from optgen.runtime.eager.scalars import advance, divide, maximum, sqrt
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
@@ -37,7 +37,7 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        grad_sum = no_sum(params[0], len(params))
+        grad_sum = zero_sum(params[0], len(params))
         grad_sums = grad_sum.unbind()
         for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
             grads, exp_avgs, exp_avg_sqs
@@ -98,7 +98,7 @@ def update_sharded(
     beta2 = divide(beta3**step - beta3, beta3**step - 1)
     eps_sq = eps * eps
 
-    grad_sum = no_sum(params[0], len(params))
+    grad_sum = zero_sum(params[0], len(params))
     for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks, grad_sum_blocks in list_chunks(
         grads, exp_avgs, exp_avg_sqs, sums=[grad_sum.unbind()]
     ):

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.reductions import no_sum, total
+from optgen.runtime.eager.reductions import total, zero_sum
 from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, sqrt
 
 
@@ -32,7 +32,7 @@ def update(
     eps_sq = eps * eps
 
     for index in range(len(params)):
-        grad_sum = no_sum(params[index])
+        grad_sum = zero_sum(params[index])
         for grad_block, exp_avg_block, exp_avg_sq_block in blocks(
             grads[index], exp_avgs[index], exp_avg_sqs[index]
         ):

@@ -299,7 +299,7 @@ def update(bucket: Bucket) -> None:
         work.partials,
         bucket.found_inf,
         bucket.tensors,
-        **work.numbers,
+        **work.number_options,
     )
     stable_adamw_step2[(bucket.blocks,)](
         bucket.rows,

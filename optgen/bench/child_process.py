@@ -17,7 +17,8 @@ def ask(
 ) -> Any:
     """Run a module in a new process and return its answer; None if it exceeds a time limit.
 
-    The process has the import path of this one. After the limit it is killed, with its children.
+    The process has the import path of this one. After `limit` seconds it is killed, with its
+    children.
 
     Raises:
         RuntimeError: the module failed; the message holds its error output.
@@ -34,7 +35,7 @@ def ask(
         try:
             output, errors = child.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
-            _end(child)
+            _kill(child)
             return None
     if child.returncode:
         raise RuntimeError(f"{module} failed on {request}:\n{errors}")
@@ -46,6 +47,6 @@ def answer(function: Callable[..., Any]) -> None:
     print(json.dumps(function(**json.loads(sys.argv[1]))))
 
 
-def _end(child: "subprocess.Popen[str]") -> None:
+def _kill(child: "subprocess.Popen[str]") -> None:
     os.killpg(child.pid, signal.SIGKILL)
     child.communicate()

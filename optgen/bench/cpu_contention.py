@@ -1,7 +1,7 @@
 """Measure a step while another process keeps one core busy, and without that process.
 
-For each sample the other process is stopped, and then continued. So both times are measured in
-turn, by one run of this process.
+The other process is stopped and continued for every pair of samples, so that slow changes of the
+machine affect both figures alike.
 """
 
 import os
@@ -21,11 +21,11 @@ from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import FUSED, OURS, Stepper, forms, gradients, suited
 
 _SAMPLES = 15
-_SETTLE = 0.05  # seconds until the other process runs, or has stopped
+_SETTLE = 0.05  # seconds within which the other process surely runs, or has stopped
 
 
 def quiet_and_busy(cell: Cell) -> Figures:
-    """Return milliseconds of a step, quiet and busy, for our class and torch's fused form."""
+    """Return milliseconds of a step, quiet and busy, of our class and of torch's fused form."""
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     figures: Figures = {}
     for title in (OURS, FUSED):
@@ -46,7 +46,7 @@ def _figures(stepper: Stepper) -> dict[str, float]:
                 os.kill(neighbour.pid, sign)
                 time.sleep(_SETTLE)
                 times[state].append(seconds_of(stepper.step) * 1e3)
-    return {state: statistics.median(found) for state, found in times.items()}
+    return {state: statistics.median(samples) for state, samples in times.items()}
 
 
 @contextmanager

@@ -27,7 +27,7 @@ COLD, WARM = f"{OURS}, cold", f"{OURS}, warm"
 
 
 def first_steps(cell: Cell) -> Figures:
-    """Return the figures of ours, cold and warm, and of torch's forms."""
+    """Return the figures of our class, cold and warm, and of torch's forms."""
     tensors = suited(cell.name, LISTS[cell.tensors])
     request = {"name": cell.name, "dtype": cell.dtype, "threads": cell.threads}
     request["shapes"] = tensors.shapes
@@ -53,35 +53,37 @@ def _warm(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
 
 def _ours(request: dict[str, Any], folder: str) -> dict[str, float]:
     environment = {"OPTGEN_CACHE_DIR": str(Path(folder) / "cache")}
-    found: dict[str, float] = child_process.ask(__name__, request | {"title": OURS}, environment)
-    return found
+    figures: dict[str, float] = child_process.ask(__name__, request | {"title": OURS}, environment)
+    return figures
 
 
 def _summary(processes: Iterator[dict[str, float]]) -> dict[str, float]:
     """Return the medians over several processes, and the fastest and slowest first step."""
-    found = list(processes)
-    firsts = [each["first"] for each in found]
-    medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
+    figures = list(processes)
+    firsts = [each["first"] for each in figures]
+    medians = {key: statistics.median(each[key] for each in figures) for key in figures[0]}
     return medians | {"first_min": min(firsts), "first_max": max(firsts)}
 
 
-def measured(
+def first_and_later_steps(
     name: str, title: str, shapes: Sequence[Shape], dtype: str, threads: int
 ) -> dict[str, float]:
-    """Return the milliseconds of one form of a class. Runs in a separate process."""
+    """Return the figures of one form of a class. Runs in a separate process."""
     torch.set_num_threads(threads)
     tensors = TensorList("", "", [tuple(each) for each in shapes])
     torch_dtype = getattr(torch, dtype)
-    found, optimizer = _first(name, title, tensors, torch_dtype)
-    found["states"] = _milliseconds(partial(_allocate_states, optimizer))
-    found["plain"] = min(_milliseconds(optimizer.step) for _ in range(6))
+    first, optimizer = _first(name, title, tensors, torch_dtype)
+    states = _milliseconds(partial(_allocate_states, optimizer))
+    plain = min(_milliseconds(optimizer.step) for _ in range(6))
     del optimizer  # free it now, not while the next one is measured
-    return found | {"again": _first(name, title, tensors, torch_dtype)[0]["first"]}
+    again, _ = _first(name, title, tensors, torch_dtype)
+    return {"first": first, "states": states, "plain": plain, "again": again}
 
 
 def _first(
     name: str, title: str, tensors: TensorList, torch_dtype: torch.dtype
-) -> tuple[dict[str, float], torch.optim.Optimizer]:
+) -> tuple[float, torch.optim.Optimizer]:
+    """Return the milliseconds of the constructor and the first step, and the optimizer."""
     params = parameters(tensors, torch_dtype)
     for param, gradient in zip(params, gradients(tensors, torch_dtype), strict=True):
         param.grad = gradient
@@ -89,23 +91,23 @@ def _first(
     begin = time.perf_counter()
     optimizer = make(name, title, params)
     optimizer.step()
-    return {"first": (time.perf_counter() - begin) * 1e3}, optimizer
+    return (time.perf_counter() - begin) * 1e3, optimizer
 
 
 def _allocate_states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Allocate tensors like an optimizer's states, beside these, which keep their memory."""
+    """Allocate new tensors like an optimizer's states, which keep their own memory."""
     states = (value for values in optimizer.state.values() for value in values.values())
     return list(map(torch.zeros_like, filter(torch.is_tensor, states)))
 
 
 def _milliseconds(function: Callable[[], object]) -> float:
-    """Return the milliseconds of a call, without those of freeing its result."""
+    """Return the milliseconds of a call, without the time that freeing its result takes."""
     begin = time.perf_counter()
-    made = function()
+    result = function()
     end = time.perf_counter()
-    del made
+    del result
     return (end - begin) * 1e3
 
 
 if __name__ == "__main__":
-    child_process.answer(measured)
+    child_process.answer(first_and_later_steps)

@@ -33,9 +33,9 @@ _HEADER = (
 
 
 def markdown(results: Results) -> str:
-    """Return a table of some steps, and list items on means, first steps and a busy machine."""
-    found = [row for cell in _ROWS if (row := _row(cell, results.get(cell)))]
-    lines = [_HEADER, ("---",) * len(_HEADER), *found]
+    """Return a table of some steps, and list items about means, first steps and a busy machine."""
+    rows = [row for cell in _ROWS if (row := _row(cell, results.get(cell)))]
+    lines = [_HEADER, ("---",) * len(_HEADER), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     points = (fill(f"- {point}", 100, subsequent_indent="  ") for point in _points(results))
     return "\n".join([table, "", *points]).strip()

@@ -23,20 +23,23 @@ from torch import Tensor
 from optgen.bench.variants import Variant
 
 StepTimes = dict[str, float]
-"""Milliseconds of a step: `median` and `min` if repeated, `cold` and `cold_min`; `samples`."""
+"""Milliseconds of a step: `median` and `min` of repeated steps, `cold` and `cold_min` of cold ones.
 
-_LONG = 0.02  # seconds for which a sample repeats the step
-_SLOW_STEP = 0.2  # seconds; such a step exceeds every cache, so repeating makes it no faster
-_CACHES = 64 << 20  # bytes of other data that replace the contents of the caches
+The number of samples is under `samples`.
+"""
+
+_SAMPLE_SECONDS = 0.02  # for which a sample repeats the step
+_SLOW_STEP = 0.2  # seconds; the data of such a step exceeds every cache, so each step is cold
+_CACHE_BYTES = 64 << 20  # of other data, which replaces the contents of all caches
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a measurement: total seconds, most and fewest samples; and its clock."""
+    """Limits of a measurement: total seconds, and samples of a variant; and its clock."""
 
     seconds: float = 5.0
-    most: int = 15
-    least: int = 3
+    max_samples: int = 15
+    min_samples: int = 3
     clock: Callable[[], float] = time.perf_counter
 
     def up_to(self, draw: int, draws: int) -> "Budget":
@@ -44,8 +47,8 @@ class Budget:
         return replace(
             self,
             seconds=self.seconds * draw / draws,
-            most=ceil(self.most / draws),
-            least=ceil(self.least / draws),
+            max_samples=ceil(self.max_samples / draws),
+            min_samples=ceil(self.min_samples / draws),
         )
 
 
@@ -68,7 +71,7 @@ class _Samples:
 def compare(
     variants: Mapping[str, Variant], renew: Callable[[], Sequence[Tensor]], budget: Budget
 ) -> dict[str, StepTimes]:
-    """Return the figures of every variant. Each round has new gradients, the same for all."""
+    """Return the figures of every variant. A round has new gradients, common to all variants."""
     return compare_redrawn(lambda: variants, renew, budget, draws=1)
 
 
@@ -79,10 +82,10 @@ def compare_redrawn(
     draws: int,
 ) -> dict[str, StepTimes]:
     """Return the figures of variants that `draw` creates anew, `draws` times."""
-    other_data = torch.zeros(_CACHES, dtype=torch.uint8)
+    other_data = torch.zeros(_CACHE_BYTES, dtype=torch.uint8)
     samples: defaultdict[str, _Samples] = defaultdict(_Samples)
     for number in range(1, draws + 1):
-        variants = draw()  # before the last ones are freed, so that the addresses are new
+        variants = draw()  # before the previous variants are freed, so that addresses are new
         _measure(variants, renew, other_data, samples, budget.up_to(number, draws))
     return {title: samples[title].figures() for title in variants}
 
@@ -99,10 +102,10 @@ def _measure(
         variant.set_gradients(gradients)
         _warm_up(variant.step)
     share = budget.seconds / len(variants)
-    for turn in range(budget.most):
-        left = [t for t in variants if turn < budget.least or samples[t].spent < share]
-        gradients = renew()  # before the last ones are freed, so that the addresses are new
-        for title in random.sample(left, len(left)):
+    for turn in range(budget.max_samples):
+        remaining = [t for t in variants if turn < budget.min_samples or samples[t].spent < share]
+        gradients = renew()  # before the previous gradients are freed, so that addresses are new
+        for title in random.sample(remaining, len(remaining)):
             variants[title].set_gradients(gradients)
             other_data.add_(1)
             _sample(variants[title].step, samples[title], budget.clock)
@@ -126,7 +129,7 @@ def seconds_of(step: Callable[[], Any], clock: Callable[[], float] = time.perf_c
         step()
         count += 1
         passed = clock() - begin
-        if passed >= _LONG:
+        if passed >= _SAMPLE_SECONDS:
             return passed / count
 
 

@@ -19,7 +19,7 @@ class Access:
     key: str
     stored: bool = False
     shape: str = "like"  # "like" the parameter, or one number per "row" or "col"
-    when: str | None = None  # the group value that must be true; an extra input's is in no group
+    when: str | None = None  # the key of the group value that must be true, or of an extra input
 
     def shape_for(self, param: Tensor) -> list[int]:
         """Return the shape of the tensor for a parameter."""
@@ -28,13 +28,13 @@ class Access:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The accesses of each sweep of a step, for parameters with these shape predicates."""
+    """The accesses of each sweep of a step, for parameters to which the facts apply."""
 
     sweeps: tuple[tuple[Access, ...], ...]
     facts: Mapping[str, bool] = field(default_factory=dict)
 
     def suits(self, param: Tensor) -> bool:
-        """Tell whether a parameter has these shape predicates."""
+        """Tell whether the facts apply to a parameter."""
         return all(FACTS[fact](param) is holds for fact, holds in self.facts.items())
 
     def present(self, group: Mapping[str, object]) -> Iterator[list[Access]]:

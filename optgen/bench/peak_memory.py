@@ -27,26 +27,26 @@ _STEPS = 5
 def peaks(cell: Cell) -> Figures:
     """Return the extra bytes of a step of each form of a class, and their ratio to parameters."""
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
-    found: Figures = child_process.ask(
+    figures: Figures = child_process.ask(
         __name__, request | {"threads": cell.threads}, {"PYTHONMALLOC": "malloc"}
     )
-    return found
+    return figures
 
 
 def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
-    """Return the peak of the first steps of each form. Runs in a separate process."""
+    """Return the extra bytes of the first steps of each form. Runs in a separate process."""
     torch.set_num_threads(threads)
     taken, torch_dtype = suited(name, LISTS[tensors]), getattr(torch, dtype)
     figures: Figures = {}
-    for title in forms(name, torch_dtype):  # `forms` takes steps, so everything is loaded
+    for title in forms(name, torch_dtype):  # `forms` takes steps, so all libraries are loaded
         stepper = Stepper(name, title, taken, torch_dtype)
         stepper.set_gradients(gradients(taken, torch_dtype))
         if isinstance(stepper.optimizer, GeneratedOptimizer):
             stepper.optimizer.init_state()
         before = _state_bytes(stepper)
-        found = peak(stepper.step, _STEPS) - (_state_bytes(stepper) - before)
+        extra = peak(stepper.step, _STEPS) - (_state_bytes(stepper) - before)
         params = sum(param.nbytes for param in stepper.params)
-        figures[title] = {"bytes": found, "of_params": found / params}
+        figures[title] = {"bytes": extra, "of_params": extra / params}
     return figures
 
 
@@ -66,9 +66,10 @@ def _state_bytes(stepper: Stepper) -> int:
 
 
 def _status(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
-    assert found
-    return int(found[1]) * 1024
+    """Return a figure of the process's status in bytes."""
+    match = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
+    assert match
+    return int(match[1]) * 1024
 
 
 if __name__ == "__main__":

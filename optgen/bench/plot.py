@@ -27,22 +27,22 @@ def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1)
     except ModuleNotFoundError:
         return False
     panels = {
-        tensors: found
+        tensors: by_name
         for tensors in PANELS
-        if (found := _of_list(results, tensors, dtype, threads))
+        if (by_name := _figures_by_name(results, tensors, dtype, threads))
     }
     if not panels:
         return False
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = sorted({n for found in panels.values() for n in found}, key=str.lower, reverse=True)
+    names = sorted({n for by_name in panels.values() for n in by_name}, key=str.lower, reverse=True)
     width, height = 3.7 * len(panels), 1.3 + 0.28 * len(names)
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(width, height), sharey=True, squeeze=False, layout="constrained"
     )
-    for axis, (tensors, found) in zip(axes[0], panels.items(), strict=True):
-        _panel(axis, names, found)
+    for axis, (tensors, by_name) in zip(axes[0], panels.items(), strict=True):
+        _panel(axis, names, by_name)
         axis.set_title(PANELS[tensors], fontsize=10, loc="left")
     axes[0][0].set_yticks(range(len(names)), names)
     title = f"Time of a step as a multiple of the memory limit: CPU, {dtype}, {threads} thread"
@@ -56,7 +56,10 @@ def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1)
     return True
 
 
-def _of_list(results: Results, tensors: str, dtype: str, threads: int) -> dict[str, Figures]:
+def _figures_by_name(
+    results: Results, tensors: str, dtype: str, threads: int
+) -> dict[str, Figures]:
+    """Return the figures of the classes that were measured on a list of tensors."""
     assert tensors in LISTS
     return {
         cell.name: figures
@@ -67,23 +70,23 @@ def _of_list(results: Results, tensors: str, dtype: str, threads: int) -> dict[s
     }
 
 
-def _panel(axis: Any, names: Sequence[str], found: dict[str, Figures]) -> None:
+def _panel(axis: Any, names: Sequence[str], by_name: dict[str, Figures]) -> None:
     """Draw one list of tensors, with a line for each algorithm."""
-    places = [place for place, name in enumerate(names) if name in found]
-    rows = [_times_the_limit(found[name]) for name in names if name in found]
+    heights = [height for height, name in enumerate(names) if name in by_name]
+    rows = [_times_the_limit(by_name[name]) for name in names if name in by_name]
     ours, best, default = zip(*rows, strict=True)
     axis.axvline(1, color="#444444", linewidth=1, zorder=1, label="memory limit")
-    axis.hlines(places, ours, default, color="#dfe2e6", linewidth=3, zorder=1)
+    axis.hlines(heights, ours, default, color="#dfe2e6", linewidth=3, zorder=1)
     for values, color, label, size in (
         (default, _GREY, "torch's default", 30),
         (best, _ORANGE, "torch's fastest", 34),
         (ours, _GREEN, "optgen", 44),
     ):
-        axis.scatter(values, places, s=size, color=color, label=label, zorder=3)
-    for place, mine, theirs, last in zip(places, ours, best, default, strict=True):
+        axis.scatter(values, heights, s=size, color=color, label=label, zorder=3)
+    for height, mine, theirs, last in zip(heights, ours, best, default, strict=True):
         axis.annotate(
             _times(theirs / mine),
-            (max(last, theirs), place),
+            (max(last, theirs), height),
             xytext=(7, 0),
             textcoords="offset points",
             va="center",
@@ -93,7 +96,7 @@ def _panel(axis: Any, names: Sequence[str], found: dict[str, Figures]) -> None:
         )
     axis.set_xscale("log")
     axis.set_xlim(0.7, 2.2 * max(default))
-    axis.xaxis.set_major_formatter(lambda value, place: f"{value:g}×")
+    axis.xaxis.set_major_formatter(lambda value, position: f"{value:g}×")
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
 

@@ -37,15 +37,15 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
     for each in verdicts:
         worst = each.worst
         measured = f"{each.values[worst]:.3g}" if worst else "-"
-        yield (each.target.title, measured, worst, each.target.wanted, each.word)
+        yield (each.target.title, measured, worst, each.target.bound, each.summary)
 
 
 def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield a line for each missed target, with the figures that miss it."""
     for each in verdicts:
         if each.missed:
-            found = (f"{name} {each.values[name]:.3g}" for name in each.missed)
-            yield f"{each.target.title}, wanted {each.target.wanted}: {'; '.join(found)}"
+            figures = (f"{name} {each.values[name]:.3g}" for name in each.missed)
+            yield f"{each.target.title}, wanted {each.target.bound}: {'; '.join(figures)}"
 
 
 def torch_ratio(figures: Figures) -> float | None:
@@ -68,9 +68,9 @@ def _step(figures: Figures) -> str:
 
 
 def _of_limit(figures: Figures) -> str:
-    """Return the fraction of the limit, by medians and in brackets by minima."""
-    found = (ratio(figures, LIMIT, key) for key in ("median", "min"))
-    return "{:.2f} ({:.2f})".format(*found) if LIMIT in figures else ""
+    """Return the fraction of the limit as text: by medians, and in brackets by minima."""
+    fractions = (ratio(figures, LIMIT, key) for key in ("median", "min"))
+    return "{:.2f} ({:.2f})".format(*fractions) if LIMIT in figures else ""
 
 
 def _times(value: float | None) -> str:
@@ -78,8 +78,8 @@ def _times(value: float | None) -> str:
 
 
 def _all_figures(figures: Figures) -> str:
-    return " | ".join(f"{title} {_pairs(of)}" for title, of in figures.items())
+    return " | ".join(f"{title} {_pairs(of_variant)}" for title, of_variant in figures.items())
 
 
-def _pairs(of: Mapping[str, float]) -> str:
-    return ", ".join(f"{key} {value:.4g}" for key, value in of.items())
+def _pairs(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{key} {value:.4g}" for key, value in figures.items())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 Figures = dict[str, dict[str, Any]]
-"""Figures of a cell, by variant and name."""
+"""Figures of a cell, by the title of the variant and the name of the figure."""
 
 
 @dataclass(frozen=True, order=True)
@@ -34,7 +34,7 @@ Results = dict[Cell, Figures]
 
 
 def load(path: Path) -> Results:
-    """Return the results in a file; {} if it does not exist."""
+    """Return the results in a file; {} if there is no file."""
     if not path.exists():
         return {}
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -42,7 +42,7 @@ def load(path: Path) -> Results:
 
 
 def machine_of(path: Path) -> dict[str, Any]:
-    """Return the machine that a file's results were measured on; {} if it does not exist."""
+    """Return the machine that a file's results were measured on; {} if there is no file."""
     if not path.exists():
         return {}
     machine: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["machine"]
@@ -61,9 +61,9 @@ def save(path: Path, results: Mapping[Cell, Figures]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def merge(path: Path, found: Mapping[Cell, Figures]) -> Results:
+def merge(path: Path, new: Mapping[Cell, Figures]) -> Results:
     """Merge results into a file, replacing earlier ones of the same cells; return all."""
-    merged = load(path) | dict(found)
+    merged = load(path) | dict(new)
     save(path, merged)
     return merged
 
@@ -86,7 +86,7 @@ def describe_machine() -> dict[str, Any]:
 
 def _rounded(figures: Figures) -> Figures:
     """Round figures to four digits; measurements are no more precise."""
-    return {variant: dict(_digits(of.items())) for variant, of in figures.items()}
+    return {variant: dict(_digits(pairs.items())) for variant, pairs in figures.items()}
 
 
 def _digits(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:

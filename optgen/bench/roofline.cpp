@@ -1,5 +1,5 @@
 // The memory limit (roofline): loops over the streams of a step, with hardly any arithmetic. Values
-// are written back unchanged, so the streams may be an optimizer's own tensors of any dtype.
+// are written back unchanged, so the streams may be the tensors of an optimizer in use, of any dtype.
 #include <cstdint>
 #include <utility>
 
@@ -8,14 +8,14 @@ namespace {
 using i64 = std::int64_t;
 using u32 = std::uint32_t;
 
-constexpr int MOST = 6; // streams in one loop; the same as in roofline.py
+constexpr int MAX_STREAMS = 6; // in one loop; the same as in roofline.py
 
 // Streams of one size that a sweep reads together; the first `stored` of them are written back.
 struct Sweep {
     i64 words; // 32-bit words of a stream
     i64 first, elements; // of its parameter; `first` counts from the start of the list
     i64 read, stored;
-    u32* at[MOST];
+    u32* at[MAX_STREAMS];
 };
 
 struct Roofline {
@@ -60,8 +60,8 @@ using Loop = u32 (*)(const Sweep&, i64, i64, u32);
 // Returns the loop for this many streams, of which `stored` are written back.
 template <int... I>
 Loop variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
-    static constexpr Loop variants[] = {loop_over<1 + I / (MOST + 1), I % (MOST + 1)>...};
-    return variants[(read - 1) * (MOST + 1) + stored];
+    static constexpr Loop variants[] = {loop_over<1 + I / (MAX_STREAMS + 1), I % (MAX_STREAMS + 1)>...};
+    return variants[(read - 1) * (MAX_STREAMS + 1) + stored];
 }
 
 // Processes the elements [low, high) of the list: all sweeps of a tensor, then the next tensor, so
@@ -74,7 +74,7 @@ u32 range(const Roofline& roofline, i64 low, i64 high) {
         const i64 end = high - s.first < s.elements ? high - s.first : s.elements;
         if (begin >= end) continue;
         const i64 from = s.words * begin / s.elements, to = s.words * end / s.elements;
-        const std::make_integer_sequence<int, MOST*(MOST + 1)> all;
+        const std::make_integer_sequence<int, MAX_STREAMS*(MAX_STREAMS + 1)> all;
         seen |= variant(s.read, s.stored, all)(s, from, to - from, roofline.zero);
     }
     return seen;

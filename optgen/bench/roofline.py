@@ -1,4 +1,4 @@
-"""Run the memory limit (roofline): a C loop over the streams of a step, on the same tensors."""
+"""Run the memory limit (roofline): a C++ loop that reads and writes the tensors of a step."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from optgen.bench.memory_traffic import Access, Traffic
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
-_MOST = 6  # the most streams in one loop; the same as in roofline.cpp
+_MAX_STREAMS = 6  # in one loop; the same as in roofline.cpp
 
 
 class _Sweep(ctypes.Structure):
     _fields_ = [
         *((name, c_int64) for name in ("words", "first", "elements", "read", "stored")),
-        ("at", c_void_p * _MOST),
+        ("at", c_void_p * _MAX_STREAMS),
     ]
 
 
@@ -36,22 +36,22 @@ class _Roofline(ctypes.Structure):
 
 
 class Roofline:
-    """Loop that reads and writes what a step of an optimizer must, and changes no value."""
+    """Loop that reads and writes the tensors of an optimizer's step, and changes no value."""
 
     def __init__(self, traffics: Sequence[Traffic], optimizer: torch.optim.Optimizer) -> None:
         self._temporaries: dict[tuple[int, str, str], Tensor] = {}
         self._grads: list[tuple[_Sweep, int, Tensor]] = []
         params = [(p, group) for group in optimizer.param_groups for p in group["params"]]
-        found: list[_Sweep] = []
+        sweeps: list[_Sweep] = []
         first = 0
         for param, group in params:
             (traffic,) = (each for each in traffics if each.suits(param))
             for accesses in traffic.present(group):
-                found += self._sweeps(accesses, param, optimizer.state[param], first)
+                sweeps += self._sweeps(accesses, param, optimizer.state[param], first)
             first += param.numel()
-        self._table = (_Sweep * len(found))(*found)
-        self._point_at_table(found)
-        self._struct = _Roofline(len(found), first, self._table)
+        self._table = (_Sweep * len(sweeps))(*sweeps)
+        self._point_at_table(sweeps)
+        self._struct = _Roofline(len(sweeps), first, self._table)
         self._run = _library().optgen_roofline
 
     @property
@@ -61,9 +61,9 @@ class Roofline:
 
     def take_gradients(self) -> None:
         """Update the addresses of the parameters' gradients."""
-        for sweep, place, param in self._grads:
+        for sweep, index, param in self._grads:
             assert param.grad is not None
-            sweep.at[place] = param.grad.data_ptr()
+            sweep.at[index] = param.grad.data_ptr()
 
     def step(self) -> None:
         """Run all sweeps over all tensors once."""
@@ -74,16 +74,16 @@ class Roofline:
     ) -> Iterator[_Sweep]:
         """Yield one sweep for the streams of each size; rows and columns have their own sizes."""
         streams = [(access, self._tensor(access, param, state)) for access in accesses]
-        for words, found in groupby(sorted(streams, key=_words), _words):
-            same = list(found)
-            if len(same) > _MOST:
-                raise ValueError(f"a roofline reads at most {_MOST} streams together")
-            stored = sum(access.stored for access, _ in same)
-            sweep = _Sweep(words, first, param.numel(), len(same), stored)
-            for place, (access, tensor) in enumerate(same):
-                sweep.at[place] = tensor.data_ptr()
+        for words, group in groupby(sorted(streams, key=_words), _words):
+            same_size = list(group)
+            if len(same_size) > _MAX_STREAMS:
+                raise ValueError(f"a roofline reads at most {_MAX_STREAMS} streams together")
+            stored = sum(access.stored for access, _ in same_size)
+            sweep = _Sweep(words, first, param.numel(), len(same_size), stored)
+            for index, (access, tensor) in enumerate(same_size):
+                sweep.at[index] = tensor.data_ptr()
                 if access.key == "grad":
-                    self._grads.append((sweep, place, param))
+                    self._grads.append((sweep, index, param))
             yield sweep
 
     def _tensor(self, access: Access, param: Tensor, state: dict[str, Any]) -> Tensor:
@@ -93,17 +93,17 @@ class Roofline:
             assert param.grad is not None
             return param.grad
         if access.key in state:
-            found: Tensor = state[access.key]
-            return found
+            value: Tensor = state[access.key]
+            return value
         key = (id(param), access.key, access.shape)
         if key not in self._temporaries:
             self._temporaries[key] = param.new_zeros(access.shape_for(param))
         return self._temporaries[key]
 
-    def _point_at_table(self, made: list[_Sweep]) -> None:
-        """Point `_grads` at the structures in the array, which are copies of those made."""
-        places = {id(sweep): place for place, sweep in enumerate(made)}
-        self._grads = [(self._table[places[id(s)]], at, p) for s, at, p in self._grads]
+    def _point_at_table(self, sweeps: list[_Sweep]) -> None:
+        """Replace the sweeps of `_grads` by their copies in the table, which the loop reads."""
+        rows = {id(sweep): row for row, sweep in enumerate(sweeps)}
+        self._grads = [(self._table[rows[id(s)]], index, p) for s, index, p in self._grads]
 
 
 def _words(stream: tuple[Access, Tensor]) -> int:

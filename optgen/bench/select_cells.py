@@ -13,7 +13,7 @@ _COMPILED = (("SGD", "1e6"), ("AdamW", "1e6"), ("AdamW", "2.5e7"), ("AdamW", "re
 _FIRST_STEP = (("AdamW", "1e6"), ("AdamW", "resnet50"), ("Adafactor", "resnet50"))
 
 IsMemoryBound = Callable[[str], bool]
-"""Tells whether memory limits a class's step, because it multiplies no matrices."""
+"""Tells whether memory limits a class's step: it does unless the step multiplies matrices."""
 
 
 def chosen(

@@ -20,7 +20,7 @@ from optgen.bench.variants import OURS, Stepper, Variant, forms, renewal, suited
 
 TrafficOf = Callable[[str], Sequence[Traffic] | None]
 ONE_GROUP = f"{OURS}, one group"
-_CACHED = 4 << 20  # up to so many bytes of parameters, caches hold all that a step reads
+_CACHED_BYTES = 4 << 20  # of parameters, up to which caches hold all that a step reads
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Suite:
         """Measure one cell."""
         with torch_threads(cell.threads):
             figures = PARTS[cell.part](self, cell)
-        gc.collect()  # the next one may need the memory
+        gc.collect()  # the next cell may need the memory
         return figures
 
 
@@ -46,12 +46,12 @@ def steps(suite: Suite, cell: Cell) -> Figures:
     titles = forms(cell.name, dtype, unfused=suite.unfused)
 
     def draw() -> dict[str, Variant]:
-        made = dict(variants(cell.name, tensors, dtype, suite.traffic(cell.name), titles))
+        drawn = dict(variants(cell.name, tensors, dtype, suite.traffic(cell.name), titles))
         if tensors.groups > 1:
-            made[ONE_GROUP] = Stepper(cell.name, OURS, replace(tensors, groups=1), dtype)
-        return made
+            drawn[ONE_GROUP] = Stepper(cell.name, OURS, replace(tensors, groups=1), dtype)
+        return drawn
 
-    draws = 5 if tensors.elements * dtype.itemsize <= _CACHED else 1
+    draws = 5 if tensors.elements * dtype.itemsize <= _CACHED_BYTES else 1
     return compare_redrawn(draw, renewal(tensors, dtype), suite.budget, draws)
 
 

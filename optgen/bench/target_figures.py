@@ -20,8 +20,8 @@ def steps(
 
     def extract(results: Results) -> Values:
         cells = (Cell("step", name, tensors, dtype) for tensors in lists for name in names)
-        found = {_label(c): measure(results[c]) for c in cells if c in results}
-        return {label: value for label, value in found.items() if value is not None}
+        values = {_label(c): measure(results[c]) for c in cells if c in results}
+        return {label: value for label, value in values.items() if value is not None}
 
     return extract
 
@@ -39,12 +39,12 @@ def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -
 def fraction_of_limit(
     names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
 ) -> Extract:
-    """Return a function that extracts the fraction of the memory limit that steps reach."""
+    """Return a function that extracts the speed of steps as a fraction of the memory limit's."""
     return steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
 
 
 def speedup(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
-    """Return a function that extracts torch's time, of its fastest or a given form, over ours."""
+    """Return a function that extracts torch's time over ours, by default of its fastest form."""
     if form is None:
         return steps(torch_ratio, names, lists)
     return steps(lambda figures: ratio(figures, form), names, lists)

@@ -1,4 +1,4 @@
-"""Define the targets of a step on a CPU, for one thread unless a cell says otherwise."""
+"""Define the targets of a step on a CPU. Cells have one thread, except of `busy` and `bits`."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +13,7 @@ from optgen.bench.verdict import Target
 ELEMENTWISE = tuple(n for n in CLASSES if generated(n).rule.elementwise)
 VECTOR_CLASSES = tuple(n for n in CLASSES if suited(n, TensorList("", "", [(1,)])).shapes)
 """The classes that take vectors. Muon takes matrices only."""
-_ROOTS = ("Adagrad", "RMSprop")  # a root and a division take longer than reading the caches
+_ROOTS = ("Adagrad", "RMSprop")  # their root and division take longer than the cached reads
 _LARGE = ("2.5e7", "gpt2", "resnet50")
 MEAN = ("2.5e7", "resnet50", "2000x256")
 _TINY = ("2000x256",)
@@ -60,8 +60,8 @@ def _bfloat16_in_hardware() -> Iterator[Target]:
     bounds = {("SGD", "ASGD"): 0.8, ("Adamax",): 0.65, ("AdamW", "RAdam", "NAdam", "Rprop"): 0.5}
     for names, least in bounds.items():
         yield _bfloat16("1e6", names, least)
-    rest = tuple(n for n in ELEMENTWISE if not any(n in names for names in bounds))
-    yield _bfloat16("1e6", rest, 0.42)
+    others = tuple(n for n in ELEMENTWISE if not any(n in names for names in bounds))
+    yield _bfloat16("1e6", others, 0.42)
 
 
 def _bfloat16_in_software() -> Iterator[Target]:
@@ -70,9 +70,9 @@ def _bfloat16_in_software() -> Iterator[Target]:
 
 
 def _bfloat16(tensors: str, names: tuple[str, ...], least: float) -> Target:
-    some = "" if names == ELEMENTWISE else f": {', '.join(names)}"
+    listed = "" if names == ELEMENTWISE else f": {', '.join(names)}"
     return Target(
-        f"of the limit, bfloat16, {tensors}{some}",
+        f"of the limit, bfloat16, {tensors}{listed}",
         fraction_of_limit(names, [tensors], "bfloat16"),
         least,
     )

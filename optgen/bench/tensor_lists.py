@@ -12,7 +12,7 @@ class TensorList:
     """Shapes under a short name, divided into groups with different learning rates."""
 
     name: str
-    title: str  # counts tensors, then elements of each: "2,000 of 256"
+    title: str  # the number of tensors, and the elements of each: "2,000 of 256"
     shapes: Sequence[Shape]
     groups: int = 1
 

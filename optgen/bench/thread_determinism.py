@@ -11,12 +11,13 @@ _STEPS = 3
 
 def same_bits(cell: Cell) -> Figures:
     """Count the parameters and states that differ from those of one thread, after a few steps."""
-    alone, together = (_after(cell, threads) for threads in (1, cell.threads))
-    pairs = zip(alone, together, strict=True)
+    by_one, by_several = (_tensors_after_steps(cell, threads) for threads in (1, cell.threads))
+    pairs = zip(by_one, by_several, strict=True)
     return {OURS: {"different": sum(not torch.equal(a, b) for a, b in pairs)}}
 
 
-def _after(cell: Cell, threads: int) -> list[torch.Tensor]:
+def _tensors_after_steps(cell: Cell, threads: int) -> list[torch.Tensor]:
+    """Return parameters and states after a few steps."""
     torch.set_num_threads(threads)
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     stepper = Stepper(cell.name, OURS, tensors, dtype)

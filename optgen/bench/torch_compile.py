@@ -25,12 +25,12 @@ def compiled(cell: Cell, limit: float) -> Figures:
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
-        found = child_process.ask(__name__, request | {"threads": cell.threads}, caches, limit)
-    return found or {COMPILED: {"not_done_after_s": limit}}
+        figures = child_process.ask(__name__, request | {"threads": cell.threads}, caches, limit)
+    return figures or {COMPILED: {"not_done_after_s": limit}}
 
 
 def measured(name: str, tensors: str, dtype: str, threads: int) -> Mapping[str, Any]:
-    """Build, then compare. Runs in a separate process."""
+    """Compile torch's step, then compare it with ours. Runs in a separate process."""
     torch.set_num_threads(threads)
     taken, torch_dtype = suited(name, LISTS[tensors]), getattr(torch, dtype)
     both = {OURS: Stepper(name, OURS, taken, torch_dtype)}

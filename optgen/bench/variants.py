@@ -26,8 +26,9 @@ UNFUSED: dict[str, dict[str, Any]] = {
     "optgen for-loop": {"foreach": False},
     "optgen foreach": {"foreach": True},
 }
-_DRAWN = 1 << 18  # random numbers; larger tensors repeat them
+_DRAWN = 1 << 18  # the number of random numbers; larger tensors repeat them
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
+"""Constructor arguments of a class, for every form."""
 
 
 OWN: dict[str, Any] = {}
@@ -35,14 +36,14 @@ OWN: dict[str, Any] = {}
 
 
 def generated(name: str) -> Any:
-    """Return our class of a name, or the user's own."""
+    """Return the class with a name: of the user's spec files, or ours."""
     return OWN.get(name) or getattr(optgen.optim, name)
 
 
-def _takes_dense_gradients(kind: object) -> bool:
-    if not isinstance(kind, type) or not issubclass(kind, GeneratedOptimizer):
+def _takes_dense_gradients(cls: object) -> bool:
+    if not isinstance(cls, type) or not issubclass(cls, GeneratedOptimizer):
         return False
-    return kind.rule.gradient != "sparse_only"
+    return cls.rule.gradient != "sparse_only"
 
 
 CLASSES = tuple(n for n in optgen.optim.__all__ if _takes_dense_gradients(generated(n)))
@@ -90,20 +91,20 @@ class Limit:
 
 
 def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
-    """Make an optimizer of a class in one of its forms."""
-    kind: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
+    """Make an optimizer of a class in one of its forms, a key of `FORMS` or `UNFUSED`."""
+    cls: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
     flags = (FORMS | UNFUSED)[title]
-    # A class without the argument gets a True flag nevertheless: its TypeError says that it lacks
-    # the form.
-    options = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
+    # A True flag is passed to a class without that argument, too: by the TypeError, `forms` learns
+    # that the class lacks the form.
+    options = {key: value for key, value in flags.items() if value or key in _arguments(cls)}
     settings = SETTINGS.get(name, {})
-    options |= {key: value for key, value in settings.items() if key in _arguments(kind)}
-    made: torch.optim.Optimizer = kind(params, **options)
-    return made
+    options |= {key: value for key, value in settings.items() if key in _arguments(cls)}
+    optimizer: torch.optim.Optimizer = cls(params, **options)
+    return optimizer
 
 
 def forms(name: str, dtype: torch.dtype, *, unfused: bool = False) -> list[str]:
-    """Return the titles of the forms that exist for a class; torch lacks some."""
+    """Return the titles of the forms that exist for a class. Some classes of torch lack a form."""
     return [each for each in (FORMS | UNFUSED if unfused else FORMS) if _has(name, each, dtype)]
 
 
@@ -119,8 +120,8 @@ def _has(name: str, title: str, dtype: torch.dtype) -> bool:
     return True
 
 
-def _arguments(kind: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(kind).parameters
+def _arguments(cls: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(cls).parameters
 
 
 def parameters(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
@@ -135,17 +136,17 @@ def gradients(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
 
 def renewal(tensors: TensorList, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
     """Return a function that copies the gradients of a list to new addresses at each call."""
-    made = gradients(tensors, dtype)
-    return lambda: [gradient.clone() for gradient in made]
+    originals = gradients(tensors, dtype)
+    return lambda: [gradient.clone() for gradient in originals]
 
 
 def _noise(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tensor]:
     """Yield random tensors. Large ones repeat their values, because drawing all takes seconds."""
     drawn = torch.randn(_DRAWN, generator=torch.Generator().manual_seed(seed)).to(dtype).repeat(2)
     for number, shape in enumerate(tensors.shapes):
-        count, first = prod(shape), number * 251 % _DRAWN  # each begins at another number
-        some = drawn[first : first + min(count, _DRAWN)]
-        yield some.repeat(-(-count // _DRAWN))[:count].view(shape)
+        count, first = prod(shape), number * 251 % _DRAWN  # tensors begin at different numbers
+        chunk = drawn[first : first + min(count, _DRAWN)]
+        yield chunk.repeat(-(-count // _DRAWN))[:count].view(shape)
 
 
 def grouped(name: str, params: Sequence[Tensor], groups: int) -> Any:
@@ -161,15 +162,15 @@ def grouped(name: str, params: Sequence[Tensor], groups: int) -> Any:
 
 
 def suited(name: str, tensors: TensorList) -> TensorList:
-    """Return the tensors of a list that a class accepts; some accept matrices only."""
-    kind, found = generated(name), []
+    """Return the tensors of a list that a class accepts; some classes accept matrices only."""
+    cls, accepted = generated(name), set()
     for shape in dict.fromkeys(tensors.shapes):
         try:
-            kind([torch.empty(shape, device="meta", requires_grad=True)])
+            cls([torch.empty(shape, device="meta", requires_grad=True)])
         except ValueError:
             continue
-        found.append(shape)
-    shapes = [shape for shape in tensors.shapes if shape in found]
+        accepted.add(shape)
+    shapes = [shape for shape in tensors.shapes if shape in accepted]
     return TensorList(tensors.name, tensors.title, shapes, tensors.groups)
 
 
@@ -180,7 +181,7 @@ def variants(
     traffics: Sequence[Traffic] | None,
     titles: Sequence[str],
 ) -> Iterator[tuple[str, Variant]]:
-    """Yield the variants with their titles, ready to step; the limit follows ours."""
+    """Yield pairs of a title and a variant. The memory limit follows our class."""
     for title in titles:
         stepper = Stepper(name, title, tensors, dtype)
         yield title, stepper

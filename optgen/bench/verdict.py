@@ -19,7 +19,7 @@ class Target:
     most: float | None = None
 
     @property
-    def wanted(self) -> str:
+    def bound(self) -> str:
         """The bound as text, with its sign."""
         return f"≤ {self.most:g}" if self.least is None else f"≥ {self.least:g}"
 
@@ -48,15 +48,15 @@ class Verdict:
 
     @property
     def worst(self) -> str:
-        """The name of the figure that misses the bound most, or comes closest to missing it."""
+        """The name of the figure that misses the bound by most, or comes closest to missing it."""
         if not self.values:
             return ""
         choose = max if self.target.least is None else min
         return choose(self.values, key=self.values.__getitem__)
 
     @property
-    def word(self) -> str:
-        """The result as text: reached, missed, or not measured, with the number of figures."""
+    def summary(self) -> str:
+        """The result as text: reached, missed or not measured, with the number of figures."""
         if not self.values:
             return "not measured"
         if not self.missed:

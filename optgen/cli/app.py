@@ -57,8 +57,8 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(USAGE) from None
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         typer.echo(f"optgen {__version__}")
         raise typer.Exit
 
@@ -119,7 +119,7 @@ def show(
     lowering: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(one.name for one in LOWERINGS),
+            metavar="|".join(lowering.name for lowering in LOWERINGS),
             help="Print this generated file instead of the rule.",
         ),
     ] = None,
@@ -195,18 +195,18 @@ def check(
         from optgen.cli import check as command
 
         code = 0
-        for found in command.check(specs):
-            typer.echo(str(found), err=not isinstance(found, str))
-            if isinstance(found, SpecError):
+        for outcome in command.check(specs):
+            typer.echo(str(outcome), err=not isinstance(outcome, str))
+            if isinstance(outcome, SpecError):
                 code = max(code, SPEC)
-            elif isinstance(found, InternalError):
+            elif isinstance(outcome, InternalError):
                 code = INTERNAL
         if code:
             raise typer.Exit(code)
         if compiled:
-            from optgen.cli.check_compile import compiled as built
+            from optgen.cli.check_compile import compile_specs
 
-            for line in built(specs):
+            for line in compile_specs(specs):
                 typer.echo(line)
 
 
@@ -244,8 +244,8 @@ def bench(
     measured too: my_rule.py. Figures in brackets are of the fastest steps; all others are medians.
 
     The column "cold ms" is the time of a step when the caches hold other data. "of limit" is the
-    speed of a step as a fraction of the limit's. A column of torch says how many times as long
-    torch takes.
+    speed of a step as a fraction of the limit's. The columns of torch have its time divided by
+    ours.
     """
     with exit_codes():
         from optgen.cli import bench as command
@@ -272,13 +272,13 @@ def verify(
     json: Annotated[Path | None, typer.Option(help="Write the rows into this file.")] = None,
     markdown: Annotated[
         list[Path] | None,
-        typer.Option(help="Write the table into this page, between its two marks."),
+        typer.Option(help="Write the table into this page, between its two marker comments."),
     ] = None,
 ) -> None:
     """Compare optimizers with other implementations.
 
-    The other implementation is the authors' package or a library, or a rule that was written anew
-    in plain torch. Both take 30 steps in float64 from the same start. Each step of a side has the
+    The other implementation is the authors' package or a library, or a rule that was written
+    independently in plain torch. Both take 30 steps in float64 from the same start, each with the
     gradients at its own parameters. The comparison runs in every lowering that this machine has;
     TRITON_INTERPRET=1 adds Triton's on a CPU. The command exits with 1 if a bound is missed.
     """

@@ -27,7 +27,7 @@ from optgen.spec.files import module_name
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 USUAL_LISTS = ("1e6", "resnet50", "2000x256")
-_COMPILED_LIST = "1e6"  # a build takes ten seconds for one tensor, and minutes for many
+_COMPILED_LIST = "1e6"  # torch.compile takes ten seconds for one tensor, and minutes for many
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class Request:
 
     def cells(self) -> list[Cell]:
         """Return the cells to measure, after checking the arguments."""
-        names = list(dict.fromkeys(map(_known, self.names))) or CLASSES
+        names = list(dict.fromkeys(map(_class_name, self.names))) or CLASSES
         for tensors in self.lists:
             if tensors not in LISTS:
                 raise typer.BadParameter(f"no list {tensors}; there are {', '.join(LISTS)}")
         if self.dtype not in DTYPES:
             raise typer.BadParameter(f"no dtype {self.dtype}; there are {', '.join(DTYPES)}")
         setting = ([self.dtype], [self.threads])
-        found = list(select_cells.chosen("step", names, self.lists, is_memory_bound, *setting))
+        cells = list(select_cells.chosen("step", names, self.lists, is_memory_bound, *setting))
         if self.compiled:
             # The process that compiles imports classes of the catalogue only.
             catalogued = [name for name in names if name not in OWN]
-            found += select_cells.chosen(
+            cells += select_cells.chosen(
                 "compile", catalogued, [_COMPILED_LIST], is_memory_bound, *setting
             )
-        return found
+        return cells
 
     def suite(self) -> Suite:
         """Return the suite that measures the cells."""
@@ -104,14 +104,14 @@ def tables(measured: Results) -> Iterable[str]:
 
 
 def is_memory_bound(name: str) -> bool:
-    """Tell whether memory limits a class's step, because it multiplies no matrices."""
+    """Tell whether memory limits a class's step: it does unless the step multiplies matrices."""
     return traffic(name) is not None
 
 
-def _known(name: str) -> str:
-    """Return the class name for a name, adamw or AdamW, or for a spec file.
+def _class_name(name: str) -> str:
+    """Return the class that an argument names: as adamw, as AdamW, or by a spec file.
 
-    The classes of torch are measured beside torch. Others are loaded, as spec files are.
+    The class of a spec file is loaded, and so is a class of the catalogue that torch lacks.
     """
     for each in CLASSES:
         if module_name(name) == module_name(each):
@@ -121,12 +121,12 @@ def _known(name: str) -> str:
 
 def _load_class(path: str) -> str:
     """Load the class of a spec file for the benchmark, and return its name."""
-    kind = load(spec_path(path))
-    if kind.rule.gradient == "sparse_only":
+    cls = load(spec_path(path))
+    if cls.rule.gradient == "sparse_only":
         raise typer.BadParameter(f"{path}: dense gradients are measured, and it takes sparse ones")
-    if kind.rule.needs_inputs:
-        needed = ", ".join(state.given for state in kind.rule.inputs)
+    if cls.rule.needs_inputs:
+        needed = ", ".join(state.given for state in cls.rule.inputs)
         raise typer.BadParameter(f"{path}: a step needs {needed}, and the benchmark has none")
-    if OWN.setdefault(kind.__name__, kind) is not kind:
-        raise typer.BadParameter(f"{path}: two of these files hold a class {kind.__name__}")
-    return str(kind.__name__)
+    if OWN.setdefault(cls.__name__, cls) is not cls:
+        raise typer.BadParameter(f"{path}: two of these files hold a class {cls.__name__}")
+    return str(cls.__name__)

@@ -17,11 +17,11 @@ from optgen.cli.locate_specs import find_checkout, shorten, spec_path
 
 @dataclass(frozen=True)
 class Targets:
-    """Spec files and their output folder. If `whole`, files of other specs are removed."""
+    """Spec files and their output folder; if `is_whole_folder`, other specs' files are removed."""
 
     specs: tuple[Path, ...]
     out: Path
-    whole: bool = False
+    is_whole_folder: bool = False
 
 
 def targets(specs: Sequence[str], out: Path | None) -> Targets:
@@ -33,7 +33,7 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
                 "not in a checkout of optgen: name a spec file, and a folder with --out"
             )
         paths = tuple(p for p in sorted(checkout.specs.glob("*.py")) if p.stem != "__init__")
-        return Targets(paths, out or checkout.generated, whole=out is None)
+        return Targets(paths, out or checkout.generated, is_whole_folder=out is None)
     paths = tuple(spec_path(name) for name in specs)
     if out is None:
         for path in paths:
@@ -47,26 +47,26 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
     return Targets(paths, out)
 
 
-def write(wanted: Targets) -> None:
+def write(chosen: Targets) -> None:
     """Update the output folder, and print what changed."""
     start = time.perf_counter()
-    found = _changes(wanted)
-    for change in found:
+    changes = _changes(chosen)
+    for change in changes:
         change.apply()
         typer.echo(f"{change.verb} {shorten(change.path)}")
-    _remove_empty(change.path.parent for change in found if change.new is None)
-    for folder in _orphans(wanted):
+    _remove_empty(change.path.parent for change in changes if change.new is None)
+    for folder in _orphans(chosen):
         typer.echo(f"note: {_orphan_message(folder)}")
     took = time.perf_counter() - start
-    count = len(wanted.specs)
-    changed = f"{len(found)} file{'s' * (len(found) != 1)} changed" if found else "nothing changed"
-    typer.echo(f"{count} spec{'s' * (count != 1)} in {took:.1f} s, {changed}")
+    count = len(chosen.specs)
+    files = f"{len(changes)} file{'s' * (len(changes) != 1)}" if changes else "nothing"
+    typer.echo(f"{count} spec{'s' * (count != 1)} in {took:.1f} s, {files} changed")
 
 
-def compare(wanted: Targets, *, diff: bool) -> int:
+def compare(chosen: Targets, *, diff: bool) -> int:
     """Print the stale files, or their diffs, and orphaned folders; return how many there are."""
-    found = _changes(wanted)
-    for change in found:
+    changes = _changes(chosen)
+    for change in changes:
         path = str(shorten(change.path))
         if diff:
             old, new = (
@@ -75,47 +75,48 @@ def compare(wanted: Targets, *, diff: bool) -> int:
             typer.echo("".join(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")), nl=False)
         else:
             typer.echo(f"stale: {path} ({change.verb})")
-    if found and not diff:
-        typer.echo(f"{len(found)} stale: run optgen build")
-    orphans = _orphans(wanted)
+    if changes and not diff:
+        typer.echo(f"{len(changes)} stale: run optgen build")
+    orphans = _orphans(chosen)
     for folder in orphans:
         typer.echo(_orphan_message(folder))
-    return len(found) + len(orphans)
+    return len(changes) + len(orphans)
 
 
-def _changes(wanted: Targets) -> list[emit.Change]:
+def _changes(chosen: Targets) -> list[emit.Change]:
     """Return all changes, after reading every spec and generating every text."""
-    found = list(_differences(wanted))
-    if others := [str(shorten(change.path)) for change in found if change.is_handwritten]:
+    changes = list(_differences(chosen))
+    if handwritten := [str(shorten(change.path)) for change in changes if change.is_handwritten]:
         raise typer.BadParameter(
-            f"not written by optgen, so not overwritten: {', '.join(others)}; "
+            f"not written by optgen, so not overwritten: {', '.join(handwritten)}; "
             "move these files away, or choose another folder with --out"
         )
-    return found
+    return changes
 
 
-def _differences(wanted: Targets) -> Iterator[emit.Change]:
+def _differences(chosen: Targets) -> Iterator[emit.Change]:
+    """Yield the difference of each file from its generated text."""
     ruff = emit.require_ruff()
     texts: dict[str, dict[str, str]] = {}
-    for algorithm in read(wanted.specs):
+    for algorithm in read(chosen.specs):
         texts.setdefault(algorithm.module, {}).update(render(algorithm, ruff))
     for module, files in texts.items():
-        yield from emit.changes(wanted.out / module, files)
-    if wanted.whole and wanted.out.is_dir():
-        for folder in sorted(wanted.out.iterdir()):
+        yield from emit.changes(chosen.out / module, files)
+    if chosen.is_whole_folder and chosen.out.is_dir():
+        for folder in sorted(chosen.out.iterdir()):
             if folder.name not in texts and folder.is_dir():
                 yield from emit.leftovers(folder)
 
 
-def _orphans(wanted: Targets) -> list[Path]:
-    """Return generated folders whose spec is neither given nor in a folder of a given spec."""
-    if wanted.whole or not wanted.out.is_dir():
+def _orphans(chosen: Targets) -> list[Path]:
+    """Return generated folders without a spec, among the given specs and in their folders."""
+    if chosen.is_whole_folder or not chosen.out.is_dir():
         return []
-    given = {path.stem for path in wanted.specs}
-    spec_folders = {path.resolve().parent for path in wanted.specs}
+    given = {path.stem for path in chosen.specs}
+    spec_folders = {path.resolve().parent for path in chosen.specs}
     return [
         folder
-        for folder in sorted(wanted.out.iterdir())
+        for folder in sorted(chosen.out.iterdir())
         if folder.is_dir() and folder.name not in given
         if not any((specs / f"{folder.name}.py").is_file() for specs in spec_folders)
         if any(True for _ in emit.leftovers(folder))
@@ -129,11 +130,11 @@ def _orphan_message(folder: Path) -> str:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders without generated files, with the bytecode that Python left there."""
+    """Remove folders that hold nothing but Python's bytecode."""
     for folder in sorted(set(folders), reverse=True):  # inner folders come first
-        left = [p for p in folder.rglob("*") if p.is_file()]
-        if all(p.suffix == ".pyc" for p in left):
-            for path in left:
+        remaining = [p for p in folder.rglob("*") if p.is_file()]
+        if all(p.suffix == ".pyc" for p in remaining):
+            for path in remaining:
                 path.unlink()
             for child in sorted(folder.rglob("*"), reverse=True):
                 child.rmdir()

@@ -35,7 +35,7 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     """Read and generate specs without writing anything.
 
     Yield a line for each correct algorithm, the first error of each wrong file, and at the end an
-    error if two files do not go together.
+    error if two files would be generated into the same folder.
     """
     correct = []
     for path in dict.fromkeys(spec_path(name) for name in names):
@@ -73,7 +73,7 @@ def _checked_modifier(path: Path) -> str:
 
 
 def _summary(algorithm: Algorithm) -> str:
-    """Return the states, or the written lists, so that an author can check them."""
+    """Return the states of an optimizer, or the lists that a function writes, as text."""
     if algorithm.is_function:
         written = {stmt.target.name for stmt in assigns(algorithm.rule)}
         return f"writes: {', '.join(name for name in algorithm.lists if name in written)}"

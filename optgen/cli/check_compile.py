@@ -1,4 +1,4 @@
-"""Implement `optgen check --compile`, which builds the C++ of rules as a first step does."""
+"""Implement `optgen check --compile`, which builds the C++ of rules, as their first step would."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from optgen.spec.read_spec import read_spec
 (_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
 
 
-def compiled(names: Iterable[str]) -> Iterator[str]:
+def compile_specs(names: Iterable[str]) -> Iterator[str]:
     """Build the C++ of specs into the cache, and yield a line for each that compiles.
 
     Raises:
@@ -32,8 +32,8 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
     """
     paths = dict.fromkeys(spec_path(name) for name in names)
     for path in filterfalse(is_modifier, paths):
-        functions = (each for a in read_spec(path) for each in with_sweeps(a))
-        for algorithm in filter(_CPP.applies, functions):
+        algorithms = (each for a in read_spec(path) for each in with_sweeps(a))
+        for algorithm in filter(_CPP.applies, algorithms):
             try:
                 _build(algorithm)
             except (library_cache.NoCompilerError, CompileError) as error:

@@ -48,16 +48,17 @@ def spec_text(optimizer: str, modifiers: Sequence[str], name: str | None) -> str
 def _modifier(text: str) -> Modifier | StateDtype:
     """Return the modifier that `ema`, `ema(0.99)` or `my_noise.py(0.1)` names."""
     name, bracket, rest = text.partition("(")
-    found = _named(name)
+    constructor = _constructor(name)
     args, options = _arguments(bracket + rest) if bracket else ([], {})
     try:
-        chosen: Modifier | StateDtype = found(*args, **options)
+        chosen: Modifier | StateDtype = constructor(*args, **options)
     except TypeError as error:
         raise typer.BadParameter(str(error)) from None
     return chosen
 
 
-def _named(name: str) -> Any:
+def _constructor(name: str) -> Any:
+    """Return the callable that makes a modifier from its arguments."""
     if name in ("quantized", "state_dtype"):
         return quantized if name == "quantized" else state_dtype
     if name.endswith(".py"):

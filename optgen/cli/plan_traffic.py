@@ -36,11 +36,11 @@ def traffic(name: str) -> tuple[Traffic, ...] | None:
 
 def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
     """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
-    found = list(map(zero_gradients, plans(algorithm)))
-    calls = any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases)
-    if calls or why_uncut(algorithm):
+    all_plans = list(map(zero_gradients, plans(algorithm)))
+    calls = (phase for plan in all_plans for phase in plan.phases if isinstance(phase, MatrixCall))
+    if any(calls) or why_uncut(algorithm):
         return None
-    return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in found)
+    return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in all_plans)
 
 
 def _accesses(plan: Plan) -> Iterator[tuple[Access, ...]]:
@@ -65,9 +65,9 @@ def _stream(stream: Stream) -> Access:
 
 def _factors(plan: Plan, sweep: Sweep) -> Iterator[Access]:
     """Yield the rows and columns that a sweep reads."""
-    made = {stmt.target.name for stmt in assigns(sweep.body)}
+    assigned = {stmt.target.name for stmt in assigns(sweep.body)}
     read = (ref for expr in expressions(sweep.body) for ref in reads(expr))
-    axes = {ref.name: plan.kinds[ref].axes for ref in read if ref.name not in made}
+    axes = {ref.name: plan.kinds[ref].axes for ref in read if ref.name not in assigned}
     keys = {state.symbol: state.key for state in plan.algorithm.factor_states()}
     for name, axis in axes.items():
         if axis in _SHAPES:
@@ -75,6 +75,7 @@ def _factors(plan: Plan, sweep: Sweep) -> Iterator[Access]:
 
 
 def _updated(plan: Plan, finish: Finish) -> Iterator[Access]:
+    """Yield the row and column states that a finish updates."""
     stored = {stmt.target.name for stmt in assigns(finish.body)}
     for state in plan.algorithm.factor_states():
         if state.symbol in stored:

@@ -28,7 +28,7 @@ def source(name: str) -> str:
 def latex(name: str) -> str:
     """Return the rule in LaTeX, as the docstring of the class has it."""
     texts: list[str] = []
-    for algorithm in _functions_too(_whole(name)):
+    for algorithm in _and_functions(_with_base_rules(name)):
         with spec_errors(algorithm):
             texts.append(to_latex(algorithm))
     return "\n\n".join(texts)
@@ -37,7 +37,7 @@ def latex(name: str) -> str:
 def ir(name: str) -> str:
     """Return the text of the algorithm and of its plan."""
     texts: list[str] = []
-    for algorithm in _functions_too(_whole(name)):
+    for algorithm in _and_functions(_with_base_rules(name)):
         with spec_errors(algorithm):
             texts += [to_text(algorithm), to_text(plan(algorithm))]
     return "\n\n".join(texts)
@@ -45,15 +45,15 @@ def ir(name: str) -> str:
 
 def generated(name: str, lowering: str) -> str:
     """Generate one file and return its text."""
-    files = {one.name: one for one in LOWERINGS}
-    if lowering not in files:
-        message = f"{lowering!r} is not one of {', '.join(files)}"
+    by_name = {entry.name: entry for entry in LOWERINGS}
+    if lowering not in by_name:
+        message = f"{lowering!r} is not one of {', '.join(by_name)}"
         raise typer.BadParameter(message, param_hint="--lowering")
-    chosen = files[lowering]
-    read = _read(name)
-    every = (each for algorithm in read for each in _with_functions(algorithm, chosen))
-    algorithms = list(filter(chosen.applies, every))
-    for algorithm in read:
+    chosen = by_name[lowering]
+    of_spec = _read(name)
+    candidates = (each for algorithm in of_spec for each in _with_functions(algorithm, chosen))
+    algorithms = list(filter(chosen.applies, candidates))
+    for algorithm in of_spec:
         if not any(map(chosen.applies, _with_functions(algorithm, chosen))):
             raise typer.BadParameter(_why_no_file(algorithm, chosen))
     ruff = emit.find_ruff()
@@ -79,7 +79,7 @@ def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
     return f"{name} runs {base}'s {lowering.name}: show {base} instead"
 
 
-def _functions_too(algorithms: Iterable[Algorithm]) -> Iterator[Algorithm]:
+def _and_functions(algorithms: Iterable[Algorithm]) -> Iterator[Algorithm]:
     """Yield each algorithm, and after it the functions of its programs."""
     for algorithm in algorithms:
         yield from algorithm.with_functions
@@ -90,13 +90,13 @@ def _with_functions(algorithm: Algorithm, lowering: Lowering) -> tuple[Algorithm
     return with_sweeps(algorithm) if lowering.name == "fused_cpu" else algorithm.with_functions
 
 
-def _whole(name: str) -> Iterator[Algorithm]:
-    """Yield the algorithms of a spec; a derived one has the rule of its base."""
+def _with_base_rules(name: str) -> Iterator[Algorithm]:
+    """Yield the algorithms of a spec; a derived algorithm has the rule of its base."""
     for algorithm in _read(name):
         base = read_base(algorithm, specs_folder())
         with spec_errors(algorithm):
-            whole = algorithm if base is None else derive(algorithm, base)
-        yield whole
+            complete = algorithm if base is None else derive(algorithm, base)
+        yield complete
 
 
 def _read(name: str) -> tuple[Algorithm, ...]:

@@ -17,7 +17,7 @@ from optgen.verification.evidence import PACKAGE, RULE, Row
 
 def run(
     names: Sequence[str],
-    every: bool,
+    compare_all: bool,
     reference: str | None,
     json: Path | None,
     markdown: Sequence[Path],
@@ -25,29 +25,29 @@ def run(
     """Compare, print a report and write files; return whether every row agrees."""
     if reference not in (None, RULE, PACKAGE):
         raise typer.BadParameter(f"no reference {reference}; there are {RULE} and {PACKAGE}")
-    chosen = _chosen(names, every)
-    if reference == PACKAGE and not every:
+    chosen = _chosen(names, compare_all)
+    if reference == PACKAGE and not compare_all:
         _check_installed(chosen)
     _check_files([*([json] if json else []), *markdown])
     texts = {page: _page(page, reference) for page in markdown}
-    found = _compare(chosen, reference)
-    typer.echo("\n".join(_summary(found, len(chosen)) if every else _report(found)))
+    rows = _compare(chosen, reference)
+    typer.echo("\n".join(_summary(rows, len(chosen)) if compare_all else _report(rows)))
     if json:
-        write_atomically(json, evidence.to_json(found))
+        write_atomically(json, evidence.to_json(rows))
         typer.echo(f"rows: {json}")
     for page, text in texts.items():
-        write_atomically(page, pages.filled(text, found, reference))
+        write_atomically(page, pages.filled(text, rows, reference))
         typer.echo(f"table: {page}")
-    return all(row.passed for row in found)
+    return all(row.passed for row in rows)
 
 
-def _chosen(names: Sequence[str], every: bool) -> list[str]:
-    """Return the names of the catalogue that are asked for."""
-    if every and names:
+def _chosen(names: Sequence[str], compare_all: bool) -> list[str]:
+    """Return the names of the catalogue that are to be compared."""
+    if compare_all and names:
         raise typer.BadParameter("give names or --all, not both")
-    if not every and not names:
+    if not compare_all and not names:
         raise typer.BadParameter("name an optimizer, such as lion, or give --all")
-    return list(NAMES) if every else list(dict.fromkeys(map(_known, names)))
+    return list(NAMES) if compare_all else list(dict.fromkeys(map(_known, names)))
 
 
 def _known(name: str) -> str:
@@ -59,25 +59,25 @@ def _known(name: str) -> str:
 
 
 def _check_installed(names: Sequence[str]) -> None:
-    """Refuse a name that no installed package has, and say what to install."""
+    """Raise an error for a name that no installed package has, and say what to install."""
     for name in names:
         if evidence.installed(name):
             continue
         packages = evidence.distributions(name)
-        way = f"pip install {packages[0]}" if packages else "use --reference rule"
+        remedy = f"pip install {packages[0]}" if packages else "use --reference rule"
         known = "is installed" if packages else "is known"
-        raise typer.BadParameter(f"no package that has {name} {known}: {way}")
+        raise typer.BadParameter(f"no package that has {name} {known}: {remedy}")
 
 
 def _check_files(files: Sequence[Path]) -> None:
-    """Refuse a file in a folder that does not exist, before a minute of comparing."""
+    """Raise an error for a file in a missing folder, before comparing for a minute."""
     for file in files:
         if not file.parent.is_dir():
             raise typer.BadParameter(f"no such folder: {file.parent}")
 
 
 def _page(page: Path, reference: str | None) -> str:
-    """Return the text of a page; refuse one that has no place for the table."""
+    """Return the text of a page. Raise an error if the page has no place for the table."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     if text and not pages.has_marks(text, reference):
         marks = f"{pages.start_mark(reference)} and {pages.END}"
@@ -86,14 +86,14 @@ def _page(page: Path, reference: str | None) -> str:
 
 
 def _compare(names: Sequence[str], reference: str | None) -> list[Row]:
-    """Return the rows of all names, and show the progress."""
-    found: list[Row] = []
+    """Compare all names, show the progress, and return the rows."""
+    rows: list[Row] = []
     with typer.progressbar(
         names, item_show_func=lambda name: name or "", file=typer.get_text_stream("stderr")
     ) as bar:
         for name in bar:
-            found += evidence.rows(name, reference)
-    return found
+            rows += evidence.rows(name, reference)
+    return rows
 
 
 def _report(rows: Sequence[Row]) -> Iterator[str]:

@@ -37,9 +37,9 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "matrix_ops": ("orthogonalize",),
     "tensors.matrix_shape": ("cols", "rows"),
     "eager.reductions": (
-        *("col_max_abs", "col_sum", "col_sum_of_squares", "max_abs", "max_abses", "no_col_sum"),
-        *("no_row_sum", "no_sum", "number", "row_max_abs", "row_sum", "row_sum_of_squares"),
-        *("stacked_numbers", "sum_of_squares", "total", "totals", "write"),
+        *("col_max_abs", "col_sum", "col_sum_of_squares", "max_abs", "max_abses", "number"),
+        *("row_max_abs", "row_sum", "row_sum_of_squares", "stacked_numbers", "sum_of_squares"),
+        *("total", "totals", "write", "zero_col_sum", "zero_row_sum", "zero_sum"),
     ),
     "eager.scalars": (
         *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),

@@ -5,6 +5,8 @@ as easy as 1, 2, 3" (SC 2011), section 4.2. The authors know no statistical flaw
 more (threefry.h of their library Random123). A number depends only on its seed, stream, step count,
 call and position. So the numbers are the same in any order of computation, and nothing is stored
 between steps.
+
+Numbers of 16 bits come from a cheaper bijection of 32 bits, which a block of Threefry keys.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ _WORD = 2**32 - 1
 _ROUNDS = 13
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
+_MULTIPLIERS = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)
+_SHIFTS = (17, 11, 15, 14)
+_FAR = 0x9E3779B9  # what 2**32 counters add to a key
 
 
 def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,13 +59,27 @@ def random(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: T
 def random16(elements: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:
     """Return numbers in [0, 1), multiples of 2**-16, for elements at these positions (int64).
 
-    Four elements share a block. 256 positions share 64 blocks: the first 128 positions take the
-    first words, the others the second words. An even position takes the lower half of its word, and
-    the next position the upper half.
+    An even position has the lower half of a word, and the next position the upper half. The first
+    block of the stream keys all words.
     """
-    words = _block(elements >> 8 << 6 | elements >> 1 & 63, seed, stream, step, call)
-    word = torch.where(elements & 128 == 0, *words)
+    first = torch.zeros((), dtype=torch.int64, device=elements.device)
+    word = permuted(elements >> 1, _block(first, seed, stream, step, call))
     return torch.where(elements & 1 == 0, word & 0xFFFF, word >> 16).double() / 2**16
+
+
+def permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+    """Return a word of 32 bits for each counter, as int64.
+
+    This is the permutation triple32 of Chris Wellons's hash-prospector, with a key: the first word
+    is added to the counter and combined with the second product, the other with the first product.
+    A counter of more than 32 bits changes the first word by its upper half.
+    """
+    first = (key[0] + (counters >> 32) * _FAR) & _WORD
+    x = (counters + first) & _WORD
+    x = (x ^ x >> _SHIFTS[0] ^ key[1]) * _MULTIPLIERS[0] & _WORD
+    x = (x ^ x >> _SHIFTS[1] ^ first) * _MULTIPLIERS[1] & _WORD
+    x = (x ^ x >> _SHIFTS[2]) * _MULTIPLIERS[2] & _WORD
+    return x ^ x >> _SHIFTS[3]
 
 
 def gaussian(x: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:

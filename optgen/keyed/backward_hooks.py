@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from torch import Tensor, distributed
 from torch.optim import Optimizer
 
-from optgen.keyed.torch_private import backward_is_compiled, hand_to_ddp
+from optgen.keyed.torch_private import backward_is_compiled, register_with_ddp
 
 
 class HasStep(Protocol):
@@ -19,7 +19,10 @@ _MARKS = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
 
 
 def mark(
-    param: Any, optimizer: HasStep, made_by: Callable[..., Optimizer], options: dict[str, Any]
+    param: Any,
+    optimizer: HasStep,
+    optimizer_class: Callable[..., Optimizer],
+    options: dict[str, Any],
 ) -> bool:
     """Record on a parameter that backward passes update it; return whether it was marked before."""
     marked_before = hasattr(param, "_in_backward_optimizers")
@@ -27,13 +30,13 @@ def mark(
         for name in _MARKS:
             setattr(param, name, [])
     param._in_backward_optimizers.append(optimizer)
-    param._optimizer_classes.append(made_by)
+    param._optimizer_classes.append(optimizer_class)
     param._optimizer_kwargs.append(options)
     return marked_before
 
 
 def unmark(param: Tensor) -> None:
-    """Remove the record, which copies and pickles of a parameter inherit."""
+    """Remove the marks, which copies and pickles of a parameter inherit."""
     for name in _MARKS:
         vars(param).pop(name, None)
 
@@ -42,21 +45,21 @@ def register_update_hook(param: Tensor, update: Callable[[Any], None]) -> None:
     """Call `update(param)` whenever a backward pass has accumulated a parameter's gradient."""
 
     def hook(param: Tensor) -> None:
-        _check_pass(ddp_knows)
+        _check_backward_pass(is_known_to_ddp)
         update(param)
 
     handle = param.register_post_accumulate_grad_hook(hook)
-    ddp_knows = hand_to_ddp(param, handle)
+    is_known_to_ddp = register_with_ddp(param, handle)
 
 
-def _check_pass(ddp_knows: bool) -> None:
+def _check_backward_pass(is_known_to_ddp: bool) -> None:
     """Raise a RuntimeError in a backward pass whose gradients may be wrong or cannot be used."""
     if backward_is_compiled():
         raise RuntimeError(
             "an update in the backward pass cannot be captured: use torch.compile for the model, "
             "and no compiled autograd around its backward pass"
         )
-    if not ddp_knows and distributed.is_available() and distributed.is_initialized():
+    if not is_known_to_ddp and distributed.is_available() and distributed.is_initialized():
         raise RuntimeError(
             "the update in the backward pass was set up before the process group existed, so "
             "engines do not know of it, and gradients might be of one rank only; "

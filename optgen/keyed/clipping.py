@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 use_64bit_grad_norm: bool = False
-"""If True, add up the elements of each gradient, not only their norms, in float64."""
+"""If True, compute each gradient's norm in float64, too, not only the sum of the norms."""
 
 
 @unique
 class GradientClipping(Enum):
-    """Way to clip gradients: by the norm of all, by the value of each element, or not at all."""
+    """Way to clip gradients: by their total norm, by the value of each element, or not at all."""
 
     NORM = "norm"
     VALUE = "value"
@@ -30,10 +30,10 @@ class GradientClipping(Enum):
 
 
 class GradientClippingOptimizer(OptimizerWrapper):
-    """Clip the gradients of a keyed optimizer before its step.
+    """Wrapper that clips the gradients of a keyed optimizer before its step.
 
-    One norm covers all parameters of all groups. For a DTensor, every rank counts its shard, and
-    a replicated one is counted once, so the result is that of a single process. All ranks of the
+    One norm covers all parameters of all groups. Of a DTensor, every rank counts its shard. A
+    replicated DTensor counts once. So the result is that of a single process. All ranks of the
     mesh must take the step, with or without gradients. If a parameter is on the meta device,
     nothing is clipped. Sparse gradients are coalesced.
 
@@ -82,7 +82,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
         if updates_in_backward(self._optimizer):
             raise ValueError(
                 "The optimizer updates parameters in the backward pass, before all gradients are "
-                "known: there is no norm of all, and nothing left to clip in a step. Wrap "
+                "known: their norm is not known then, and no gradient is left in a step. Wrap "
                 "the optimizers of the other parameters instead, or clip by value in the backward "
                 "pass: UpdateInBackward(clip_value=…)"
             )
@@ -154,5 +154,5 @@ class GradientClippingOptimizer(OptimizerWrapper):
         return Gradients(self._params(), self._param_to_pgs)
 
     def _params(self) -> Iterable[Tensor]:
-        """Return each parameter once, in the groups' order; anew, as engines may replace them."""
+        """Return each parameter once, in the groups' order. Engines may replace parameters."""
         return dict.fromkeys(p for group in self.param_groups for p in group["params"])

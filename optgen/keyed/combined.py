@@ -14,9 +14,9 @@ from optgen.runtime.light_optimizer import with_step_hooks
 class CombinedOptimizer(KeyedOptimizer):
     """Several keyed optimizers as one, such as those of a model's submodules.
 
-    The name of a parameter is its optimizer's key, a dot, and its name there. With an empty key it
-    is the name alone. Checkpoints hold one state under these names. Of the members' hooks, only
-    those of `step` run.
+    The name of a parameter is its optimizer's key, a dot, and its name in that optimizer. With an
+    empty key, the name has no prefix. Checkpoints hold one state under these names. Of the members'
+    hooks, only those of `step` run.
 
     Args:
         optims: Keyed optimizers, or pairs of a key and a keyed optimizer; may be empty.
@@ -61,12 +61,12 @@ class CombinedOptimizer(KeyedOptimizer):
 
     @property
     def optimizers(self) -> list[tuple[str, KeyedOptimizer]]:
-        """The members with their keys; "" is no key."""
+        """The members with their keys, as pairs (key, optimizer); "" is no key."""
         return self._optims
 
     @staticmethod
     def prepend_opt_key(name: str, opt_key: str) -> str:
-        """Return the combined name of a parameter, from its optimizer's key and its name there."""
+        """Return the combined name of a parameter: its optimizer's key, a dot, and its own name."""
         return f"{opt_key}.{name}" if name and opt_key else name or opt_key
 
     @property

@@ -1,4 +1,4 @@
-"""Create state without a step, or by a step that changes nothing else."""
+"""Create an optimizer's state from its rule, or by a step that changes nothing else."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
 
 
 def create_state(optimizer: Optimizer) -> None:
-    """Create the state that the next step would create: from the rule if known, else by a step."""
+    """Create the state that the next step would create: by the rule if known, else by a step."""
     rule = _rule(optimizer)
     if rule is None:
         create_by_step(optimizer, optimizer.step)
@@ -41,16 +41,17 @@ def create_state(optimizer: Optimizer) -> None:
 
 
 def _rule(optimizer: Optimizer) -> Rule | None:
-    """Return the rule of our optimizer, or of our class of the same name as torch's, or None.
+    """Return the rule of an optimizer, or None if the rule is not known.
 
-    It is None for torch's optimizers with sparse gradients: torch's SGD then has sparse momentum.
+    For torch's class, return the rule of our class of the same name. With sparse gradients return
+    None, because torch's SGD then has sparse momentum, and ours has not.
     """
-    kind = type(optimizer)
-    if not issubclass(kind, GeneratedOptimizer):
-        if kind is not getattr(torch.optim, kind.__name__, None) or _has_sparse_grad(optimizer):
+    cls = type(optimizer)
+    if not issubclass(cls, GeneratedOptimizer):
+        if cls is not getattr(torch.optim, cls.__name__, None) or _has_sparse_grad(optimizer):
             return None
-        kind = getattr(optgen.optim, kind.__name__, kind)
-    return kind.rule if issubclass(kind, GeneratedOptimizer) else None
+        cls = getattr(optgen.optim, cls.__name__, cls)
+    return cls.rule if issubclass(cls, GeneratedOptimizer) else None
 
 
 def _has_sparse_grad(optimizer: Optimizer) -> bool:
@@ -62,29 +63,32 @@ def create_by_step(optimizer: Optimizer, step: Callable[[], Any]) -> None:
     """Create state by a step, and restore everything else that the step changes.
 
     Parameters that already have state take no part. Of the new entries, the step count is set
-    to 0; the values of other entries are not known.
+    to 0; the other entries keep the values that the step gives them.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     params = [param for param in params if param.grad is not None]
-    old = [param for param in params if optimizer.state.get(param)]
-    new = [param for param in params if not optimizer.state.get(param)]
+    with_state = [param for param in params if optimizer.state.get(param)]
+    without_state = [param for param in params if not optimizer.state.get(param)]
     try:
-        with _unchanged(optimizer, old, new):
+        with _all_else_restored(optimizer, with_state, without_state):
             step()
     except BaseException:
-        for param in new:
+        for param in without_state:
             optimizer.state.pop(param, None)
         raise
-    for param in new:
+    for param in without_state:
         _restart(optimizer.state.get(param, {}))
 
 
 @contextmanager
-def _unchanged(optimizer: Optimizer, old: list[Tensor], new: list[Tensor]) -> Iterator[None]:
-    grads = [param.grad for param in old]
-    weights = [param.detach().clone() for param in new]
+def _all_else_restored(
+    optimizer: Optimizer, with_state: list[Tensor], without_state: list[Tensor]
+) -> Iterator[None]:
+    """Let a step change `without_state` only, without weight decay; then restore all but state."""
+    grads = [param.grad for param in with_state]
+    weights = [param.detach().clone() for param in without_state]
     groups = [_copied(group) for group in optimizer.param_groups]
-    for param in old:
+    for param in with_state:
         param.grad = None
     for group in optimizer.param_groups:
         if isinstance(group.get("weight_decay"), (int, float)):
@@ -92,17 +96,17 @@ def _unchanged(optimizer: Optimizer, old: list[Tensor], new: list[Tensor]) -> It
     try:
         yield
     finally:
-        for param, grad in zip(old, grads, strict=True):
+        for param, grad in zip(with_state, grads, strict=True):
             param.grad = grad
         with torch.no_grad():
-            for param, weight in zip(new, weights, strict=True):
+            for param, weight in zip(without_state, weights, strict=True):
                 param.copy_(weight)
             for group, values in zip(optimizer.param_groups, groups, strict=True):
                 _put_back(group, values)
 
 
 def _copied(group: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the values of a group, with a copy of each tensor."""
+    """Return pairs by key: the value of a group, and its copy if it is a tensor, else None."""
     return {
         key: (value, value.clone() if isinstance(value, Tensor) else None)
         for key, value in group.items()

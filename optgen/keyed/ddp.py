@@ -1,8 +1,8 @@
 """Update parameters in the backward pass of DistributedDataParallel, after gradients are reduced.
 
 Gradient hooks of parameters run before DDP's reduction, and would see the gradients of one rank.
-So a communication hook is used instead: it averages a bucket of gradients over the ranks, then
-calls back for each parameter.
+So a communication hook is used instead. It averages a bucket of gradients over the ranks, then
+calls a function for each parameter.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from optgen.keyed.torch_private import leave_gradients
+from optgen.keyed.torch_private import stop_gradient_writes
 
 
 def ddp_modules(module: nn.Module) -> Iterator[DistributedDataParallel]:
     """Yield every DistributedDataParallel in a module tree, the root included."""
-    for each in module.modules():
-        if isinstance(each, DistributedDataParallel):
-            yield each
+    for submodule in module.modules():
+        if isinstance(submodule, DistributedDataParallel):
+            yield submodule
 
 
-def call_when_reduced(engine: DistributedDataParallel, arrived: Callable[[Tensor], None]) -> None:
-    """Call `arrived(param)` after each reduction, when `param.grad` is the mean over all ranks.
+def call_when_reduced(engine: DistributedDataParallel, on_ready: Callable[[Tensor], None]) -> None:
+    """Call `on_ready(param)` after each reduction, when `param.grad` is the mean over all ranks.
 
     Raises:
         RuntimeError: The engine already has a communication hook.
@@ -34,10 +34,10 @@ def call_when_reduced(engine: DistributedDataParallel, arrived: Callable[[Tensor
         distributed.all_reduce(buffer, group=group)
         for param, grad in zip(bucket.parameters(), bucket.gradients(), strict=True):
             param.grad = grad
-            arrived(param)
+            on_ready(param)
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
 
     engine.register_comm_hook(None, reduce)
-    leave_gradients(engine)
+    stop_gradient_writes(engine)

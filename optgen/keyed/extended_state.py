@@ -9,7 +9,7 @@ State = MutableMapping[Tensor, Any]
 
 
 class ExtendedState(State):
-    """View of an optimizer's state and of the entries of its wrappers, as one mapping.
+    """Mapping over an optimizer's state and the entries of its wrappers.
 
     New entries go to the optimizer's state. If the state is a defaultdict, a missing entry is
     created there.

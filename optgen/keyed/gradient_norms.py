@@ -1,4 +1,4 @@
-"""Compute the norm of all gradients of a model, sharded over ranks or not.
+"""Compute the norm of all gradients of a model. Gradients may be sharded over ranks.
 
 Gradients are sorted by the process groups over which they are sharded. Those with the same groups
 are summed locally first, so the ranks exchange one number for each set of groups. An unsharded
@@ -36,29 +36,29 @@ class Gradients:
     """
 
     def __init__(self, params: Iterable[Tensor], param_to_pgs: ParamToGroups | None = None) -> None:
-        self.parts: dict[ProcessGroups, list[Tensor]] = {}
+        self._by_groups: dict[ProcessGroups, list[Tensor]] = {}
         self._devices: dict[ProcessGroups, torch.device] = {}
         known = param_to_pgs or {}
         for param in params:
             groups = tuple(known.get(param, ())) if known else ()
             if not groups and not is_plain_class(type(param)):
                 groups = _process_groups(param)
-            part = self.parts.setdefault(groups, [])  # also on a rank without gradients
+            gradients = self._by_groups.setdefault(groups, [])  # also on a rank without gradients
             self._devices.setdefault(groups, param.device)
             if param.grad is not None:
                 values = _values(param)
                 if values.numel():
-                    part.append(values)
+                    gradients.append(values)
 
     @property
     def all(self) -> list[Tensor]:
         """All local gradients, in the order in which they are summed."""
-        return [values for _, part in self._ordered() for values in part]
+        return [values for _, gradients in self._ordered() for values in gradients]
 
     @property
     def exist(self) -> bool:
         """Tell whether there are gradients, here or possibly on other ranks."""
-        return any(part or groups for groups, part in self.parts.items())
+        return any(gradients or groups for groups, gradients in self._by_groups.items())
 
     def total_norm(self, norm_type: float, in_double: bool) -> Tensor:
         """Return the norm over all ranks, as a 0-dim tensor of float32 or float64.
@@ -67,23 +67,25 @@ class Gradients:
 
         Args:
             norm_type: The p of the norm, above 0; or inf.
-            in_double: Whether to add up the elements of each gradient in float64, too.
+            in_double: Whether to compute the norm of each gradient in float64, too.
         """
         largest = norm_type == torch.inf
         ordered = self._ordered()
-        found = {groups: _power(part, norm_type, in_double) for groups, part in ordered}
-        found = {groups: power.to(self._devices[groups]) for groups, power in found.items()}
-        if any(found):  # some gradients are sharded
+        powers = {
+            groups: _power(gradients, norm_type, in_double).to(self._devices[groups])
+            for groups, gradients in ordered
+        }
+        if any(powers):  # a key that is not (): some gradients are sharded
             from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
             batched_all_reduce(
-                Partial(power, groups, largest) for groups, power in found.items() if groups
+                Partial(power, groups, largest) for groups, power in powers.items() if groups
             )
-        if not found:
+        if not powers:
             return torch.zeros(())
-        first, *_ = found.values()
-        powers = torch.stack([power.to(first.device) for power in found.values()])
-        total = powers.amax() if largest else powers.sum() ** (1 / norm_type)
+        first, *_ = powers.values()
+        stacked = torch.stack([power.to(first.device) for power in powers.values()])
+        total = stacked.amax() if largest else stacked.sum() ** (1 / norm_type)
         dtypes = {grad.dtype for grad in self.all}
         return total.to(torch.float64 if torch.float64 in dtypes else torch.float32)
 
@@ -103,7 +105,7 @@ class Gradients:
 
     def _ordered(self) -> list[tuple[ProcessGroups, list[Tensor]]]:
         """Return gradients by groups, sorted by group names, because ranks may differ in order."""
-        return sorted(self.parts.items(), key=lambda item: [g.group_name for g in item[0]])
+        return sorted(self._by_groups.items(), key=lambda item: [g.group_name for g in item[0]])
 
 
 def _process_groups(param: Tensor) -> ProcessGroups:
@@ -117,10 +119,10 @@ def _values(param: Tensor) -> Tensor:
     grad = param.grad
     assert grad is not None
     if not (is_plain_class(type(param)) and is_plain_class(type(grad))):
-        (settled,) = redistribute_gradients([param], [grad])
-        if settled is not grad:
-            param.grad = settled
-        grad = to_local(settled) if is_dtensor(type(settled)) else settled
+        (reduced,) = redistribute_gradients([param], [grad])
+        if reduced is not grad:
+            param.grad = reduced
+        grad = to_local(reduced) if is_dtensor(type(reduced)) else reduced
     if grad.is_sparse:
         if not grad.is_coalesced():
             param.grad = grad = grad.coalesce()
@@ -128,19 +130,19 @@ def _values(param: Tensor) -> Tensor:
     return grad
 
 
-def _power(part: list[Tensor], norm_type: float, in_double: bool) -> Tensor:
+def _power(gradients: list[Tensor], norm_type: float, in_double: bool) -> Tensor:
     """Return the norm of gradients to the power of its p, or the largest magnitude, in float64."""
-    if not part:
+    if not gradients:
         return torch.zeros((), dtype=torch.float64)
     stacked = []
-    for (_, dtype), (tensors,) in group_tensors([part]).items():
+    for (_, dtype), (tensors,) in group_tensors([gradients]).items():
         pieces = [piece for (piece,) in slices(tensors)]
-        norms = torch._foreach_norm(pieces, norm_type, dtype=_wide(dtype, in_double))
-        stacked.append(torch.stack(norms).double().to(part[0].device))
-    found = torch.cat(stacked)
-    return found.amax() if norm_type == torch.inf else (found**norm_type).sum()
+        norms = torch._foreach_norm(pieces, norm_type, dtype=_accumulator(dtype, in_double))
+        stacked.append(torch.stack(norms).double().to(gradients[0].device))
+    all_norms = torch.cat(stacked)
+    return all_norms.amax() if norm_type == torch.inf else (all_norms**norm_type).sum()
 
 
-def _wide(dtype: torch.dtype, in_double: bool) -> torch.dtype:
+def _accumulator(dtype: torch.dtype, in_double: bool) -> torch.dtype:
     """Return the dtype to accumulate in: at least float32, also for 16-bit gradients."""
     return torch.promote_types(dtype, torch.float64 if in_double else torch.float32)

@@ -28,7 +28,7 @@ class Bucket:
         self.optimizer = optimizer
         self.params: list[Tensor] = optimizer.param_groups[0]["params"]
         self.waiting = 0  # gradients that are ready but not used yet
-        self._group = group  # the public group, which schedulers change
+        self._public_group = group  # which schedulers change
         self._clip_value = clip_value
 
     def arrive(self) -> None:
@@ -40,8 +40,10 @@ class Bucket:
     @torch.no_grad()
     def update(self) -> None:
         """Take a step with the gradients that are ready, and free them."""
-        own = self.optimizer.param_groups[0]
-        own.update({key: value for key, value in self._group.items() if key != "params"})
+        private_group = self.optimizer.param_groups[0]
+        private_group.update(
+            {key: value for key, value in self._public_group.items() if key != "params"}
+        )
         if self._clip_value is not None:
             Gradients(self.params).clamp(self._clip_value)
         self.optimizer.step()
@@ -61,7 +63,7 @@ class GradientHandler:
         self._name, self._param, self._bucket, self._owner = name, param, bucket, owner
 
     def step(self) -> None:
-        """Use the gradient, now or together with its bucket."""
+        """Use the gradient, now or when the gradients of its bucket are complete."""
         self._owner.record(self._name, self._param)
         self._bucket.arrive()
 
@@ -86,7 +88,7 @@ class InBackwardOptimizer(FusedOptimizer):
 
     Raises:
         ValueError: The groups have other parameters, or lack some.
-        TypeError: The optimizer keeps states in its groups or in 8 bits, or its rule has numbers of
+        TypeError: The optimizer keeps states in its groups or in 8 bits, or its rule reduces over
             several parameters.
     """
 
@@ -101,8 +103,8 @@ class InBackwardOptimizer(FusedOptimizer):
         module: nn.Module | None = None,
     ) -> None:
         options = dict(hyper or {})
-        given = list(params.values()) if groups is None else [dict(group) for group in groups]
-        public = optimizer_class(given, **options)  # has the state and the groups, never steps
+        grouped = list(params.values()) if groups is None else [dict(group) for group in groups]
+        public = optimizer_class(grouped, **options)  # has the state and the groups, never steps
         check_state_by_parameter(public)
         check_not_wide(public)
         super().__init__(params, public.state, public.param_groups)
@@ -112,24 +114,24 @@ class InBackwardOptimizer(FusedOptimizer):
         self._finish_queued = False  # whether the current backward pass will call _finish
         self._check_groups()
         self._buckets = [
-            self._bucket(chosen, group, clip_value)
+            self._make_bucket(bucket_params, group, clip_value)
             for group in self.param_groups
-            for chosen in _divided(group["params"], bucket_bytes)
+            for bucket_params in _divide(group["params"], bucket_bytes)
         ]
         self.attach(module)
 
     def _check_groups(self) -> None:
         grouped = {param for group in self.param_groups for param in group["params"]}
-        left = [name for name, param in self.params.items() if param not in grouped]
-        if left:
-            raise ValueError(f"{left[0]} is in none of the groups")
+        missing = [name for name, param in self.params.items() if param not in grouped]
+        if missing:
+            raise ValueError(f"{missing[0]} is in none of the groups")
         if len(grouped) > len(set(self.params.values())):
             raise ValueError("The groups have parameters that are not the module's, or are frozen")
 
-    def _bucket(self, params: list[Tensor], group: Group, clip_value: float | None) -> Bucket:
-        kind, options = self._class_and_options
+    def _make_bucket(self, params: list[Tensor], group: Group, clip_value: float | None) -> Bucket:
+        optimizer_class, options = self._class_and_options
         viewed = [{"params": params, VIEW: group[VIEW]}] if VIEW in group else params
-        optimizer = kind(viewed, **options)
+        optimizer = optimizer_class(viewed, **options)
         optimizer.state = self.state
         return Bucket(optimizer, group, clip_value)
 
@@ -172,7 +174,7 @@ class InBackwardOptimizer(FusedOptimizer):
             after_backward(self._finish)
 
     def _finish(self) -> None:
-        """Update the buckets that still wait for gradients, which this pass did not compute."""
+        """Update the buckets that lack gradients, because this pass did not compute all of them."""
         self._finish_queued = False
         for bucket in self._buckets:
             if bucket.waiting:
@@ -215,19 +217,19 @@ class InBackwardOptimizer(FusedOptimizer):
             bucket.free()
 
 
-def _divided(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
-    """Divide parameters into buckets of at most `bucket_bytes`, or of one parameter.
+def _divide(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
+    """Divide parameters into buckets of at most `bucket_bytes`; a larger parameter has its own.
 
     The last parameters come first, because their gradients are computed first.
     """
     bucket: list[Tensor] = []
-    held = 0
+    bucket_size = 0
     for param in reversed(params):
         size = param.numel() * param.element_size()  # full size: all ranks must divide alike
-        if bucket and held + size > bucket_bytes:
+        if bucket and bucket_size + size > bucket_bytes:
             yield bucket
-            bucket, held = [], 0
+            bucket, bucket_size = [], 0
         bucket.append(param)
-        held += size
+        bucket_size += size
     if bucket:
         yield bucket

@@ -192,7 +192,7 @@ class KeyedOptimizer(LightOptimizer):
     def _add_entry(self, name: str, param: Tensor) -> dict[Tensor, Any]:
         """Add a parameter of a wrapper to checkpoints, under a name.
 
-        It is kept apart from the optimizer's own parameters.
+        The parameter is not one of `params`, and no group holds it.
 
         Returns:
             The dict for its state.
@@ -212,7 +212,7 @@ class KeyedOptimizer(LightOptimizer):
         return ExtendedState(self.state, self._wrapper_state) if self._wrapper_state else self.state
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to copy or pickle.
+        """Return the attributes that a copy or a pickle holds.
 
         Hooks are left out, as in copies of torch's optimizers. So is the `step` that torch's
         schedulers set on an instance, because it would call the original's.
@@ -240,7 +240,7 @@ def check_keyed(optimizer: object) -> None:
 
 
 def _content(values: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the entries of a state; one with a `state_dict` method is replaced by its result."""
+    """Return the entries of a state; `state_dict()` replaces an object that has this method."""
     result = {}
     for key, value in values.items():
         if isinstance(value, dict):

@@ -37,12 +37,14 @@ def group_names(group: Mapping[str, Any], names: Mapping[Tensor, str]) -> list[s
 
 
 class Load:
-    """The writes of a load, collected while everything is checked."""
+    """Writes of one load, which are collected while everything is checked, and done at the end."""
 
     def __init__(self) -> None:
         self._tensors: list[TensorCopy] = []
         self._values: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._objects: list[tuple[Any, Any]] = []  # with a load_state_dict of their own
+        self._objects: list[
+            tuple[Any, Any]
+        ] = []  # pairs of an object with load_state_dict, and its state
 
     def check_state(
         self,
@@ -53,7 +55,7 @@ class Load:
         """Check the states of all parameters, and collect the writes.
 
         Raises:
-            ValueError: They differ in parameters, entries, kinds, shapes or shards.
+            ValueError: The states differ in parameters, entries, kinds, shapes or shards.
         """
         if len(current) != len(new):
             raise ValueError(f"Different parameter count: {len(current)} vs {len(new)}")
@@ -90,19 +92,21 @@ class Load:
             self._values.append((holder, key, deepcopy(new)))
 
     def check_groups(self, current: Groups, names: Mapping[Tensor, str], new: Groups) -> None:
-        """Check all groups, and collect the writes. The names of its parameters identify a group.
+        """Check all groups, and collect the writes.
+
+        A group is identified by the names of its parameters.
 
         Raises:
-            ValueError: They differ in groups or keys.
+            ValueError: The groups differ in parameters or keys.
         """
         if len(current) != len(new):
             raise ValueError(f"Different param_groups count: {len(current)} vs {len(new)}")
-        found = {"/".join(sorted(group["params"])): group for group in new}
+        new_by_name = {"/".join(sorted(group["params"])): group for group in new}
         for group in current:
             name = "/".join(group_names(group, names))
-            if name not in found:
+            if name not in new_by_name:
                 raise ValueError(f"Group {name} not found")
-            self._group(group, found[name], name)
+            self._group(group, new_by_name[name], name)
 
     def _group(self, group: Any, new: Mapping[str, Any], name: str) -> None:
         if len(group) != len(new):

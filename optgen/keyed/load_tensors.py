@@ -51,7 +51,7 @@ def kind(value: object) -> str:
 
 
 def copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
-    """Pair the plain tensors of this rank that make up two tensors. Nothing is written.
+    """Pair the plain tensors of this rank that make up two tensors, without copying yet.
 
     Neither this function nor the copying uses collectives, so an error on one rank does not make
     other ranks wait.
@@ -67,32 +67,32 @@ def copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
     if is_sharded_tensor(current):
         olds = [shard.tensor for shard in current.local_shards()]
         news = [shard.tensor for shard in new.local_shards()]
-        return _shards(olds, news, path, fixed_shape=False)
+        return _shard_copies(olds, news, path, fixed_shape=False)
     if is_dtensor(current):
-        return _of_dtensors(current, new, path)
+        return _dtensor_copies(current, new, path)
     return [_pair(current, new, path)]
 
 
-def _of_dtensors(current: Any, new: Any, path: Path) -> list[TensorCopy]:
-    old, local = current.to_local(), new.to_local()
-    wrapped = [hasattr(each, "local_shards") for each in (old, local)]
-    if wrapped[0] != wrapped[1]:
-        kinds = f"{type(old).__name__} vs {type(local).__name__}"
+def _dtensor_copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
+    current_local, new_local = current.to_local(), new.to_local()
+    has_shards = hasattr(current_local, "local_shards")  # of torchrec's LocalShardsWrapper
+    if has_shards != hasattr(new_local, "local_shards"):
+        kinds = f"{type(current_local).__name__} vs {type(new_local).__name__}"
         raise Refused(f"Different kind: DTensor of {kinds} for the path of {path_text(path)}")
-    if wrapped[0]:
-        return _shards(old.local_shards(), local.local_shards(), path)
+    if has_shards:
+        return _shard_copies(current_local.local_shards(), new_local.local_shards(), path)
     _require_equal("shape", current.shape, new.shape, path)
-    old_mesh, new_mesh = current.device_mesh, new.device_mesh
-    if current.placements != new.placements or not torch.equal(old_mesh.mesh, new_mesh.mesh):
+    current_mesh, new_mesh = current.device_mesh, new.device_mesh
+    if current.placements != new.placements or not torch.equal(current_mesh.mesh, new_mesh.mesh):
         raise ValueError(
-            f"Different placements: {current.placements} on {old_mesh} vs {new.placements} on "
+            f"Different placements: {current.placements} on {current_mesh} vs {new.placements} on "
             f"{new_mesh} for the path of {path_text(path)}; redistribute what is to be loaded, "
             "on all ranks"
         )
-    return [_pair(old, local, path)]
+    return [_pair(current_local, new_local, path)]
 
 
-def _shards(
+def _shard_copies(
     olds: Sequence[Tensor], news: Sequence[Tensor], path: Path, fixed_shape: bool = True
 ) -> list[TensorCopy]:
     if len(olds) != len(news):

@@ -20,10 +20,10 @@ class OneGradientPerStep:
             raise RuntimeError(
                 f"{name} has a second gradient since the last step, and was updated with the "
                 "first: call fused_optimizer.step() after each backward pass; to accumulate "
-                "gradients, use an optimizer that steps after the passes"
+                "gradients, use an optimizer that steps after the backward passes"
             )
         self._arrived.add(param)
 
     def forget(self) -> None:
-        """Begin a step: forget the gradients."""
+        """Begin a new step, in which every parameter may have a gradient again."""
         self._arrived.clear()

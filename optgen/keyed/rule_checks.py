@@ -5,11 +5,11 @@ from optgen.runtime.rule import Rule
 
 
 def check_state_by_parameter(optimizer: object) -> None:
-    """Raise a TypeError for an optimizer whose states a keyed checkpoint cannot hold.
+    """Raise a TypeError for an optimizer with states that a keyed checkpoint cannot hold.
 
-    These are states that param groups keep, and states of 8 bits.
+    These are the states of 8 bits, and the states that are in param groups.
     """
-    kept = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
+    in_groups = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
     rule = getattr(type(optimizer), "rule", None)
     for state in rule.quantized_states if isinstance(rule, Rule) else ():
         raise TypeError(
@@ -17,19 +17,19 @@ def check_state_by_parameter(optimizer: object) -> None:
             "checkpoints hold the tensors of the state: use it as it is"
         )
     for state in rule.group_states if isinstance(rule, Rule) else ():
-        kept = kept or f"the state {state.key}"
-    if kept:
+        in_groups = in_groups or f"the state {state.key}"
+    if in_groups:
         raise TypeError(
-            f"{type(optimizer).__name__} keeps {kept} in its param groups, which keyed checkpoints "
-            "do not hold by default: use it as it is"
+            f"{type(optimizer).__name__} keeps {in_groups} in its param groups, which keyed "
+            "checkpoints do not hold by default: use it as it is"
         )
 
 
 def check_not_wide(optimizer: object) -> None:
-    """Raise a TypeError for an optimizer whose parameters cannot be updated one by one."""
+    """Raise a TypeError for an optimizer that cannot update its parameters one by one."""
     rule = getattr(type(optimizer), "rule", None)
     if isinstance(rule, Rule) and rule.wide:
         raise TypeError(
-            f"{type(optimizer).__name__} has numbers of several parameters, whose gradients must "
-            "all be there: take its step after the backward pass"
+            f"{type(optimizer).__name__} reduces over several parameters, so it needs all their "
+            "gradients at once: take its step after the backward pass"
         )

@@ -41,15 +41,15 @@ def backward_is_compiled() -> bool:
     return compiling() or getattr(module, "in_compiled_autograd_region", False)
 
 
-def hand_to_ddp(param: Tensor, handle: RemovableHandle) -> bool:
-    """Register a hook that updates a parameter, so that DistributedDataParallel can replace it.
+def register_with_ddp(param: Tensor, handle: RemovableHandle) -> bool:
+    """Register the handle of a hook that updates a parameter, so that DDP can remove the hook.
 
-    DDP removes such hooks and calls the optimizers itself, after it has reduced the gradients. The
-    registry is in a module that is slow to import and warns, so this happens only if a process
-    group exists.
+    DistributedDataParallel removes such hooks and calls the optimizers itself, after it has reduced
+    the gradients. The registry is in a module that is slow to import and warns, so this happens
+    only if a process group exists.
 
     Returns:
-        Whether the hook was registered.
+        Whether the handle was registered.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return False
@@ -62,6 +62,6 @@ def hand_to_ddp(param: Tensor, handle: RemovableHandle) -> bool:
     return True
 
 
-def leave_gradients(engine: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Stop an engine from setting gradients again that its communication hook has used."""
+def stop_gradient_writes(engine: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Stop an engine from writing `param.grad` after its communication hook has used it."""
     cast(Any, engine.reducer)._set_optimizer_in_backward()

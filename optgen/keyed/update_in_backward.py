@@ -85,7 +85,7 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
     def fused_optimizer(self) -> KeyedOptimizer:
         """The optimizer of all parameters, by their names in this module.
 
-        It includes the fused optimizers that submodules have of their own.
+        It combines this module's optimizer with the fused optimizers of submodules.
         """
         return self._fused
 

@@ -71,7 +71,7 @@ def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupS
 
     Args:
         stages: The stages, in order.
-        final: The factor after the last stage; None for the factor of its last step.
+        final: The factor after the last stage; None for the factor at its last step.
 
     Raises:
         ValueError: A stage does not end after the one before, lacks a value that its policy needs,
@@ -79,8 +79,8 @@ def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupS
     """
     filled = []
     last = 0
-    for given in stages:
-        stage = replace(given, policy=WarmupPolicy(given.policy))
+    for original in stages:
+        stage = replace(original, policy=WarmupPolicy(original.policy))
         if stage.max_iters <= last:
             raise Refused(
                 f"Max iter of the stage {stage} must be greater than the previous max iter {last}"
@@ -133,9 +133,12 @@ def _cosine(stage: WarmupStage, i: int) -> float:
 
 
 def _interpolate(stage: WarmupStage, i: int) -> float:
-    start, end = stage.start_interpolating_iters or 0, stage.end_value or 0.0  # _check found both
-    share = max(0, i - start) / (stage.max_iters - start)
-    return stage.value + (end - stage.value) * share
+    start, end = (
+        stage.start_interpolating_iters or 0,
+        stage.end_value or 0.0,
+    )  # _check requires both
+    fraction = max(0, i - start) / (stage.max_iters - start)
+    return stage.value + (end - stage.value) * fraction
 
 
 _FACTORS: dict[WarmupPolicy, Callable[[WarmupStage, int], float]] = {

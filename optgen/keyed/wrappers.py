@@ -101,9 +101,9 @@ def _defaults(optimizer: Optimizer) -> dict[str, Any]:
 class OptimizerWrapper(WrapperBase):
     """Base of keyed optimizers that wrap another one and extend some of its methods.
 
-    A subclass that overrides `step` calls the inherited method. Or it decorates its own with
+    A subclass that overrides `step` calls the inherited method, or decorates its own method with
     `with_step_hooks` and calls `self._optimizer.step`. Either way its hooks run once. A subclass
-    that overrides `post_load_state_dict` calls the inherited method, too.
+    that overrides `post_load_state_dict` also calls the inherited method.
 
     Args:
         optimizer (KeyedOptimizer): The optimizer to wrap.
@@ -113,7 +113,7 @@ class OptimizerWrapper(WrapperBase):
     """
 
     _optimizer: KeyedOptimizer
-    _passes_on = True  # whether post_load_state_dict calls that of the wrapped optimizer
+    _calls_wrapped_hook = True  # whether post_load_state_dict also calls the wrapped one's
 
     def __init__(self, optimizer: KeyedOptimizer) -> None:
         check_keyed(optimizer)
@@ -126,7 +126,7 @@ class OptimizerWrapper(WrapperBase):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The state of the wrapped optimizer, and of what wrappers add to it, by parameter."""
+        """The state of the wrapped optimizer and its wrappers, by parameter."""
         return self._optimizer._all_state()
 
     @property
@@ -144,19 +144,19 @@ class OptimizerWrapper(WrapperBase):
         self._optimizer.load_state_dict(state_dict)
 
     def _after_load(self) -> None:
-        self._passes_on = False  # the wrapped optimizer called it when it loaded
+        self._calls_wrapped_hook = False  # the wrapped optimizer called it when it loaded
         try:
             self.post_load_state_dict()
         finally:
-            del self._passes_on
+            del self._calls_wrapped_hook
 
     def post_load_state_dict(self) -> None:
         """Call `post_load_state_dict` of the wrapped optimizer. An override must call this."""
-        if self._passes_on:
+        if self._calls_wrapped_hook:
             self._optimizer.post_load_state_dict()
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Create the wrapped optimizer's state. A subclass also creates its own."""
+        """Create the wrapped optimizer's state. A subclass creates its own state, too."""
         self._optimizer.init_state(sparse_grad_parameter_names)
 
     def save_param_groups(self, save: bool) -> None:

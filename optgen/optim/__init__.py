@@ -64,7 +64,7 @@ swap_in_optimizer_params_and_state.__module__ = __name__
 
 
 def __getattr__(name: str) -> type[Optimizer]:
-    """Import a published optimizer when it is first asked for."""
+    """Import a published optimizer at the first access to its name."""
     for spec, published_name in _published.PUBLISHED.items():
         if name == published_name:
             return _published.published(spec)

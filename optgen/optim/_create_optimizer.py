@@ -32,7 +32,7 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def list_optimizers(pattern: str = "*") -> list[str]:
     """Return the names that `create_optimizer` takes and that match a pattern, as in "ada*"."""
-    names = (*mirrored(), *PUBLISHED, *_ALIASES)
+    names = (*mirrored_classes(), *PUBLISHED, *_ALIASES)
     return sorted(name for name in names if fnmatchcase(name, pattern.lower()))
 
 
@@ -40,16 +40,16 @@ def optimizer_class(name: str) -> type[Optimizer]:
     """Return the class of `optgen.optim` that a name stands for; case and `_` do not matter.
 
     Raises:
-        ValueError: there is none, or the name stands for a class with arguments.
+        ValueError: the name is unknown, or stands for a class with arguments.
     """
-    kind, given = _found(name)
-    if given:
-        words = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    cls, preset = _class_and_preset(name)
+    if preset:
+        words = ", ".join(f"{key}={value!r}" for key, value in preset.items())
         raise ValueError(
-            f"{name!r} stands for {kind.__name__} with {words}: use that class with these "
+            f"{name!r} stands for {cls.__name__} with {words}: use that class with these "
             "arguments, or call create_optimizer"
         )
-    return kind
+    return cls
 
 
 def create_optimizer(
@@ -69,16 +69,18 @@ def create_optimizer(
             groups, which stay as they are.
         name: a name of `list_optimizers()`.
         lr: the learning rate; None is the optimizer's default.
-        weight_decay: the decay of weights. Of a model, biases and other vectors get none.
+        weight_decay: the weight decay; None is the optimizer's default. With a model, biases and
+            other vectors get none.
         layer_decay: see `param_groups`; for models only.
         options: options by patterns of names; see `param_groups`; for models only.
         **arguments: further arguments of the class.
 
     Raises:
-        ValueError: the name is unknown, or parameters without names are to be grouped by name.
+        ValueError: the name is unknown; or `layer_decay` or `options` comes with parameters
+            instead of a model.
     """
-    kind, given = _found(name)
-    arguments = {**given, **arguments}
+    cls, preset = _class_and_preset(name)
+    arguments = {**preset, **arguments}
     if lr is not None:
         arguments["lr"] = lr
     if isinstance(model_or_params, nn.Module):
@@ -86,48 +88,49 @@ def create_optimizer(
         groups: Any = param_groups(
             model_or_params, options, lr=lr, layer_decay=layer_decay, **decay
         )
-        return kind(groups, **arguments)
+        return cls(groups, **arguments)
     if layer_decay is not None or options is not None:
         raise ValueError("layer_decay and options go by names: give the model, not its parameters")
     if weight_decay is not None:
         arguments["weight_decay"] = weight_decay
-    return kind(_listed(model_or_params), **arguments)
+    return cls(_as_list(model_or_params), **arguments)
 
 
-def _listed(params: Iterable[Any]) -> Any:
+def _as_list(params: Iterable[Any]) -> Any:
+    """Return a single tensor as a list of one; else the parameters themselves."""
     return [params] if isinstance(params, Tensor) else params
 
 
-def mirrored() -> dict[str, type[Optimizer]]:
+def mirrored_classes() -> dict[str, type[Optimizer]]:
     """Return the mirror's classes by their names in lower case."""
     import optgen.optim
 
-    found = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
-    kinds = (kind for kind in found if isinstance(kind, type) and kind is not Optimizer)
-    return {kind.__name__.lower(): kind for kind in kinds}
+    values = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
+    classes = (value for value in values if isinstance(value, type) and value is not Optimizer)
+    return {cls.__name__.lower(): cls for cls in classes}
 
 
 def known_name(name: str, known: Iterable[str]) -> str:
     """Return the known name that a name stands for; case and `_` do not matter.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the name stands for no known name.
     """
-    by_letters = {_letters(each): each for each in known}
-    if _letters(name) in by_letters:
-        return by_letters[_letters(name)]
-    near = get_close_matches(name.lower(), by_letters.values(), 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_letters.values())}"
+    by_key = {_key(each): each for each in known}
+    if _key(name) in by_key:
+        return by_key[_key(name)]
+    near = get_close_matches(name.lower(), by_key.values(), 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_key.values())}"
     raise ValueError(f"no optimizer is called {name!r}: {hint}")
 
 
-def _found(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
-    """Return the class with a name, and the arguments that the name stands for."""
-    key = known_name(name, list_optimizers())
-    module, given = _ALIASES.get(key, (key, {}))
-    return published(module) if module in PUBLISHED else mirrored()[module], given
+def _class_and_preset(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
+    """Return the class that a name stands for, and the arguments that an alias presets."""
+    known = known_name(name, list_optimizers())
+    module, preset = _ALIASES.get(known, (known, {}))
+    return published(module) if module in PUBLISHED else mirrored_classes()[module], preset
 
 
-def _letters(name: str) -> str:
+def _key(name: str) -> str:
     """Return a name in lower case, without underscores."""
     return name.lower().replace("_", "")

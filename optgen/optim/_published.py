@@ -1,4 +1,4 @@
-"""Published optimizers that torch does not have. Each is imported when it is first asked for."""
+"""Published optimizers that torch does not have. Each is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ PUBLISHED = {
     "tiger": "Tiger",
     "yogi": "Yogi",
 }
-"""The classes by the names of their specs, which are also names of the catalogue."""
+"""The class name of each spec. A spec's name is also its name in the catalogue."""
 
 
 def published(name: str) -> type[Optimizer]:
     """Import the class of a spec."""
-    kind: type[Optimizer] = getattr(import_module(f"optgen.generated.{name}"), PUBLISHED[name])
-    kind.__module__ = "optgen.optim"
-    return kind
+    cls: type[Optimizer] = getattr(import_module(f"optgen.generated.{name}"), PUBLISHED[name])
+    cls.__module__ = "optgen.optim"
+    return cls

@@ -1,7 +1,7 @@
 """The mirror of torch.optim.swa_utils: running means of a model's weights, in one sweep.
 
-The means are the rules `ema` and `swa` of specs/averaging.py. These do not accept integer tensors
-and tensor subclasses, which torch's function for one tensor updates.
+The rules `ema` and `swa` of specs/averaging.py compute the means. They do not accept integer
+tensors or tensor subclasses; torch's function for one tensor updates those.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,10 +68,10 @@ class _Update:
 
     def _by_torch(self, pairs: Pairs, num_averaged: Count) -> None:
         """Update the means of tensors that our rules do not accept, by torch's function."""
-        one = get_swa_avg_fn() if self.decay is None else get_ema_avg_fn(self.decay)
+        average = get_swa_avg_fn() if self.decay is None else get_ema_avg_fn(self.decay)
         with torch.no_grad():
             for mean, tensor in pairs:
-                mean.copy_(one(mean, tensor, num_averaged))
+                mean.copy_(average(mean, tensor, num_averaged))
 
 
 def _split_by_fit(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Pairs, Pairs]:
@@ -108,7 +108,7 @@ def get_swa_multi_avg_fn() -> MultiAvgFn:
 
 
 class AveragedModel(_torch.AveragedModel):
-    """A copy of a model whose weights are a running mean of the model's.
+    """Copy of a model that holds running means of the model's weights.
 
     It derives from torch's class, with its arguments, attributes and checkpoints. Only the update
     is ours. By default all updates have the same weight, as in stochastic weight averaging;
@@ -123,27 +123,27 @@ class AveragedModel(_torch.AveragedModel):
         use_buffers (bool): Average buffers too, instead of copying them. Default: False.
 
     Raises:
-        AssertionError: Both functions are given.
+        AssertionError: Both `avg_fn` and `multi_avg_fn` are given.
     """
 
     def update_parameters(self, model: Module) -> None:
-        """Update the mean by the model; the first time, copy the model."""
+        """Update the means with the model's weights; the first call copies the weights."""
         means, tensors = self._pairs(model)
         if self.n_averaged.item() == 0:
             _copy(means, tensors)
         elif self.avg_fn is not None and self.multi_avg_fn is None:
             self._average_each(means, tensors)
         elif isinstance(update := self.multi_avg_fn or _equal_weights, _Update):
-            update(means, _moved_to(means, tensors), self.n_averaged)
+            update(means, _on_devices_of(means, tensors), self.n_averaged)
         else:
             self._average_lists(update, means, tensors)
         if not self.use_buffers:
             buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
-            _copy([ours for ours, _ in buffers], [given for _, given in buffers])
+            _copy([ours for ours, _ in buffers], [theirs for _, theirs in buffers])
         self.n_averaged += 1
 
     def _pairs(self, model: Module) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the averaged tensors, and the model's tensors."""
+        """Return the averaged tensors and the model's tensors, as many as both have."""
         means, tensors = list[Tensor](self.parameters()), list[Tensor](model.parameters())
         if self.use_buffers:
             means = [*self.module.parameters(), *self.module.buffers()]
@@ -152,24 +152,24 @@ class AveragedModel(_torch.AveragedModel):
         return means[:count], tensors[:count]
 
     def _average_each(self, means: list[Tensor], tensors: list[Tensor]) -> None:
-        """Update by the caller's function for one tensor."""
+        """Update each mean by the caller's `avg_fn`."""
         assert self.avg_fn is not None
         for mean, tensor in zip(means, tensors, strict=True):
-            old, given = mean.detach(), tensor.detach().to(mean.device)
-            old.copy_(self.avg_fn(old, given, self.n_averaged.to(mean.device)))
+            old, current = mean.detach(), tensor.detach().to(mean.device)
+            old.copy_(self.avg_fn(old, current, self.n_averaged.to(mean.device)))
 
     def _average_lists(
         self, update: MultiAvgFn, means: list[Tensor], tensors: list[Tensor]
     ) -> None:
-        """Update by the caller's function for lists of one device and dtype."""
-        given = [tensor.detach() for tensor in _moved_to(means, tensors)]
-        groups = group_tensors([[mean.detach() for mean in means], given])
+        """Call the caller's `multi_avg_fn` once for each device and dtype."""
+        current = [tensor.detach() for tensor in _on_devices_of(means, tensors)]
+        groups = group_tensors([[mean.detach() for mean in means], current])
         for (device, _), (ours, theirs) in groups.items():
             update(ours, theirs, self.n_averaged.to(device))
 
 
-def _moved_to(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
-    """Return tensors on the devices of their means."""
+def _on_devices_of(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
+    """Return each tensor on the device of its mean."""
     devices = list(map(_device, means))
     if devices == list(map(_device, tensors)):
         return tensors

@@ -19,7 +19,7 @@ from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 
 PreparedUpdate: TypeAlias = Callable[[], CachedStep | None]
-"""Updates batches; returns a cached step that may take the next step, or None."""
+"""A function that updates batches; it returns a cached step for the next step, or None."""
 
 
 class Entry(NamedTuple):
@@ -78,7 +78,7 @@ class Backend(Protocol):
     ) -> Iterable[Update]:
         """Check a batch of a rule that reduces over several parameters; return its updates.
 
-        Gradients are unscaled before the first update begins.
+        The caller unscales the gradients before it runs the first update.
         """
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
@@ -93,7 +93,7 @@ class Backend(Protocol):
         """
 
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
-        """Return a cached step that may take the next step, after one that updated all batches.
+        """Return a cached step for the next step, after this backend has updated all batches.
 
         Return None if the next step must gather its tensors.
         """
@@ -105,8 +105,8 @@ class Backend(Protocol):
 @cache
 def backend(lowering: str) -> Backend:
     """Return the backend of a lowering; import it on first use."""
-    made: Backend = importlib.import_module(BACKENDS[lowering].module).backend(lowering)
-    return made
+    instance: Backend = importlib.import_module(BACKENDS[lowering].module).backend(lowering)
+    return instance
 
 
 def backend_of(rule: Rule, lowering: str) -> Backend:
@@ -121,5 +121,5 @@ def backend_of(rule: Rule, lowering: str) -> Backend:
 @cache
 def _outlined() -> Backend:
     """Return the backend that runs the generated module `outlined`."""
-    made: Backend = importlib.import_module(BACKENDS["foreach"].module).backend("outlined")
-    return made
+    instance: Backend = importlib.import_module(BACKENDS["foreach"].module).backend("outlined")
+    return instance

@@ -19,10 +19,13 @@ def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     """Return the lowering for a batch, and a short reason; cached until the options change."""
     group = batch.group
     key = (forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr")))
-    known = batch.memo.get("choice")
-    if known is None or known[0] != key:
-        known = batch.memo["choice"] = (key, _foreach_for_shards(batch, *_choose(optimizer, batch)))
-    return cast(tuple[str, str], known[1])
+    cached = batch.memo.get("choice")
+    if cached is None or cached[0] != key:
+        cached = batch.memo["choice"] = (
+            key,
+            _foreach_for_shards(batch, *_choose(optimizer, batch)),
+        )
+    return cast(tuple[str, str], cached[1])
 
 
 def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:
@@ -33,6 +36,7 @@ def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, 
 
 
 def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+    """Return the lowering for a batch, and a short reason, before shards are considered."""
     group, rule, forced_lowering = batch.group, optimizer.rule, forced()
     if forced_lowering is not None:
         if reason := why_not(optimizer, batch, forced_lowering):
@@ -51,7 +55,7 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
         return "foreach", "capturable"
     if group.get("fused") is not None:
         return _best_unfused(rule, batch, "fused=False")
-    if "lr" in rule.tensor_hypers and _rounds_lr(batch):
+    if "lr" in rule.tensor_hypers and _lr_is_less_precise(batch):
         return _best_unfused(rule, batch, "lr is a tensor of lower precision than the parameters")
     device = batch.dispatch_key.device
     if device not in FUSED:
@@ -75,6 +79,7 @@ def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
 
 
 def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
+    """Return the fused lowering that `fused=True` asks for; raise if it cannot take the batch."""
     device = batch.dispatch_key.device
     lowering = FUSED.get(device)
     reason = why_not(optimizer, batch, lowering) if lowering else f"no kernel for {device} tensors"
@@ -86,14 +91,16 @@ def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
 
 
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
+    """Return for-loop or foreach, whichever is faster for a batch, and the reason."""
     if isinstance(batch.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
         return "forloop", reason  # the for-loop computes in the dtype of lr, as torch does
-    small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
-    in_lists = batch.dispatch_key.device in foreach_devices() or (small and len(batch.params) > 1)
-    return "foreach" if in_lists else "forloop", reason
+    are_small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
+    are_small_and_many = are_small and len(batch.params) > 1
+    prefers_foreach = batch.dispatch_key.device in foreach_devices() or are_small_and_many
+    return "foreach" if prefers_foreach else "forloop", reason
 
 
-def _rounds_lr(batch: Batch) -> bool:
+def _lr_is_less_precise(batch: Batch) -> bool:
     """Tell whether torch's for-loop computes the step size less precisely than the parameters.
 
     torch computes the step size in the dtype of the learning rate if that is a tensor.

@@ -26,7 +26,7 @@ from optgen.runtime.torch_private import data_ptr, numel
 
 
 class _Prepared(NamedTuple):
-    """A step that is checked: its batches, and the updates to call."""
+    """A checked step: its batches, and the updates to call."""
 
     batches: list[Batch]
     updates: list[PreparedUpdate]
@@ -36,7 +36,7 @@ class _Prepared(NamedTuple):
 def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups; groups with the same fused lowering share its calls.
 
-    A step that is refused has updated nothing, and its new states are removed.
+    If a check raises an error, nothing has been updated, and new states are removed.
 
     Args:
         optimizer: the optimizer.
@@ -46,9 +46,9 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
     try:
         # A cached step cannot take extra inputs: the C++ reader finds only states of parameters
         # and of groups.
-        takes_inputs = bool(context.given) or optimizer.rule.needs_inputs
+        takes_inputs = bool(context.extra_inputs) or optimizer.rule.needs_inputs
         if grads is None and not takes_inputs and _take_fast_path(optimizer):
-            context.before = None
+            context.saved = None
             return
         prepared = _prepare(optimizer, grads)
     except BaseException:
@@ -63,7 +63,9 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
             store_group_states(optimizer.rule, batch)
             advance_versions(batch.members)
         if optimizer.rule.zero_grad:
-            _zero_others(optimizer, grads, () if is_skipped(optimizer) else prepared.zeroed)
+            _zero_remaining_gradients(
+                optimizer, grads, () if is_skipped(optimizer) else prepared.zeroed
+            )
         # `is_skipped` may wait for a device, so it is called only if the answer matters.
         stepped = not (context.created and is_skipped(optimizer))
     finally:
@@ -83,7 +85,7 @@ def _take_fast_path(optimizer: Stepping) -> bool:
         if skipped or cached.run(optimizer):
             context.cached = cached
             if optimizer.rule.zero_grad and (skipped or not cached.zeroes_gradients):
-                _zero_others(optimizer)
+                _zero_remaining_gradients(optimizer)
             return True
     if context.batches:
         return False
@@ -115,14 +117,16 @@ def _prepare(optimizer: Stepping, grads: Sequence[Tensor | None] | None) -> _Pre
                     note_batch(consensus, optimizer.rule, lowering, batch)
         zeroed = set[int]()
         if optimizer.rule.zero_grad:
-            _check_separate(optimizer, batches)
-            zeroed = _zeroed(optimizer.rule, by_lowering)
+            _check_gradients_not_shared(optimizer, batches)
+            zeroed = _zeroed_by_kernels(optimizer.rule, by_lowering)
         if optimizer.rule.wide:  # its parameters wait for one another in the step
             wide = wide_step.prepare(optimizer, by_lowering, consensus)
             return _Prepared(batches, [wide], zeroed)
         order = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
-        pairs = [(backend_of(optimizer.rule, n), by_lowering[n]) for n in order]
-        updates = [taker.prepare(optimizer, taken, consensus) for taker, taken in pairs]
+        updates = [
+            backend_of(optimizer.rule, name).prepare(optimizer, by_lowering[name], consensus)
+            for name in order
+        ]
         return _Prepared(batches, updates, zeroed)
 
 
@@ -136,18 +140,19 @@ def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, lis
     return by_lowering
 
 
-def _check_separate(optimizer: Stepping, batches: Sequence[Batch]) -> None:
+def _check_gradients_not_shared(optimizer: Stepping, batches: Sequence[Batch]) -> None:
     """Raise an error if parameters share a gradient: one update would zero it before the next."""
     grads = (grad for batch in batches for grad in batch.grads)
-    places = [data_ptr(grad) for grad in grads if not grad.is_sparse and numel(grad)]
-    if len(set(places)) < len(places):
+    addresses = [data_ptr(grad) for grad in grads if not grad.is_sparse and numel(grad)]
+    if len(set(addresses)) < len(addresses):
         raise RuntimeError(
-            f"{type(optimizer).__name__} leaves gradients at zero, and two parameters share one, "
-            "or one is listed twice: give each a gradient of its own, and list it once"
+            f"{type(optimizer).__name__} leaves gradients at zero, and two parameters share a "
+            "gradient, or a parameter is listed twice: give each parameter a gradient of its own, "
+            "and list it once"
         )
 
 
-def _zeroed(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:
+def _zeroed_by_kernels(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:
     """Return the identities of the gradients that kernels leave at zero."""
     return {
         id(grad)
@@ -159,14 +164,17 @@ def _zeroed(rule: Rule, by_lowering: Mapping[str, Sequence[Batch]]) -> set[int]:
     }
 
 
-def _zero_others(
+def _zero_remaining_gradients(
     optimizer: Stepping,
-    given: Sequence[Tensor | None] | None = None,
+    step_grads: Sequence[Tensor | None] | None = None,
     zeroed: Collection[int] = (),
 ) -> None:
-    """Write zeros into the gradients of a step that are not `zeroed` yet."""
-    own = (p.grad for group in optimizer.param_groups for p in group["params"])
-    grads = own if given is None else given
+    """Write zeros into the gradients of a step, except those whose identity is in `zeroed`.
+
+    `step_grads` are the gradients that `step` was given, if any.
+    """
+    own_grads = (p.grad for group in optimizer.param_groups for p in group["params"])
+    grads = own_grads if step_grads is None else step_grads
     zero_gradients([each for each in grads if each is not None and id(each) not in zeroed])
 
 

@@ -24,12 +24,11 @@ from optgen.runtime.choice import why_not
 from optgen.runtime.forced_lowering import forced
 from optgen.runtime.list_function_checks import UnfitError, obstacle
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import all_plain, reals
+from optgen.runtime.tensors.real_views import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
 
-_dtype = attrgetter("dtype")
 _shape = attrgetter("shape")
-_MAX_CACHED = 4  # lists of this many lengths can take turns without a new table
+_MAX_CACHED = 4  # calls that are cached, each for lists of another length
 
 
 class Elementwise:
@@ -56,6 +55,7 @@ class Elementwise:
         return partial(self._update_all, chosen)
 
     def _update_all(self, chosen: Sequence[tuple[str, Batch]]) -> None:
+        """Update batches through their lowerings, with gradients disabled."""
         enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
@@ -76,19 +76,19 @@ class Elementwise:
         self._advance_versions(lists[2:])
         return True
 
-    def _advance_versions(self, others: list[list[Tensor]]) -> None:
-        """Advance autograd's versions of written lists; kernels do it for the first list only."""
-        for tensors, written in zip(others, self.written[2:], strict=True):
+    def _advance_versions(self, states: list[list[Tensor]]) -> None:
+        """Advance autograd's versions of written states; kernels do it for parameters only."""
+        for tensors, written in zip(states, self.written[2:], strict=True):
             if written:
                 increment_version(tensors)
 
     def _make_batch(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Batch:
         """Check the lists, and make a batch: parameters, gradients and states."""
-        if others := {type(t).__name__ for t in chain(*lists) if not is_tensor(t)}:
-            raise TypeError(f"{self.rule.name} takes tensors, but lists hold a {min(others)}")
+        if classes := {type(t).__name__ for t in chain(*lists) if not is_tensor(t)}:
+            raise TypeError(f"{self.rule.name} takes tensors, but lists hold a {min(classes)}")
         if reason := obstacle(lists):
             raise UnfitError(f"{self.rule.name} {reason}")
-        params, grads, *states = map(reals, lists, self.written)
+        params, grads, *states = map(real_local_views, lists, self.written)
         shapes = list(map(_shape, params))
         if any(list(map(_shape, each)) != shapes for each in (grads, *states)):
             raise ValueError(
@@ -96,15 +96,23 @@ class Elementwise:
             )
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
         keys = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
-        batch = Batch(hypers, params, params, grads, states, [], [], {}, keys, [])
+        batch = Batch(
+            group=hypers,
+            members=params,
+            params=params,
+            grads=grads,
+            states=states,
+            dispatch_keys=keys,
+        )
         batch.split_into_parts()
         return batch
 
     def _update(self, lowering: str, batch: Batch) -> None:
-        others, length = batch.states, len(batch.params)  # the backend may empty the batch
+        """Update a batch through a lowering; keep the cached call for the next time."""
+        states, length = batch.states, len(batch.params)  # the backend may empty the batch
         cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:
-            self._advance_versions(others)
+            self._advance_versions(states)
         if cached is not None and not batch.indices:
             kept = [entry for entry in self._cached.items() if entry[0] != length]
             self._cached = {length: (lowering, cached), **dict(kept[: _MAX_CACHED - 1])}
@@ -120,5 +128,5 @@ class Elementwise:
             raise RuntimeError(f"{self.rule.name} cannot run through {forced_lowering!r}: {reason}")
         if forced_lowering is not None or not (reason or lowering == "foreach"):
             return lowering
-        fast = device in foreach_devices() and not why_forloop_only(batch)
-        return "foreach" if fast else "forloop"
+        prefers_foreach = device in foreach_devices() and not why_forloop_only(batch)
+        return "foreach" if prefers_foreach else "forloop"

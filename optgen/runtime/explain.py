@@ -29,10 +29,10 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return f"group 0: by hand: {type(optimizer).__name__} has no rule to generate from"
     if not isinstance(optimizer, GeneratedOptimizer):
-        kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+        cls = optimizer if isinstance(optimizer, type) else type(optimizer)
         raise TypeError(
             "explain takes an instance of an optimizer that optgen generated; "
-            f"this is {'the class ' * isinstance(optimizer, type)}{kind.__module__}.{kind.__name__}"
+            f"this is {'the class ' * isinstance(optimizer, type)}{cls.__module__}.{cls.__name__}"
         )
     check_views(optimizer)
     lines, rule = [], optimizer.rule
@@ -66,6 +66,7 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
             ]
     checked, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
     needed = (state.given for state in optimizer.rule.inputs if state.when is None)
+    # No step has handed any inputs over, so the parameters stand in for them.
     inputs = {key: {id(member): member for member in members} for key in needed}
     batch = make_batch(optimizer, group, members, checked, states, inputs=inputs)
     return batch.parts or [batch]
@@ -95,5 +96,5 @@ def _sparse_note(rule: Rule, batch: Batch) -> str:
         return "; sparse gradients by the rows they touch"
     if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):
         return ""
-    whole = [s.key for s in rule.states if not s.rows and s.present(batch.group)]
+    whole = [s.key for s in rule.states if not s.rows and s.is_present(batch.group)]
     return f"; sparse gradients made dense: {whole[0]} changes as a whole" if whole else ""

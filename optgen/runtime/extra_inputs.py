@@ -11,11 +11,11 @@ from optgen.runtime.optimizer import GeneratedOptimizer
 
 InputList = Sequence[Tensor | None]
 
-_step = cast(Any, GeneratedOptimizer.step).__wrapped__  # without hooks: they run around ours
+_step = cast(Any, GeneratedOptimizer.step).__wrapped__  # without hooks: the step below runs them
 
 
 class InputOptimizer(GeneratedOptimizer):
-    """An optimizer whose rule reads tensors that each step is handed."""
+    """An optimizer whose rule reads extra inputs: tensors that are passed to each step."""
 
     @overload
     def step(self, closure: None = None, **inputs: InputList | None) -> None: ...
@@ -35,14 +35,14 @@ class InputOptimizer(GeneratedOptimizer):
                 tensor like the parameter, or None.
 
         Raises:
-            TypeError: The rule has no such input, or one has the wrong type or dtype.
+            TypeError: The rule has no such input, or an input has the wrong type or dtype.
             ValueError: An input has the wrong length or shape, or a tensor that the rule needs is
                 missing.
             RuntimeError: An input is on another device than its parameter.
         """
         check_names(type(self).__name__, self.rule, inputs)
-        self._context.given = {key: each for key, each in inputs.items() if each is not None}
+        self._context.extra_inputs = {key: each for key, each in inputs.items() if each is not None}
         try:
             return cast("float | None", _step(self, closure))
         finally:
-            self._context.given = {}
+            self._context.extra_inputs = {}

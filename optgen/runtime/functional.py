@@ -24,25 +24,27 @@ F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
 
 _SCALER = ("grad_scale", "found_inf")
-_IGNORED = ("has_complex", "has_sparse_grad")  # known from the tensors
+_IGNORED = ("has_complex", "has_sparse_grad")  # torch's arguments; the tensors tell the same
 
 
-def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -> Callable[[F], F]:
+def functional(
+    optimizer_class: type[GeneratedOptimizer], **renamed: str | tuple[str, ...]
+) -> Callable[[F], F]:
     """Decorate a function that has a signature and no body: it then takes a step by a class's rule.
 
     The first two arguments of the function are the parameters and their gradients. An argument for
-    a list of states has the name of the state's key plus "s"; one for a hyperparameter has that
-    name. A hyperparameter without an argument has the default of the class.
+    a list of states has the name of the state's key plus "s". An argument for a hyperparameter has
+    the hyperparameter's name. A hyperparameter without an argument has the default of the class.
 
     Args:
-        kind: the class.
-        named: the arguments with other names, by the state's key or the hyperparameter. A tuple of
+        optimizer_class: the class whose rule the step follows.
+        renamed: the names of other arguments, by the key of the state or hyperparameter. A tuple of
             names stands for a hyperparameter with several numbers: `betas=("beta1", "beta2")`.
     """
 
-    def fill(declared: F) -> F:
+    def decorate(declared: F) -> F:
         signature = inspect.signature(declared)
-        form = _Form(kind, tuple(signature.parameters), named)
+        form = _Form(optimizer_class, tuple(signature.parameters), renamed)
 
         @wraps(declared)
         def take_step(*args: Any, **kwargs: Any) -> None:
@@ -53,55 +55,57 @@ def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -
 
         return cast(F, outside_dynamo(take_step))
 
-    return fill
+    return decorate
 
 
 @dataclass(frozen=True)
 class _Form:
     """The mapping of a functional form's arguments to a rule's states and hyperparameters."""
 
-    kind: type[GeneratedOptimizer]
+    optimizer_class: type[GeneratedOptimizer]
     names: tuple[str, ...]  # of the arguments
-    named: Mapping[str, str | tuple[str, ...]]
+    renamed: Mapping[str, str | tuple[str, ...]]
 
     def __post_init__(self) -> None:
         """Raise a TypeError for unknown and missing names, which would be ignored otherwise."""
-        hypers = [self.named.get(key, key) for key in self.kind.rule.hypers]
+        hypers = [self.renamed.get(key, key) for key in self.optimizer_class.rule.hypers]
         hyper_names = [name for h in hypers for name in ((h,) if isinstance(h, str) else h)]
-        known = {*self.names[:2], *self.lists.values(), *hyper_names, "state_steps"}
+        known = {*self.names[:2], *self.list_names.values(), *hyper_names, "state_steps"}
         unknown = set(self.names) - known - {*OPTIONS, *_SCALER, *_IGNORED}
-        missing = set(self.lists.values()) - set(self.names)
+        missing = set(self.list_names.values()) - set(self.names)
         if unknown or missing:
             raise TypeError(
-                f"{self.kind.__name__}: {sorted(unknown)} unknown, {sorted(missing)} missing"
+                f"{self.optimizer_class.__name__}: {sorted(unknown)} unknown, "
+                f"{sorted(missing)} missing"
             )
 
     @cached_property
-    def lists(self) -> dict[str, str]:
+    def list_names(self) -> dict[str, str]:
         """Return the name of each state's argument, by the state's key."""
-        keys = [state.key for state in self.kind.rule.states]
-        return {key: str(self.named.get(key, f"{key}s")) for key in keys}
+        keys = [state.key for state in self.optimizer_class.rule.states]
+        return {key: str(self.renamed.get(key, f"{key}s")) for key in keys}
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """Return the class's defaults of a group's values."""
-        own = inspect.signature(self.kind).parameters.values()
-        return {a.name: a.default for a in own if a.name != "params"} | dict(self.kind.rule.fixed)
+        """Return the class's default values of a group."""
+        arguments = inspect.signature(self.optimizer_class).parameters.values()
+        values = {a.name: a.default for a in arguments if a.name != "params"}
+        return values | dict(self.optimizer_class.rule.fixed)
 
     def step(self, arguments: Arguments) -> None:
         """Take one step with the given arguments."""
         params, grads = (arguments[name] for name in self.names[:2])
-        if others := {type(param).__name__ for param in params if not isinstance(param, Tensor)}:
-            raise TypeError(f"can only optimize Tensors, but one of the params is {min(others)}")
+        if classes := {type(param).__name__ for param in params if not isinstance(param, Tensor)}:
+            raise TypeError(f"can only optimize Tensors, but one of the params is {min(classes)}")
         group = {**self.defaults, **dict(self._hypers(arguments)), "params": tuple(params)}
         group |= {key: arguments.get(key) for key in OPTIONS}
         if group["differentiable"] and group["fused"]:
             raise RuntimeError("`fused` does not support `differentiable`")
         if "differentiable" not in arguments:  # torch then follows autograd's mode
             group["differentiable"] = torch.is_grad_enabled() and _requires_grad(arguments)
-        lists = {key: arguments[name] for key, name in self.lists.items()}
+        lists = {key: arguments[name] for key, name in self.list_names.items()}
         self._check(group, lists)
-        optimizer = _make_optimizer(self.kind, group)
+        optimizer = _make_optimizer(self.optimizer_class, group)
         states = self._states(arguments, lists, len(params))
         optimizer.state.update(zip(params, states, strict=True))
         if len(optimizer.state) != len(params):
@@ -111,25 +115,27 @@ class _Form:
                 setattr(optimizer, key, arguments[key])
         with nullcontext() if group["differentiable"] else torch.no_grad():
             dispatch.step(optimizer, grads)
-        if self.kind.rule.step == "tensor":
+        if self.optimizer_class.rule.step == "tensor":
             lists["step"] = arguments["state_steps"]
         for index, values in enumerate(optimizer.state.values()):
             _return_state(values, lists, index)
 
     def _hypers(self, arguments: Arguments) -> Iterator[tuple[str, Any]]:
-        for key in self.kind.rule.hypers:
-            name = self.named.get(key, key)
+        """Yield the keys and values of the hyperparameters that have arguments."""
+        for key in self.optimizer_class.rule.hypers:
+            name = self.renamed.get(key, key)
             if not isinstance(name, str):
                 yield key, tuple(arguments[item] for item in name)
             elif name in arguments:
                 yield key, arguments[name]
 
     def _check(self, group: dict[str, Any], lists: Mapping[str, list[Any]]) -> None:
-        for state in self.kind.rule.states:
+        """Raise a ValueError for a list of states without an entry for each parameter."""
+        for state in self.optimizer_class.rule.states:
             count = len(lists[state.key])
-            if count != len(group["params"]) and (count or state.present(group)):
+            if count != len(group["params"]) and (count or state.is_present(group)):
                 raise ValueError(
-                    f"`{self.lists[state.key]}` has {count} entries for "
+                    f"`{self.list_names[state.key]}` has {count} entries for "
                     f"{len(group['params'])} parameters"
                 )
 
@@ -139,10 +145,10 @@ class _Form:
         """Yield each parameter's state without entries that are None: the step creates those."""
         for index in range(count):
             values = {key: column[index] for key, column in lists.items() if column}
-            if self.kind.rule.step is not None:
+            if self.optimizer_class.rule.step is not None:
                 step = arguments["state_steps"][index]
                 # An int cannot be advanced in place, so the caller has counted this step already.
-                values["step"] = step - 1 if self.kind.rule.step == "int" else step
+                values["step"] = step - 1 if self.optimizer_class.rule.step == "int" else step
             yield {key: value for key, value in values.items() if value is not None}
 
 
@@ -150,9 +156,11 @@ _captured: list[GeneratedOptimizer] = []
 """Optimizers of captured steps; kept forever, since graphs read their tables at every replay."""
 
 
-def _make_optimizer(kind: type[GeneratedOptimizer], group: dict[str, Any]) -> GeneratedOptimizer:
+def _make_optimizer(
+    optimizer_class: type[GeneratedOptimizer], group: dict[str, Any]
+) -> GeneratedOptimizer:
     """Make an optimizer for one step, which no hook, profiler or framework sees."""
-    optimizer = kind.__new__(kind)
+    optimizer = optimizer_class.__new__(optimizer_class)
     optimizer._reset_context()
     optimizer.defaults, optimizer.param_groups, optimizer.state = group, [group], defaultdict(dict)
     if capturing():
@@ -166,9 +174,9 @@ def _requires_grad(arguments: Arguments) -> bool:
 
 
 def _return_state(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
-    """Put states that the step created or replaced into the caller's lists.
+    """Put the states of one parameter that the step created or replaced into the caller's lists.
 
-    A tensor that is there already gets the values, unless it has another layout.
+    A tensor that a list already holds is overwritten in place, unless its layout is another.
     """
     for key, column in lists.items():
         value = values.get(key)

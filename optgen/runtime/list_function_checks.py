@@ -16,7 +16,7 @@ class UnfitError(TypeError):
 
 
 def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
-    """Return a short reason why no rule can take these lists; "" if one can."""
+    """Return a short reason why no rule can take these lists; "" if a rule can."""
     dtypes = set(map(_dtype, chain.from_iterable(lists)))
     unsupported = [str(t) for t in dtypes if not (t.is_floating_point or t.is_complex)]
     if unsupported:
@@ -27,9 +27,9 @@ def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
 
 
 def _class_obstacle(tensors: tuple[Tensor, ...]) -> str:
-    """Return a short reason why no rule can take tensors of these classes; "" if one can.
+    """Return a short reason why no rule can take tensors of these classes; "" if a rule can.
 
-    The tensors correspond: there is one of each list.
+    The tensors are one from each list, at the same index.
     """
     shardings = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in tensors]
     if any(sharding != shardings[0] for sharding in shardings):

@@ -14,7 +14,7 @@ def orthogonalize(
     Args:
         tensors: matrices in the last two axes, of any dtype; not changed.
         coefficients: a, b, c of the odd polynomial a x + b x^3 + c x^5; or three numbers for each
-            iteration in turn, of which the last three hold for all later ones.
+            iteration in turn. Later iterations use the last three numbers.
         steps: the number of iterations.
         eps: the least norm that a matrix is divided by.
 
@@ -37,6 +37,7 @@ def orthogonalize(
 def _newton_schulz(
     batch: Tensor, coefficients: Sequence[float], steps: float, eps: float
 ) -> Tensor:
+    """Run the iterations on matrices in the last two axes, transposed if they are tall."""
     shape = batch.shape
     x = batch.flatten(0, -3)
     tall = x.size(-2) > x.size(-1)

@@ -32,7 +32,7 @@ class GeneratedOptimizer(LightOptimizer):
     """A torch optimizer that takes its steps through the lowerings generated from one rule."""
 
     rule: ClassVar[Rule]
-    lowerings: ClassVar[str]  # the package that holds them
+    lowerings: ClassVar[str]  # the name of the package with the generated lowerings
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._reset_context()
@@ -185,7 +185,7 @@ class GeneratedOptimizer(LightOptimizer):
 if TYPE_CHECKING:
 
     class LoadedOptimizer(GeneratedOptimizer):
-        """The type of a loaded class for type checkers; only its spec knows what it declares."""
+        """The type of a loaded class for type checkers: they cannot read the class's spec."""
 
         def __init__(self, params: ParamsT, *args: Any, **hypers: Any) -> None: ...
         def train(self) -> None: ...

@@ -20,14 +20,14 @@ from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
 
 MODE = "train_mode"
 COPY = "copy of "
-"""Beginning of the key of a list of copies, which a program reads while it writes the original."""
+"""Prefix of the key of a list of copies, which a program reads while it writes the originals."""
 
 
 class Program(NamedTuple):
     """A generated function, and the lists that it takes of an optimizer."""
 
     name: str  # of the function, and of its package beside the optimizer's lowerings
-    keys: tuple[str, ...]  # of the states in its lists; "param" for the parameters
+    keys: tuple[str, ...]  # for each list, the key of its state; "param" for the parameters
 
     def function(self, lowerings: str) -> Elementwise:
         """Import the function."""
@@ -65,45 +65,48 @@ class ModeOptimizer(GeneratedOptimizer):
         Raises:
             RuntimeError: A group is in eval mode.
         """
-        if not all(group[MODE] for group in self.param_groups) and not self._asked_for_state():
+        if (
+            not all(group[MODE] for group in self.param_groups)
+            and not self._is_called_to_init_state()
+        ):
             name = type(self).__name__
             raise RuntimeError(f"{name}.step in eval mode: call {name}.train() before training")
         step = cast(Any, super().step).__wrapped__  # without hooks: they run around this method
         return cast("float | None", step(self, closure, **inputs))
 
-    def _asked_for_state(self) -> bool:
-        """Tell whether torch's checkpoints call `step` for its state only."""
+    def _is_called_to_init_state(self) -> bool:
+        """Tell whether torch's checkpoints call `step` only to create the state."""
         return not self.state and called_to_init_state()
 
     @outside_dynamo
     def train(self) -> None:
-        """Move parameters to where training takes gradients; groups in train mode stay."""
+        """Give parameters the values for training; skip groups in train mode."""
         self._change_mode(True, self.train_program)
 
     @outside_dynamo
     def eval(self) -> None:
-        """Move parameters to where the model is evaluated; groups in eval mode stay."""
+        """Give parameters the values for evaluation; skip groups in eval mode."""
         self._change_mode(False, self.eval_program)
 
     def _change_mode(self, train: bool, program: Program) -> None:
         """Prepare a program for all groups in the other mode; then run it, group by group."""
         groups = [group for group in self.param_groups if bool(group[MODE]) is not train]
         function = program.function(self.lowerings)
-        calls = [self._prepared(function, program, group) for group in groups]
+        calls = [self._prepare_call(function, program, group) for group in groups]
         for group, call in zip(groups, calls, strict=True):
             call()
             group[MODE] = train
 
-    def _prepared(
+    def _prepare_call(
         self, function: Elementwise, program: Program, group: Group
     ) -> Callable[[], None]:
-        """Return the call of a program for one group; all errors end here."""
+        """Check the tensors of one group, and return the call that runs a program on them."""
         params = {id(param): param for param in group["params"]}  # a parameter may be listed twice
         rows = [self._tensors(param, program.keys) for param in params.values()]
         columns = [list(column) for column in zip(*filter(None, rows), strict=True)]
-        for place, key in enumerate(program.keys if columns else ()):
+        for index, key in enumerate(program.keys if columns else ()):
             if key.startswith(COPY):
-                columns[place] = [tensor.detach().clone() for tensor in columns[place]]
+                columns[index] = [tensor.detach().clone() for tensor in columns[index]]
         hypers = {key: number(group[key]) for key in function.rule.hypers}
         fused, foreach = group.get("fused"), group.get("foreach")
         may_fuse = fused or (fused is None and foreach is None)
@@ -112,8 +115,8 @@ class ModeOptimizer(GeneratedOptimizer):
     def _tensors(self, param: Tensor, keys: tuple[str, ...]) -> tuple[Tensor, ...]:
         """Return the tensors of a parameter that a program takes; () if one does not exist."""
         values = {**self.state.get(param, {}), "param": param}
-        found: tuple[Any, ...] = tuple(values.get(key.removeprefix(COPY)) for key in keys)
-        return () if any(tensor is None for tensor in found) else found
+        tensors: tuple[Any, ...] = tuple(values.get(key.removeprefix(COPY)) for key in keys)
+        return () if any(tensor is None for tensor in tensors) else tensors
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for group in state.get("param_groups", ()):

@@ -46,7 +46,7 @@ class State:
     written: bool = True  # false: the rule only reads it
     on_device: bool = False  # a scalar that a reduction feeds: always on the parameter's device
     of_group: bool = False  # an `on_device` scalar that the group keeps for all its parameters
-    given: str = ""  # of an extra input: the argument of `step` that hands it over
+    given: str = ""  # of an extra input: the name of its argument of `step`
     block: int = 256  # of a quantized state: the elements that share a scale
     map: str = "dynamic"  # of a quantized state: the values that codes stand for, or "linear"
     min_elements: int = 4096  # of a quantized state: smaller parameters have it in float32
@@ -59,15 +59,15 @@ class State:
 
     @property
     def is_host_scalar(self) -> bool:
-        """Tell whether it is a scalar that the host may compute, as it computes step counts."""
+        """Tell whether the state is a scalar that the host may compute, like a step count."""
         return self.shape == "scalar" and not self.on_device
 
     @property
     def is_quantized(self) -> bool:
-        """Tell whether it holds codes of 8 bits, except for small parameters."""
+        """Tell whether the state holds codes of 8 bits, except for small parameters."""
         return self.dtype == QUANTIZED
 
-    def present(self, group: Mapping[str, object]) -> bool:
+    def is_present(self, group: Mapping[str, object]) -> bool:
         """Tell whether parameters of this group can have the state; `suits` tests their shapes."""
         if self.when is None:
             return True
@@ -91,7 +91,7 @@ class State:
 
     @property
     def is_ranked(self) -> bool:
-        """Tell whether it is a matrix whose size depends on the rank."""
+        """Tell whether the state is a matrix whose size depends on the rank."""
         return not isinstance(self.shape, str) and RANK in self.shape
 
     def shape_for(self, param: Tensor, rank: int = 0) -> list[int]:
@@ -122,11 +122,11 @@ class Rule:
     sparse_hint: str = ""  # the end of the error about sparse gradients
     scatter_adds: bool = False  # it only adds a multiple of a sparse gradient to the parameter
     dense_only: tuple[str, ...] = ()  # group values that forbid sparse gradients if true
-    scalar_device: str = "cpu"  # or "param": its parameter's, as in fused and capturable groups
-    tensor_hypers: tuple[str, ...] = ("lr",)  # if a tensor, the for-loop uses its dtype
+    scalar_device: str = "cpu"  # of scalar states; "param": always on the parameter's device
+    tensor_hypers: tuple[str, ...] = ("lr",)  # the for-loop computes in the dtype of such a tensor
     elementwise: bool = True  # false: a flat partition of parameters would change the result
-    widens: bool = False  # eager code computes in float32 or wider: it rounds itself, or draws
-    draws: bool = False  # it draws random numbers, by the places of elements
+    widens: bool = False  # eager code computes in float32 or wider: the rule rounds or draws
+    draws: bool = False  # it draws random numbers, which depend on the positions of elements
     why_uncut: str = ""  # why it is not cut into sweeps; it then has no fused step
     by_matrix: bool = False  # each matrix of a parameter steps by itself; only if `why_uncut`
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
@@ -135,7 +135,7 @@ class Rule:
     ranked: bool = False  # it has matrices of the rank, which is a group value
     wide: bool = False  # it reduces over several parameters, which take each step together
     zero_grad: bool = False  # a step leaves the gradients at zero
-    skip_count: str = ""  # the only state that changes if a gradient is not finite: it counts
+    skip_count: str = ""  # the state that counts steps skipped because a gradient is not finite
     facts: tuple[str, ...] = ()  # shape predicates on which states and plans depend
     backfill: tuple[tuple[str, object], ...] = ()  # torch's values for groups of old checkpoints
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and their defaults
@@ -202,19 +202,19 @@ class Rule:
         """Return defaults without the optional keys that have their default values."""
         return drop_unset(defaults, dict(self.optional))
 
-    def values(self, group: Mapping[str, Any]) -> list[Any]:
+    def hyper_values(self, group: Mapping[str, Any]) -> list[Any]:
         """Return the hyperparameters of a group, in the rule's order."""
-        absent = dict(self.optional)
-        return [group[key] if key in group else absent[key] for key in self.hypers]
+        defaults = dict(self.optional)
+        return [group[key] if key in group else defaults[key] for key in self.hypers]
 
     def choices_as_indices(self, values: Iterable[Any]) -> Iterable[Any]:
-        """Replace the choices among hyperparameters by their indices; all are in rule order."""
+        """Replace choices by their indices; hyperparameters come in the rule's order."""
         if not self.choices:
             return values
-        known = dict(self.choices)
-        pairs = zip(self.hypers, values, strict=True)
+        choices = dict(self.choices)
         return [
-            _choice_index(key, value, known[key]) if key in known else value for key, value in pairs
+            _choice_index(key, value, choices[key]) if key in choices else value
+            for key, value in zip(self.hypers, values, strict=True)
         ]
 
 
@@ -224,9 +224,9 @@ def _choice_index(key: str, value: object, choices: tuple[str | None, ...]) -> i
     return choices.index(value)
 
 
-def drop_unset(defaults: Mapping[str, Any], absent: Mapping[str, object]) -> dict[str, Any]:
-    """Return the defaults without the keys that have the value which `absent` gives them."""
-    return {k: v for k, v in defaults.items() if k not in absent or v is not absent[k]}
+def drop_unset(defaults: Mapping[str, Any], optional: Mapping[str, object]) -> dict[str, Any]:
+    """Return defaults without the optional keys that have their values in `optional`."""
+    return {k: v for k, v in defaults.items() if k not in optional or v is not optional[k]}
 
 
 def truth(value: object) -> bool:

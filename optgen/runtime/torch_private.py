@@ -27,8 +27,8 @@ is_neg = torch._C.TensorBase.is_neg
 data_ptr = torch._C.TensorBase.data_ptr
 numel = torch._C.TensorBase.numel
 item = torch._C.TensorBase.item
-on_memory: Callable[..., Any] = torch._C._disabled_torch_function_impl
-"""Call a function of torch as if the classes of its tensors overrode none."""
+ignoring_overrides: Callable[..., Any] = torch._C._disabled_torch_function_impl
+"""Call a function of torch as if the classes of its tensors overrode no function."""
 
 WARNS_OF_SETS = torch.__version__ >= "2.15"  # compares as a version, not as text
 """True if torch's Optimizer itself warns of parameters in a set."""
@@ -159,7 +159,7 @@ dtensor_spec: Callable[[Tensor], Any] = attrgetter("_spec")
 
 
 def is_flat_parameter(param: Tensor) -> bool:
-    """Tell whether FSDP 1 made this flat parameter of several parameters."""
+    """Tell whether a parameter is a flat parameter that FSDP 1 made of several parameters."""
     return getattr(param, "_is_flat_param", False)
 
 
@@ -169,7 +169,7 @@ def has_overlap(tensor: Tensor) -> bool:
 
 
 def flattened_by_fsdp(param: Tensor) -> bool:
-    """Tell whether FSDP 1 made this flat parameter, or keeps this parameter as a view of one."""
+    """Tell whether a parameter is a flat parameter of FSDP 1, or a view of one."""
     return getattr(param, "_fsdp_flattened", False)
 
 
@@ -178,12 +178,12 @@ _DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _plain_classes: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}
 
 
-def is_plain_class(kind: type[Any]) -> bool:
+def is_plain_class(tensor_class: type[Any]) -> bool:
     """Tell whether a tensor class overrides no operation, so that its tensors are plain memory."""
-    known = _plain_classes.get(kind)
-    if known is None:
-        known = _plain_classes[kind] = (
-            getattr(kind, "__torch_function__", None) is _DISABLED_FUNCTION
-            and getattr(kind, "__torch_dispatch__", None) is _DISABLED_DISPATCH
+    is_plain = _plain_classes.get(tensor_class)
+    if is_plain is None:
+        is_plain = _plain_classes[tensor_class] = (
+            getattr(tensor_class, "__torch_function__", None) is _DISABLED_FUNCTION
+            and getattr(tensor_class, "__torch_dispatch__", None) is _DISABLED_DISPATCH
         )
-    return known
+    return is_plain

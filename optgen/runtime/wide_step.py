@@ -24,9 +24,9 @@ def prepare(
     groups: list[int] = []
     for batch, lowering in pairs:
         _check_listed_once(optimizer, batch)
-        of_batch = list(backend(lowering).wide_updates(optimizer, batch, consensus))
-        updates += of_batch
-        groups += [batch.group_id] * len(of_batch)
+        batch_updates = list(backend(lowering).wide_updates(optimizer, batch, consensus))
+        updates += batch_updates
+        groups += [batch.group_id] * len(batch_updates)
 
     def update() -> CachedStep | None:
         if is_skipped(optimizer):
@@ -43,8 +43,9 @@ def prepare(
 
 
 def _check_listed_once(optimizer: Optimized, batch: Batch) -> None:
+    """Raise an error for a parameter that is listed twice."""
     if batch.dispatch_key.occurrence:
         raise RuntimeError(
-            f"{type(optimizer).__name__} reduces over parameters, and one is listed twice: list it "
-            "once"
+            f"{type(optimizer).__name__} reduces over parameters, and a parameter is listed twice: "
+            "list it once"
         )

@@ -110,7 +110,7 @@ def random(seed: Any, stream: Any) -> Any:
 
 
 def random16(seed: Any, stream: Any) -> Any:
-    """Return a random number in [0, 1) of 16 bits; it costs half as much as that of `random`."""
+    """Return a random number in [0, 1) of 16 bits, for rounding; it costs less than `random`'s."""
     _refuse("random16")
 
 

@@ -1,4 +1,4 @@
-"""A case: one of our optimizers with options, and what it is compared with."""
+"""Define a case: one of our optimizers with options, and the reference to compare it with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from optgen.verification.problem import Problem, Shapes
-from optgen.verification.reference import Begin, Given
+from optgen.verification.reference import Begin, Inputs
 
 STEPS = 30
 BOUND = 1e-10
@@ -19,25 +19,25 @@ MATRICES: Shapes = ((5, 3), (3, 5), (4, 4), (5, 3), (1, 2))
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One of our optimizers with options, and what it is compared with."""
+    """One of our optimizers with options, and the reference to compare it with."""
 
     name: str  # in the catalogue
-    begin: Begin
+    begin: Begin  # makes the reference
     options: Mapping[str, Any]  # of our class
-    label: str = ""  # what is special about it
+    label: str = ""  # how it differs from other cases of the same name
     shapes: Shapes = ANY
     steps: int = STEPS
     bound: float = BOUND  # the largest difference that an element may have after any step
-    inputs: Callable[[Problem, list[Tensor], int], Given] | None = None
+    inputs: Callable[[Problem, list[Tensor], int], Inputs] | None = None
     # replaces our `orthogonalize`, which computes in bfloat16
     orthogonalize: Callable[..., list[Tensor]] | None = None
-    sparse: bool = False  # gradients have some of the rows
+    sparse: bool = False  # gradients are sparse, and hold only some of the rows
     closure: bool = False  # a step is handed a closure
 
     @property
     def problem(self) -> Problem:
         """The problem that both sides solve. With a closure, every step has the same data."""
-        return Problem(self.shapes, still=self.closure)
+        return Problem(self.shapes, same_data=self.closure)
 
     def __str__(self) -> str:
         return f"{self.name}, {self.label}" if self.label else self.name

@@ -14,7 +14,7 @@ NAMES = tuple(sorted({*CLASSES, *KEYED, *PUBLISHED}))
 """The names of all optimizers."""
 
 
-def kind_of(name: str) -> type[torch.optim.Optimizer]:
+def class_of(name: str) -> type[torch.optim.Optimizer]:
     """Return the class with a name of the catalogue."""
     if name in PUBLISHED:
         return published(name)

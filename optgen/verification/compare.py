@@ -21,11 +21,11 @@ from optgen.runtime.backends import BACKENDS
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.use_lowering import use_lowering
 from optgen.verification.case import Case
-from optgen.verification.reference import Given, Packaged, Reference
+from optgen.verification.reference import Inputs, Packaged, Reference
 from optgen.verification.stand_in import stand_in
 
 BY_HAND = "by_hand"
-"""The key of a class that is written by hand, so that it has no lowerings."""
+"""The key in place of a lowering, for a class that is written by hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,52 +55,52 @@ def trajectory(case: Case) -> Trajectory:
         if isinstance(reference, Packaged):
             take_step(case, reference.optimizer, reference.params, step)
         else:
-            here = reference.params
-            reference.step(_gradients(case, here, step), _given(case, here, step))
+            current = reference.params
+            reference.step(_gradients(case, current, step), _inputs(case, current, step))
         params.append([param.detach().clone() for param in reference.params])
     return Trajectory(params, reference)
 
 
-def follow(case: Case, kind: Callable[..., Optimizer], lowering: str) -> Followed:
+def follow(case: Case, cls: Callable[..., Optimizer], lowering: str) -> Followed:
     """Take the steps of a case with our optimizer, through one lowering."""
     expected = trajectory(case)
     on_gpu = lowering == "fused_triton" and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     params = [p.to(device, copy=True).requires_grad_() for p in case.problem.start()]
-    optimizer = kind(params, **case.options)
+    optimizer = cls(params, **case.options)
     worst = 0.0
-    with _orthogonalizing(case, optimizer), _through(lowering):
-        for step, wanted in enumerate(expected.params, 1):
+    with _replaced_orthogonalize(case, optimizer), _through(lowering):
+        for step, expected_params in enumerate(expected.params, 1):
             take_step(case, optimizer, params, step)
-            worst = worse(worst, difference(params, wanted))
+            worst = worse(worst, difference(params, expected_params))
     return Followed(optimizer, params, expected.reference, worst)
 
 
 def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int) -> None:
     """Take one step of an optimizer with the gradients at its parameters."""
-    here = [param.detach().cpu() for param in params]
-    gradients = _gradients(case, here, step)
+    current = [param.detach().cpu() for param in params]
+    gradients = _gradients(case, current, step)
     for param, gradient in zip(params, gradients, strict=True):
         param.grad = gradient.to(param.device)
     if case.closure:
         optimizer.step(_closure(case, params))
         return
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         name: values and [value.to(p.device) for value, p in zip(values, params, strict=True)]
-        for name, values in _given(case, here, step).items()
+        for name, values in _inputs(case, current, step).items()
     }
-    optimizer.step(**given)
+    optimizer.step(**inputs)
 
 
-def difference(found: list[Tensor], wanted: list[Tensor]) -> float:
+def difference(params: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference of an element; NaN if any difference is NaN."""
-    pairs = zip(found, wanted, strict=True)
-    return torch.stack([(p.detach().cpu() - w).abs().max() for p, w in pairs]).max().item()
+    pairs = zip(params, expected, strict=True)
+    return torch.stack([(p.detach().cpu() - e).abs().max() for p, e in pairs]).max().item()
 
 
-def lowerings(kind: type[Optimizer]) -> tuple[str, ...]:
+def lowerings(cls: type[Optimizer]) -> tuple[str, ...]:
     """Return the lowerings that a class has and that this machine can run."""
-    rule = getattr(kind, "rule", None)
+    rule = getattr(cls, "rule", None)
     if rule is None:
         return (BY_HAND,)
     missing = set()
@@ -125,28 +125,28 @@ def worse(worst: float, error: float) -> float:
 
 
 def _gradients(case: Case, params: list[Tensor], step: int) -> list[Tensor]:
-    found = case.problem.gradients(params, step)
-    return [_some_rows(each, step) for each in found] if case.sparse else found
+    gradients = case.problem.gradients(params, step)
+    return [_some_rows(each, step) for each in gradients] if case.sparse else gradients
 
 
 def _some_rows(gradient: Tensor, step: int) -> Tensor:
-    """Return some rows of a gradient; one row comes twice, and its values add up."""
+    """Return a sparse gradient of some rows. The first row comes twice, with half its values."""
     rows = [row for row in range(len(gradient)) if (row + step) % 3]
-    parts = torch.stack([gradient[rows[0]] / 2, gradient[rows[0]] / 2, *gradient[rows[1:]]])
+    values = torch.stack([gradient[rows[0]] / 2, gradient[rows[0]] / 2, *gradient[rows[1:]]])
     indices = torch.tensor([[rows[0], *rows]])
-    return torch.sparse_coo_tensor(indices, parts, gradient.shape, check_invariants=True)
+    return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=True)
 
 
-def _given(case: Case, params: list[Tensor], step: int) -> Given:
+def _inputs(case: Case, params: list[Tensor], step: int) -> Inputs:
     return case.inputs(case.problem, params, step) if case.inputs else {}
 
 
 def _closure(case: Case, params: list[Tensor]) -> Callable[[], float]:
     def closure() -> float:
-        here = [param.detach() for param in params]
-        for param, gradient in zip(params, _gradients(case, here, 1), strict=True):
+        current = [param.detach() for param in params]
+        for param, gradient in zip(params, _gradients(case, current, 1), strict=True):
             param.grad = gradient
-        return case.problem.loss(here, 1).item()
+        return case.problem.loss(current, 1).item()
 
     return closure
 
@@ -156,8 +156,8 @@ def _through(lowering: str) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _orthogonalizing(case: Case, optimizer: Optimizer) -> Iterator[None]:
-    """Let a case's `orthogonalize` take the place of ours."""
+def _replaced_orthogonalize(case: Case, optimizer: Optimizer) -> Iterator[None]:
+    """Replace our `orthogonalize` by that of a case, if it has one."""
     with contextlib.ExitStack() as stack:
         if case.orthogonalize:
             ours = matrix_ops.orthogonalize

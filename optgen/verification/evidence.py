@@ -1,4 +1,4 @@
-"""Rows of evidence: how far an optimizer ends from its reference, in every lowering."""
+"""Rows of evidence: how far an optimizer is from its reference at most, in every lowering."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from optgen import __version__
 from optgen.verification.case import Case
-from optgen.verification.catalogue import kind_of
+from optgen.verification.catalogue import class_of
 from optgen.verification.compare import follow, lowerings, worse
 from optgen.verification.libraries import LIBRARIES
 from optgen.verification.packages import Package
@@ -30,7 +30,7 @@ class Row:
     source: str
     steps: int
     dtype: str
-    errors: dict[str, float]  # the largest difference of an element, by lowering
+    errors: dict[str, float]  # the largest difference of an element after any step, by lowering
     bound: float
     passed: bool
 
@@ -51,17 +51,17 @@ def rows(name: str, reference: str | None) -> list[Row]:
     """
     if reference == RULE:
         return [_by_rule(name)]
-    found = [_by_package(each) for each in installed(name)[: None if reference else 1]]
-    return found if found or reference else [_by_rule(name)]
+    by_package = [_by_package(each) for each in installed(name)[: None if reference else 1]]
+    return by_package if by_package or reference else [_by_rule(name)]
 
 
 def installed(name: str) -> list[list[Package]]:
-    """Return the installed packages that have an optimizer; each as a list of its cases."""
-    found: dict[str, list[Package]] = {}
+    """Return the installed packages that have an optimizer; each is a list, one entry per case."""
+    by_distribution: dict[str, list[Package]] = {}
     for package in (*TORCH, *LIBRARIES):
         if package.case.name == name and package.version is not None:
-            found.setdefault(package.distribution, []).append(package)
-    return list(found.values())
+            by_distribution.setdefault(package.distribution, []).append(package)
+    return list(by_distribution.values())
 
 
 def distributions(name: str) -> list[str]:
@@ -72,19 +72,19 @@ def distributions(name: str) -> list[str]:
 
 def reasons(row: Row) -> list[str]:
     """Return why a row's package has a wider bound than usual."""
-    found = (each for each in installed(row.name) if _reference(each) == row.reference)
-    return [package.why for packages in found for package in packages if package.why]
+    of_row = (each for each in installed(row.name) if _reference(each) == row.reference)
+    return [package.why for packages in of_row for package in packages if package.why]
 
 
 def title_of_rule(name: str) -> str:
-    """Return what the rows of an independent rule name as their reference."""
+    """Return the text for an independent rule in the column of references."""
     return f"independent rule ({SOURCES[name].title})"
 
 
-def to_json(found: Sequence[Row]) -> str:
+def to_json(rows: Sequence[Row]) -> str:
     """Return rows as JSON, a list of objects. A difference that is NaN or infinite is null."""
     listed = []
-    for row in found:
+    for row in rows:
         errors = {key: e if math.isfinite(e) else None for key, e in row.errors.items()}
         listed.append(asdict(row) | {"errors": errors})
     return json.dumps(listed, indent=1) + "\n"
@@ -113,7 +113,7 @@ def _by_package(packages: Sequence[Package]) -> Row:
 
 
 def _reference(packages: Sequence[Package]) -> str:
-    """Return what a row names as its reference; the labels of cases if all have one."""
+    """Return the text for a package in the column of references, with the labels of its cases."""
     labels = [package.case.label for package in packages]
     title = _title(packages[0].distribution)
     return f"{title} ({', '.join(labels)})" if all(labels) else title
@@ -124,15 +124,15 @@ def _title(distribution: str) -> str:
 
 
 def _row(cases: Sequence[Case], reference: str, version: str, source: str) -> Row:
-    """Follow cases that have one bound, and return their row."""
+    """Take the steps of cases with a common bound, and return their row."""
     name, bound = cases[0].name, cases[0].bound
     if any(case.bound != bound for case in cases):
         raise ValueError(f"the cases of {name} have several bounds: give each bound a row")
-    kind = kind_of(name)
+    cls = class_of(name)
     errors: dict[str, float] = {}
-    for lowering in lowerings(kind):
+    for lowering in lowerings(cls):
         for case in cases:
-            error = follow(case, kind, lowering).error
+            error = follow(case, cls, lowering).error
             errors[lowering] = worse(errors.get(lowering, 0.0), error)
     steps, passed = max(case.steps for case in cases), all(e <= bound for e in errors.values())
     return Row(name, reference, version, source, steps, "float64", errors, bound, passed)

@@ -1,6 +1,6 @@
-"""Optimizers of other libraries, with arguments that mean the rule of the catalogue.
+"""Optimizers of other libraries, with the arguments for which they follow the catalogue's rules.
 
-Where an author publishes a package, it comes before other libraries.
+An author's package comes before other libraries, because the first installed one is the reference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.verification.case import MATRICES, Case
-from optgen.verification.packages import Package, packaged, plainly
+from optgen.verification.packages import Package, construct, packaged
 from optgen.verification.references.moments import BOTH, DECAY, PLAIN
 
 _ADAFACTOR = "transformers.optimization:Adafactor"
@@ -36,17 +36,17 @@ _ADDRESSES = {
 """The repositories of distributions, by the names that pip knows."""
 
 
-def _named(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
-    """Make an optimizer that knows from their names which parameters are weights and biases."""
+def _named(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+    """Make an optimizer that tells weights from biases by the names of parameters."""
     names = (("mlp" if p.dim() > 1 else "bias") + str(index) for index, p in enumerate(params))
-    return plainly(kind, list(zip(names, params, strict=True)), options)
+    return construct(cls, list(zip(names, params, strict=True)), options)
 
 
-def _projected(kind: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
-    """Make an optimizer of one group, whose options say how it projects."""
-    own = ("rank", "update_proj_gap", "scale", "proj_type")
-    group = {"params": params, **{key: options[key] for key in own}}
-    return plainly(kind, [group], {k: v for k, v in options.items() if k not in own})
+def _projected(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+    """Make an optimizer with one group, which holds the options of the projection."""
+    of_group = ("rank", "update_proj_gap", "scale", "proj_type")
+    group = {"params": params, **{key: options[key] for key in of_group}}
+    return construct(cls, [group], {k: v for k, v in options.items() if k not in of_group})
 
 
 def _library(
@@ -57,7 +57,7 @@ def _library(
     theirs: Mapping[str, Any] | None = None,
     *,
     ours: Mapping[str, Any] | None = None,
-    make: Any = plainly,
+    make: Any = construct,
     why: str = "",
     **case: Any,
 ) -> Package:
@@ -72,15 +72,15 @@ def _library(
 _ADAPTED = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
 _BETA2_99 = BOTH | {"betas": (0.9, 0.99)}
 _WITH_MOMENTUM = BOTH | {"momentum": 0.9}
-_KOZISTR = "pytorch-optimizer"
+_PYTORCH_OPTIMIZER = "pytorch-optimizer"
 _VECTORS_AND_MATRICES = ((5,), (4, 3), (2, 7))
 LIBRARIES: tuple[Package, ...] = (
     _library("lion", "lion-pytorch", "lion_pytorch:Lion", BOTH),
     _library("lion", "timm", "timm.optim:Lion", BOTH),
     _library("lion", "torch-optimi", "optimi:Lion", BOTH, {"triton": False}),
-    _library("lion", _KOZISTR, "pytorch_optimizer:Lion", BOTH),
-    _library("signum", _KOZISTR, "pytorch_optimizer:SignSGD", BOTH),
-    _library("tiger", _KOZISTR, "pytorch_optimizer:Tiger", BOTH),
+    _library("lion", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Lion", BOTH),
+    _library("signum", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SignSGD", BOTH),
+    _library("tiger", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Tiger", BOTH),
     _library(
         "prodigy", "prodigyopt", "prodigyopt:Prodigy", _ADAPTED | {"use_bias_correction": True}
     ),
@@ -105,7 +105,7 @@ LIBRARIES: tuple[Package, ...] = (
         label="with momentum",
     ),
     _library("came", "came-pytorch", "came_pytorch:CAME", BOTH, shapes=MATRICES),
-    _library("came", _KOZISTR, "pytorch_optimizer:CAME", BOTH, shapes=MATRICES),
+    _library("came", _PYTORCH_OPTIMIZER, "pytorch_optimizer:CAME", BOTH, shapes=MATRICES),
     _library(
         "adabelief",
         "adabelief-pytorch",
@@ -135,7 +135,7 @@ LIBRARIES: tuple[Package, ...] = (
     _library("lamb", "timm", "timm.optim:Lamb", BOTH, {"max_grad_norm": None}),
     _library("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
     _library("sgdw", "timm", "timm.optim:SGDW", _WITH_MOMENTUM | {"nesterov": True}),
-    _library("sgdw", _KOZISTR, "pytorch_optimizer:SGDW", _WITH_MOMENTUM),
+    _library("sgdw", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SGDW", _WITH_MOMENTUM),
     _library("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _WITH_MOMENTUM),
     _library(
         "mars",
@@ -147,16 +147,16 @@ LIBRARIES: tuple[Package, ...] = (
     ),
     _library(
         "ademamix",
-        _KOZISTR,
+        _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:AdEMAMix",
         BOTH | {"alpha": 5},
         {"weight_decouple": True},
     ),
-    _library("grams", _KOZISTR, "pytorch_optimizer:Grams", BOTH),
+    _library("grams", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Grams", BOTH),
     _library("stable_adamw", "torch-optimi", "optimi:StableAdamW", BOTH, {"triton": False}),
     _library(
         "stable_adamw",
-        _KOZISTR,
+        _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:StableAdamW",
         BOTH | {"eps": 1e-6},
         {"kahan_sum": False},
@@ -168,7 +168,7 @@ LIBRARIES: tuple[Package, ...] = (
         BOTH,
         {"verbose": False},
         make=_named,
-        shapes=((4, 3), (2, 7)),  # biases have no decay there
+        shapes=((4, 3), (2, 7)),  # its biases have no weight decay
     ),
     _library(
         "galore",
@@ -183,7 +183,7 @@ LIBRARIES: tuple[Package, ...] = (
     ),
     _library(
         "soap",
-        _KOZISTR,
+        _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:SOAP",
         {},
         shapes=((4, 4), (3, 3), (6,)),
@@ -192,7 +192,7 @@ LIBRARIES: tuple[Package, ...] = (
     ),
     _library(
         "shampoo",
-        _KOZISTR,
+        _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:Shampoo",
         {"lr": 0.1},
         {"matrix_eps": 1e-4},
@@ -200,7 +200,7 @@ LIBRARIES: tuple[Package, ...] = (
     ),
     _library(
         "scion",
-        _KOZISTR,
+        _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:SCION",
         {"scale": 50.0, "momentum": 0.1},
         {"constraint": True},

@@ -40,19 +40,19 @@ class Package:
             return None
 
 
-def plainly(kind: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
+def construct(cls: Any, params: Any, options: Mapping[str, Any]) -> Optimizer:
     """Make an optimizer from its class, parameters and options."""
-    optimizer: Optimizer = kind(params, **options)
+    optimizer: Optimizer = cls(params, **options)
     return optimizer
 
 
-def packaged(path: str, options: Mapping[str, Any], make: Make = plainly) -> Begin:
-    """Return a reference that imports a class, such as "lion_pytorch:Lion", and makes it."""
+def packaged(path: str, options: Mapping[str, Any], make: Make = construct) -> Begin:
+    """Return a function that makes a reference of a class, such as "lion_pytorch:Lion"."""
 
     def begin(start: list[Tensor]) -> Packaged:
         module, _, name = path.partition(":")
         params = [tensor.clone().requires_grad_() for tensor in start]
-        with contextlib.redirect_stdout(io.StringIO()):  # some print advice
+        with contextlib.redirect_stdout(io.StringIO()):  # some constructors print advice
             optimizer = make(getattr(import_module(module), name), params, options)
         if hasattr(optimizer, "train"):
             optimizer.train()

@@ -14,7 +14,7 @@ TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by
 """The titles of lowerings. LBFGS has no lowerings, because it is written by hand."""
 HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
 _DIFFERENCE = "difference"
-"""The column by which a table with other columns is known."""
+"""The column that only a table with columns of its own has."""
 
 
 def start_mark(reference: str | None) -> str:
@@ -48,8 +48,8 @@ def table(rows: Sequence[Row]) -> str:
 def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
     """Return a page with the table of rows between its marks. An empty page gets marks, too.
 
-    A table with a column "difference" keeps its own columns; "compared with" and "difference"
-    are filled.
+    A table with a column "difference" keeps its columns. Only its columns "compared with" and
+    "difference" are filled.
     """
     start = start_mark(reference)
     before, _, rest = (page or f"{start}\n{END}\n").partition(start)
@@ -59,7 +59,7 @@ def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
 
 
 def _with_own_columns(old: str, rows: Sequence[Row]) -> str:
-    """Fill the columns of rows in a table that has other columns, too."""
+    """Return a table with columns of its own, after filling the columns of evidence."""
     known = {f"`{row.name}`": _columns(row) for row in rows}
     lines = old.split("\n")
     titles = next(line for line in lines if f"| {_DIFFERENCE} |" in line).split(" | ")
@@ -73,7 +73,7 @@ def _with_own_columns(old: str, rows: Sequence[Row]) -> str:
 
 
 def _columns(row: Row) -> dict[str, str]:
-    """Return the cells that a row fills in a table with other columns, by their titles."""
+    """Return the cells of evidence, by the titles of their columns."""
     cells = {_DIFFERENCE: f"{row.worst:.1e}"}
     if row.name in SOURCES:
         source = SOURCES[row.name]

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 Shapes = tuple[tuple[int, ...], ...]
-LOUD = 20.0
-"""The size of the noise in every fifth step; else it is 1. Rules that clip must clip there."""
+LARGE_NOISE = 20.0
+"""The size of the noise in every fifth step, so that rules that clip do clip. Otherwise it is 1."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Least squares for each parameter, on other data in every step.
+    """Least squares for each parameter, with new data in every step.
 
     A parameter is a matrix here, with its first axis as rows. A step draws data X and Y, and the
     loss is |X p - Y|² / 2n. Every number is in float64 on the CPU.
     """
 
     shapes: Shapes
-    still: bool = False  # every step has the data of the first one
+    same_data: bool = False  # every step has the data of the first step
 
     def start(self) -> list[Tensor]:
         """Return the parameters before the first step."""
@@ -31,11 +31,11 @@ class Problem:
 
     def gradients(self, params: list[Tensor], step: int) -> list[Tensor]:
         """Return the gradients at these parameters. Steps count from 1."""
-        found = []
+        gradients = []
         for param, (x, y) in zip(params, self._data(step), strict=True):
             residual = x @ param.reshape(x.size(1), -1) - y
-            found.append((x.mT @ residual / len(x)).reshape(param.shape))
-        return found
+            gradients.append((x.mT @ residual / len(x)).reshape(param.shape))
+        return gradients
 
     def loss(self, params: list[Tensor], step: int) -> Tensor:
         """Return the loss at these parameters."""
@@ -47,30 +47,30 @@ class Problem:
 
     def curvatures(self, params: list[Tensor], step: int) -> list[Tensor]:
         """Return a positive estimate of the Hessian's diagonal that depends on the parameters."""
-        found = []
+        diagonals = []
         for param, (x, _) in zip(params, self._data(step), strict=True):
             matrix = param.reshape(x.size(1), -1)
             diagonal = x.square().mean(0)[:, None] * (1 + 0.1 * matrix.square())
-            found.append(diagonal.reshape(param.shape))
-        return found
+            diagonals.append(diagonal.reshape(param.shape))
+        return diagonals
 
     def _data(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        return _drawn(self.shapes, 1 if self.still else step)
+        return _drawn(self.shapes, 1 if self.same_data else step)
 
 
 @cache
 def _drawn(shapes: Shapes, step: int) -> list[tuple[Tensor, Tensor]]:
     """Draw X and Y of each parameter for a step."""
     generator = torch.Generator().manual_seed(step)
-    noise = LOUD if step % 5 == 0 else 1.0
-    found = []
+    noise = LARGE_NOISE if step % 5 == 0 else 1.0
+    data = []
     for shape in shapes:
         rows = shape[0] if shape else 1
         cols = int(torch.Size(shape).numel()) // rows
         x = _normal((rows + 3, rows), generator)
         y = x.sum(1, keepdim=True) + noise * _normal((rows + 3, cols), generator)
-        found.append((x, y))
-    return found
+        data.append((x, y))
+    return data
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

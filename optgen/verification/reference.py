@@ -11,15 +11,15 @@ from torch.optim import Optimizer
 Values = dict[Any, Any]
 """The values that a rule keeps for the next step.
 
-`Alone` adds the step under "step", the parameter's number under "index", and each further argument
-of the step under "given" with a space and its name.
+`Alone` adds the step under "step", the parameter's number under "index", and an extra input such as
+`hessian` under "given hessian".
 """
 Rule = Callable[[Tensor, Tensor, Values], Tensor]
-"""Returns the parameter after a step with a gradient."""
+"""Returns the parameter after a step; takes the parameter, its gradient and its values."""
 SharedRule = Callable[[list[Tensor], list[Tensor], Values], list[Tensor]]
-"""Returns all parameters after a step. It may share numbers between them."""
-Given = dict[str, Any]
-"""Further arguments of a step, by name: a tensor for each parameter, or None."""
+"""Returns all parameters after a step; takes the parameters, gradients and common values."""
+Inputs = dict[str, Any]
+"""Extra inputs of a step by name: a list with a tensor for each parameter, or None."""
 
 
 class Reference(Protocol):
@@ -27,7 +27,7 @@ class Reference(Protocol):
 
     params: list[Tensor]
 
-    def step(self, gradients: list[Tensor], given: Given) -> None:
+    def step(self, gradients: list[Tensor], inputs: Inputs) -> None:
         """Take a step."""
 
 
@@ -43,12 +43,12 @@ Begin = Callable[[list[Tensor]], Reference | Packaged]
 
 
 def alone(rule: Rule) -> Begin:
-    """Return a reference whose rule takes one parameter at a time."""
+    """Return a function that makes a reference; its rule takes one parameter at a time."""
     return lambda params: Alone(rule, params)
 
 
 def together(rule: SharedRule) -> Begin:
-    """Return a reference whose rule takes all parameters together."""
+    """Return a function that makes a reference; its rule takes all parameters together."""
     return lambda params: Together(rule, params)
 
 
@@ -59,11 +59,11 @@ class Alone:
         self.rule, self.params = rule, params
         self.values: list[Values] = [{"index": index, "step": 0} for index in range(len(params))]
 
-    def step(self, gradients: list[Tensor], given: Given) -> None:
+    def step(self, gradients: list[Tensor], inputs: Inputs) -> None:
         """Take a step of every parameter."""
         for index, own in enumerate(self.values):
             own["step"] += 1
-            for name, tensors in given.items():
+            for name, tensors in inputs.items():
                 own[f"given {name}"] = tensors and tensors[index]
             self.params[index] = self.rule(self.params[index], gradients[index], own)
 
@@ -75,6 +75,6 @@ class Together:
         self.rule, self.params = rule, params
         self.values: Values = {}
 
-    def step(self, gradients: list[Tensor], given: Given) -> None:
+    def step(self, gradients: list[Tensor], inputs: Inputs) -> None:
         """Take a step of all parameters."""
         self.params = self.rule(self.params, gradients, self.values)

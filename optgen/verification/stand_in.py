@@ -1,4 +1,4 @@
-"""Let a value take the place of an attribute for a while."""
+"""Replace an attribute temporarily."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def stand_in(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Let a value take the place of an attribute of a module, a class or an object.
+    """Replace an attribute of a module, a class or an object inside the context.
 
-    Afterwards an attribute that the owner inherits is inherited again.
+    Afterwards an attribute that the owner inherited is inherited again.
     """
     inherited, before = name not in vars(owner), getattr(owner, name)
     setattr(owner, name, value)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from optgen.optim._create_optimizer import mirrored
+from optgen.optim._create_optimizer import mirrored_classes
 from optgen.verification.case import MATRICES, Case
 from optgen.verification.packages import Package, packaged
 
 _MODULES = {"sparseadam": "sparse_adam"}
 """The names of specs that are not those of their classes in lower case."""
-CLASSES = {_MODULES.get(key, key): kind for key, kind in mirrored().items()}
+CLASSES = {_MODULES.get(key, key): cls for key, cls in mirrored_classes().items()}
 """The mirror's classes by the names of their specs; LBFGS has none."""
 TABLES = ((6, 5), (7, 1), (4, 2, 3))
 WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
 
 
 def _compared(name: str, options: dict[str, Any], **case: Any) -> Case:
-    """Return a case with torch's class, in its for-loop if it has several ways."""
+    """Return a case with torch's class, in its for-loop form if it has several forms."""
     theirs = {} if name in ("lbfgs", "muon", "sparse_adam") else {"foreach": False}
     begin = packaged(f"torch.optim:{CLASSES[name].__name__}", {**options, **theirs})
     return Case(name, begin, options, **case)
@@ -51,12 +51,12 @@ CASES = (
 )
 
 
-def _described(case: Case) -> Package:
-    kind = CLASSES[case.name].__name__
-    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{kind}.html"
+def _as_package(case: Case) -> Package:
+    title = CLASSES[case.name].__name__
+    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{title}.html"
     why = "both sides iterate in bfloat16" if case.name == "muon" else ""
     return Package("torch", page, case, why)
 
 
-TORCH = tuple(map(_described, CASES))
-"""The cases, as those of a package that is always installed."""
+TORCH = tuple(map(_as_package, CASES))
+"""The cases as packages. Their distribution, torch, is always installed."""

@@ -43,14 +43,16 @@ class Stub:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(measure, "_CACHES", 1000)
+    monkeypatch.setattr(measure, "_CACHE_BYTES", 1000)
     return Clock()
 
 
 def test_a_slow_variant_gets_its_share_of_the_time(clock: Clock) -> None:
     both = {"quick": Stub(0.001, clock), "slow": Stub(0.1, clock)}
 
-    found = compare(both, lambda: [zeros(3)], Budget(1.0, most=15, least=2, clock=clock))
+    found = compare(
+        both, lambda: [zeros(3)], Budget(1.0, max_samples=15, min_samples=2, clock=clock)
+    )
 
     assert found["quick"]["samples"] == 15
     assert found["slow"]["samples"] == 3  # each has a cold step and a repeated one
@@ -61,7 +63,9 @@ def test_a_slow_variant_gets_its_share_of_the_time(clock: Clock) -> None:
 
 
 def test_the_least_number_of_samples_is_taken(clock: Clock) -> None:
-    found = compare({"one": Stub(5, clock)}, lambda: [zeros(1)], Budget(0, least=3, clock=clock))
+    found = compare(
+        {"one": Stub(5, clock)}, lambda: [zeros(1)], Budget(0, min_samples=3, clock=clock)
+    )
 
     assert found["one"]["samples"] == 3
 
@@ -69,7 +73,7 @@ def test_the_least_number_of_samples_is_taken(clock: Clock) -> None:
 def test_gradients_move_from_round_to_round(clock: Clock) -> None:
     stub = Stub(0.01, clock)
 
-    compare({"one": stub}, lambda: [zeros(1000)], Budget(10, most=4, clock=clock))
+    compare({"one": stub}, lambda: [zeros(1000)], Budget(10, max_samples=4, clock=clock))
 
     assert all(a != b for a, b in zip(stub.addresses, stub.addresses[1:], strict=False))
 
@@ -78,7 +82,7 @@ def test_the_order_of_variants_changes_from_round_to_round(clock: Clock) -> None
     log: list[str] = []
     three = {name: Stub(0.01, clock, name, log) for name in "abc"}
 
-    compare(three, lambda: [zeros(1)], Budget(100, most=15, clock=clock))
+    compare(three, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock))
 
     rounds = {tuple(log[i : i + 3]) for i in range(3, len(log), 3)}
     assert len(rounds) > 1
@@ -93,13 +97,13 @@ def test_caches_are_refilled_before_each_cold_step(
     monkeypatch.setattr(measure.torch, "zeros", lambda *size, **options: memory)
     both = {name: Stub(0.5, clock) for name in "ab"}
 
-    compare(both, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
+    compare(both, lambda: [zeros(1)], Budget(10, max_samples=2, clock=clock))
 
     assert filled == [3, 3.5, 4, 4.5]  # after both have warmed up, by three steps each
 
 
 def test_a_step_beyond_all_caches_is_not_repeated(clock: Clock) -> None:
-    compare({"one": Stub(0.3, clock)}, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
+    compare({"one": Stub(0.3, clock)}, lambda: [zeros(1)], Budget(10, max_samples=2, clock=clock))
 
     assert clock.now == pytest.approx(0.3 * (3 + 2))  # the warm-up uses the real time
 
@@ -117,7 +121,9 @@ def test_redrawn_variants_share_the_time(clock: Clock) -> None:
         drawn.append(Stub(0.01 * len(drawn) + 0.01, clock, str(len(drawn)), log))
         return {"one": drawn[-1]}
 
-    found = compare_redrawn(draw, lambda: [zeros(1)], Budget(100, most=15, clock=clock), draws=5)
+    found = compare_redrawn(
+        draw, lambda: [zeros(1)], Budget(100, max_samples=15, clock=clock), draws=5
+    )
 
     assert log == [name for name in "01234" for _ in range(1 + 3)]  # one to warm up, three samples
     assert found["one"]["samples"] == 15
@@ -130,6 +136,8 @@ def test_a_draw_leaves_time_to_the_next(clock: Clock) -> None:
     def draw() -> dict[str, Stub]:
         return {"one": Stub(0.125, clock, "", log)}
 
-    found = compare_redrawn(draw, lambda: [zeros(1)], Budget(1.25, most=50, clock=clock), draws=5)
+    found = compare_redrawn(
+        draw, lambda: [zeros(1)], Budget(1.25, max_samples=50, clock=clock), draws=5
+    )
 
     assert found["one"]["samples"] == 5  # each takes a quarter of a second

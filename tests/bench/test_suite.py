@@ -28,15 +28,15 @@ from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, m
 from optgen.cli.bench import is_memory_bound
 from optgen.cli.plan_traffic import traffic
 
-SUITE = Suite(traffic, Budget(0.0, most=1, least=1))
+SUITE = Suite(traffic, Budget(0.0, max_samples=1, min_samples=1))
 SMALL = TensorList("small", "three", [(3, 4), (5,), (2, 2, 1, 1)])
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = {"small": SMALL, "20groups": TensorList("20groups", "", [(4, 4)] * 40, groups=20)}
-    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
-    monkeypatch.setattr("optgen.bench.measure._CACHES", 1000)
+    monkeypatch.setattr("optgen.bench.measure._SAMPLE_SECONDS", 1e-5)
+    monkeypatch.setattr("optgen.bench.measure._CACHE_BYTES", 1000)
     for name, each in lists.items():
         monkeypatch.setitem(LISTS, name, each)
 
@@ -139,7 +139,7 @@ def test_the_first_step_of_a_process_is_measured() -> None:
     """The measurement of a new process runs in this one, with the same request."""
     request: dict[str, Any] = {"dtype": "float32", "threads": torch.get_num_threads()}
 
-    found = first_step.measured("AdamW", OURS, [[3, 4], [5]], **request)
+    found = first_step.first_and_later_steps("AdamW", OURS, [[3, 4], [5]], **request)
 
     assert set(found) == {"first", "again", "plain", "states"}
     assert found["plain"] < found["first"]

@@ -34,7 +34,7 @@ def test_one_slow_class_misses_the_target_and_is_named() -> None:
 
     assert found.values == {"AdamW, 1e6": 0.5, "SGD, 1e6": 0.9}
     assert found.missed == ["AdamW, 1e6"]
-    assert found.word == "missed: 1/2"
+    assert found.summary == "missed: 1/2"
     assert found.worst == "AdamW, 1e6"
     assert list(misses([found])) == ["x, wanted ≥ 0.75: AdamW, 1e6 0.5"]
 
@@ -42,7 +42,7 @@ def test_one_slow_class_misses_the_target_and_is_named() -> None:
 def test_a_target_is_reached_if_all_classes_reach_it() -> None:
     (found,) = verdicts([Target("x", fraction_of_limit(["AdamW", "SGD"], ["1e6"]), 0.5)], RESULTS)
 
-    assert found.word == "reached by 2"
+    assert found.summary == "reached by 2"
     assert list(misses([found])) == []
 
 
@@ -50,7 +50,7 @@ def test_not_measured_is_not_reached() -> None:
     """A form that torch lacks for a class counts as not measured too."""
     some = [fraction_of_limit(["AdamW"], ["gpt2"]), speedup(["SGD"], ["1e6"], FUSED)]
 
-    assert [v.word for v in verdicts([Target("x", s, 0) for s in some], RESULTS)] == [
+    assert [v.summary for v in verdicts([Target("x", s, 0) for s in some], RESULTS)] == [
         "not measured"
     ] * 2
 
@@ -59,8 +59,8 @@ def test_not_measured_is_not_reached() -> None:
     ("value", "word"), [(1.2, "reached"), (1.3, "missed"), (float("nan"), "missed")]
 )
 def test_a_bound_includes_its_value_and_no_nan(value: float, word: str) -> None:
-    assert Target("x", lambda results: {"a": value}, most=1.2).judge({}).word == word
-    assert Target("x", lambda results: {"a": -value}, least=-1.2).judge({}).word == word
+    assert Target("x", lambda results: {"a": value}, most=1.2).judge({}).summary == word
+    assert Target("x", lambda results: {"a": -value}, least=-1.2).judge({}).summary == word
 
 
 def test_a_geometric_mean_says_how_many_figures_it_has() -> None:

@@ -12,6 +12,6 @@ def test_a_line_for_every_way_and_list(
     averaging.main(0.01, [])
 
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "limit" in line]
-    ways = [[title, way] for title in ("optgen", "torch") for way in averaging.WAYS]
+    ways = [[title, way] for title in ("optgen", "torch") for way in averaging.MEANS]
     assert [line[:2] for line in lines if line[0] != "limit"] == ways * 2
     assert [line[3] for line in lines if line[0] == "limit"] == ["1.00"] * 2

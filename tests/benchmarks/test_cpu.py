@@ -21,8 +21,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 @pytest.fixture
 def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
-    monkeypatch.setattr("optgen.bench.measure._CACHES", 1000)
+    monkeypatch.setattr("optgen.bench.measure._SAMPLE_SECONDS", 1e-5)
+    monkeypatch.setattr("optgen.bench.measure._CACHE_BYTES", 1000)
     monkeypatch.setitem(LISTS, "1e6", TensorList("1e6", "", [(3, 4)]))
     return tmp_path / "cpu.json"
 

@@ -39,7 +39,7 @@ def test_every_class_passes_its_checks_on_the_cpu(
     for number, _ in enumerate(gpu_cases.settings_of(name)):
         error, bound = gpu_checks.trajectory(name, number, torch.float64, "forloop")
         assert error <= bound
-    assert gpu_speed.least_streams(name) >= 3
+    assert gpu_speed.min_streams(name) >= 3
 
 
 def test_a_class_without_settings_of_its_own_is_checked_with_weight_decay() -> None:

@@ -19,7 +19,7 @@ def test_bench_writes_a_table_a_file_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each class and list has a row with torch's times and ours."""
-    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
+    monkeypatch.setattr("optgen.bench.measure._SAMPLE_SECONDS", 1e-5)
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     plot, json = tmp_path / "bench.png", tmp_path / "bench.json"
     options = ("--list", "2000x256", "--seconds", "0.01", "--json", str(json), "--plot", str(plot))

@@ -16,7 +16,7 @@ from optgen.cli.plan_traffic import traffic
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
+    monkeypatch.setattr("optgen.bench.measure._SAMPLE_SECONDS", 1e-5)
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     monkeypatch.setitem(LISTS, "20groups", TensorList("20groups", "", [(2, 2)] * 4, 2))
     yield

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.random_numbers import gaussian, positions, random, random16, threefry
+from optgen.ir.random_numbers import gaussian, permuted, positions, random, random16, threefry
 from optgen.runtime.eager import random_numbers
 from optgen.runtime.eager.tensor_lists import TensorList
 
@@ -101,15 +101,128 @@ def test_elements_beyond_32_bits_draw_different_numbers() -> None:
         assert len(numbers.unique()) == len(numbers)
 
 
-def test_four_elements_share_one_block() -> None:
-    """Elements n and n + 1 have the halves of one word, n + 128 and n + 129 those of the other."""
-    key = 9 | 2 << 24, 8
-    x, y = threefry(key, torch.tensor([64 + 5]), torch.tensor([7 << 8]))
-    first = 256 + 2 * 5
-    elements = torch.tensor([first, first + 1, first + 128, first + 129])
-    found = random16(elements, *map(torch.tensor, (9, 7, 8, 2)))
-    halves = [half for word in (x, y) for half in (word & 0xFFFF, word >> 16)]
-    assert torch.equal(found, torch.cat(halves).double() / 2**16)
+def triple32(x: int, first: int = 0, second: int = 0) -> int:
+    """Return Chris Wellons's triple32 of a number, with two words of a key; both 0: his own."""
+    x = (x + first) % 2**32
+    x = (x ^ x >> 17 ^ second) * 0xED5AD4BB % 2**32
+    x = (x ^ x >> 11 ^ first) * 0xAC4C1B51 % 2**32
+    x = (x ^ x >> 15) * 0x31848BAB % 2**32
+    return x ^ x >> 14
+
+
+def test_a_word_has_the_numbers_of_two_positions() -> None:
+    """The first block of the stream is the key; each 2**33 places, its first word changes."""
+    first, second = threefry((9 | 2 << 24, 8), torch.tensor([0]), torch.tensor([7 << 8]))
+    for pair in (0, 5, 2**32 - 1, 2**32, 3 * 2**32 + 5):
+        at = torch.tensor([2 * pair, 2 * pair + 1])
+        key = (first.item() + (pair >> 32) * 0x9E3779B9) % 2**32, second.item()
+        word = triple32(pair % 2**32, *map(int, key))
+        found = random16(at, *map(torch.tensor, (9, 7, 8, 2)))
+        assert (found * 2**16).tolist() == [word & 0xFFFF, word >> 16]
+
+
+COUNT = 2**16
+SEQUENCES: dict[str, dict[str, Tensor]] = {
+    # The inputs of a sequence of words, as far as they are not 0.
+    "places": {"pair": torch.arange(COUNT)},
+    "a column of 64": {"pair": 32 * torch.arange(COUNT)},
+    "a column of 2**14": {"pair": 2**13 * torch.arange(COUNT)},
+    "a column of 2**20": {"pair": 2**19 * torch.arange(COUNT)},
+    "steps": {"step": torch.arange(COUNT)},
+    "streams": {"stream": torch.arange(COUNT)},
+    "seeds": {"seed": torch.arange(COUNT)},
+    "small matrices, then steps": {
+        "pair": torch.arange(COUNT) % 64,
+        "stream": torch.arange(COUNT) // 64 % 16,
+        "step": torch.arange(COUNT) // 1024,
+    },
+}
+Mix = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
+
+
+def words_of(mix: Mix, sequence: dict[str, Tensor]) -> Tensor:
+    """Return the words that a function of a counter and a key gives for a sequence of inputs."""
+    zeros = torch.zeros(COUNT, dtype=torch.int64)
+    pair, step, stream, seed = (sequence.get(x, zeros) for x in ("pair", "step", "stream", "seed"))
+    key = threefry((seed, step), zeros, stream << 8)  # type: ignore[arg-type]
+    return mix(pair, key)
+
+
+def without_the_last_product(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+    x = counters + key[0] & 2**32 - 1
+    x = (x ^ x >> 17) * 0xED5AD4BB & 2**32 - 1
+    return x ^ x >> 11 ^ key[1]
+
+
+def sums_of_counters(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+    return counters * 0x9E3779B9 + key[0] & 2**32 - 1
+
+
+def chi_square(cells: Tensor, count: int) -> float:
+    """Return how many standard deviations the counts of cells are from their mean."""
+    expected = len(cells) / count
+    sum_ = ((torch.bincount(cells, minlength=count) - expected) ** 2 / expected).sum().item()
+    return (sum_ - (count - 1)) / (2 * (count - 1)) ** 0.5
+
+
+def deviations(words: Tensor) -> dict[str, float]:
+    """Return how far statistics of a sequence of words are from those of random ones."""
+    bits = (words >> torch.arange(32)[:, None] & 1).float() * 2 - 1
+    numbers = torch.stack([words & 0xFFFF, words >> 16], 1).flatten()
+    found = {f"bit {k}": z for k, z in enumerate((bits.sum(1) / COUNT**0.5).tolist())}
+    found |= {
+        "mean": ((numbers.double() + 0.5) / 2**16 - 0.5).sum().item() / (len(numbers) / 12) ** 0.5,
+        "upper digits": chi_square(numbers >> 8, 256),
+        "lower digits": chi_square(numbers & 255, 256),
+    }
+    for lag in (1, 2, 64, 128):
+        later = numbers.roll(-lag)
+        pairs = (numbers.double() / 2**16 - 0.5) * (later.double() / 2**16 - 0.5)
+        found[f"covariance at {lag}"] = pairs.sum().item() * 12 / len(numbers) ** 0.5
+        found[f"pairs at {lag}"] = chi_square(numbers >> 12 << 4 | later >> 12, 256)
+        same = (bits * bits.roll(-lag, 1)).sum(1) / COUNT**0.5
+        found[f"equal bits at {lag}"] = same.abs().max().item()
+    return found
+
+
+def largest(found: dict[str, float]) -> float:
+    return max(map(abs, found.values()))
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_numbers_of_16_bits_look_independent(name: str) -> None:
+    """Fifty statistics of each sequence lie within five standard deviations."""
+    found = deviations(words_of(permuted, SEQUENCES[name]))
+    assert largest(found) < 5, found
+
+
+@pytest.mark.parametrize("mix", [without_the_last_product, sums_of_counters])
+def test_these_statistics_find_a_weak_function(mix: Mix) -> None:
+    names = ("places", "a column of 64", "a column of 2**14", "small matrices, then steps")
+    for name in names:
+        assert largest(deviations(words_of(mix, SEQUENCES[name]))) > 20, name
+
+
+def test_each_bit_of_counter_and_key_changes_half_of_the_bits() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, first, second = torch.randint(2**32, (3, 20_000), generator=generator)
+    words = permuted(x, (first, second))
+    for bit in range(32):
+        flip = 1 << bit
+        for changed in (permuted(x ^ flip, (first, second)), permuted(x, (first, second ^ flip))):
+            bits = ((words ^ changed) >> torch.arange(32)[:, None] & 1).float().mean(1)
+            assert (bits - 0.5).abs().max() < 0.02  # nearly six standard deviations
+
+
+def test_keys_that_differ_in_one_word_draw_different_numbers() -> None:
+    generator = torch.Generator().manual_seed(2)
+    some = torch.randint(2**32, (4,), generator=generator).tolist()
+    changes = [0, 1, 3, 2**31, *some]
+    keys = [(7, 9 ^ change) for change in changes] + [(7 ^ change, 9) for change in changes[1:]]
+    words = [permuted(torch.arange(COUNT), tuple(map(torch.tensor, key))) for key in keys]
+    halves = [half for word in words for half in (word & 0xFFFF, word >> 16)]
+    correlation = torch.corrcoef(torch.stack(halves).double()) - torch.eye(len(halves))
+    assert correlation.abs().max() < 5 / COUNT**0.5
 
 
 @pytest.mark.parametrize("random", [random, random16])

@@ -130,9 +130,9 @@ def test_sweeps_of_other_rules_are_lean(name: str, types: str, tmp_path: Path, c
 
 def test_a_whole_block_is_read_and_written_sixteen_bytes_at_a_time(cache: str) -> None:
     found = kernels(optgen.optim.AdamW, Case("sm_90", "mixed", scaled=True), cache)["adam_step"]
-    assert found.wanted == {("load", 8): 4, ("load", 16): 4, ("store", 8): 4, ("store", 16): 4}
+    assert found.expected == {("load", 8): 4, ("load", 16): 4, ("store", 8): 4, ("store", 16): 4}
     found = kernels(optgen.optim.AdamW, Case("sm_90", "float32"), cache)["adam_step"]
-    assert found.wanted == {("load", 16): 8, ("store", 16): 6}
+    assert found.expected == {("load", 16): 8, ("store", 16): 6}
 
 
 def test_literals_of_a_rule_are_float64(cache: str) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import exact
+from optgen.runtime.fused_triton.launch_options import compiler_options
 
 pytest.importorskip("triton")
 
@@ -209,5 +209,5 @@ def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Pa
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
         target = GPUTarget("cuda", capability, 32)
-        compiled = triton.compile(source, target=target, options=exact(amd=False))
+        compiled = triton.compile(source, target=target, options=compiler_options(amd=False))
     assert "div.full" not in compiled.asm["ptx"]

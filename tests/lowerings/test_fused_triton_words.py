@@ -21,7 +21,7 @@ from optgen.lowerings.fused_triton.expression_printer import (
     variable,
 )
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import exact
+from optgen.runtime.fused_triton.launch_options import compiler_options
 
 pytest.importorskip("triton")
 
@@ -195,7 +195,7 @@ def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_pa
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
         compiled = triton.compile(
-            source, target=GPUTarget(*target), options=exact(target[0] == "hip")
+            source, target=GPUTarget(*target), options=compiler_options(target[0] == "hip")
         )
     if target[0] == "cuda":
         assert "div.full" not in compiled.asm["ptx"]

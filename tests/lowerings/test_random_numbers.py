@@ -452,6 +452,39 @@ def test_an_infinite_seed_is_seed_0() -> None:
         assert torch.equal(param, found[index + len(LOWERINGS)])
 
 
+ENDS = (0, 2**-133, 3 * 2**-133, 2**-126, 2**-125, 1, 3 * 2**125, 2**128 - 2**120, torch.inf)
+"""Among the numbers of bfloat16: subnormal ones, the least normal one, the largest one."""
+ROUNDING_ALONE = '''from optgen.spec import *
+
+@optimizer()
+def Step(p, g, t, /, k=state("stream", shape="scalar", init="index"), *, lr=hyper(1.0)):
+    """Nothing but a step and a rounding."""
+    p = rounded_at_random(p - lr * g, random16(3, k))
+'''
+
+
+@pytest.mark.parametrize("text", ["lr * g", "lr * g / (1 + 0 * abs(g))"])
+def test_numbers_at_the_ends_of_the_range_round_alike(text: str) -> None:
+    """With and without a division, after which a loop stores a value later."""
+    ends = torch.tensor(ENDS, dtype=torch.float64).bfloat16()
+    start = torch.cat([ends, -ends, torch.tensor([torch.nan]).bfloat16()]).repeat(50)
+    grad = torch.where(start.isfinite(), start / 700, 1)
+    grad[::3] *= -1  # the largest one grows
+    spec = Spec("Step", ROUNDING_ALONE.replace("lr * g", text), "step.py", 1)
+    found = []
+    for lowering in LOWERINGS:
+        param = torch.nn.Parameter(start.clone())
+        param.grad = grad
+        optimizer = optgen.load(spec)([param])
+        with use_lowering(lowering):
+            optimizer.step()
+        found.append(param.detach())
+    for param in found:
+        torch.testing.assert_close(param, found[0], rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(param.isfinite(), start.isfinite())
+    assert ((found[0] != start) & ~start.isnan()).double().mean() > 0.05
+
+
 @outside_interpreter
 def test_complex_parameters_are_refused() -> None:
     param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))

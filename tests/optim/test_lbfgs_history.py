@@ -54,7 +54,7 @@ def test_a_direction_is_that_of_the_two_loop_recursion(
         step = torch.randn(size, generator=generator, dtype=dtype)
         change = step + 0.3 * torch.randn(size, generator=generator, dtype=dtype)
         later = previous + change
-        curvature, square = history.observe(later, previous, step / 2, 2.0)
+        curvature, square = history.write_pair(later, previous, step / 2, 2.0)
         wide = (later - previous).double()
         assert curvature == pytest.approx(wide.dot(step.double()).item(), rel=bound)
         assert square == pytest.approx(wide.dot(wide).item(), rel=bound)
@@ -75,17 +75,17 @@ def test_a_state_shows_the_history_until_either_changes() -> None:
     like = torch.arange(1.0, 6.0)
     history, state = History(3, like), {"n_iter": 2}
     for _ in range(2):
-        history.observe(2 * like, like, like, 1.0)
+        history.write_pair(2 * like, like, like, 1.0)
         history.accept(1.0)
         history.direction(like, torch.empty_like(like), torch.empty_like(like))
-    history.present(state)
+    history.write_to(state)
 
-    assert history.presented_in(state, 3, like)
-    assert not history.presented_in(state, 4, like)
-    assert not history.presented_in(state, 3, like.double())
-    assert not history.presented_in({**state, "old_dirs": state["old_dirs"][1:]}, 3, like)
+    assert history.is_in(state, 3, like)
+    assert not history.is_in(state, 4, like)
+    assert not history.is_in(state, 3, like.double())
+    assert not history.is_in({**state, "old_dirs": state["old_dirs"][1:]}, 3, like)
     history.accept(1.0)
-    assert not history.presented_in(state, 3, like)
+    assert not history.is_in(state, 3, like)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -111,7 +111,7 @@ def large_direction(dtype: torch.dtype) -> Tensor:
     out = torch.empty_like(step)
     for _ in range(6):
         later = gradient + step + 0.1 * torch.randn(size, dtype=dtype)
-        curvature, square = history.observe(later, gradient, step, 1.0)
+        curvature, square = history.write_pair(later, gradient, step, 1.0)
         history.accept(curvature / square)
         history.direction(later, out, torch.empty_like(out))
     return out
@@ -139,7 +139,7 @@ def test_without_a_compiler_torchs_operations_compute_the_direction(
 
     expected = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
     monkeypatch.setattr(library_cache, "library", library)
-    caches = cpu_kernels._library, cpu_kernels._built
+    caches = cpu_kernels._library, cpu_kernels._compiled
     for cache in caches:
         cache.cache_clear()
     try:

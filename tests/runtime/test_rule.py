@@ -21,7 +21,7 @@ from optgen.runtime.rule import Rule, State, number, truth
     ],
 )
 def test_a_state_is_present_when_its_condition_is_true(when, group, present):
-    assert State("s", when=when).present(group) is present
+    assert State("s", when=when).is_present(group) is present
 
 
 def test_a_tensor_hyperparameter_is_true_without_being_read():

@@ -638,7 +638,7 @@ def test_a_parameter_that_is_listed_twice_is_refused() -> None:
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optimizer = ODD([param, param])
     param.grad = torch.ones(3)
-    with pytest.raises(RuntimeError, match="one is listed twice: list it once"):
+    with pytest.raises(RuntimeError, match="a parameter is listed twice: list it once"):
         optimizer.step()
     assert param.tolist() == [1.0] * 3
 

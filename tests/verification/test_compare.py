@@ -11,7 +11,7 @@ import torch
 from optgen.optim._published import PUBLISHED
 from optgen.verification import compare, references
 from optgen.verification.case import Case
-from optgen.verification.catalogue import kind_of
+from optgen.verification.catalogue import class_of
 from optgen.verification.compare import difference, follow, lowerings, worse
 from optgen.verification.references.eight_bits import CASES as EIGHT_BITS
 from optgen.verification.references.sources import SOURCES
@@ -20,7 +20,7 @@ from optgen.verification.torch_classes import CASES as TORCH
 COMBINATIONS = [
     (case, lowering)
     for case in (*TORCH, *EIGHT_BITS)
-    for lowering in lowerings(kind_of(case.name))
+    for lowering in lowerings(class_of(case.name))
     if lowering != "fused_triton"
 ]
 (LION,) = (case for case in references.CASES if case.name == "lion")
@@ -28,7 +28,7 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("case", "lowering"), COMBINATIONS, ids=str)
 def test_a_lowering_agrees_with_its_reference(case: Case, lowering: str) -> None:
-    assert follow(case, kind_of(case.name), lowering).error <= case.bound
+    assert follow(case, class_of(case.name), lowering).error <= case.bound
 
 
 def test_every_published_optimizer_has_a_rule_and_its_source() -> None:
@@ -45,7 +45,8 @@ def test_a_rule_with_other_options_is_noticed(options: dict[str, object]) -> Non
     other_options = {**case.options, "betas": (0.9, 0.999), **options}
 
     assert (
-        follow(replace(case, options=other_options), kind_of("grams"), "foreach").error > case.bound
+        follow(replace(case, options=other_options), class_of("grams"), "foreach").error
+        > case.bound
     )
 
 
@@ -82,6 +83,6 @@ def test_a_machine_without_a_compiler_compares_the_other_lowerings(
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-    assert lowerings(kind_of("lion")) == ("forloop", "foreach")
-    assert lowerings(kind_of("sparse_adam")) == ("forloop",)
-    assert lowerings(kind_of("lbfgs")) == ("by_hand",)
+    assert lowerings(class_of("lion")) == ("forloop", "foreach")
+    assert lowerings(class_of("sparse_adam")) == ("forloop",)
+    assert lowerings(class_of("lbfgs")) == ("by_hand",)

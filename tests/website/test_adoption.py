@@ -43,8 +43,8 @@ def test_the_diff_is_one_line_beside_the_import() -> None:
 
 
 def test_needs_are_those_of_the_rule() -> None:
-    assert needs(entry("muon")).matrices
-    assert needs(entry("sparse_adam")).sparse
+    assert needs(entry("muon")).matrices_only
+    assert needs(entry("sparse_adam")).sparse_only
     assert needs(entry("sophia")).inputs == ("hessian",)
-    assert needs(entry("schedule_free_sgd")).modes
-    assert not needs(entry("soap")).matrices
+    assert needs(entry("schedule_free_sgd")).has_modes
+    assert not needs(entry("soap")).matrices_only

@@ -59,7 +59,7 @@ def stated_bytes(algorithm: Algorithm, shape: Shape, dtype: str) -> float:
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_stated_bytes_are_those_of_created_states(entry: Entry, dtype: str) -> None:
     for shape in SHAPES if takes_vectors(entry) else (TALL, WIDE):
-        found = bytes_after_a_step(entry.kind, SHAPES[shape], dtype, entry.algorithm)
+        found = bytes_after_a_step(entry.cls, SHAPES[shape], dtype, entry.algorithm)
 
         assert found == stated_bytes(entry.algorithm, shape, dtype)
 

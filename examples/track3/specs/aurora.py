@@ -1,7 +1,7 @@
 """Contra-Muon with SOAP whose wide matrices get columns of nearly one size, by Aurora.
 
-Aurora makes a wide matrix orthogonal three times. Before each time it scales the columns, so that
-those which became small are larger the next time. Sizes are fourth roots of the sum of the fourth
+Aurora makes a wide matrix orthogonal three times. Before each time it scales the columns: those
+that became small last time are enlarged. Sizes are fourth roots of the sum of the fourth
 powers of the singular values. The training sets `momentum` and the share `contra`. Groups with
 `value` beside `soap` mix SOAP's direction with the momentum.
 """
@@ -52,7 +52,7 @@ def orthogonal(x):
 
 
 def scaled(d, o, share):
-    """Return new scales of the columns, from the orthogonal matrix that the old ones led to."""
+    """Return new scales of the columns, from the orthogonal matrix that the old scales gave."""
     return d * (share / maximum(col_sum(o**2), 1e-14)) ** 0.25
 
 

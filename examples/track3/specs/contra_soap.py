@@ -32,7 +32,7 @@ def unit(x):
 
 
 def turned(x, v):
-    """Return a direction in which the matrix stretches more than in the given one."""
+    """Return the next direction of a power iteration, closer to the first singular vector."""
     return unit(transpose(x) @ unit(x @ v))
 
 

@@ -1,6 +1,6 @@
-"""KL-SOAP: each covariance is taken of the gradient that the other one has whitened.
+"""KL-SOAP: each covariance is that of the gradient after the other covariance has whitened it.
 
-The momentum lies in the turned basis. The first step only finds the bases.
+The momentum is kept in the rotated basis. The first step only finds the bases.
 """
 
 from optgen.spec import (

@@ -1,4 +1,4 @@
-"""Muon as track 3 has it: twelve Newton-Schulz iterations, Nesterov's momentum, decoupled decay."""
+"""Muon as in track 3: twelve Newton-Schulz iterations, Nesterov's momentum, decoupled decay."""
 
 from optgen.spec import (
     cols,

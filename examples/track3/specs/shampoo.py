@@ -1,6 +1,6 @@
-"""Distributed Shampoo, grafted on Adam, as Meta's package has it.
+"""Distributed Shampoo, grafted on Adam, as in Meta's package.
 
-The inverse fourth roots of both covariances, taken anew in each fifth step, give a direction, and
+The inverse fourth roots of both covariances, computed in every fifth step, give a direction, and
 Adam gives its length. Until the first roots, Adam gives both.
 """
 

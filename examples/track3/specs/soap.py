@@ -1,4 +1,4 @@
-"""SOAP without bias correction, whose bases turn in each step.
+"""SOAP without bias correction, whose bases are updated in each step.
 
 The covariances begin at zero, and the first bases are those of the first gradient.
 """

@@ -1,4 +1,4 @@
-"""Contra-Muon that becomes Soft-Muon, with SOAP.
+"""Contra-Muon that gradually becomes Soft-Muon, with SOAP.
 
 Sizes are fourth roots of the sum of the fourth powers of the singular values. A mean of all
 Newton-Schulz iterates gradually replaces the orthogonal matrix: the training sets the shares

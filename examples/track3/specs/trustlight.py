@@ -1,4 +1,4 @@
-"""Contra-Muon with SOAP, for some matrices behind a gate.
+"""Contra-Muon with SOAP, which acts on some matrices through a gate.
 
 Groups with `gated` beside `soap` take SOAP's direction only as far as it agrees with the momentum
 and the gradient. The training sets the bounds of the gate, `trust`.
@@ -36,7 +36,7 @@ def unit(x):
 
 
 def turned(x, v):
-    """Return a direction in which the matrix stretches more than in the given one."""
+    """Return the next direction of a power iteration, closer to the first singular vector."""
     return unit(transpose(x) @ unit(x @ v))
 
 
@@ -79,7 +79,7 @@ def TrustLight(
     gated=flag(False),
     trust=hyper((0.45, 0.85), ge=0, le=1),
 ):
-    """Contra-Muon, for some groups in SOAP's basis, for some of these by a share."""
+    """Contra-Muon, in some groups with SOAP's direction, which a gate may mix with the momentum."""
     require(ndim(p) == 2, "TrustLight takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - momentum)

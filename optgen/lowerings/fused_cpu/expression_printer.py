@@ -70,17 +70,17 @@ _KEYWORDS = (
 )
 _GENERATED_NAMES = (
     "add_to ahead applies ASKS_SIZES at AXES begin broadcast C CACHE_LINE CELLS cells CODES "
-    "cols COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw DRAWS end "
-    "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES HAS_STEP "
-    "has_step Hypers hypers i i64 INLINE inputs lane_sum LANES LAST_PART load load_as LOOP "
-    "LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
+    "cols COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedRounded DelayedStore "
+    "draw DRAWS end EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh HAS_AXES "
+    "HAS_STEP has_step Hypers hypers i i64 INLINE inputs lane_sum LANES LAST_PART load load_as "
+    "LOOP LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
     "optgen Pass PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip "
     "program random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 READ_ONLY rounded "
     "rounded_at_random_to rounded_down_to rounded_to rounded_up_to ROW row ROW_REDUCTIONS rows "
     "run run_axes run_numbers S Scalar Scalars scalars SCATTER_ADDS set Sizes sizes SPLIT Step "
-    "STEP_COUNT STEPS store store_as STORED_NUMBERS Stream STREAMS streams strip SUM sums sweep "
-    "TENSOR truth unlikely update VALUES VECTOR_BYTES where WHOLE_COLUMNS WHOLE_MATRICES "
-    "WHOLE_ROWS"
+    "STEP_COUNT STEPS store store_as store_rounded STORED_NUMBERS Stream STREAMS streams strip SUM "
+    "sums sweep TENSOR truth unlikely update VALUES VECTOR_BYTES where WHOLE_COLUMNS "
+    "WHOLE_MATRICES WHOLE_ROWS"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_GENERATED_NAMES}".split()) | {
     word
@@ -161,13 +161,6 @@ class ExpressionPrinter:
             case Call(word, args) if word in CALLS:
                 return CALLS[word].format(*map(self._argument, args)), _ATOM
         raise TypeError(f"cannot print as C++: {expr!r}")
-
-    def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
-        """Return the text of a `where`, and its precedence."""
-        if self.tensors:
-            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
-        other = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
-        return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
 
     def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
         """Return the text of a `where`, and its precedence."""

@@ -7,11 +7,14 @@ from itertools import count
 
 from optgen.ir.generated_names import is_free, plural
 from optgen.ir.nodes import (
+    Assign,
     Call,
     Const,
     Expr,
     Linear,
+    Program,
     Ref,
+    Term,
     assigns,
     children,
     rebuild,
@@ -65,6 +68,7 @@ class LoopPrinter:
         self._prefetches = loop.by_vectors and can_prefetch and not self._delays_stores
         self._column = _COLUMN + 4 * self._prefetches
         self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
+        self._rounded = set(_rounded_at_last(loop.body))
         self.body = self._body()
 
     def lines(self) -> list[str]:
@@ -122,12 +126,21 @@ class LoopPrinter:
 
     def _vector_constants(self) -> list[str]:
         """Declare the prefetch distance, and delayed stores or prefetch constants."""
-        names = (variable(array.name) for array in self.loop.arrays if array.stored)
-        delayed = listed("struct { DelayedStore<S> ", names, "; } delayed;", _COLUMN - 4)
         lines = ["const i64 ahead = prefetch_distance<S>(n);"]
         if self._delays_stores:
-            return [*lines, *delayed]
+            return [*lines, *self._delayed_stores()]
         return [*lines, *prefetch.constants(self._arrays_read())] if self._prefetches else lines
+
+    def _delayed_stores(self) -> list[str]:
+        """Declare a store for each array that is written; those of rounded values come first."""
+        stored = [array.name for array in self.loop.arrays if array.stored]
+        rounded = [variable(name) for name in stored if name in self._rounded]
+        others = [variable(name) for name in stored if name not in self._rounded]
+        first = f"DelayedRounded<S> {', '.join(rounded)}; " if rounded else ""
+        if not others:
+            return [f"struct {{ {first}}} delayed;"]
+        before = f"struct {{ {first}DelayedStore<S> "
+        return listed(before, others, "; } delayed;", _COLUMN - 4)
 
     def _arrays_read(self) -> dict[str, str]:
         """Return the arrays that are read, each with the flag it depends on."""
@@ -163,9 +176,11 @@ class LoopPrinter:
     def write(self, name: str) -> str:
         """Return the statement that stores a value in its array."""
         array, value = variable(plural(name)), variable(name)
-        delayed = f"delayed.{value}." if self._delays_stores else ""
+        if self.loop.by_vectors and self._delays_stores:
+            return f"delayed.{value}.store({array} + i, {value});"
         if self.loop.by_vectors:
-            return f"{delayed}store({array} + i, {value});"
+            function = "store_rounded<S>" if name in self._rounded else "store"
+            return f"{function}({array} + i, {value});"
         return f"{array}[i] = {value};"
 
     def uses(self, word: str) -> bool:
@@ -352,6 +367,15 @@ def _by_reciprocals(expr: Expr) -> Expr:
             if not isinstance(value, Const):
                 return Call("*", (value, Call("/", (Const(1), size))))
     return expr
+
+
+def _rounded_at_last(body: Program) -> Iterator[str]:
+    """Yield the names whose last value is rounded at random to the parameter's dtype."""
+    last = {assign.target.name: stmt for stmt in body for assign in assigns((stmt,))}
+    for name, stmt in last.items():
+        match stmt:
+            case Assign(_, Linear((Term(Const(1), (Call("rounded_at_random"),), ()),))):
+                yield name
 
 
 def _has_long_latency(expr: Expr) -> bool:

@@ -50,7 +50,7 @@ from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_
 from optgen.passes.select_instructions import select_instructions
 
 _PRINTER = PythonPrinter({}, {})
-_EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
+_ZEROS = {Axes.NONE: "zero_sum", Axes.ROW: "zero_row_sum", Axes.COLUMN: "zero_col_sum"}
 
 
 def _lists(plan: Plan) -> list[str]:
@@ -172,8 +172,8 @@ class _Printer:
         if self.form.in_lists:
             yield from self._restored_lists(sweep)
         for stmt in sweep.reductions:
-            empty = _EMPTY[self.kinds[stmt.target].axes]
-            yield f"{stmt.target.name} = {empty}({self._like()}{self.form.count})"
+            zero = _ZEROS[self.kinds[stmt.target].axes]
+            yield f"{stmt.target.name} = {zero}({self._like()}{self.form.count})"
         small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
         sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
         small_values = [ref.name for ref in small if ref not in sums]

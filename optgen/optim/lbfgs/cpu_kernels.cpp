@@ -16,7 +16,7 @@ struct Job {
     void *gradient, *previous, *direction, *rest; // vectors; rest: the q below
     double *products, *alphas;                    // R = Sᵀ Y by rows; results of the first loop
     double scale, t;
-    i64 fresh;                                    // the last column of R must be computed
+    i64 lacks_last_column;                        // whether R's last column must be computed
     double result[2];
 };
 
@@ -35,7 +35,7 @@ namespace {
 constexpr i64 BLOCK_BYTES = 512 << 10;
 // Bytes of a pass below which a second thread does not pay.
 constexpr i64 MIN_PARALLEL_BYTES = 4 << 20;
-// Limit of the parts: enough for all threads, and few partial sums to add.
+// The most parts: enough for all threads, and few partial sums to add.
 constexpr i64 MAX_PARTS = 128;
 // How many rows are multiplied at once with a vector, which is loaded once for all of them.
 constexpr int ROWS_AT_ONCE = 8;
@@ -61,16 +61,16 @@ class ParallelFor {
     const Threads& threads;
     i64 parts;
 
-    static void run_thread(void* given) {
-        const ParallelFor& loop = *static_cast<ParallelFor*>(given);
+    static void run_thread(void* argument) {
+        const ParallelFor& loop = *static_cast<ParallelFor*>(argument);
         const i64 id = loop.threads.id(), team = loop.threads.team();
         const i64 end = loop.parts * (id + 1) / team;
         for (i64 part = loop.parts * id / team; part < end; ++part) loop.work(part);
     }
 
 public:
-    ParallelFor(const Work& given, const Threads& pool, i64 count)
-        : work(given), threads(pool), parts(count) {}
+    ParallelFor(const Work& part_work, const Threads& pool, i64 count)
+        : work(part_work), threads(pool), parts(count) {}
 
     void run(i64 bytes) {
         if (threads.count > 1 && bytes >= MIN_PARALLEL_BYTES)
@@ -122,19 +122,19 @@ class TwoLoop {
     }
 
     template <int N, int K>
-    void dot_some(void* matrix, i64 from, i64 at, i64 n, const T* const* with, double* sums) const {
+    void dot_some(void* matrix, i64 from, i64 at, i64 n, const T* const* others, double* sums) const {
         T* rows[N];
         for (int i = 0; i < N; ++i) rows[i] = row(matrix, from + i, at);
-        dots<N, K>(rows, with, n, sums + from * K);
+        dots<N, K>(rows, others, n, sums + from * K);
     }
 
     // Adds the dot products of all rows with K vectors, in a block.
     template <int K>
-    void dot_all(void* matrix, i64 at, i64 n, const T* const* with, double* sums) const {
+    void dot_all(void* matrix, i64 at, i64 n, const T* const* others, double* sums) const {
         i64 i = 0;
         for (; i + ROWS_AT_ONCE <= job.count; i += ROWS_AT_ONCE)
-            dot_some<ROWS_AT_ONCE, K>(matrix, i, at, n, with, sums);
-        for (; i < job.count; ++i) dot_some<1, K>(matrix, i, at, n, with, sums);
+            dot_some<ROWS_AT_ONCE, K>(matrix, i, at, n, others, sums);
+        for (; i < job.count; ++i) dot_some<1, K>(matrix, i, at, n, others, sums);
     }
 
     template <int N>
@@ -162,7 +162,7 @@ class TwoLoop {
 
     i64 bytes(i64 vectors) const { return vectors * job.elements * i64(sizeof(T)); }
 
-    // Writes the sums of all parts, added up, to `to`.
+    // Writes every sum, added up over all parts, to `to`.
     void total(const Partials& sums, double* to) const {
         for (i64 i = 0; i < sums.width; ++i) to[i] = sums.total(i);
     }
@@ -196,8 +196,8 @@ class TwoLoop {
         Partials sums(job.count * K, read_once.parts);
         for_each_part(read_once, threads, bytes(job.count + K), [&](i64 part) {
             blocks(read_once, part, [&](i64 at, i64 n) {
-                const T* const with[2] = {gradient + at, row(job.changes, job.count - 1, at)};
-                dot_all<K>(job.steps, at, n, with, sums.of(part));
+                const T* const others[2] = {gradient + at, row(job.changes, job.count - 1, at)};
+                dot_all<K>(job.steps, at, n, others, sums.of(part));
             });
         });
         for (i64 i = 0; i < job.count; ++i) {
@@ -213,8 +213,8 @@ class TwoLoop {
             blocks(read_twice, part, [&](i64 at, i64 n) {
                 for (i64 i = 0; i < n; ++i) rest[at + i] = gradient[at + i];
                 subtract_all(job.changes, at, n, job.alphas, rest);
-                const T* const with[1] = {rest + at};
-                dot_all<1>(job.changes, at, n, with, sums.of(part));
+                const T* const others[1] = {rest + at};
+                dot_all<1>(job.changes, at, n, others, sums.of(part));
             });
         });
         total(sums, values);
@@ -228,11 +228,11 @@ class TwoLoop {
                 const T factor = T(-job.scale);
                 for (i64 i = 0; i < n; ++i) direction[at + i] = factor * rest[at + i];
                 subtract_all(job.steps, at, n, weights, direction);
-                double* const found = sums.of(part);
+                double* const slope_and_max = sums.of(part);
                 T* const here[1] = {direction + at};
-                const T* const with[1] = {gradient + at};
-                dots<1, 1>(here, with, n, found); // adds to found[0]
-                found[1] = max_abs(direction + at, n, found[1]);
+                const T* const others[1] = {gradient + at};
+                dots<1, 1>(here, others, n, slope_and_max); // adds to the first
+                slope_and_max[1] = max_abs(direction + at, n, slope_and_max[1]);
             });
         });
         job.result[0] = sums.total(0);
@@ -242,15 +242,15 @@ class TwoLoop {
     }
 
 public:
-    TwoLoop(Job& given, const Threads& pool)
-        : job(given), threads(pool), read_once(job.elements, 1, sizeof(T)),
+    TwoLoop(Job& the_job, const Threads& pool)
+        : job(the_job), threads(pool), read_once(job.elements, 1, sizeof(T)),
           read_twice(job.elements, job.count, sizeof(T)),
           gradient(vector(job.gradient)), previous(vector(job.previous)),
           direction(vector(job.direction)), rest(vector(job.rest)) {}
 
     // Writes the step, and the change of the gradient along the step, to the free rows. The results
     // are the change's products with the step and with itself.
-    void observe() {
+    void write_pair() {
         Partials sums(2, read_once.parts);
         const T t = T(job.t);
         for_each_part(read_once, threads, bytes(5), [&](i64 part) {
@@ -259,17 +259,17 @@ public:
                 T* const change = row(job.changes, job.count, at);
                 for (i64 i = 0; i < n; ++i) step[i] = direction[at + i] * t;
                 for (i64 i = 0; i < n; ++i) change[i] = gradient[at + i] - previous[at + i];
-                T* const one[1] = {change};
-                const T* const with[2] = {step, change};
-                dots<1, 2>(one, with, n, sums.of(part));
+                T* const rows[1] = {change};
+                const T* const others[2] = {step, change};
+                dots<1, 2>(rows, others, n, sums.of(part));
             });
         });
         total(sums, job.result);
     }
 
     // Computes the direction: minus the inverse Hessian times the gradient.
-    void direct() {
-        if (job.fresh) project<2>();
+    void compute_direction() {
+        if (job.lacks_last_column) project<2>();
         else project<1>();
         first_loop(job.alphas);
         Partials weights(job.count, 1); // as a buffer: Yᵀ q, then the weights of the second loop
@@ -282,12 +282,16 @@ public:
 } // namespace
 
 extern "C" {
-void observe_float32(Job* job, const Threads* threads) {
-    TwoLoop<float>(*job, *threads).observe();
+void write_pair_float32(Job* job, const Threads* threads) {
+    TwoLoop<float>(*job, *threads).write_pair();
 }
-void observe_float64(Job* job, const Threads* threads) {
-    TwoLoop<double>(*job, *threads).observe();
+void write_pair_float64(Job* job, const Threads* threads) {
+    TwoLoop<double>(*job, *threads).write_pair();
 }
-void direct_float32(Job* job, const Threads* threads) { TwoLoop<float>(*job, *threads).direct(); }
-void direct_float64(Job* job, const Threads* threads) { TwoLoop<double>(*job, *threads).direct(); }
+void compute_direction_float32(Job* job, const Threads* threads) {
+    TwoLoop<float>(*job, *threads).compute_direction();
+}
+void compute_direction_float64(Job* job, const Threads* threads) {
+    TwoLoop<double>(*job, *threads).compute_direction();
+}
 }

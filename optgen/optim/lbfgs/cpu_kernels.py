@@ -1,4 +1,4 @@
-"""Build and call the C++ of cpu_kernels.cpp: an iteration in three passes over memory."""
+"""Build and call cpu_kernels.cpp, which computes a direction in three passes over memory."""
 
 import ctypes
 import warnings
@@ -25,7 +25,7 @@ class _Job(ctypes.Structure):
         *((name, c_void_p) for name in ("gradient", "previous", "direction", "rest")),
         *((name, c_void_p) for name in ("products", "alphas")),
         *((name, c_double) for name in ("scale", "t")),
-        ("fresh", c_int64),
+        ("lacks_last_column", c_int64),
         ("result", c_double * 2),
     ]
 
@@ -35,44 +35,49 @@ class Kernels:
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
         name = _TYPES[dtype]
-        self._observe, self._direct = library[f"observe_{name}"], library[f"direct_{name}"]
-        for function in (self._observe, self._direct):
+        self._write_pair = library[f"write_pair_{name}"]
+        self._compute_direction = library[f"compute_direction_{name}"]
+        for function in (self._write_pair, self._compute_direction):
             function.argtypes = (POINTER(_Job), c_void_p)
             function.restype = None
 
-    def observe(
+    def write_pair(
         self, pairs: Pairs, gradient: Tensor, previous: Tensor, direction: Tensor, t: float
     ) -> tuple[float, float]:
-        """Write a pair to the free rows.
+        """Write the pair of a step `t * direction` to the free rows.
 
         Returns:
             The dot products of the gradient's change with the step and with itself.
         """
         job = _job(pairs, gradient, direction)
         job.previous, job.t = previous.data_ptr(), t
-        self._observe(job, ctypes.addressof(threads.current()))
+        self._write_pair(job, ctypes.addressof(threads.current()))
         return job.result[0], job.result[1]
 
-    def direct(
+    def compute_direction(
         self,
         pairs: Pairs,
         products: Tensor,
-        fresh: bool,
+        lacks_last_column: bool,
         scale: float,
         gradient: Tensor,
         out: Tensor,
         rest: Tensor,
     ) -> tuple[Tensor, float, float]:
-        """Compute the direction into `out`, and if `fresh`, the last column of `products`.
+        """Compute the direction into `out`, and the last column of `products` if it lacks that.
+
+        `rest` is scratch memory for a vector.
 
         Returns:
-            The coefficients, the slope along the direction, and the largest magnitude in it.
+            The coefficients of the first loop, the slope along the direction, and the largest
+            magnitude in the direction.
         """
         alphas = torch.empty(pairs.count, dtype=torch.float64)
         job = _job(pairs, gradient, out)
         job.products, job.alphas = products.data_ptr(), alphas.data_ptr()
-        job.rest, job.scale, job.fresh = rest.data_ptr(), scale, fresh
-        self._direct(job, ctypes.addressof(threads.current()))
+        job.rest, job.scale = rest.data_ptr(), scale
+        job.lacks_last_column = lacks_last_column
+        self._compute_direction(job, ctypes.addressof(threads.current()))
         return alphas, job.result[0], job.result[1]
 
 
@@ -91,14 +96,14 @@ def _job(pairs: Pairs, gradient: Tensor, direction: Tensor) -> _Job:
 
 
 def kernels_for(like: Tensor) -> Kernels | None:
-    """Return the compiled functions for vectors like this one, or None if there are none."""
+    """Return the compiled functions for vectors of this dtype and device, or None."""
     if like.device.type != "cpu" or like.dtype not in _TYPES:
         return None
-    return _built(like.dtype)
+    return _compiled(like.dtype)
 
 
 @cache
-def _built(dtype: torch.dtype) -> Kernels | None:
+def _compiled(dtype: torch.dtype) -> Kernels | None:
     library = _library()
     return None if library is None else Kernels(library, dtype)
 

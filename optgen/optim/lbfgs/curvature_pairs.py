@@ -1,4 +1,4 @@
-"""Store the last curvature pairs, steps and changes of the gradient, as rows of two matrices."""
+"""Store the last curvature pairs as rows of two matrices: steps, and changes of the gradient."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ class Pairs:
     """Two ring buffers of rows. When they are full, a new pair replaces the oldest.
 
     The matrices grow by doubling, so a short run needs no memory for a long history. One row of
-    each is always free. A pair is written there, and counts only after `accept`.
+    each is always free. A pair is written to these rows, and belongs to the history only after
+    `accept`.
     """
 
     def __init__(self, capacity: int, like: Tensor) -> None:
@@ -74,6 +75,6 @@ def dots(runs: list[Tensor], vector: Tensor) -> Tensor:
 
 def add_rows(vector: Tensor, runs: list[Tensor], weights: Tensor) -> None:
     """Add a weighted sum of rows to a vector, in place."""
-    parts = weights.to(vector).split([len(run) for run in runs])
-    for run, part in zip(runs, parts, strict=True):
-        vector.addmv_(run.t(), part)
+    split_weights = weights.to(vector).split([len(run) for run in runs])
+    for run, run_weights in zip(runs, split_weights, strict=True):
+        vector.addmv_(run.t(), run_weights)

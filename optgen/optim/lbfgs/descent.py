@@ -1,4 +1,4 @@
-"""Run the iterations of one step, from the state before it to the state after it."""
+"""Run the iterations of one step, and write the optimizer's state."""
 
 import math
 from typing import Any
@@ -16,8 +16,8 @@ MIN_CURVATURE = 1e-10  # a pair enters the history if its curvature is larger
 class Descent:
     """The iterations of one step, in torch's order and with torch's stopping criteria.
 
-    Unlike torch's, they stop if the gradient or a direction is not finite, before the parameters
-    change. If a closure raises, the state is still valid for the next step.
+    Unlike torch's iterations, these stop before the parameters change if the gradient or a
+    direction is not finite. If a closure raises, the state is still valid for the next step.
     """
 
     def __init__(
@@ -26,20 +26,20 @@ class Descent:
         state: dict[str, Any],
         objective: Objective,
         history: History,
-        here: Evaluation,
+        start: Evaluation,
     ) -> None:
         self._group, self._state = group, state
         self._objective, self._history = objective, history
-        self._here = here
+        self._here = start  # at the current parameters
         self._lr = float(group["lr"])
         self._iterations = 0
-        gradient = here.gradient
+        gradient = start.gradient
         self._direction = _vector(state.get("d"), gradient)
         self._previous = Evaluation(0.0, _vector(state.get("prev_flat_grad"), gradient))
         self._rest = torch.empty_like(gradient)
         self._slope = 0.0  # the dot product of the direction with the gradient
         self._reach = 0.0  # the largest magnitude in the direction
-        self._t = float(state.get("t", 0.0))
+        self._t = float(state.get("t", 0.0))  # the step length
 
     def run(self) -> None:
         """Iterate until a stopping criterion holds, and write the state."""
@@ -54,7 +54,7 @@ class Descent:
             except BaseException:
                 self._write()
                 raise
-            if self._finished():
+            if self._should_stop():
                 break
         self._write()
 
@@ -63,7 +63,7 @@ class Descent:
         gradient, direction = self._here.gradient, self._direction
         first = self._state["n_iter"] == 1
         if not first:
-            curvature, square = self._history.observe(
+            curvature, square = self._history.write_pair(
                 gradient, self._previous.gradient, direction, self._t
             )
             if curvature > MIN_CURVATURE:
@@ -83,7 +83,7 @@ class Descent:
             self._search()
             return
         self._objective.flat.add(self._direction, self._t)
-        # After the last iteration, the next step evaluates first anyway, perhaps on other data.
+        # After the last iteration, no gradient is needed: a step begins with an evaluation.
         if self._iterations != self._group["max_iter"]:
             self._here = self._objective()
 
@@ -93,11 +93,12 @@ class Descent:
 
         def function(t: float) -> Trial:
             flat.place(start, direction, t)
-            found = self._objective()
-            return Trial(t, found.loss, found.gradient.dot(direction).item(), found.gradient)
+            evaluation = self._objective()
+            slope = evaluation.gradient.dot(direction).item()
+            return Trial(t, evaluation.loss, slope, evaluation.gradient)
 
-        here = Trial(0.0, self._here.loss, self._slope, self._here.gradient)
-        search = Search(function, here, self._group["max_eval"] - self._objective.calls)
+        first = Trial(0.0, self._here.loss, self._slope, self._here.gradient)
+        search = Search(function, first, self._group["max_eval"] - self._objective.calls)
         t, self._t = self._t, 0.0  # if a closure raises, the parameters go back to t = 0
         try:
             best = search.minimum(t, self._reach, self._group["tolerance_change"])
@@ -108,11 +109,11 @@ class Descent:
         self._t = best.t
         self._here = Evaluation(best.loss, best.gradient)
 
-    def _finished(self) -> bool:
+    def _should_stop(self) -> bool:
         group, tolerance = self._group, self._group["tolerance_change"]
         if self._iterations == group["max_iter"] or self._objective.calls >= group["max_eval"]:
             return True
-        steepest = self._here.steepest
+        steepest = self._here.max_abs_gradient
         return (
             not math.isfinite(steepest)
             or steepest <= group["tolerance_grad"]
@@ -126,13 +127,16 @@ class Descent:
         if state["n_iter"] > 1:
             state["al"] = self._history.alphas()
         state["d"], state["t"] = self._direction, self._t
-        self._history.present(state)
+        self._history.write_to(state)
         state["prev_flat_grad"] = self._previous.gradient
         state["prev_loss"] = self._previous.loss
 
 
-def _vector(known: Tensor | None, like: Tensor) -> Tensor:
-    """Return a copy of a vector of the state, in the dtype and on the device of the gradient."""
-    if known is None:
+def _vector(stored: Tensor | None, like: Tensor) -> Tensor:
+    """Return a copy of a vector of the state, with the gradient's dtype and device.
+
+    If the state has none, return uninitialized memory.
+    """
+    if stored is None:
         return torch.empty_like(like)
-    return known.to(like, copy=True)
+    return stored.to(like, copy=True)

@@ -22,7 +22,7 @@ class FlatParameters:
         self.dtype = functools.reduce(torch.promote_types, dtypes, torch.float32)
 
     def gradient(self) -> Tensor:
-        """Return a copy of the gradients; zeros where there is none."""
+        """Return a copy of the gradients; a parameter without a gradient has zeros."""
         return self._joined([_gradient(param) for param in self._params])
 
     def values(self) -> Tensor:
@@ -34,8 +34,8 @@ class FlatParameters:
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector in the shapes of the parameters."""
-        cut = vector.split(self._sizes)
-        return [piece.view(real.shape) for piece, real in zip(cut, self._reals, strict=True)]
+        pieces = vector.split(self._sizes)
+        return [piece.view(real.shape) for piece, real in zip(pieces, self._reals, strict=True)]
 
     def add(self, direction: Tensor, t: float) -> None:
         """Add `t * direction` to the parameters, in place."""
@@ -53,8 +53,8 @@ def largest(vector: Tensor) -> float:
     """Return the largest absolute value; NaN if any element is NaN."""
     if not vector.numel():
         return 0.0
-    least, most = torch.aminmax(vector)
-    return torch.maximum(-least, most).item()
+    lowest, highest = torch.aminmax(vector)
+    return torch.maximum(-lowest, highest).item()
 
 
 def _check(params: list[Tensor]) -> None:

@@ -23,20 +23,20 @@ class History:
     """The last curvature pairs, at most `capacity`, and the products of their vectors."""
 
     def __init__(self, capacity: int, like: Tensor) -> None:
-        self._kind = _kind(like)
+        self._vector_key = _vector_key(like)
         self._like = like.new_empty(0)
         self._pairs = Pairs(capacity, like)
         self._kernels = kernels_for(like)
         self._products = torch.zeros(0, 0, dtype=torch.float64)  # R, oldest pair first
-        self._fresh = False  # whether the last column of R is still to be computed
+        self._lacks_last_column = False  # of R, until the next direction computes it
         self._scale = 1.0
         self._alphas: Tensor | None = None  # of the last direction
-        self._presented: list[list[Tensor]] = []
+        self._rows_in_state: list[list[Tensor]] = []
         self._versions = (0, 0)
 
     @classmethod
     def restored(cls, capacity: int, like: Tensor, state: dict[str, Any]) -> "History":
-        """Return the history that a state holds in torch's form."""
+        """Return the history that an optimizer's state holds in torch's layout."""
         history = cls(capacity, like)
         pairs = history._pairs
         steps, changes = state["old_stps"][-capacity:], state["old_dirs"][-capacity:]
@@ -51,7 +51,7 @@ class History:
         history._scale = float(state["H_diag"])
         return history
 
-    def observe(
+    def write_pair(
         self, gradient: Tensor, previous: Tensor, direction: Tensor, t: float
     ) -> tuple[float, float]:
         """Write the pair of a step `t * direction` to the free rows.
@@ -60,7 +60,7 @@ class History:
             The dot products of the gradient's change with the step and with itself.
         """
         if self._kernels:
-            return self._kernels.observe(self._pairs, gradient, previous, direction, t)
+            return self._kernels.write_pair(self._pairs, gradient, previous, direction, t)
         step, change = self._pairs.free_rows()
         torch.mul(direction, t, out=step)
         torch.sub(gradient, previous, out=change)
@@ -68,38 +68,43 @@ class History:
 
     def accept(self, scale: float) -> None:
         """Add the pair in the free rows, and set the scale of the inverse Hessian."""
-        self._presented = []
+        self._rows_in_state = []
         self._pairs.accept()
         count = self._pairs.count
         kept = self._products[1:, 1:] if len(self._products) == count else self._products
         self._products = torch.zeros(count, count, dtype=torch.float64)
         self._products[: len(kept), : len(kept)] = kept
-        self._fresh = True
+        self._lacks_last_column = True
         self._scale = scale
 
     def direction(self, gradient: Tensor, out: Tensor, rest: Tensor) -> tuple[float, float]:
         """Compute minus the inverse Hessian times the gradient, into `out`.
 
+        `rest` is scratch memory for a vector.
+
         Returns:
-            The dot product of the direction with the gradient, and its largest magnitude.
+            The dot product of the direction with the gradient, and the largest magnitude in the
+            direction.
         """
-        fresh, self._fresh = self._fresh, False
+        lacks_last_column, self._lacks_last_column = self._lacks_last_column, False
         if self._kernels and self._pairs.count:
-            alphas, slope, reach = self._kernels.direct(
-                self._pairs, self._products, fresh, self._scale, gradient, out, rest
+            alphas, slope, reach = self._kernels.compute_direction(
+                self._pairs, self._products, lacks_last_column, self._scale, gradient, out, rest
             )
-            self._alphas = -alphas
+            self._alphas = -alphas  # torch's loop begins with minus the gradient
             return slope, reach
-        self._direction_by_torch(fresh, gradient, out, rest)
+        self._direction_by_torch(lacks_last_column, gradient, out, rest)
         return gradient.dot(out).item(), largest(out)
 
-    def _direction_by_torch(self, fresh: bool, gradient: Tensor, out: Tensor, rest: Tensor) -> None:
+    def _direction_by_torch(
+        self, lacks_last_column: bool, gradient: Tensor, out: Tensor, rest: Tensor
+    ) -> None:
         if not self._pairs.count:
             torch.mul(gradient, -self._scale, out=out)
             return
         steps, changes = map(self._pairs.runs, (self._pairs.steps, self._pairs.changes))
         upper = self._products
-        if fresh:
+        if lacks_last_column:
             upper[:, -1] = dots(steps, changes[-1][-1])
         alphas = _solve(upper, dots(steps, gradient), upper=True)
         rest.copy_(gradient)
@@ -109,35 +114,38 @@ class History:
         add_rows(out, steps, -_solve(upper.mT, betas, upper=False))
         self._alphas = -alphas
 
-    def present(self, state: dict[str, Any]) -> None:
-        """Put the history into a state in torch's form. The vectors are rows of the matrices."""
+    def write_to(self, state: dict[str, Any]) -> None:
+        """Write the history to an optimizer's state in torch's layout.
+
+        The vectors in the state are views of the rows of the matrices.
+        """
         pairs = self._pairs
-        self._presented = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
+        self._rows_in_state = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
         self._versions = pairs.versions()
-        state["old_dirs"], state["old_stps"] = map(list, self._presented)
-        state["ro"] = self._numbers(1 / self._products.diagonal())
+        state["old_dirs"], state["old_stps"] = map(list, self._rows_in_state)
+        state["ro"] = self._scalars(1 / self._products.diagonal())
         state["H_diag"] = self._like.new_tensor(self._scale) if pairs.count else 1
 
     def alphas(self) -> list[Tensor | None]:
-        """Return the coefficients of the first loop for the last direction, in torch's layout."""
-        alphas = [] if self._alphas is None else self._numbers(self._alphas)
+        """Return the coefficients of the first loop for the last direction, padded with None."""
+        alphas = [] if self._alphas is None else self._scalars(self._alphas)
         return [*alphas, *[None] * (self._pairs.capacity - len(alphas))]
 
-    def presented_in(self, state: dict[str, Any], capacity: int, like: Tensor) -> bool:
-        """Tell whether a state holds this history, and its tensors are unchanged since."""
-        shown = [state["old_dirs"], state["old_stps"]]
+    def is_in(self, state: dict[str, Any], capacity: int, like: Tensor) -> bool:
+        """Tell whether a state still holds what `write_to` wrote, with its tensors unchanged."""
+        rows_now = [state["old_dirs"], state["old_stps"]]
         return (
-            (capacity, _kind(like)) == (self._pairs.capacity, self._kind)
-            and [len(rows) for rows in shown] == [len(rows) for rows in self._presented]
-            and all(map(operator.is_, chain(*shown), chain(*self._presented)))
+            (capacity, _vector_key(like)) == (self._pairs.capacity, self._vector_key)
+            and [len(rows) for rows in rows_now] == [len(rows) for rows in self._rows_in_state]
+            and all(map(operator.is_, chain(*rows_now), chain(*self._rows_in_state)))
             and self._versions == self._pairs.versions()
         )
 
-    def _numbers(self, values: Tensor) -> list[Tensor]:
+    def _scalars(self, values: Tensor) -> list[Tensor]:
         return list(values.to(self._like).unbind())
 
 
-def _kind(vector: Tensor) -> tuple[Any, ...]:
+def _vector_key(vector: Tensor) -> tuple[Any, ...]:
     return vector.shape, vector.dtype, vector.device
 
 

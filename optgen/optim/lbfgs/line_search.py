@@ -45,18 +45,20 @@ class Bracket:
 
     @property
     def low(self) -> Trial:
+        """The end with the lower loss."""
         return self._ends[self._low]
 
     @property
     def high(self) -> Trial:
+        """The end with the higher loss."""
         return self._ends[1 - self._low]
 
-    def lower_high_end(self, trial: Trial) -> None:
+    def replace_high_end(self, trial: Trial) -> None:
         """Replace the end with the higher loss by a trial, which may now have the lower loss."""
         self._ends[1 - self._low] = trial
         self._order()
 
-    def lower_low_end(self, trial: Trial) -> None:
+    def replace_low_end(self, trial: Trial) -> None:
         """Replace the end with the lower loss by a trial, and keep the end beyond the minimum."""
         if trial.slope * (self.high.t - self.low.t) >= 0:
             self._ends[1 - self._low] = self.low
@@ -64,24 +66,24 @@ class Bracket:
 
 
 class Search:
-    """One line search. It counts the trials after the first, of which `most` are allowed."""
+    """One line search. After its first trial, it makes at most `max_trials` others."""
 
-    def __init__(self, function: Callable[[float], Trial], start: Trial, most: int) -> None:
+    def __init__(self, function: Callable[[float], Trial], start: Trial, max_trials: int) -> None:
         self._function = function
         self._start = start.guarded()
-        self._max_trials = max(most, 0)
+        self._max_trials = max(max_trials, 0)
         self._trials_made = 0
 
     def minimum(self, t: float, reach: float, tolerance: float) -> Trial:
-        """Return the accepted trial, or the best one if no more may be made.
+        """Return a trial that satisfies the conditions, or the best trial if the search stops.
 
         Args:
             t: The first step length to try.
             reach: The largest change of a parameter at t = 1.
             tolerance: Stop if no parameter changes more than this across the bracket.
         """
-        bracket = self._widen(t)
-        return bracket if isinstance(bracket, Trial) else self._narrow(bracket, reach, tolerance)
+        result = self._widen(t)
+        return result if isinstance(result, Trial) else self._narrow(result, reach, tolerance)
 
     def _widen(self, t: float) -> Trial | Bracket:
         previous, trial = self._start, self._function(t).guarded()
@@ -112,11 +114,11 @@ class Search:
             stuck = close
             trial = self._next(t)
             if self._too_high(trial) or trial.loss >= bracket.low.loss:
-                bracket.lower_high_end(trial)
+                bracket.replace_high_end(trial)
             elif self._flat_enough(trial):
                 return trial
             else:
-                bracket.lower_low_end(trial)
+                bracket.replace_low_end(trial)
         return bracket.low
 
     def _next(self, t: float) -> Trial:
@@ -130,8 +132,8 @@ class Search:
         return abs(trial.slope) <= -CURVATURE * self._start.slope
 
 
-def cubic_minimum(one: Trial, other: Trial, least: float, most: float) -> float:
-    """Return the minimum of the cubic through two trials, limited to the bounds."""
+def cubic_minimum(one: Trial, other: Trial, lower: float, upper: float) -> float:
+    """Return the step length that minimizes the cubic through two trials, within the bounds."""
     left, right = (one, other) if one.t <= other.t else (other, one)
     d1 = left.slope + right.slope - ratio(3 * (left.loss - right.loss), left.t - right.t)
     discriminant = d1 * d1 - left.slope * right.slope
@@ -140,8 +142,8 @@ def cubic_minimum(one: Trial, other: Trial, least: float, most: float) -> float:
         share = ratio(right.slope + d2 - d1, right.slope - left.slope + 2 * d2)
         t = right.t - (right.t - left.t) * share
         if not math.isnan(t):
-            return min(max(t, least), most)
-    return (least + most) / 2
+            return min(max(t, lower), upper)
+    return (lower + upper) / 2
 
 
 def ratio(numerator: float, denominator: float) -> float:

@@ -20,18 +20,18 @@ class Evaluation:
     gradient: Tensor
 
     @property
-    def steepest(self) -> float:
+    def max_abs_gradient(self) -> float:
         """The largest absolute value in the gradient."""
         return largest(self.gradient)
 
 
 class Objective:
-    """A closure as a function to minimize. It counts calls, and keeps the first loss."""
+    """Function to minimize, made of a closure. It counts calls, and keeps the first loss."""
 
     def __init__(self, flat: FlatParameters, closure: Closure, maximize: bool) -> None:
         self.flat = flat
         self.calls = 0
-        self.returned: Any = None
+        self.first_loss: Any = None  # as the closure returned it
         self._closure = closure
         self._maximize = maximize
 
@@ -41,7 +41,7 @@ class Objective:
         if returned is None:
             raise TypeError("LBFGS compares losses: the closure must return the loss, not None")
         if not self.calls:
-            self.returned = returned
+            self.first_loss = returned
         self.calls += 1
         loss, gradient = float(returned), self.flat.gradient()
         return Evaluation(-loss, gradient.neg_()) if self._maximize else Evaluation(loss, gradient)

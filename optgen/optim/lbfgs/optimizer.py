@@ -27,7 +27,7 @@ _OPTIONS = {
 }
 _TORCH_ARGUMENTS = signature(torch.optim.LBFGS).parameters
 _ABSENT = {key: default for key, default in _OPTIONS.items() if key not in _TORCH_ARGUMENTS}
-"""Keys that torch's group lacks, with the values that their absence means.
+"""Options that this version of torch's groups lack, with the values that a missing key means.
 
 Groups hold `maximize` since torch 2.14.
 """
@@ -150,24 +150,24 @@ class LBFGS(LightOptimizer):
         state.setdefault("n_iter", 0)
         flat = FlatParameters(group["params"])
         objective = Objective(flat, closure, group.get("maximize", False))
-        here = objective()
+        start = objective()
         state["func_evals"] += 1
-        if group["tolerance_grad"] < here.steepest < math.inf:
-            history = self._restore_history(state, group["history_size"], here.gradient)
-            Descent(group, state, objective, history, here).run()
-        return objective.returned
+        if group["tolerance_grad"] < start.max_abs_gradient < math.inf:
+            history = self._restore_history(state, group["history_size"], start.gradient)
+            Descent(group, state, objective, history, start).run()
+        return objective.first_loss
 
     def _restore_history(self, state: dict[str, Any], capacity: int, like: Tensor) -> History:
-        """Return the history that a state holds; reuse the current one if it is the same."""
+        """Return the history that a state holds; reuse this object's history if it is the same."""
         if state["n_iter"] == 0:
             self._history = History(capacity, like)
             return self._history
         if state["d"].shape != like.shape:
             raise RuntimeError(
                 f"the state of LBFGS has {state['d'].numel()} numbers, but the parameters have "
-                f"{like.numel()}: clear optimizer.state, or restore the parameters it was made with"
+                f"{like.numel()}: clear optimizer.state, or restore the parameters of that state"
             )
-        if self._history is None or not self._history.presented_in(state, capacity, like):
+        if self._history is None or not self._history.is_in(state, capacity, like):
             self._history = History.restored(capacity, like, state)
         return self._history
 
@@ -200,7 +200,9 @@ class LBFGS(LightOptimizer):
         checkpoint.backfill(self, previous, {}, _ABSENT)
 
     def _copy_history(self) -> None:
-        """Copy every vector of the history into its own memory, as a checkpoint needs it.
+        """Copy every vector of the history into its own memory.
+
+        Otherwise `torch.save` would write a whole matrix, with its unused rows.
 
         The next step rebuilds the history from these copies, as a step after a load does. So this
         run and one resumed from the checkpoint take bitwise equal steps.

@@ -8,23 +8,25 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def check(name: str, value: Any, *, ge: float | None = None, gt: float | None = None) -> None:
+def check_number(
+    name: str, value: Any, *, ge: float | None = None, gt: float | None = None
+) -> None:
     """Raise a ValueError if a value is not a number or is too small."""
     least = ge if gt is None else gt
     try:
-        inside = least is None or bool(value >= least if gt is None else value > least)
+        is_large_enough = least is None or bool(value >= least if gt is None else value > least)
         is_number = not math.isnan(value)
     except (TypeError, ValueError, RuntimeError):
-        inside = is_number = False
-    if not (inside and is_number):
+        is_large_enough = is_number = False
+    if not (is_large_enough and is_number):
         bound = "" if least is None else f" {'at least' if gt is None else 'above'} {least}"
         raise ValueError(f"Expected {name} to be a number{bound}, but got {value!r}")
 
 
 def check_finite(name: str, values: Any) -> None:
-    """Raise a ValueError unless a rate, or each of several, is finite and at least 0."""
+    """Raise a ValueError unless a number, or each number of a list, is finite and at least 0."""
     for value in values if isinstance(values, (list, tuple)) else (values,):
-        check(name, value, ge=0)
+        check_number(name, value, ge=0)
         if math.isinf(value):
             raise ValueError(f"Expected {name} to be finite, but got {value!r}")
 
@@ -32,4 +34,4 @@ def check_finite(name: str, values: Any) -> None:
 def check_counts(named_counts: Iterable[tuple[str, Any]]) -> None:
     """Raise a ValueError if a number of steps is negative."""
     for name, value in named_counts:
-        check(name, value, ge=0)
+        check_number(name, value, ge=0)

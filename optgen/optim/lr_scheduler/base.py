@@ -1,4 +1,4 @@
-"""Define LRScheduler, which keeps the step and the initial rates, and sets the rates."""
+"""Define LRScheduler, the base of all schedulers."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -128,7 +128,7 @@ class LRScheduler(torchs.LRScheduler):
         return self._last_lr
 
     def _groups_with(self, values: Sequence[T]) -> Iterator[tuple[dict[str, Any], T]]:
-        """Pair the groups with values that belong to them."""
+        """Return pairs of a group and its value."""
         groups = self.optimizer.param_groups
         if len(groups) != len(values):
             raise ValueError(
@@ -148,7 +148,9 @@ class LRScheduler(torchs.LRScheduler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if "_step_count" in state:
-            step_order.watch(self.optimizer)  # a copied optimizer has the plain step of its class
+            step_order.watch(
+                self.optimizer
+            )  # a copied optimizer has the unwrapped step of its class
 
 
 class _LRScheduler(LRScheduler, torchs._LRScheduler):

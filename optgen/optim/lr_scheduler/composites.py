@@ -63,8 +63,8 @@ class _Composite(LRScheduler):
                 f"the state is of {len(states)} schedulers, but this {type(self).__name__} "
                 f"has {len(self._schedulers)}"
             )
-        for scheduler, part in zip(self._schedulers, states, strict=True):
-            scheduler.load_state_dict(part)
+        for scheduler, scheduler_state in zip(self._schedulers, states, strict=True):
+            scheduler.load_state_dict(scheduler_state)
         super().load_state_dict(state)
 
 
@@ -75,14 +75,14 @@ def reset(optimizer: Optimizer) -> None:
 
 def leaves(scheduler: Any) -> Iterator[Any]:
     """Yield the plain schedulers in a composite, or a plain scheduler itself."""
-    for part in getattr(scheduler, "_schedulers", ()):
-        yield from leaves(part)
+    for member in getattr(scheduler, "_schedulers", ()):
+        yield from leaves(member)
     if not hasattr(scheduler, "_schedulers") and hasattr(scheduler, "last_epoch"):
         yield scheduler
 
 
 def rewind(scheduler: Any) -> None:
-    """Return a scheduler, or those in a composite, to the step before the first one."""
+    """Set a scheduler, or those in a composite, to the step before the first one."""
     for leaf in leaves(scheduler):
         leaf.last_epoch = -1
 
@@ -98,8 +98,8 @@ class SequentialLR(_Composite):
             with its own default of -1, advance to the step after it. Default: -1.
 
     Raises:
-        ValueError: There is no scheduler, a scheduler of another optimizer, or a
-            `ReduceLROnPlateau`; or the milestones are not one fewer than the schedulers.
+        ValueError: `schedulers` is empty, or contains a `ReduceLROnPlateau` or a scheduler of
+            another optimizer; or the milestones are not one fewer than the schedulers.
         TypeError: A scheduler has no `optimizer`.
     """
 
@@ -130,30 +130,31 @@ class SequentialLR(_Composite):
         else:
             self.recursive_undo()
         self._initial_step()
-        with step_order.in_order(optimizer):
+        with step_order.suppressed_warning(optimizer):
             while self.last_epoch <= last_epoch:
                 self.step()
 
     def recursive_undo(self, sched: Any = None) -> None:
-        """Undo the step that a scheduler, by default each of these, took when it was made."""
+        """Undo the step that the constructor of a scheduler took, by default of every member."""
         for leaf in leaves(self if sched is None else sched):
             leaf.last_epoch -= 1
 
     def _initial_step(self) -> None:
         reset(self.optimizer)
         self.last_epoch = 0
-        self._schedulers[self._turn()]._initial_step()
+        self._schedulers[self._current_index()]._initial_step()
         self._last_lr = read(self.optimizer, "lr")
 
-    def _turn(self) -> int:
+    def _current_index(self) -> int:
+        """Return the index of the scheduler that sets the rates at `last_epoch`."""
         return bisect_right(self._milestones, self.last_epoch)
 
     def step(self) -> None:  # type: ignore[override]
         """Advance the current scheduler by one step, or begin the next one."""
         self.last_epoch += 1
-        turn = self._turn()
-        scheduler = self._schedulers[turn]
-        if turn > 0 and self._milestones[turn - 1] == self.last_epoch:
+        index = self._current_index()
+        scheduler = self._schedulers[index]
+        if index > 0 and self._milestones[index - 1] == self.last_epoch:
             scheduler._update_lr(0)
         else:
             scheduler.step()
@@ -167,11 +168,11 @@ class ChainedScheduler(_Composite):
 
     Args:
         schedulers (sequence): The schedulers, composites too, all of one optimizer.
-        optimizer (Optimizer, optional): That optimizer. Default: that of the first scheduler.
+        optimizer (Optimizer, optional): Their optimizer. Default: that of the first scheduler.
 
     Raises:
-        ValueError: There is no scheduler, a scheduler of another optimizer, or a
-            `ReduceLROnPlateau`.
+        ValueError: `schedulers` is empty, or contains a `ReduceLROnPlateau` or a scheduler of
+            another optimizer.
         TypeError: A scheduler has no `optimizer`.
     """
 

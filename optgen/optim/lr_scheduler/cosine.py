@@ -5,15 +5,15 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check, check_finite
+from optgen.optim.lr_scheduler.argument_checks import check_finite, check_number
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
-def half_cosine(part: float, whole: float) -> float:
-    """Return half a cosine: 1 if `part` is 0, and 0 if it is `whole`."""
-    return (1 + math.cos(math.pi * part / whole)) / 2
+def half_cosine(step: float, steps: float) -> float:
+    """Return a number that falls along half a cosine, from 1 at step 0 to 0 at step `steps`."""
+    return (1 + math.cos(math.pi * step / steps)) / 2
 
 
 class CosineAnnealingLR(ShapedLR):
@@ -37,7 +37,7 @@ class CosineAnnealingLR(ShapedLR):
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
-        check("T_max", T_max)
+        check_number("T_max", T_max)
         check_finite("eta_min", eta_min)
         self.T_max = T_max
         self.eta_min = eta_min
@@ -49,12 +49,12 @@ class CosineAnnealingLR(ShapedLR):
         return self.eta_min
 
     def shape(self, epoch: int) -> float:
-        """Return the value of the cosine, between 0 and 1."""
+        """Return the height of the cosine, between 0 and 1."""
         return half_cosine(epoch, self.T_max) if epoch else 1.0  # T_max may be 0
 
     def _share_above_floor(self, epoch: int) -> float:
-        # This is torch's formula for s(t) where s(t - 1) is 0. `shape` differs in the last digits,
-        # and later steps would multiply the difference.
+        # This is torch's formula for s(t) where s(t - 1) is 0. `shape` differs from it in the last
+        # digits, and later steps would multiply the difference.
         return (1 - math.cos(math.pi / self.T_max)) / 2
 
 

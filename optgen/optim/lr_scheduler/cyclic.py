@@ -11,10 +11,10 @@ from optgen.optim.lr_scheduler import cycled_momentum
 from optgen.optim.lr_scheduler.argument_checks import check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group, write
-from optgen.optim.lr_scheduler.user_functions import saved
+from optgen.optim.lr_scheduler.user_functions import saved_attributes
 
 MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
-"""The argument of each mode's scale function: the number of the cycle, or of the step."""
+"""The argument of each mode's scale function: the number of the cycle, or of the iteration."""
 
 
 class CyclicLR(LRScheduler):
@@ -35,7 +35,7 @@ class CyclicLR(LRScheduler):
         step_size_down (int, optional): Batches back. Default: `step_size_up`.
         mode (str): "triangular", "triangular2" or "exp_range". Default: "triangular".
         gamma (float): :math:`\gamma` of "exp_range". Default: 1.
-        scale_fn (function, optional): :math:`f`, instead of that of `mode`.
+        scale_fn (function, optional): :math:`f`, instead of the scale of `mode`.
         scale_mode (str): The argument of `scale_fn`: the number of the "cycle", or of the
             "iterations" so far. Default: "cycle".
         cycle_momentum (bool): Cycle `momentum`, or the first of `betas`, too. Default: True.
@@ -93,15 +93,15 @@ class CyclicLR(LRScheduler):
         self.base_lrs = base_lrs
         self._update_lr(self.last_epoch)
 
-    def _init_momentum(self, cycle: bool, least: Any, most: Any, begins: bool) -> None:
+    def _init_momentum(self, cycle: bool, least: Any, most: Any, at_start: bool) -> None:
         self.cycle_momentum = cycle
         if cycle:
-            self.use_beta1 = cycled_momentum.is_beta(self.optimizer)
+            self.use_beta1 = cycled_momentum.uses_beta1(self.optimizer)
             self.base_momentums = per_group("base_momentum", self.optimizer, least)
             self.max_momentums = per_group("max_momentum", self.optimizer, most)
             check_finite("base_momentum", self.base_momentums)
             check_finite("max_momentum", self.max_momentums)
-            if begins:
+            if at_start:
                 cycled_momentum.begin(
                     self.optimizer, self.use_beta1, self.max_momentums, self.base_momentums
                 )
@@ -134,11 +134,11 @@ class CyclicLR(LRScheduler):
         return self._scale_fn_ref(x) if custom is None else custom(x)
 
     def _height_and_scale(self) -> tuple[float, float]:
-        """Return the height of the triangle at `last_epoch`, and its scale."""
+        """Return the height of the triangle at `last_epoch`, in [0, 1], and its scale."""
         cycle = math.floor(1 + self.last_epoch / self.total_size)
-        part = 1.0 + self.last_epoch / self.total_size - cycle
-        down = part > self.step_ratio
-        height = (part - 1) / (self.step_ratio - 1) if down else part / self.step_ratio
+        fraction = 1.0 + self.last_epoch / self.total_size - cycle
+        down = fraction > self.step_ratio
+        height = (fraction - 1) / (self.step_ratio - 1) if down else fraction / self.step_ratio
         return height, self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
 
     def _next_lr(self) -> list[Value]:
@@ -159,7 +159,8 @@ class CyclicLR(LRScheduler):
 
         A `scale_fn` that is an object is saved by its attributes; a function is not saved.
         """
-        return {**super().state_dict(), "_scale_fn_custom": saved(self._scale_fn_custom)}
+        attributes = saved_attributes(self._scale_fn_custom)
+        return {**super().state_dict(), "_scale_fn_custom": attributes}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict`. `scale_fn` stays that of the constructor."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check, check_finite
+from optgen.optim.lr_scheduler.argument_checks import check_finite, check_number
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
@@ -18,7 +18,7 @@ class _DecayLR(ShapedLR):
         raise NotImplementedError
 
     def shape(self, epoch: int) -> float:
-        """Return gamma to the power of how many decays there have been."""
+        """Return gamma to the power of the number of decays up to a step."""
         return self.gamma ** self._decays(epoch)
 
     def ratio(self, epoch: int) -> float:
@@ -49,7 +49,7 @@ class StepLR(_DecayLR):
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        check("step_size", step_size, ge=0)
+        check_number("step_size", step_size, ge=0)
         check_finite("gamma", gamma)
         self.step_size = step_size
         self.gamma = gamma
@@ -67,9 +67,9 @@ class MultiStepLR(_DecayLR):
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
-        milestones (iterable of int): The steps of the decays. A repeated one counts repeatedly.
-            One that is negative or not a whole number has no effect, except that `step(epoch)`
-            counts all milestones up to the epoch.
+        milestones (iterable of int): The steps of the decays. A repeated milestone counts
+            repeatedly. A milestone that is negative or not a whole number has no effect, except
+            that `step(epoch)` counts all milestones up to the epoch.
         gamma (float): Factor of a decay, at least 0. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
@@ -90,7 +90,7 @@ class MultiStepLR(_DecayLR):
         super().__init__(optimizer, last_epoch)
 
     def ratio(self, epoch: int) -> float:
-        """Return gamma to the power of how often this step is among the milestones."""
+        """Return gamma to the power of the number of milestones at this step."""
         return self.gamma ** self.milestones[epoch]
 
     def _decays(self, epoch: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import cycled_momentum
-from optgen.optim.lr_scheduler.argument_checks import check, check_finite
+from optgen.optim.lr_scheduler.argument_checks import check_finite, check_number
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group
 
@@ -24,10 +24,10 @@ def _phase(end_step: float, lr: tuple[str, str], momentum: tuple[str, str]) -> P
     }
 
 
-def _phases(steps: int, pct_start: float, three: bool) -> list[Phase]:
+def _phases(steps: int, pct_start: float, three_phase: bool) -> list[Phase]:
     """Return the phases of a cycle: the way up, and the way down in one phase or in two."""
     up = _phase(float(pct_start * steps) - 1, ("initial", "max"), ("max", "base"))
-    if not three:
+    if not three_phase:
         return [up, _phase(steps - 1, ("max", "min"), ("base", "max"))]
     down = _phase(float(2 * pct_start * steps) - 2, ("max", "initial"), ("base", "max"))
     return [up, down, _phase(steps - 1, ("initial", "min"), ("max", "max"))]
@@ -60,7 +60,7 @@ class OneCycleLR(LRScheduler):
 
     From `max_lr / div_factor` to `max_lr`, then to `max_lr / div_factor / final_div_factor`; with
     `three_phase`, as in the paper, back to its first value before the last descent. Momentum goes
-    the other way. This scheduler assigns its rates, whatever the rate was.
+    the other way. This scheduler overwrites changes of the rate by others.
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
@@ -106,8 +106,8 @@ class OneCycleLR(LRScheduler):
         self.optimizer = optimizer
         self.total_steps = _cycle_length(total_steps, epochs, steps_per_epoch)
         _check_shape(pct_start, anneal_strategy)
-        check("div_factor", div_factor, gt=0)
-        check("final_div_factor", final_div_factor, gt=0)
+        check_number("div_factor", div_factor, gt=0)
+        check_number("final_div_factor", final_div_factor, gt=0)
         self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
         self._anneal_func_type = anneal_strategy
         max_lrs = per_group("max_lr", optimizer, max_lr)
@@ -127,7 +127,7 @@ class OneCycleLR(LRScheduler):
         self.cycle_momentum = cycle
         if not cycle:
             return ()
-        self.use_beta1 = cycled_momentum.is_beta(self.optimizer)
+        self.use_beta1 = cycled_momentum.uses_beta1(self.optimizer)
         upper = per_group("max_momentum", self.optimizer, most)
         lower = per_group("base_momentum", self.optimizer, least)
         check_finite("max_momentum", upper)
@@ -135,12 +135,13 @@ class OneCycleLR(LRScheduler):
         return upper, lower
 
     def _anneal_func(self, start: Any, end: Any, pct: float) -> Any:
-        kind = getattr(self, "_anneal_func_type", None)
-        if kind is None:  # a pickle of an old torch holds the function
+        strategy = getattr(self, "_anneal_func_type", None)
+        if strategy is None:  # a pickle of an old torch holds the function
             return self.anneal_func(start, end, pct)  # type: ignore[attr-defined]
-        if kind not in ("cos", "linear"):
-            raise ValueError(f"Unknown _anneal_func_type: {kind}")
-        return (self._annealing_cos if kind == "cos" else self._annealing_linear)(start, end, pct)
+        if strategy not in ("cos", "linear"):
+            raise ValueError(f"Unknown _anneal_func_type: {strategy}")
+        anneal = self._annealing_cos if strategy == "cos" else self._annealing_linear
+        return anneal(start, end, pct)
 
     @staticmethod
     def _annealing_cos(start: Any, end: Any, pct: float) -> Any:
@@ -152,7 +153,7 @@ class OneCycleLR(LRScheduler):
         """Go from start to end along a line, as pct goes from 0 to 1."""
         return (end - start) * pct + start
 
-    def _place(self) -> tuple[Phase, float]:
+    def _phase_and_fraction(self) -> tuple[Phase, float]:
         """Return the phase of `last_epoch`, and the fraction of it that is over."""
         step, start = self.last_epoch, 0.0
         if step > self.total_steps:
@@ -169,7 +170,7 @@ class OneCycleLR(LRScheduler):
         return phase, (step - start) / (phase["end_step"] - start)
 
     def _values(self, name: Literal["lr", "momentum"]) -> list[Any]:
-        phase, pct = self._place()
+        phase, pct = self._phase_and_fraction()
         start, end = phase[f"start_{name}"], phase[f"end_{name}"]
         groups = self.optimizer.param_groups
         return [self._anneal_func(group[start], group[end], pct) for group in groups]

@@ -7,7 +7,7 @@ from typing import Any, Literal, SupportsFloat
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check, check_counts
+from optgen.optim.lr_scheduler.argument_checks import check_counts, check_number
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
 from optgen.optim.lr_scheduler.group_rates import check_optimizer, read, write
 
@@ -27,8 +27,9 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         factor (float): Factor of a reduction, below 1. Default: 0.1.
         patience (int): The most steps in a row that may bring no improvement. Default: 10.
         threshold (float): By how much a metric must be better than the best. Default: 1e-4.
-        threshold_mode (str): "rel" for a share of the best, "abs" for a difference. Default: "rel".
-        cooldown (int): Steps after a reduction in which nothing is counted. Default: 0.
+        threshold_mode (str): "rel" for a fraction of the best, "abs" for a difference. Default:
+            "rel".
+        cooldown (int): Steps after a reduction that do not count for `patience`. Default: 0.
         min_lr (float or list): The least rate, for all groups or one for each. Default: 0.
         eps (float): A reduction by at most this much is skipped. Default: 1e-8.
 
@@ -51,12 +52,12 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         min_lr: list[float] | float = 0,
         eps: float = 1e-8,
     ) -> None:
-        check("factor", factor, ge=0)
+        check_number("factor", factor, ge=0)
         if factor >= 1.0:
             raise ValueError("Factor should be < 1.0.")
         check_counts((("patience", patience), ("cooldown", cooldown)))
-        check("threshold", threshold)
-        check("eps", eps, ge=0)
+        check_number("threshold", threshold)
+        check_number("eps", eps, ge=0)
         self.factor = factor
         check_optimizer(optimizer)
         self.optimizer = optimizer
@@ -141,7 +142,7 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
 
     @property
     def in_cooldown(self) -> bool:
-        """Tell whether the cooldown after a reduction still runs, in which nothing is counted."""
+        """Tell whether the last reduction was less than `cooldown` steps ago."""
         return self.cooldown_counter > 0
 
     def _is_better(self, metric: float, best: float) -> bool:

@@ -2,7 +2,7 @@
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check
+from optgen.optim.lr_scheduler.argument_checks import check_number
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
@@ -15,7 +15,7 @@ class ConstantLR(ShapedLR):
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
         factor (float): The factor, in [0, 1]. Default: 1/3.
-        total_iters (int): For how many steps it holds. Default: 5.
+        total_iters (int): The number of steps with the factor. Default: 5.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
@@ -31,7 +31,7 @@ class ConstantLR(ShapedLR):
     ) -> None:
         if not 0 <= factor <= 1.0:
             raise ValueError("Constant multiplicative factor expected to be between 0 and 1.")
-        check("total_iters", total_iters, ge=0)
+        check_number("total_iters", total_iters, ge=0)
         self.factor = factor
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
@@ -42,7 +42,7 @@ class ConstantLR(ShapedLR):
 
 
 class LinearLR(ShapedLR):
-    r"""Multiply the learning rate by a factor that changes linearly from one number to another.
+    r"""Multiply the learning rate by a factor that changes linearly from a start to an end value.
 
     .. math::
         \eta_t = \eta_0 \left(f_0 + (f_1 - f_0) \min(1, t / \text{total\_iters})\right)
@@ -51,7 +51,7 @@ class LinearLR(ShapedLR):
         optimizer (Optimizer): The optimizer whose rates are set.
         start_factor (float): :math:`f_0`, in (0, 1]. Default: 1/3.
         end_factor (float): :math:`f_1`, in [0, 1]. Default: 1.
-        total_iters (int): Steps from one to the other; 0 keeps :math:`f_1`. Default: 5.
+        total_iters (int): Steps from :math:`f_0` to :math:`f_1`; 0 keeps :math:`f_1`. Default: 5.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
@@ -73,7 +73,7 @@ class LinearLR(ShapedLR):
             )
         if not 0 <= end_factor <= 1.0:
             raise ValueError("Ending multiplicative factor expected to be between 0 and 1.")
-        check("total_iters", total_iters, ge=0)
+        check_number("total_iters", total_iters, ge=0)
         self.start_factor = start_factor
         self.end_factor = end_factor
         self.total_iters = total_iters
@@ -94,7 +94,7 @@ class PolynomialLR(ShapedLR):
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
-        total_iters (int): Steps until the rate is 0; 0 leaves it as it is. Default: 5.
+        total_iters (int): Steps until the rate is 0; if 0, the rate is constant. Default: 5.
         power (float): The power, at least 0. Default: 1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
@@ -105,8 +105,8 @@ class PolynomialLR(ShapedLR):
     def __init__(
         self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
     ) -> None:
-        check("total_iters", total_iters, ge=0)
-        check("power", power, ge=0)
+        check_number("total_iters", total_iters, ge=0)
+        check_number("power", power, ge=0)
         self.total_iters = total_iters
         self.power = power
         super().__init__(optimizer, last_epoch)
@@ -115,5 +115,5 @@ class PolynomialLR(ShapedLR):
         """Return the power of the fraction of steps that remains."""
         if self.total_iters == 0:
             return 1.0
-        left = 1.0 - min(self.total_iters, epoch) / self.total_iters
-        return float(left**self.power)
+        remaining = 1.0 - min(self.total_iters, epoch) / self.total_iters
+        return float(remaining**self.power)

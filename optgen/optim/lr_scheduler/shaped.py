@@ -12,10 +12,10 @@ class ShapedLR(LRScheduler):
     .. math::
         \eta_t = \eta_{\min} + (\eta_0 - \eta_{\min}) \, s(t)
 
-    A subclass only has to define `shape`. A step does not assign this value. It multiplies the
-    current rate by :math:`s(t) / s(t - 1)`. So the effects of several schedulers of one optimizer
-    multiply, and a change by hand persists. Where :math:`s(t - 1)` is 0,
-    :math:`(\eta_0 - \eta_{\min}) \, s(t)` is added instead.
+    A subclass only has to define `shape`. A step does not assign :math:`\eta_t`. It multiplies the
+    current rate's distance to the floor by :math:`s(t) / s(t - 1)`. So the effects of several
+    schedulers of one optimizer multiply, and a change by hand persists. Where :math:`s(t - 1)` is
+    0, the step adds :math:`(\eta_0 - \eta_{\min}) \, s(t)` instead.
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
@@ -39,7 +39,7 @@ class ShapedLR(LRScheduler):
         return now / before if before else None
 
     def _next_lr(self) -> list[Value]:
-        resumed = self._is_initial and self.last_epoch > 0  # the groups hold the rate that is due
+        resumed = self._is_initial and self.last_epoch > 0  # the groups hold the rate of this step
         floor, ratio = self.floor, 1.0 if resumed else self.ratio(self.last_epoch)
         if ratio == 1:
             return read(self.optimizer, "lr")

@@ -1,8 +1,8 @@
 """Warn if a scheduler steps before its optimizer does, because it would skip its first rate.
 
 Our optimizers record their steps themselves. Their `step` has the attribute by which torch's
-schedulers recognize this, so they do not wrap it. The `step` of any other optimizer is wrapped, as
-torch does.
+schedulers recognize a recorded step, so no scheduler wraps it. The `step` of any other optimizer is
+wrapped, as torch does.
 """
 
 import functools
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-NOTED = "_wrapped_by_lr_sched"
+RECORDED_MARK = "_wrapped_by_lr_sched"
+"""Attribute of a `step` method that records its calls."""
 GUIDE = "https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate"
 OVERRIDDEN = (
     "Seems like `optimizer.step()` has been overridden after learning rate scheduler "
@@ -33,11 +34,11 @@ TOO_EARLY = (
 
 def watch(optimizer: Any) -> None:
     """Make an optimizer record that it has taken a step, in `_opt_called`."""
-    if hasattr(optimizer.step, NOTED):
+    if hasattr(optimizer.step, RECORDED_MARK):
         return
     reference = weakref.ref(optimizer)
     method: Any = getattr(optimizer.step, "__func__", None)
-    function: Any = None if method else optimizer.step  # set on the instance by someone else
+    function: Any = None if method else optimizer.step  # a function on the instance, not a method
 
     @functools.wraps(method or optimizer.step)
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -45,21 +46,21 @@ def watch(optimizer: Any) -> None:
         optimizer._opt_called = True
         return method(optimizer, *args, **kwargs) if method else function(*args, **kwargs)
 
-    setattr(step, NOTED, True)
+    setattr(step, RECORDED_MARK, True)
     optimizer.step = step
 
 
 def check(optimizer: Optimizer, stacklevel: int) -> None:
     """Warn, in a scheduler's first step, if the optimizer has not recorded a step."""
-    if not hasattr(optimizer.step, NOTED):
+    if not hasattr(optimizer.step, RECORDED_MARK):
         warnings.warn(OVERRIDDEN, UserWarning, stacklevel=stacklevel + 1)
     elif not getattr(optimizer, "_opt_called", False) and not _overflowed(optimizer):
         warnings.warn(TOO_EARLY, UserWarning, stacklevel=stacklevel + 1)
 
 
 @contextmanager
-def in_order(optimizer: Any) -> Iterator[None]:
-    """Suppress the warning inside the context, for steps that belong to no training."""
+def suppressed_warning(optimizer: Any) -> Iterator[None]:
+    """Suppress the warning inside the context, for scheduler steps without training steps."""
     before = getattr(optimizer, "_opt_called", False)
     optimizer._opt_called = True
     try:

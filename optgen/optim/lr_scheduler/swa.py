@@ -56,22 +56,22 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def anneal_func(self, t: float) -> float:
-        """Return the annealed fraction at a fraction of the time."""
+        """Return how much of the annealing is done at a fraction t of its steps: 0 to 1."""
         return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
-    def _share(self, step: int) -> float:
-        """Return the annealed fraction at a step."""
+    def _annealed_fraction(self, step: int) -> float:
+        """Return how much of the annealing is done at a step: 0 to 1."""
         return self.anneal_func(max(0, min(1, step / max(1, self.anneal_epochs))))
 
     def _next_lr(self) -> list[Value]:
         step = self._step_count - 1
         if self.anneal_epochs == 0:
             step = max(1, step)
-        before, share = self._share(step - 1), self._share(step)
+        before, now = self._annealed_fraction(step - 1), self._annealed_fraction(step)
         rates = []
         for group in self.optimizer.param_groups:
             end = start = group["swa_lr"]
             if before < 1:  # the initial rate, derived from the current one
                 start = (group["lr"] - before * end) / (1 - before)
-            rates.append(end * share + start * (1 - share))
+            rates.append(end * now + start * (1 - now))
         return rates

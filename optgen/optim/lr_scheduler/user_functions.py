@@ -12,7 +12,7 @@ from optgen.optim.lr_scheduler.group_rates import Value, read
 Function = Callable[[int], float]
 
 
-def saved(function: object) -> dict[str, Any] | None:
+def saved_attributes(function: object) -> dict[str, Any] | None:
     """Return the attributes of a callable object, for a checkpoint; None for a function."""
     if isinstance(function, types.FunctionType) or not hasattr(function, "__dict__"):
         return None
@@ -37,11 +37,11 @@ class _FunctionsLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _check_functions(self) -> None:
-        """Raise a TypeError for functions that torch's constructor of this class refuses."""
+        """Raise a TypeError if a function is not callable, in classes where torch checks that."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all attributes except the optimizer; of the functions, only those of objects."""
-        return {**super().state_dict(), "lr_lambdas": list(map(saved, self.lr_lambdas))}
+        return {**super().state_dict(), "lr_lambdas": list(map(saved_attributes, self.lr_lambdas))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict`. Functions stay those of the constructor."""

@@ -23,7 +23,7 @@ class WarmupStableDecayLR(ShapedLR):
 
     and :math:`d(u)` is :math:`1 - u` (linear), :math:`1 - \sqrt{u}` (sqrt) or
     :math:`(1 + \cos \pi u) / 2` (cosine). No step before the end has a rate of 0. Until the decay
-    begins, a training can be prolonged by increasing `scheduler.stable_steps`.
+    begins, training can be prolonged by increasing `scheduler.stable_steps`.
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
@@ -72,7 +72,7 @@ class WarmupStableDecayLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return the shape at a step, in one of the three phases."""
+        """Return the rate at a step over the base rate."""
         if epoch < self.warmup_steps:
             return (epoch + 1) / (self.warmup_steps + 1)
         decayed = epoch - self.warmup_steps - self.stable_steps
@@ -80,6 +80,6 @@ class WarmupStableDecayLR(ShapedLR):
             return 1.0
         if decayed >= self.decay_steps:
             return self.min_lr_factor
-        share = decayed / self.decay_steps
-        left = {"linear": 1 - share, "sqrt": 1 - math.sqrt(share), "cosine": half_cosine(share, 1)}
-        return self.min_lr_factor + (1 - self.min_lr_factor) * left[self.decay_type]
+        u = decayed / self.decay_steps
+        d = {"linear": 1 - u, "sqrt": 1 - math.sqrt(u), "cosine": half_cosine(u, 1)}
+        return self.min_lr_factor + (1 - self.min_lr_factor) * d[self.decay_type]

@@ -21,7 +21,7 @@ _dtype = attrgetter("dtype")
 class ViewCopy(NamedTuple):
     """A copy in the shape of a group's view, which a lowering updates instead of the original."""
 
-    place: int  # of the parameter in the whole batch
+    param_index: int  # of the tensor's parameter in the whole batch
     original: Tensor
     copy: Tensor
     is_gradient: bool = False
@@ -39,18 +39,22 @@ class Batch:
     members: list[Tensor]  # the parameters: the keys of the optimizer's state
     params: list[Tensor]  # real, local views of `members`, in the shape of the group's view
     grads: list[Tensor]
-    states: list[list[Tensor]]  # one list per state of the rule; empty where the state is absent
-    steps: list[Any]  # empty if the rule does not count steps
-    dicts: list[dict[str, Any]]  # the members' states; empty if they have none
-    fresh: dict[str, list[bool]]  # per fresh state of the rule: whether this step created it
-    dispatch_keys: list[DispatchKey]
-    types: list[list[Any]]  # classes, dtypes, sizes of members and states; empty in a part
-    real: bool = True  # members and states need no other views, real or local
+    # One list per state of the rule; empty where the state is absent.
+    states: list[list[Tensor]] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)  # step counts; empty if the rule has none
+    # The members' states; empty if they have none.
+    dicts: list[dict[str, Any]] = field(default_factory=list)
+    # Per fresh state of the rule: whether this step created it.
+    fresh: dict[str, list[bool]] = field(default_factory=dict)
+    dispatch_keys: list[DispatchKey] = field(default_factory=list)
+    # Classes, dtypes and sizes of members and states; empty in a part.
+    types: list[list[Any]] = field(default_factory=list)
+    as_is: bool = True  # lowerings take members and states as they are, not real or local views
     ordinary: bool = True  # gradients are dense, no class overrides torch, no parameter repeats
     shapes: list[Any] = field(default_factory=list)  # of the members; empty in a part
     viewed: list[Tensor] = field(default_factory=list)  # meta tensors; empty without a view
     view_copies: list[ViewCopy] = field(default_factory=list)
-    memo: dict[str, Any] = field(default_factory=dict)  # what the lowerings found for these types
+    memo: dict[str, Any] = field(default_factory=dict)  # lowerings' cache, valid for these types
     parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
     indices: list[int] = field(default_factory=list)  # of a part's tensors in the whole batch
     group_id: int = 0  # of the whole group, in a part too
@@ -81,13 +85,13 @@ class Batch:
 
     @property
     def noncontiguous(self) -> list[int]:
-        """Return the indices of parameters that are, or have a state that is, not contiguous."""
+        """Return the indices of parameters that are noncontiguous, or have such a state."""
         if self._noncontiguous is None:
             lists = columns = [self.params, *filter(None, self.states)]
-            if self.dispatch_key.facts or self.dispatch_key.given:  # a state may be None
+            if self.dispatch_key.facts or self.dispatch_key.input_flags:  # a state may be None
                 columns = [[value for value in column if value is not None] for column in columns]
-            none = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
-            rows = () if none else enumerate(zip(*lists, strict=True))
+            dense = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
+            rows = () if dense else enumerate(zip(*lists, strict=True))
             self._noncontiguous = [
                 index for index, row in rows if not all(map(_counts_as_contiguous, row))
             ]
@@ -95,10 +99,10 @@ class Batch:
 
     @property
     def overriding_class(self) -> str:
-        """Return the name of a tensor class that may have no memory for a kernel; "" if none."""
+        """Return the name of a tensor class whose memory no kernel can use; "" if there is none."""
         classes = dict.fromkeys(map(type, self.tensors()))
-        strange = (each for each in classes if not is_plain_class(each))
-        return next((each.__name__ for each in strange if each is not QuantizedTensor), "")
+        overriding = (each for each in classes if not is_plain_class(each))
+        return next((each.__name__ for each in overriding if each is not QuantizedTensor), "")
 
     @property
     def has_codes(self) -> bool:
@@ -109,8 +113,8 @@ class Batch:
         """Return every tensor that a kernel reads or writes."""
         return chain(self.params, self.grads, *self.states, self.steps)
 
-    def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
-        """Return the tensors that kernels only read; if `scaled`, they write gradients too."""
+    def read_only_tensors(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
+        """Return the tensors that kernels only read; if `scaled`, kernels write gradients too."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]
         return chain(*columns, () if scaled or rule.zero_grad else self.grads)
@@ -138,14 +142,18 @@ class Batch:
     def split_into_parts(self) -> None:
         """Make a part for each dispatch key, if there are several or if a key sets flags."""
         keys = self.dispatch_keys
-        if not keys or (keys.count(keys[0]) == len(keys) and not keys[0].given):
+        if not keys or (keys.count(keys[0]) == len(keys) and not keys[0].input_flags):
             return
         indices_by_key: dict[DispatchKey, list[int]] = {}
         for index, key in enumerate(keys):
             indices_by_key.setdefault(key, []).append(index)
         self.parts = [
             Batch(
-                *({}, [], [], [], [], [], [], {}, [key] * len(indices), []),
+                group={},
+                members=[],
+                params=[],
+                grads=[],
+                dispatch_keys=[key] * len(indices),
                 indices=indices,
                 group_id=self.group_id,
             )
@@ -157,7 +165,11 @@ class Batch:
         """Give this step's tensors and hyperparameters to the parts."""
         for part in self.parts:
             self._fill(part, part.indices)
-            part.group = {**self.group, **dict(part.dispatch_key.given), "params": part.members}
+            part.group = {
+                **self.group,
+                **dict(part.dispatch_key.input_flags),
+                "params": part.members,
+            }
 
     def subset(self, indices: list[int]) -> "Batch":
         """Return a batch of the tensors at these indices, in the same group."""
@@ -175,8 +187,8 @@ class Batch:
         part.states = [_all_or_none(pick(column)) for column in self.states]
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
         part.viewed = pick(self.viewed)
-        places = set(indices) if self.view_copies else ()
-        part.view_copies = [each for each in self.view_copies if each.place in places]
+        kept = set(indices) if self.view_copies else ()
+        part.view_copies = [each for each in self.view_copies if each.param_index in kept]
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
         part._noncontiguous = part._grad_dtypes = None
 
@@ -187,5 +199,8 @@ def _counts_as_contiguous(tensor: Tensor | None) -> bool:
 
 
 def _all_or_none(column: list[Any]) -> list[Any]:
-    """Return a part's states; [] if they are None. As a part has one set of facts, all are."""
+    """Return a part's column of a state; [] if it holds None.
+
+    All parameters of a part have the same facts: either all have the state, or none has it.
+    """
     return [] if column and column[0] is None else column

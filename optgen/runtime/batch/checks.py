@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import is_scaled
-from optgen.runtime.batch.hyperparameters import numbers_of
+from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
@@ -31,15 +31,15 @@ _SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
-    """Raise an error for what can be wrong in any step, even after a correct one."""
+    """Raise an error for properties that may change between steps though all types stay equal."""
     if not batch.params:
         return
-    numbers_of(optimizer).check(optimizer.rule.values(batch.group))
+    converter_of(optimizer).check(optimizer.rule.hyper_values(batch.group))
     _check_gradients(batch)
     writes_gradients = is_scaled(optimizer) or optimizer.rule.zero_grad
     _check_memory(batch, writes_gradients)
     _check_states(optimizer.rule, batch)
-    if not batch.real:
+    if not batch.as_is:  # a quantized tensor is never taken as it is
         _check_codes(optimizer.rule, batch)
     if not batch.group.get("capturable"):  # a captured graph cannot read a number
         _check_counts(batch.steps)
@@ -76,7 +76,7 @@ def _check_gradients(batch: Batch) -> None:
     `.data` and `resize_` can change a gradient's shape; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
-    if not _have_shapes(batch.shapes if batch.real else map(_shape, params), grads):
+    if not _have_shapes(batch.shapes if batch.as_is else map(_shape, params), grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
     if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
@@ -93,6 +93,7 @@ def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> boo
 
 
 def _check_shape(param: Tensor, grad: Tensor) -> None:
+    """Raise an error for a gradient whose shape is not that of its parameter."""
     pair = (2,) if grad.is_complex() else ()  # only a sparse gradient is still complex here
     if param.shape != (*grad.shape, *pair):
         raise RuntimeError(
@@ -141,49 +142,49 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
     for state, column in zip(rule.states, batch.states, strict=True):
         if state.given:
             continue  # `step` has checked it
-        for_all = state.shape == "like" and not rule.facts  # every parameter has such a state
-        if for_all and list(map(_shape, column)) == list(map(_shape, batch.params)):
+        every_param_has_it = state.shape == "like" and not rule.facts
+        if every_param_has_it and list(map(_shape, column)) == list(map(_shape, batch.params)):
             continue
         for index, values in enumerate(column):
             if state.shape == "scalar" or values is None:
                 continue
-            like, rank = batch.params[index], rule.rank(batch.group)
+            param, rank = batch.params[index], rule.rank(batch.group)
             if isinstance(state.shape, str):
-                wanted = state.shape_for(like)
+                wanted = state.shape_for(param)
             else:
-                like = batch.seen[index]  # the whole parameter decides the size of a matrix state
-                whole = state.shape_for(like, rank)
+                param = batch.seen[index]  # the whole parameter decides the size of a matrix state
+                whole = state.shape_for(param, rank)
                 wanted = local_matrix_shape(batch.members[index], state, whole)
             if list(values.shape) != wanted:
-                raise _shape_error(state, values, like, wanted, rank, bool(batch.viewed))
+                raise _shape_error(state, values, param, wanted, rank, bool(batch.viewed))
 
 
 def _shape_error(
     state: State, values: Tensor, param: Tensor, wanted: list[int], rank: int, viewed: bool
 ) -> RuntimeError:
     """Return the error about a state whose shape does not fit its parameter."""
-    found, shape = tuple(values.shape), tuple(param.shape)
+    actual, shape = tuple(values.shape), tuple(param.shape)
     if state.is_ranked:
         return RuntimeError(
-            f"{state.key} has the shape {found}, but rank={rank} and the shape {shape} of its "
+            f"{state.key} has the shape {actual}, but rank={rank} and the shape {shape} of its "
             f"parameter ask for {tuple(wanted)}" + (_OTHER_VIEW if viewed else _OTHER_RANK)
         )
     return RuntimeError(
-        f"{state.key} has the shape {found}, but its parameter {shape}: a state belongs to a "
+        f"{state.key} has the shape {actual}, but its parameter {shape}: a state belongs to a "
         "parameter of one shape" + (_OTHER_VIEW if viewed else "")
     )
 
 
 def _check_states(rule: Rule, batch: Batch) -> None:
-    """Raise an error for a state that got another shape with as many elements since `check_types`.
+    """Raise an error for a state that was reshaped after `check_types`.
 
-    The types of a batch hold the number of elements, so they show any other change of shape.
+    The types of a batch include numbers of elements, so they show a change of these.
     """
-    if rule.facts or not batch.real:
+    if rule.facts or not batch.as_is:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
-        usual = state.shape == "like" and column and not state.given
-        if usual and not _have_shapes(batch.shapes, column):
+        is_elementwise = state.shape == "like" and column and not state.given
+        if is_elementwise and not _have_shapes(batch.shapes, column):
             _check_shapes(rule, batch)
 
 
@@ -246,7 +247,7 @@ def _check_state_sharding(rule: Rule, batch: Batch) -> None:
         is_matrix = not isinstance(state.shape, str)
         if not (is_matrix or state.shape == "like") or state.given:
             continue
-        if state.present(batch.group):
+        if state.is_present(batch.group):
             for param, seen, values in zip(batch.members, batch.seen, batch.dicts, strict=True):
                 if not state.suits(seen):
                     continue

@@ -39,18 +39,18 @@ class StepContext:
     batches: dict[int, Batch] = field(default_factory=dict)  # by the identity of the group
     created: list[Created] = field(default_factory=list)  # fresh states of the current step
     placeholders: list[Placeholder] = field(default_factory=list)
-    before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set before states change
+    saved: tuple[StateSnapshot, list[Placeholder]] | None = None  # to roll back a failed step
     cached: CachedStep | None = None  # set if one backend took the whole step
-    given: dict[str, Any] = field(default_factory=dict)  # extra inputs of this step, unchecked
+    extra_inputs: dict[str, Any] = field(default_factory=dict)  # of this step, unchecked
     original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group identity
     skip_report: SkipReport | None = None  # set while a gradient scaler relies on the rule's check
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""
-        self.created, self.before = [], None
+        self.created, self.saved = [], None
         for batch in self.batches.values():
             batch.drop_tensors()
-        # A part is kept by its batch; its group is a new dict in every step.
+        # Drop the entries of parts: the group of a part is a new dict in every step.
         self.batches = {key: each for key, each in self.batches.items() if not each.indices}
 
 

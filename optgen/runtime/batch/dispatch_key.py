@@ -25,10 +25,10 @@ class DispatchKey(NamedTuple):
     sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
     sparse_param: bool = False
     subclass: str = ""  # the name of a tensor class that overrides operations
-    occurrence: int = 0  # how often the parameter stands earlier in the group
+    occurrence: int = 0  # how many earlier entries of the group are the same parameter
     facts: tuple[bool, ...] = ()  # the values of the rule's shape predicates
     sharding: Sharding | None = None  # only where the rule needs whole parameters
-    given: tuple[tuple[str, bool], ...] = ()  # flags: which extra inputs the parameter has
+    input_flags: tuple[tuple[str, bool], ...] = ()  # for each optional input: flag, and its value
 
 
 @cache
@@ -47,8 +47,8 @@ def dispatch_keys(
     """Return the dispatch key of every parameter and its gradient.
 
     `members` are the group's parameters, and `params` their real, local views. `seen` are the
-    members in the shapes that the rule sees, if a view changes these. `ordinary` promises that
-    gradients are dense and of plain classes, and parameters distinct.
+    members in the shapes that the rule sees, if a view changes these. If `ordinary`, the gradients
+    are dense and of plain classes, and the parameters are distinct.
     """
     keys = (
         [_plain_key(param.device.type) for param in params]
@@ -60,15 +60,17 @@ def dispatch_keys(
         keys = [key._replace(sharding=sharding) for key, sharding in pairs]
     if not rule.facts:
         return keys
-    answers = zip(*(map(FACTS[fact], seen or members) for fact in rule.facts), strict=True)
-    answered = list(zip(keys, answers, strict=True))
-    with_facts = {(key, facts): key._replace(facts=facts) for key, facts in set(answered)}
-    return list(map(with_facts.__getitem__, answered))
+    facts_by_param = zip(*(map(FACTS[fact], seen or members) for fact in rule.facts), strict=True)
+    pairs_by_param = list(zip(keys, facts_by_param, strict=True))
+    # Make each key once: thousands of parameters have few different pairs.
+    with_facts = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}
+    return list(map(with_facts.__getitem__, pairs_by_param))
 
 
 def _keys_one_by_one(
     members: list[Tensor], params: list[Tensor], grads: list[Tensor]
 ) -> list[DispatchKey]:
+    """Return the dispatch keys of tensors that may be sparse, of a subclass, or listed twice."""
     occurrences: dict[int, int] = {}
     keys = []
     for member, param, grad in zip(members, params, grads, strict=True):

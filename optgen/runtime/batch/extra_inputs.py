@@ -1,4 +1,4 @@
-"""Extra inputs: tensors that one step is handed beside the gradients, and that it only reads."""
+"""Extra inputs: tensors that are passed to one step beside the gradients, and only read."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -15,43 +15,44 @@ from optgen.runtime.torch_private import has_overlap, local_tensor
 Inputs: TypeAlias = Mapping[str, Mapping[int, Tensor]]
 """The inputs of a step, by name and by the identity of the parameter."""
 
-_PLACE = attrgetter("device_mesh", "placements")
-_COMPARED: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] = {
+_SHARDING = attrgetter("device_mesh", "placements")
+_SHARED_PROPERTIES: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] = {
     "shape": (lambda tensor: tuple(tensor.shape), ValueError),
     "dtype": (attrgetter("dtype"), TypeError),
     "device": (attrgetter("device"), RuntimeError),
 }
-"""Properties that an input shares with its parameter, and the error if it does not."""
+"""Properties that an input shares with its parameter; their getters, and the errors to raise."""
 
 
-def check_names(name: str, rule: Rule, given: Iterable[str]) -> None:
+def check_names(class_name: str, rule: Rule, names: Iterable[str]) -> None:
     """Raise Python's TypeError for an argument of `step` that is no input of the rule."""
     known = [state.given for state in rule.inputs]
-    for key in given:
-        if key not in known:
-            raise TypeError(f"{name}.step() got an unexpected keyword argument {key!r}")
+    for name in names:
+        if name not in known:
+            raise TypeError(f"{class_name}.step() got an unexpected keyword argument {name!r}")
 
 
-def checked_inputs(groups: Sequence[Group], given: Mapping[str, Any]) -> Inputs:
+def checked_inputs(groups: Sequence[Group], arguments: Mapping[str, Any]) -> Inputs:
     """Check that each input fits its parameter; return the inputs by name and parameter."""
     params = [param for group in groups for param in group["params"]]
-    return {key: _by_param(key, params, tensors) for key, tensors in given.items()}
+    return {name: _by_param(name, params, value) for name, value in arguments.items()}
 
 
-def _by_param(key: str, params: Sequence[Tensor], given: Any) -> dict[int, Tensor]:
-    if isinstance(given, Tensor):
-        raise TypeError(f"{key} is a list with a tensor or None per parameter, not a tensor")
-    if not isinstance(given, Iterable):
-        raise TypeError(f"{key} is a list with a tensor or None per parameter, not {given!r}")
-    tensors = list(given)
+def _by_param(name: str, params: Sequence[Tensor], value: Any) -> dict[int, Tensor]:
+    """Check one argument of `step`; return its tensors by the identity of the parameter."""
+    if isinstance(value, Tensor):
+        raise TypeError(f"{name} is a list with a tensor or None per parameter, not a tensor")
+    if not isinstance(value, Iterable):
+        raise TypeError(f"{name} is a list with a tensor or None per parameter, not {value!r}")
+    tensors = list(value)
     if len(tensors) != len(params):
-        raise ValueError(f"{key} has {len(tensors)} entries for {len(params)} parameters")
-    found = {}
-    for number, (param, tensor) in enumerate(zip(params, tensors, strict=True)):
+        raise ValueError(f"{name} has {len(tensors)} entries for {len(params)} parameters")
+    by_param = {}
+    for index, (param, tensor) in enumerate(zip(params, tensors, strict=True)):
         if tensor is not None:
-            _check(f"{key}[{number}]", param, tensor)
-            found[id(param)] = _readable(tensor)
-    return found
+            _check(f"{name}[{index}]", param, tensor)
+            by_param[id(param)] = _readable(tensor)
+    return by_param
 
 
 def _readable(tensor: Tensor) -> Tensor:
@@ -65,16 +66,16 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
     """Raise an error for an input that does not fit its parameter."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor or None")
-    for what, (of, error) in _COMPARED.items():
-        if of(tensor) != of(param):
-            raise error(f"{name} has the {what} {of(tensor)}, but its parameter {of(param)}")
+    for what, (get, error) in _SHARED_PROPERTIES.items():
+        if get(tensor) != get(param):
+            raise error(f"{name} has the {what} {get(tensor)}, but its parameter {get(param)}")
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} is sparse: extra inputs are dense")
     if is_dtensor(type(param)) != is_dtensor(type(tensor)):
-        kinds = "a DTensor", "no DTensor"
-        here, there = kinds if is_dtensor(type(tensor)) else kinds[::-1]
+        nouns = "a DTensor", "no DTensor"
+        here, there = nouns if is_dtensor(type(tensor)) else nouns[::-1]
         raise TypeError(f"{name} is {here}, but its parameter is {there}")
-    if is_dtensor(type(param)) and _PLACE(param) != _PLACE(tensor):
+    if is_dtensor(type(param)) and _SHARDING(param) != _SHARDING(tensor):
         raise ValueError(f"{name} is not sharded as its parameter is: redistribute it first")
     if _share_memory(tensor, param):
         raise ValueError(f"{name} is in the parameter's memory, which the step changes: clone it")
@@ -82,12 +83,12 @@ def _check(name: str, param: Tensor, tensor: Any) -> None:
 
 def _share_memory(*tensors: Tensor) -> bool:
     """Tell whether two tensors of one shape and dtype may have an element in common."""
-    (start, end), (other_start, other_end) = map(_memory, tensors)
+    (start, end), (other_start, other_end) = map(_address_range, tensors)
     return start < other_end and other_start < end
 
 
-def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Return the first and end address of the memory of a tensor, or of a DTensor's shard."""
+def _address_range(tensor: Tensor) -> tuple[int, int]:
+    """Return the start and end address of the memory of a tensor, or of a DTensor's shard."""
     local = local_tensor(tensor) if is_dtensor(type(tensor)) else tensor
     if not local.numel():
         return 0, 0
@@ -97,17 +98,17 @@ def _memory(tensor: Tensor) -> tuple[int, int]:
 
 
 def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict[str, list[Any]]:
-    """Return for each input, by key, a list with the tensor of each parameter, or None.
+    """Return the inputs by key: a list with the tensor, or None, of each parameter.
 
-    The list is empty if no parameter has this input.
+    The list of an input that no parameter has is empty.
 
     Raises:
         ValueError: the rule needs an input that a parameter lacks.
     """
     columns = {}
     for state in rule.inputs:
-        handed = inputs.get(state.given, {})
-        column = [handed.get(id(member)) for member in members]
+        tensors = inputs.get(state.given, {})
+        column = [tensors.get(id(member)) for member in members]
         if state.when is None and any(tensor is None for tensor in column):
             index = next(i for i, tensor in enumerate(column) if tensor is None)
             shape = tuple(members[index].shape)
@@ -119,12 +120,15 @@ def input_columns(rule: Rule, inputs: Inputs, members: Sequence[Tensor]) -> dict
     return columns
 
 
-def given_flags(
+def flags_of_inputs(
     rule: Rule, columns: Mapping[str, list[Any]], count: int
 ) -> list[tuple[tuple[str, bool], ...]]:
-    """Return, for each of `count` parameters, the flags that say which inputs it has."""
-    asked = [(state.when, columns[state.key] or [None] * count) for state in rule.inputs]
+    """Return, for each of `count` parameters, the flag of each optional input, and its value.
+
+    The value tells whether the parameter has the input.
+    """
+    pairs = [(state.when, columns[state.key] or [None] * count) for state in rule.inputs]
     return [
-        tuple((when, column[index] is not None) for when, column in asked if when)
+        tuple((flag, column[index] is not None) for flag, column in pairs if flag)
         for index in range(count)
     ]

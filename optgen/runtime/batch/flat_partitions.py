@@ -25,20 +25,20 @@ from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 class OriginalParams(NamedTuple):
     """The parameters that the user gave to a group: their numbers of dimensions by identity.
 
-    No references are kept, weak ones neither: `torch.utils.swap_tensors` refuses tensors that have
-    any, and with them `model.to()` of DTensors. The model keeps its parameters alive, and with
-    them their identities.
+    The description keeps no references, not even weak ones: `torch.utils.swap_tensors`, and so
+    `model.to()` of DTensors, refuses tensors that have weak references. The model keeps its
+    parameters alive, so their identities stay valid.
     """
 
     dims: Mapping[int, int]
 
     def has(self, param: Tensor) -> bool:
-        """Tell whether a parameter is one of them."""
+        """Tell whether a parameter is one of these parameters."""
         return self.dims.get(id(param)) == param.dim()
 
 
 def original_params(group: Mapping[str, Any]) -> OriginalParams:
-    """Describe the parameters of a group, which are the user's own."""
+    """Describe the parameters of a group before any engine has exchanged them."""
     return OriginalParams({id(param): param.dim() for param in group["params"]})
 
 
@@ -67,7 +67,7 @@ def check(optimizer: Optimized, group: Group, originals: Mapping[int, OriginalPa
     marked = any(map(flattened_by_fsdp, params))
     if marked and (any(map(is_flat_parameter, params)) or _are_pieces(optimizer)):
         reason = "FSDP has flattened its parameters"
-    elif _exchanged(id(group), originals, params):
+    elif _holds_flat_partition(id(group), originals, params):
         sizes = ", ".join(str(param.numel()) for param in params[:3]) + ", …" * (len(params) > 3)
         reason = f"a group's parameters were exchanged for vectors of {sizes} elements"
     else:
@@ -91,12 +91,12 @@ def _are_pieces(optimizer: Optimized) -> bool:
     return bool(marked) and all(param.dim() == 1 for param in marked)
 
 
-def _exchanged(
+def _holds_flat_partition(
     group: int, originals: Mapping[int, OriginalParams], params: Sequence[Tensor]
 ) -> bool:
     """Tell whether a group's original parameters were replaced by a flat partition.
 
-    A parameter that was another group's is the user's own too.
+    A parameter that the user gave to another group shows that there is no flat partition.
     """
     original = originals.get(group)
     if original is None or not params or any(param.dim() != 1 for param in params):

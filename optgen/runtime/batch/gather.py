@@ -2,7 +2,8 @@
 
 Anything may change between two steps: wrappers swap parameters or their storage, offloading
 replaces states, a load replaces everything. So each step fetches the tensors, and drops them at its
-end. What was found about the tensors is kept with their types, and holds while these stay equal.
+end. Results of checks are kept with the types of the tensors, and are valid while the types stay
+equal.
 """
 
 from collections.abc import Iterable
@@ -44,7 +45,9 @@ def gather_batches(
         context.placeholders = []
     old, context.batches, context.created = context.batches, {}, []
     states = States(optimizer.state)
-    inputs = checked_inputs(optimizer.param_groups, context.given) if context.given else {}
+    inputs = (
+        checked_inputs(optimizer.param_groups, context.extra_inputs) if context.extra_inputs else {}
+    )
     batches = []
     if gradients is None:
         gradients = map(with_gradient, optimizer.param_groups)
@@ -65,18 +68,18 @@ def gather_batches(
 
 
 def snapshot(optimizer: Stepping) -> None:
-    """Save the states for `roll_back`, before this step changes any."""
+    """Save the states for `roll_back`, before this step changes any state."""
     context = optimizer._context
-    if context.before is None:
-        context.before = StateSnapshot(optimizer.state), list(context.placeholders)
+    if context.saved is None:
+        context.saved = StateSnapshot(optimizer.state), list(context.placeholders)
 
 
 def roll_back(optimizer: Stepping) -> None:
     """Restore the states after a step that failed before it updated anything."""
     context = optimizer._context
-    if context.before is not None:
-        before, context.placeholders = context.before
-        before.restore(optimizer.state)
+    if context.saved is not None:
+        saved_states, context.placeholders = context.saved
+        saved_states.restore(optimizer.state)
     context.forget()
 
 
@@ -99,7 +102,7 @@ def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients, inputs: Inputs
     """Check a batch whose types or dispatch keys are new; return it with all states created."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
     check_not_partial(batch.members)
-    gradient_checks.check_whole(optimizer, batch.members)
+    gradient_checks.check_for_whole_params(optimizer, batch.members)
     flat_partitions.check(optimizer, group, context.original_params)
     if group.get("fused"):
         for param in batch.members:

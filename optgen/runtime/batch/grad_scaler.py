@@ -27,7 +27,7 @@ def unscale(optimizer: Any, batch: Batch) -> None:
             grad.div_(scale)
 
 
-def copied_to(device: torch.device, optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
+def scaler_tensors_on(device: torch.device, optimizer: Any) -> tuple[Tensor | None, Tensor | None]:
     """Return a gradient scaler's loss scale and overflow flag on a device; None for a missing one.
 
     A tensor that is on another device is copied.

@@ -35,7 +35,10 @@ def check(optimizer: Optimized, group: Mapping[str, Any], grad: Tensor) -> None:
 
 
 def check_dense(group: Mapping[str, Any], grads: Sequence[Tensor]) -> None:
-    """Raise an error for a sparse gradient in a group with a view: its rows are the parameter's."""
+    """Raise an error for a sparse gradient in a group with a view.
+
+    A sparse gradient names rows of the parameter, and these are not the rows of the view.
+    """
     if any(grad.layout is not torch.strided for grad in grads):
         raise RuntimeError(
             f"a group with view={asked_view(group)} takes no sparse gradients: these name rows of "
@@ -65,7 +68,7 @@ def check_parameters(optimizer: Optimized) -> None:
         )
 
 
-def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
+def check_for_whole_params(optimizer: Optimized, members: list[Tensor]) -> None:
     """Raise an error for tensors that only an elementwise rule can take."""
     if optimizer.rule.elementwise:
         return
@@ -88,7 +91,7 @@ def _rule_owner(optimizer: Optimized) -> str:
 
     AdamW inherits Adam's rule, and torch's errors then say Adam.
     """
-    for kind in type(optimizer).__mro__:
-        if "lowerings" in vars(kind):
-            return kind.__name__
+    for cls in type(optimizer).__mro__:
+        if "lowerings" in vars(cls):
+            return cls.__name__
     return type(optimizer).__name__

@@ -11,7 +11,7 @@ from torch import Tensor
 from optgen.runtime.batch import gradient_checks
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.tensors.group_view import asked_view
-from optgen.runtime.tensors.real_views import all_plain, reals
+from optgen.runtime.tensors.real_views import all_plain, real_local_views
 
 _layout = attrgetter("layout")
 
@@ -27,13 +27,13 @@ class Gradients(NamedTuple):
     ordinary: bool  # all are dense, and of classes that override nothing
 
 
-def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) -> WithGradient:
+def with_gradient(group: Group, step_grads: Sequence[Tensor | None] | None = None) -> WithGradient:
     """Return the parameters of a group that have a gradient, and the gradients.
 
-    The gradients are the parameters' own, unless they are `given` for all parameters.
+    `step_grads` are gradients for all parameters of the group. Default: the parameters' own.
     """
     params = group["params"]
-    all_grads = [param.grad for param in params] if given is None else given
+    all_grads = [param.grad for param in params] if step_grads is None else step_grads
     grads = [grad for grad in all_grads if grad is not None]
     if len(grads) == len(params):
         return list(params), grads
@@ -42,7 +42,7 @@ def with_gradient(group: Group, given: Sequence[Tensor | None] | None = None) ->
 
 def zero_gradients(grads: Sequence[Tensor]) -> None:
     """Write zeros into gradients."""
-    plain = [grad for grad in grads if type(grad) is Tensor and _is_ordinary(grad)]
+    plain = [grad for grad in grads if type(grad) is Tensor and _takes_foreach_zero(grad)]
     with torch.no_grad():
         if plain:
             torch._foreach_zero_(plain)
@@ -51,7 +51,7 @@ def zero_gradients(grads: Sequence[Tensor]) -> None:
                 grad.zero_()
 
 
-def _is_ordinary(grad: Tensor) -> bool:
+def _takes_foreach_zero(grad: Tensor) -> bool:
     """Tell whether `_foreach_zero_` takes a gradient."""
     return not (grad.is_sparse or grad.is_conj() or grad.is_neg())
 
@@ -66,13 +66,13 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     if asked_view(group) is not None:
         gradient_checks.check_dense(group, grads)
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
-        views = reals(grads)
+        views = real_local_views(grads)
         return Gradients(views, all_plain(views))
-    needs_dense = any(not state.rows and state.present(group) for state in rule.states)
+    needs_dense = any(not state.rows and state.is_present(group) for state in rule.states)
     checked = []
     for grad in grads:
         if grad.layout is not torch.strided or rule.gradient == "sparse_only":
             gradient_checks.check(optimizer, group, grad)
-        scalar = grad.is_sparse and grad.sparse_dim() == 0
-        checked.append(grad.to_dense() if grad.is_sparse and (needs_dense or scalar) else grad)
-    return Gradients(reals(checked), False)
+        becomes_dense = grad.is_sparse and (needs_dense or grad.sparse_dim() == 0)
+        checked.append(grad.to_dense() if becomes_dense else grad)
+    return Gradients(real_local_views(checked), False)

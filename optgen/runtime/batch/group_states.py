@@ -1,7 +1,8 @@
-"""Hand out the states of a group: each of its parameters computes with a copy of its own.
+"""Give each parameter of a group copies of the group's states to compute with.
 
-All copies get the same value in a step, because it follows from numbers that the parameters share.
-The group keeps the state under its key, as a 0-dim tensor. So checkpoints have it.
+In a step, all copies of a state get the same value, because they are computed from numbers that the
+parameters share. The group keeps the state under its key, as a 0-dim tensor. So checkpoints hold
+the state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ def create_group_states(rule: Rule, group: Group) -> None:
 
     Raises:
         TypeError: a group holds something else under the key of a state.
-        ValueError: it holds a tensor of several elements there.
+        ValueError: a group holds a tensor of several elements under the key of a state.
     """
     device = group["params"][0].device if group["params"] else None
     for state in rule.group_states:
@@ -48,8 +49,8 @@ def _check_number(key: str, value: object) -> None:
 def adopt_group_states(rule: Rule, group: Group) -> None:
     """Create the states of a new group; replace tensors that the user put there by copies."""
     for state in rule.group_states:
-        if isinstance(given := group.get(state.key), Tensor):
-            group[state.key] = given.detach().clone()
+        if isinstance(value := group.get(state.key), Tensor):
+            group[state.key] = value.detach().clone()
     create_group_states(rule, group)
 
 
@@ -67,13 +68,13 @@ def group_state_columns(
 
 
 def store_group_states(rule: Rule, batch: Batch) -> None:
-    """Store in the group what its first parameter has computed; all have computed the same."""
+    """Store the states of the first parameter in the group; all parameters have equal ones."""
     for state, column in zip(rule.states, batch.states, strict=True):
         if state.of_group and column:
             batch.group[state.key].copy_(column[0].detach())
 
 
 def _initial_value(state: State, group: Mapping[str, Any]) -> Any:
-    """Return the number that a state begins with: its own, or that of a hyperparameter."""
+    """Return the number that a state begins with: a constant, or a hyperparameter's value."""
     start = group[state.init] if isinstance(state.init, str) else state.init
     return start.detach() if isinstance(start, Tensor) else start

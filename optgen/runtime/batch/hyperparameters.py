@@ -20,14 +20,14 @@ class Cell(NamedTuple):
     optional: tuple[bool, ...] = (False,)  # for each of its numbers: whether it may be None
     upper_bound: float | None = None  # exclusive, of each of its numbers
 
-    def parts(self, value: Any) -> tuple[Any, ...] | list[Any]:
+    def split(self, value: Any) -> tuple[Any, ...] | list[Any]:
         """Return the numbers of a value; raise a ValueError if they are too few or too many."""
         parts = value if isinstance(value, (tuple, list)) else (value,)
         if len(parts) != len(self.optional):
             raise ValueError(f"{self.key} must be {len(self.optional)} numbers, not {len(parts)}")
         return parts
 
-    def number(self, part: Any, optional: bool) -> float:
+    def convert(self, part: Any, optional: bool) -> float:
         """Return one number as a kernel takes it; raise an error if it is invalid."""
         if part is None and optional:
             return NONE
@@ -40,8 +40,8 @@ class Cell(NamedTuple):
         return number
 
 
-class Numbers:
-    """The hyperparameters of a class or function, as its signature declares them.
+class HyperConverter:
+    """Converts and checks a group's hyperparameters, as a class or function declares them.
 
     Only the constructor checks lower bounds: a scheduler may leave a learning rate at -1e-20, and
     torch steps with negative rates as well. Upper bounds are checked here in every step: without
@@ -57,8 +57,8 @@ class Numbers:
         """Return the numbers of a group's values, given in the rule's order."""
         row = array("d")
         for cell, value in self._pairs(values):
-            for part, optional in zip(cell.parts(value), cell.optional, strict=True):
-                row.append(cell.number(part, optional))
+            for part, optional in zip(cell.split(value), cell.optional, strict=True):
+                row.append(cell.convert(part, optional))
         return row
 
     def check(self, values: Iterable[Any]) -> None:
@@ -66,12 +66,13 @@ class Numbers:
 
         Raises:
             TypeError: A value is no number.
-            ValueError: A hyperparameter has too many or too few numbers, or one above its bound.
+            ValueError: A hyperparameter has too many or too few numbers, or a number that is not
+                below its upper bound.
         """
         for cell, value in self._pairs(values):
-            for part, optional in zip(cell.parts(value), cell.optional, strict=True):
+            for part, optional in zip(cell.split(value), cell.optional, strict=True):
                 if not isinstance(part, Tensor):
-                    cell.number(part, optional)
+                    cell.convert(part, optional)
                 elif numel(part) != 1:
                     raise ValueError(f"{cell.key} must be 1-element, not {tuple(part.shape)}")
 
@@ -79,18 +80,18 @@ class Numbers:
         return zip(self._cells, self._rule.choices_as_indices(values), strict=True)
 
 
-_numbers: WeakKeyDictionary[type[Any], Numbers] = WeakKeyDictionary()
+_converters: WeakKeyDictionary[type[Any], HyperConverter] = WeakKeyDictionary()
 
 
-def numbers_of(owner: Lowered) -> Numbers:
-    """Return the hyperparameters of an optimizer's class, from a cache.
+def converter_of(owner: Lowered) -> HyperConverter:
+    """Return the converter of an optimizer's class, from a cache.
 
     `owner` must be no function: all functions are of one class.
     """
-    kind = type(owner)
-    if kind not in _numbers:
-        _numbers[kind] = Numbers(owner)
-    return _numbers[kind]
+    owner_class = type(owner)
+    if owner_class not in _converters:
+        _converters[owner_class] = HyperConverter(owner)
+    return _converters[owner_class]
 
 
 def _cell(key: str, hint: Any, upper_bound: float | None) -> Cell:
@@ -99,6 +100,6 @@ def _cell(key: str, hint: Any, upper_bound: float | None) -> Cell:
 
 
 def _may_be_none(hint: Any) -> bool:
-    """Tell from an annotation whether None is valid. For a flag it is, and means False."""
+    """Tell from an annotation whether None is valid. For a flag, None is valid and means False."""
     union = get_origin(hint) in (Union, UnionType)
     return hint is bool or (union and NoneType in get_args(hint))

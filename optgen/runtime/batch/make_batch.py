@@ -11,8 +11,8 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
-from optgen.runtime.batch.extra_inputs import Inputs, given_flags, input_columns
-from optgen.runtime.batch.gradient_checks import check_whole
+from optgen.runtime.batch.extra_inputs import Inputs, flags_of_inputs, input_columns
+from optgen.runtime.batch.gradient_checks import check_for_whole_params
 from optgen.runtime.batch.gradients import Gradients
 from optgen.runtime.batch.group_states import group_state_columns
 from optgen.runtime.batch.view_tensors import view_tensors
@@ -22,7 +22,7 @@ from optgen.runtime.state.create import state_keys
 from optgen.runtime.state.scalars import counts_as_tensors
 from optgen.runtime.tensors.dtensor import dtensor_specs
 from optgen.runtime.tensors.group_view import seen_params, seen_view
-from optgen.runtime.tensors.real_views import reals
+from optgen.runtime.tensors.real_views import real_local_views
 from optgen.runtime.torch_private import is_plain_class, numel
 
 _dtype = attrgetter("dtype")
@@ -41,7 +41,7 @@ class States:
         self._next = 0
 
     def of(self, members: list[Tensor]) -> tuple[list[dict[str, Any]], bool]:
-        """Return the states of the members; tell whether all members are known to be distinct."""
+        """Return the states of the members, and whether all members are known to be distinct."""
         first, end = self._next, self._next + len(members)
         params = self._params[first:end]
         if len(params) == len(members) and all(map(is_, params, members)):
@@ -57,86 +57,86 @@ def make_batch(
     members: list[Tensor],
     grads: Gradients,
     states: States,
-    known: Batch | None = None,
+    previous: Batch | None = None,
     inputs: Inputs = MappingProxyType({}),
 ) -> Batch:
     """Make the batch of parameters and gradients, with the states that exist.
 
     Args:
-        known: the group's batch of the last step; what it found is reused if all types are equal.
+        previous: the group's batch of the last step; it is reused in part if all types are equal.
         inputs: the extra inputs of this step.
     """
     rule, view = optimizer.rule, seen_view(optimizer.rule, group)
     seen = seen_params(rule, group, members)
     keys = state_keys(rule, group)
-    step_key = [] if rule.step is None else ["step"]
-    dicts, unique = states.of(members) if keys or step_key else ([], False)
+    step_keys = [] if rule.step is None else ["step"]
+    dicts, unique = states.of(members) if keys or step_keys else ([], False)
     shapes = list(map(_shape, members))
-    raw, types = _fetch_states(rule, keys, step_key, members, seen, dicts)
-    handed = input_columns(rule, inputs, members) if rule.inputs else {}
+    raw, types = _fetch_states(rule, keys, step_keys, members, seen, dicts)
+    extra_columns = input_columns(rule, inputs, members) if rule.inputs else {}
     types += [shapes, [] if view is None else [view], [rule.rank(group)]]
-    types += [list(map(type, _present(column))) for column in handed.values()]
-    same_types = known is not None and known.types == types
-    real = known.real if known and same_types else _are_real(types)
+    types += [list(map(type, _present(column))) for column in extra_columns.values()]
+    same_types = previous is not None and previous.types == types
+    as_is = previous.as_is if previous and same_types else _need_no_views(types)
     if rule.group_states:
         raw = raw | group_state_columns(rule, group, members)
-    columns = [(handed if state.given else raw).get(state.key, []) for state in rule.states]
+    columns = [(extra_columns if state.given else raw).get(state.key, []) for state in rule.states]
     batch = Batch(
         group=group,
         group_id=id(group),
         members=members,
-        params=list(members) if real else reals(members, written=True),
+        params=list(members) if as_is else real_local_views(members, written=True),
         grads=grads.tensors,
-        states=columns if real else [_real_views(column) for column in columns],
+        states=columns if as_is else [_real_views(column) for column in columns],
         steps=counts_as_tensors(dicts) if rule.step == "int" and raw else raw.get("step", []),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         dispatch_keys=[],
         types=types,
         shapes=shapes,
-        real=real and view is None,
+        as_is=as_is and view is None,
         ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
     if view is not None:
-        check_whole(optimizer, members)
+        check_for_whole_params(optimizer, members)
         batch.viewed = seen
         view_tensors(rule, batch)
-    _set_dispatch_keys(rule, batch, known if same_types else None, handed)
+    _set_dispatch_keys(rule, batch, previous if same_types else None, extra_columns)
     return batch
 
 
 def _set_dispatch_keys(
-    rule: Rule, batch: Batch, known: Batch | None, handed: dict[str, list[Any]]
+    rule: Rule, batch: Batch, previous: Batch | None, extra_columns: dict[str, list[Any]]
 ) -> None:
-    """Set the dispatch keys of a batch, and its parts; `known` is a batch of the same types."""
-    if known and batch.ordinary and known.ordinary and not (rule.facts or handed):
-        batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
+    """Set the dispatch keys of a batch, and its parts; `previous` is a batch of the same types."""
+    if previous and batch.ordinary and previous.ordinary and not (rule.facts or extra_columns):
+        batch.dispatch_keys = previous.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
             rule, members, params, grads, batch.ordinary, batch.seen
         )
-        if handed:
-            answers = given_flags(rule, handed, len(members))
-            pairs = zip(batch.dispatch_keys, answers, strict=True)
-            batch.dispatch_keys = [key._replace(given=given) for key, given in pairs]
+        if extra_columns:
+            all_flags = flags_of_inputs(rule, extra_columns, len(members))
+            pairs = zip(batch.dispatch_keys, all_flags, strict=True)
+            batch.dispatch_keys = [key._replace(input_flags=flags) for key, flags in pairs]
         batch.split_into_parts()
 
 
 def _fetch_states(
     rule: Rule,
     keys: list[str],
-    step_key: list[str],
+    step_keys: list[str],
     members: list[Tensor],
     seen: list[Tensor],
     dicts: list[dict[str, Any]],
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
     """Return the states and step counts by key, and the types; no states if any is missing."""
     try:
-        raw = {key: [values[key] for values in dicts] for key in step_key}
+        raw = {key: [values[key] for values in dicts] for key in step_keys}
         raw |= _columns(rule, keys, seen, dicts)
         present = raw if not rule.facts else {key: _present(column) for key, column in raw.items()}
-        tensor_keys = [*keys, *(step_key if rule.step == "tensor" else [])]
+        tensor_keys = [*keys, *(step_keys if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(present.__getitem__, tensor_keys)])
         types += [list(map(numel, present[key])) for key in tensor_keys]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
@@ -171,7 +171,7 @@ def _present(column: list[Any]) -> list[Any]:
 
 def _real_views(column: list[Any]) -> list[Any]:
     """Return states as a lowering sees them; None stays None."""
-    views = iter(reals(_present(column), written=True))
+    views = iter(real_local_views(_present(column), written=True))
     return [None if value is None else next(views) for value in column]
 
 
@@ -187,12 +187,13 @@ def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     return [*types, [] if on_cpu else list(map(_device, columns[0])), *dtensor_specs(columns)]
 
 
-def _are_real(types: list[list[Any]]) -> bool:
-    return all(map(_is_real, set(chain.from_iterable(types))))
+def _need_no_views(types: list[list[Any]]) -> bool:
+    """Tell whether lowerings see all tensors of these types as they are."""
+    return not any(map(_needs_view, set(chain.from_iterable(types))))
 
 
-def _is_real(kind: Any) -> bool:
-    """Tell whether lowerings see tensors of this class or dtype as they are."""
-    if isinstance(kind, torch.dtype):
-        return not kind.is_complex
-    return not isinstance(kind, type) or is_plain_class(kind)
+def _needs_view(entry: Any) -> bool:
+    """Tell whether lowerings see tensors of this class or dtype through a view."""
+    if isinstance(entry, torch.dtype):
+        return entry.is_complex
+    return isinstance(entry, type) and not is_plain_class(entry)

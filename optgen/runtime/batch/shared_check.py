@@ -1,8 +1,8 @@
 """Share one check of all gradients between a step and a gradient scaler.
 
-A rule with a `skip_count` checks all gradients, and counts the steps that it leaves out. A gradient
-scaler can ask the step whether it was left out, instead of checking the gradients too. The scaler
-then counts the step as one that never happened. So both counts of the step are undone.
+A rule with a `skip_count` checks all gradients, and counts the steps that it skips. A gradient
+scaler can ask the rule whether a step was skipped, instead of checking the gradients too. For the
+scaler, a skipped step never happened. So the step count and the skip count are undone.
 """
 
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ def shared_check(optimizer: Any, scale: Tensor) -> Iterator[SkipReport]:
 
     A skipped step changes nothing, and is not counted. `can_share` must be true.
     """
-    given = getattr(optimizer, "grad_scale", None)
+    outer_scale = getattr(optimizer, "grad_scale", None)
     report = optimizer._context.skip_report = SkipReport()
-    optimizer.grad_scale = scale if given is None else scale * given
+    optimizer.grad_scale = scale if outer_scale is None else scale * outer_scale
     try:
         yield report
     finally:
@@ -42,7 +42,7 @@ def shared_check(optimizer: Any, scale: Tensor) -> Iterator[SkipReport]:
 
 @contextmanager
 def report_skip(optimizer: Stepping, report: SkipReport) -> Iterator[None]:
-    """Report whether the rule leaves out the step in this context, and then undo its counts."""
+    """Report whether the rule skips the step in this context; if so, undo the step's counts."""
     first = _first_with_gradient(optimizer)
     before = _skip_count(optimizer, first)
     yield

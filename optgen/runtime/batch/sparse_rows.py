@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import reals
+from optgen.runtime.tensors.real_views import real_local_views
 
 RowIndices = tuple[Tensor, ...]  # for each sparse dimension, the touched indices
 
@@ -47,7 +47,7 @@ def check_rows(batch: Batch) -> None:
 
 
 def row_index_error(low: int, high: int, rows: int) -> IndexError:
-    """Make the error for row indices outside of a parameter."""
+    """Return the error for row indices outside of a parameter."""
     return IndexError(
         f"a sparse gradient names rows {low} to {high} of a parameter that has rows 0 to {rows - 1}"
     )
@@ -61,7 +61,7 @@ def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
         _gather(tensors, indices) if state.shape in ("like", "row") else tensors
         for state, tensors in zip(rule.states, batch.states, strict=True)
     ]
-    values = reals([grad.values() for grad in grads])
+    values = real_local_views([grad.values() for grad in grads])
     params = _gather(batch.params, indices)
     rows = replace(
         batch,
@@ -78,14 +78,15 @@ def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
 def _gather(tensors: list[Tensor], indices: list[RowIndices]) -> list[Tensor]:
     """Copy the indexed rows; the list of an absent state is empty and stays so."""
     return [
-        tensor.index_select(0, at[0]) if len(at) == 1 else tensor[at]
-        for tensor, at in zip(tensors, indices, strict=False)
+        tensor.index_select(0, index[0]) if len(index) == 1 else tensor[index]
+        for tensor, index in zip(tensors, indices, strict=False)
     ]
 
 
 def _scatter(tensors: list[Tensor], rows: list[Tensor], indices: list[RowIndices]) -> None:
-    for tensor, updated, at in zip(tensors, rows, indices, strict=False):
-        if len(at) == 1:
-            tensor.index_copy_(0, at[0], updated)
+    """Write updated rows to their indices in each tensor."""
+    for tensor, updated, index in zip(tensors, rows, indices, strict=False):
+        if len(index) == 1:
+            tensor.index_copy_(0, index[0], updated)
         else:
-            tensor.index_put_(at, updated)
+            tensor.index_put_(index, updated)

@@ -37,17 +37,18 @@ def check_views(optimizer: Stepping, groups: Sequence[Group] | None = None) -> N
     for index, group in enumerate(optimizer.param_groups if groups is None else groups):
         if asked_view(group) is not None:
             try:
-                _check_group(optimizer, index, group, fits=not optimizer.rule.elementwise)
+                _check_group(optimizer, index, group, must_fit=not optimizer.rule.elementwise)
             except ValueError:
                 flat_partitions.check(optimizer, group, optimizer._context.original_params)
                 raise
 
 
-def _check_group(optimizer: Stepping, index: int, group: Group, fits: bool = True) -> None:
+def _check_group(optimizer: Stepping, index: int, group: Group, must_fit: bool = True) -> None:
+    """Check one group's view; raise a ValueError that names the group."""
     rule, view, params = optimizer.rule, asked_view(group), group["params"]
     try:
         check_form(view)
-        for param, seen in zip(params, in_view(view, params), strict=True) if fits else ():
+        for param, seen in zip(params, in_view(view, params), strict=True) if must_fit else ():
             if not rule.elementwise:
                 shard_sizes(param, seen.shape)
             try:

@@ -46,29 +46,32 @@ def write_back(batch: Batch, with_gradients: bool) -> None:
 
 
 class _Viewer:
+    """Views the tensors of a batch, or copies them; keeps the copies that a step updates."""
+
     def __init__(self, batch: Batch) -> None:
         self._shapes = [param.shape for param in batch.params]
         pairs = zip(batch.members, batch.viewed, strict=True)
         self._sizes = [shard_sizes(member, seen.shape) for member, seen in pairs]
-        self._known: dict[int, Tensor] = {}  # a parameter may stand in its group more than once
+        # Copies by the original's identity: a parameter may be listed twice, and needs one copy.
+        self._copies_by_id: dict[int, Tensor] = {}
         self.copies: list[ViewCopy] = []
 
     def views(
         self, name: str, column: list[Any], written: bool = True, is_gradient: bool = False
     ) -> list[Any]:
         """Return views or copies of tensors; an absent state is None and stays None."""
-        found: list[Tensor | None] = []
+        views: list[Tensor | None] = []
         for index, tensor in enumerate(column):
             if tensor is None:
-                found.append(None)
+                views.append(None)
                 continue
             if tensor.shape != self._shapes[index]:
                 raise _shape_error(name, tensor.shape, self._shapes[index])
             view, is_copy = self._view(tensor, self._sizes[index])
             if is_copy and written:
                 self.copies.append(ViewCopy(index, tensor, view, is_gradient))
-            found.append(view)
-        return found
+            views.append(view)
+        return views
 
     def _view(self, tensor: Tensor, sizes: Sizes) -> tuple[Tensor, bool]:
         """View a tensor in other sizes, or copy it; tell whether it is a copy."""
@@ -77,10 +80,10 @@ class _Viewer:
                 return tensor.viewed(sizes), False
             return tensor.view(sizes), False
         except RuntimeError:  # torch has no way to ask
-            known = self._known.get(id(tensor))
-            if known is None:
-                known = self._known[id(tensor)] = tensor.reshape(sizes)
-            return known, True
+            copy = self._copies_by_id.get(id(tensor))
+            if copy is None:
+                copy = self._copies_by_id[id(tensor)] = tensor.reshape(sizes)
+            return copy, True
 
 
 def _shape_error(name: str, shape: torch.Size, wanted: torch.Size) -> RuntimeError:

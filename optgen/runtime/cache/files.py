@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optgen.runtime.cache.ownership import why_changeable
 
-_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _MODE = 0o644  # independent of the umask: `read` does not trust a group-writable file
 
 
@@ -19,7 +19,7 @@ def read(path: Path) -> bytes:
     Raises:
         OSError: the path is a link or no file, or others may write to the file.
     """
-    with open(os.open(path, _READING | getattr(os, "O_BINARY", 0)), "rb") as file:
+    with open(os.open(path, _READ_FLAGS | getattr(os, "O_BINARY", 0)), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a file", str(path))
@@ -51,6 +51,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Sync a file or a folder to the disk, if the file system can."""
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(descriptor)

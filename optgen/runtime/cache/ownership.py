@@ -46,7 +46,7 @@ def why_changeable(status: os.stat_result, *, ancestor: bool = False) -> str:
 
 
 def _trusted_users() -> set[int]:
-    """Return this user, root and the owner of `/`: they could replace Python itself.
+    """Return the ids of this user, root and the owner of `/`: they could replace Python itself.
 
     In some containers, root does not own `/`.
     """
@@ -71,7 +71,7 @@ def _is_private(group: int) -> bool:
 
 
 def _path_components(path: Path) -> Iterator[Path]:
-    """Yield every folder and link that the system passes on the way to a path, then the end."""
+    """Yield every folder and link that the system passes on the way to a path, then its end."""
     at, rest, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
     yield at
     while rest:

@@ -22,8 +22,12 @@ def import_package(name: str, folder: Path, texts: Mapping[str, str]) -> ModuleT
     loaders = {name: _Loader(name, folder, texts)}
     for inner in {path.partition("/")[0] for path in texts if "/" in path}:
         prefix = f"{inner}/"
-        own = {path.removeprefix(prefix): texts[path] for path in texts if path.startswith(prefix)}
-        loaders[f"{name}.{inner}"] = _Loader(f"{name}.{inner}", folder / inner, own)
+        inner_texts = {
+            path.removeprefix(prefix): text
+            for path, text in texts.items()
+            if path.startswith(prefix)
+        }
+        loaders[f"{name}.{inner}"] = _Loader(f"{name}.{inner}", folder / inner, inner_texts)
     _packages.update(loaders)
     try:
         return importlib.import_module(name)

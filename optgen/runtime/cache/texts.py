@@ -27,8 +27,8 @@ def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
     for cache in folders():
         folder = cache / "specs" / key
         tried.append(folder)
-        if found := read_texts(folder):
-            return folder, found
+        if cached := read_texts(folder):
+            return folder, cached
         texts = texts or generate()
         with suppress(OSError):  # read-only, full, or of other users
             write_texts(folder, texts)

@@ -95,9 +95,9 @@ def list_chunks(
             keep their dtype.
     """
     for sublist in sublists(params, *lists, *sums):
-        split = sublist[: 1 + len(lists)]
-        for row in list_blocks(*split):
-            yield (*row, *sublist[len(split) :])
+        count = 1 + len(lists)
+        for row in list_blocks(*sublist[:count]):
+            yield (*row, *sublist[count:])
 
 
 def _limit(tensor: Tensor) -> int:
@@ -106,6 +106,7 @@ def _limit(tensor: Tensor) -> int:
 
 
 def _as_computed(tensor: Tensor | None, param: Tensor) -> Tensor | None:
+    """Return a float64 tensor in float32, unless the parameter is float64; others unchanged."""
     if tensor is None or tensor.dtype != torch.float64 or param.dtype == torch.float64:
         return tensor
     return tensor.float()

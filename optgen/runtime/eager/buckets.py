@@ -19,14 +19,14 @@ class Bucket(NamedTuple):
 
 
 def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
-    """Yield buckets of tensors with equal devices, dtypes and freshness.
+    """Yield buckets of tensors with equal devices, dtypes and `fresh` flags.
 
     With `equal_scalars`, the tensors of a bucket also have equal step counts and scalar states. If
     the rule is not elementwise, the tensors of a bucket have equal shapes. If they are shards,
     their whole parameters also have equal shapes, so all ranks form the same buckets.
     """
     keys = [
-        _kinds(rule, batch),
+        _type_ids(rule, batch),
         *_gradient_dtypes(batch),
         *(batch.fresh[key] for key in rule.fresh if batch.any_fresh),
     ]
@@ -50,33 +50,34 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
         yield Bucket(columns, fresh, indices)
 
 
-def _kinds(rule: Rule, batch: Batch) -> list[int]:
-    """Number the parameters by device, by dtypes and, unless the rule is elementwise, by shape.
+def _type_ids(rule: Rule, batch: Batch) -> list[int]:
+    """Return an id for each parameter: of its device, its dtypes and, for some rules, its shape.
 
-    `batch.memo` keeps the numbers: a batch is used again only for tensors of the same kinds.
+    An elementwise rule ignores the shape. `batch.memo` keeps the ids: a batch is used again only
+    for tensors of the same types.
     """
-    kinds: list[int] | None = batch.memo.get("kinds")
-    if kinds is None:
-        number_of: dict[tuple[Any, ...], int] = {}
+    type_ids: list[int] | None = batch.memo.get("type_ids")
+    if type_ids is None:
+        ids: dict[tuple[Any, ...], int] = {}
         columns = [batch.seen, batch.params, *(column for column in batch.states if column)]
-        kinds = batch.memo["kinds"] = [
-            number_of.setdefault(
+        type_ids = batch.memo["type_ids"] = [
+            ids.setdefault(
                 (
                     tensors[0].device,
                     None if rule.elementwise else (seen.shape, tensors[0].shape),
                     *(tensor.dtype for tensor in tensors),
                 ),
-                len(number_of),
+                len(ids),
             )
             for seen, *tensors in zip(*columns, strict=True)
         ]
-    return kinds
+    return type_ids
 
 
 def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
     """Return a list with the list of the gradients' dtypes; an empty list if all are equal.
 
-    Unlike the numbers of `_kinds`, the dtypes of gradients can change in every step.
+    Unlike the properties in `_type_ids`, the dtypes of gradients can change in every step.
     """
     return [[grad.dtype for grad in batch.grads]] if len(batch.grad_dtypes) > 1 else []
 

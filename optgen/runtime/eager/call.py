@@ -20,12 +20,12 @@ Split: TypeAlias = Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]
 
 
 class Call(NamedTuple):
-    """A batch, the generated function that updates it, and how to call that."""
+    """A batch, the generated function that updates it, and arguments for the function."""
 
     batch: Batch
     function: Function
     hypers: dict[str, Any]
-    functional: bool
+    functional: bool  # calls the functional form
     takes_grads: bool  # gradients are dense, or the function can add sparse gradients
     split: Split  # divides the lists of a bucket among several calls
 
@@ -66,11 +66,11 @@ def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:
     if not common_dtype.has_several_dtypes(rule, batch):
         return split
 
-    def in_one_dtype(rule: Rule, lists: list[list[Any]]) -> Iterator[list[list[Any]]]:
+    def split_in_one_dtype(rule: Rule, lists: list[list[Any]]) -> Iterator[list[list[Any]]]:
         for chunk in common_dtype.chunks_in_one_dtype(rule, lists):
             yield from split(rule, chunk)
 
-    return in_one_dtype
+    return split_in_one_dtype
 
 
 def _in_chunks(rule: Rule, lists: list[list[Any]]) -> Iterable[list[list[Any]]]:

@@ -27,16 +27,16 @@ _dtype = attrgetter("dtype")
 def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
     """Tell whether parameters, gradients, and states created in their dtype differ in dtype.
 
-    Generated code of a rule that widens converts dtypes itself, but no codes of 8 bits.
+    If the rule widens, its generated code converts dtypes, but not codes of 8 bits.
     """
     if rule.widens:
         return batch.has_codes
-    known = batch.memo.get("dtype")  # the only dtype of parameters and states, or "several"
-    if known is None:
+    dtype = batch.memo.get("dtype")  # the only dtype of parameters and states, or "several"
+    if dtype is None:
         states = _states_in_param_dtype(rule, batch.states)
         dtypes = set(map(_dtype, chain(batch.params, *states)))
-        known = batch.memo["dtype"] = dtypes.pop() if len(dtypes) == 1 else "several"
-    return batch.grad_dtypes != {known}
+        dtype = batch.memo["dtype"] = dtypes.pop() if len(dtypes) == 1 else "several"
+    return batch.grad_dtypes != {dtype}
 
 
 def _states_in_param_dtype(rule: Rule, states: list[list[Any]]) -> Iterator[list[Any]]:
@@ -50,11 +50,11 @@ class OneDtype(NamedTuple):
     """The lists of a bucket in one dtype, and the copies that must be written back."""
 
     columns: list[list[Any]]
-    written: list[tuple[list[Tensor], list[Tensor]]]  # a list of the bucket, and its copies
+    to_write: list[tuple[list[Tensor], list[Tensor]]]  # a list of the bucket, and its copies
 
     def put_back(self) -> None:
         """Write the updated copies back to the original tensors."""
-        for tensors, copies in self.written:
+        for tensors, copies in self.to_write:
             if isinstance(tensors[0], QuantizedTensor):
                 for tensor, numbers in zip(tensors, copies, strict=True):
                     tensor.quantize_(numbers)  # type: ignore[attr-defined]
@@ -71,48 +71,47 @@ def in_one_dtype(rule: Rule, columns: list[list[Any]], seen: Tensor | None = Non
         return _unquantized(columns) if rule.quantized_states else OneDtype(columns, [])
     param = columns[0][0] if seen is None else seen
     states = [state for state in rule.states if state.suits(param)]
-    own = [state.shape != "scalar" and state.dtype is None for state in states]
-    counted = [False] * (len(columns) - 2 - len(own))  # the list of step counts, if there is one
-    follows_param = [True, True, *own, *counted]
+    in_param_dtype = [state.shape != "scalar" and state.dtype is None for state in states]
+    # The list of step counts, if there is one, keeps its dtype.
+    counts = [False] * (len(columns) - 2 - len(in_param_dtype))
+    follows_param = [True, True, *in_param_dtype, *counts]
     written = [True, False, *(state.written for state in states)]
     return _converted(columns, follows_param, written, deciding=follows_param)
 
 
 def _converted(
     columns: list[list[Any]],
-    follows: Sequence[bool],
+    convertible: Sequence[bool],
     written: Sequence[bool],
     deciding: Sequence[bool],
 ) -> OneDtype:
     """Return lists in one dtype, the narrowest that holds the numbers of the deciding lists.
 
-    Lists that do not follow are left as they are.
-
     Args:
         columns: The lists.
-        follows: For each list, whether it is converted.
+        convertible: For each list, whether it may be converted.
         written: For each list, whether its converted copies must be written back.
         deciding: For each list, whether the common dtype must hold its numbers.
     """
     pairs = zip(columns, deciding, strict=True)
     common = reduce(torch.promote_types, [c[0].dtype for c, decides in pairs if decides and c])
-    converted, back = list(columns), []
-    for place, column in enumerate(columns):
-        if follows[place] and column and column[0].dtype != common:
-            converted[place] = [tensor.to(common) for tensor in column]
-            if written[place]:
-                back.append((column, converted[place]))
-    return OneDtype(converted, back)
+    converted, to_write = list(columns), []
+    for index, column in enumerate(columns):
+        if convertible[index] and column and column[0].dtype != common:
+            converted[index] = [tensor.to(common) for tensor in column]
+            if written[index]:
+                to_write.append((column, converted[index]))
+    return OneDtype(converted, to_write)
 
 
 def _unquantized(columns: list[list[Any]]) -> OneDtype:
     """Return the lists of a bucket, with the numbers of quantized states."""
-    converted, back = list(columns), []
-    for place, column in enumerate(columns):
+    converted, to_write = list(columns), []
+    for index, column in enumerate(columns):
         if column and isinstance(column[0], QuantizedTensor):
-            converted[place] = [tensor.dequantize() for tensor in column]
-            back.append((column, converted[place]))
-    return OneDtype(converted, back)
+            converted[index] = [tensor.dequantize() for tensor in column]
+            to_write.append((column, converted[index]))
+    return OneDtype(converted, to_write)
 
 
 def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
@@ -128,8 +127,8 @@ def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[l
 def lists_of_function(rule: Rule, columns: list[list[Tensor]]) -> OneDtype:
     """Return the lists of a function in one dtype.
 
-    The lists that the function writes decide. Wider lists that it only reads are rounded to the
-    same dtype.
+    The lists that the function writes decide the dtype. Wider lists that the function only reads
+    are rounded to that dtype.
     """
     written = (True, False, *(state.written for state in rule.states))
     return _converted(columns, [True] * len(columns), written, deciding=written)

@@ -44,9 +44,9 @@ def check_functional(rule: Rule, batch: Batch) -> None:
 
 
 def check_shards(optimizer: Optimized, batch: Batch) -> None:
-    """Raise an error if this rank holds a shard and the functional form would have to take it.
+    """Raise an error for shards in a group that needs the functional form.
 
-    It cannot: the rule needs whole parameters.
+    The functional form of a rule that needs whole parameters cannot take shards.
     """
     group, sharding = batch.group, batch.dispatch_key.sharding
     if sharding is not None and (group.get("differentiable") or group.get("capturable")):

@@ -20,7 +20,7 @@ def load(package: str, module: str, function: str) -> Function:
 
 @cache
 def find(package: str, module: str, function: str) -> Function | None:
-    """Import one function of a generated lowering; return None if the module has none."""
+    """Import one function of a generated lowering; return None if there is no such function."""
     has = hasattr(importlib.import_module(f"{package}.{module}"), function)
     return load(package, module, function) if has else None
 

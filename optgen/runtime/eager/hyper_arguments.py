@@ -16,7 +16,7 @@ def hyper_arguments(rule: Rule, group: Group, functional: bool, lowering: str) -
     torch's for-loop computes the step size in the dtype of that tensor.
     """
     arguments: dict[str, Any] = {}
-    for key, value in zip(rule.hypers, rule.values(group), strict=True):
+    for key, value in zip(rule.hypers, rule.hyper_values(group), strict=True):
         if isinstance(value, (tuple, list)):
             arguments[key] = tuple(map(_without_axes if functional else number, value))
         elif functional:

@@ -1,8 +1,8 @@
 """Linear algebra on whole matrices, for a tensor or for a list of tensors of one shape.
 
 A list is one batch for torch: many small decompositions one by one would take much longer. A matrix
-that has no decomposition, because an element is not finite, gives a result of NaN. So a step ends
-as it would with elementwise operations.
+that has no decomposition, because an element is not finite, gives NaN instead of an error. So a
+step treats such numbers as elementwise operations do.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,8 +81,8 @@ def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x counts as 0."""
 
     def root(tensor: Tensor) -> Tensor:
-        found, vectors = _eigh(tensor)
-        roots = (found.clamp(min=0.0) + eps) ** (-1.0 / n)
+        values, vectors = _eigh(tensor)
+        roots = (values.clamp(min=0.0) + eps) ** (-1.0 / n)
         return (vectors * roots.unsqueeze(-2)) @ vectors.mT
 
     return _batched(root, x)
@@ -91,9 +91,9 @@ def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
 def newton_schulz(x: Value, coefficients: Sequence[float], steps: float, eps: float) -> Value:
     """Drive the singular values towards 1, in bfloat16; return the result in the dtype of x."""
     tensors = x.tensors if isinstance(x, TensorList) else [x]
-    found = matrix_ops.orthogonalize(tensors, coefficients, steps, eps)
-    made = [new.to(old.dtype) for new, old in zip(found, tensors, strict=True)]
-    return TensorList(made) if isinstance(x, TensorList) else made[0]
+    orthogonal = matrix_ops.orthogonalize(tensors, coefficients, steps, eps)
+    results = [new.to(old.dtype) for new, old in zip(orthogonal, tensors, strict=True)]
+    return TensorList(results) if isinstance(x, TensorList) else results[0]
 
 
 def _descending(x: Tensor) -> Tensor:
@@ -129,19 +129,19 @@ def _left_vectors(x: Tensor) -> Tensor:
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         if x.dim() == 2:
             return x.new_full((x.size(0), min(x.shape)), torch.nan)
-        parts = torch.stack([_left_vectors(matrix) for matrix in x.flatten(0, -3).unbind()])
-        return parts.reshape(*x.shape[:-2], *parts.shape[-2:])
+        stacked = torch.stack([_left_vectors(matrix) for matrix in x.flatten(0, -3).unbind()])
+        return stacked.reshape(*x.shape[:-2], *stacked.shape[-2:])
     return vectors
 
 
 def _eigh(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues and eigenvectors; NaN for a matrix that has none."""
     try:
-        found, vectors = torch.linalg.eigh(x)
+        values, vectors = torch.linalg.eigh(x)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         if x.dim() == 2:
             return x.new_full(x.shape[-1:], torch.nan), torch.full_like(x, torch.nan)
-        parts = [_eigh(matrix) for matrix in x.flatten(0, -3).unbind()]
-        found, vectors = (torch.stack(column) for column in zip(*parts, strict=True))
-        return found.reshape(x.shape[:-1]), vectors.reshape(x.shape)
-    return found, vectors
+        pairs = [_eigh(matrix) for matrix in x.flatten(0, -3).unbind()]
+        values, vectors = (torch.stack(column) for column in zip(*pairs, strict=True))
+        return values.reshape(x.shape[:-1]), vectors.reshape(x.shape)
+    return values, vectors

@@ -20,8 +20,8 @@ class Layout(NamedTuple):
     """The layout of the tensors of one list."""
 
     shape: tuple[int, ...]  # of a whole tensor
-    axes: Axes  # how it is sharded, outermost sharding first
-    is_replicated: bool = False  # rows, columns or one number: every owner gets all
+    axes: Axes  # how the tensor is sharded, outermost sharding first
+    is_replicated: bool = False  # of rows, columns or one number: every rank gets whole tensors
     written: bool = True
 
 
@@ -51,12 +51,12 @@ def layouts(
         axes: how a parameter is sharded.
         matrix_axes: returns the sharded axes of a matrix state that is cut along a given axis.
     """
-    found = [Layout(tuple(whole.shape), axes), Layout(tuple(whole.shape), axes, written=False)]
+    result = [Layout(tuple(whole.shape), axes), Layout(tuple(whole.shape), axes, written=False)]
     for state in rule.states:
         if state.suits(whole):
             written = state.written and not state.given
-            found.append(_layout(state, rule.rank(group), whole, axes, matrix_axes, written))
-    return found
+            result.append(_layout(state, rule.rank(group), whole, axes, matrix_axes, written))
+    return result
 
 
 def _layout(
@@ -67,6 +67,7 @@ def _layout(
     matrix_axes: Callable[[int], Axes],
     written: bool,
 ) -> Layout:
+    """Return the layout of a state that parameters of this shape have."""
     if state.shape == "scalar":
         return Layout((), (), True, written)
     shape = tuple(state.shape_for(whole, rank))
@@ -88,8 +89,8 @@ def layouts_of_shards(
         rule: the rule.
         group: the parameters' group.
         seen: a whole parameter in the shape that the rule sees.
-        local: this rank's shard of it, in this shape.
-        sharding: how it is sharded.
+        local: this rank's shard of this parameter, in the same view.
+        sharding: how the parameter is sharded.
     """
     dims = seen.dim()
     shape = (*local.shape[:-2], *seen.shape[-2:]) if rule.by_matrix else seen.shape

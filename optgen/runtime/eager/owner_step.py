@@ -1,4 +1,4 @@
-"""Step sharded parameters of rules on whole matrices: each parameter whole, on one of its ranks.
+"""Step sharded parameters of rules on whole matrices: one rank steps each parameter as a whole.
 
 Shards of a parameter, its gradient and its states travel to the rank that owns the parameter in
 this step. The owner calls the generated function for whole parameters, and shards of the results
@@ -31,7 +31,7 @@ Columns: TypeAlias = Sequence[list[Tensor]]
 HELD_BYTES = 2**28
 """Bytes of whole tensors of one shape that a rank holds at once, unless one matrix has more."""
 _UNKNOWN = -0.0
-"""The number that a rank adds for an element that it does not know. It leaves -0.0 as it is."""
+"""The number that a rank adds for an element that it does not know: any x + -0.0 is x."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class OwnerStep:
     def updates(self, columns: Columns) -> Iterator[Update]:
         """Yield the updates of a bucket.
 
-        The bucket goes in parts, so that no rank holds too much at once. One part follows the
-        other; if parameters wait for one another, each part is an update of its own.
+        The bucket is split into parts, so that no rank holds too much at once. One update takes
+        the parts one after the other. If parameters wait for one another, each part is an update.
         """
         size = self._part_size(columns)
         starts = range(0, len(columns[0]), size)
@@ -68,22 +68,22 @@ class OwnerStep:
         lists = in_one_dtype(self.rule, list(columns), self.seen)
         tensors = lists.columns[: len(self.layouts)]
         counts = [column for column in lists.columns[len(self.layouts) :] if column]
-        first = _Matrices(tensors[0], self.layouts[0])
-        exchanges: list[_Exchange] = [first]
+        params = _Matrices(tensors[0], self.layouts[0])
+        exchanges: list[_Exchange] = [params]
         for column, layout in zip(tensors[1:], self.layouts[1:], strict=True):
             if not column:
                 exchanges.append(_NoTensors())
             elif layout.is_replicated:
-                exchanges.append(_Replicated(column, layout, first.gather))
+                exchanges.append(_Replicated(column, layout, params.gather))
             else:
-                exchanges.append(_Matrices(column, layout, first.gather))
+                exchanges.append(_Matrices(column, layout, params.gather))
         answers = yield [each.gather_request() for each in exchanges]
         whole = [each.whole(answer) for each, answer in zip(exchanges, answers, strict=True)]
-        if first.gather.owned:
-            yield from self._call([*whole, *counts], first.gather)
+        if params.gather.owned:
+            yield from self._call([*whole, *counts], params.gather)
         elif self.rule.wide:
-            stand_in = map(_stand_in, tensors, self.layouts)
-            yield from self._call([*stand_in, *counts], first.gather)
+            stand_ins = map(_stand_in, tensors, self.layouts)
+            yield from self._call([*stand_ins, *counts], params.gather)
         elif counts:
             advance(*counts)
         answers = yield [each.scatter_request(w) for each, w in zip(exchanges, whole, strict=True)]
@@ -98,7 +98,7 @@ class OwnerStep:
             yield from _completed(requests, leader)
 
     def _part_size(self, columns: Columns) -> int:
-        """Return how many parameters go at once; all ranks find the same number."""
+        """Return how many parameters a part has; all ranks find the same number."""
         pairs = [(column[0], x) for column, x in zip(columns, self.layouts, strict=False) if column]
         if self.rule.wide:  # the function must not divide its lists: it would ask more than once
             widest = max((tensor for tensor, _ in pairs), key=lambda tensor: tensor.itemsize)
@@ -109,7 +109,7 @@ class OwnerStep:
 
 
 class _Exchange(Protocol):
-    """The way of one list to the owners of its tensors, and the way of the results back."""
+    """The transfer of one list to the owners of its tensors, and of the results back."""
 
     def gather_request(self) -> Gather | Partial:
         """Return the request for the whole tensors."""
@@ -141,7 +141,7 @@ class _NoTensors:
 
 
 class _Matrices:
-    """A list of tensors that travel: shards to the owner, and shards of the results back."""
+    """A list of tensors whose shards travel to owners; shards of the results travel back."""
 
     def __init__(self, shards: list[Tensor], layout: Layout, leader: Gather | None = None) -> None:
         self.shards, self.written = shards, layout.written
@@ -166,36 +166,36 @@ class _Replicated:
 
     def __init__(self, shards: list[Tensor], layout: Layout, leader: Gather) -> None:
         self.shards, self.layout, self.leader = shards, layout, leader
-        self.all = torch.empty(0)
+        self.stacked = torch.empty(0)
 
     def gather_request(self) -> Partial:
         if not self.layout.axes:  # this rank has all
             return _NoTensors().gather_request()
-        self.all = self._unknown()
-        for whole, shard in zip(self.all, self.shards, strict=True):
+        self.stacked = self._unknown()
+        for whole, shard in zip(self.stacked, self.shards, strict=True):
             own_shard(whole, self.layout.axes).copy_(shard)
-        return Partial(self.all, tuple(axis.group for axis in self.layout.axes))
+        return Partial(self.stacked, tuple(axis.group for axis in self.layout.axes))
 
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
-        known = self.all if self.layout.axes else self.shards
+        whole = self.stacked if self.layout.axes else self.shards
         dtype = self.shards[0].dtype
-        return [known[index].to(dtype, copy=True) for index in self.leader.owned]
+        return [whole[index].to(dtype, copy=True) for index in self.leader.owned]
 
     def scatter_request(self, results: list[Tensor]) -> Partial:
         if not self.layout.written:
             return _NoTensors().gather_request()
-        self.all = self._unknown()
+        self.stacked = self._unknown()
         for index, result in zip(self.leader.owned, results, strict=True):
-            self.all[index].copy_(result.reshape(self.layout.shape))
-        return Partial(self.all, tuple(axis.group for axis in self.leader.sharded_axes))
+            self.stacked[index].copy_(result.reshape(self.layout.shape))
+        return Partial(self.stacked, tuple(axis.group for axis in self.leader.sharded_axes))
 
     def write(self, answer: list[Tensor]) -> None:
         if self.layout.written:
-            for shard, whole in zip(self.shards, self.all, strict=True):
+            for shard, whole in zip(self.shards, self.stacked, strict=True):
                 shard.copy_(own_shard(whole, self.layout.axes))
 
     def _unknown(self) -> Tensor:
-        """Return unknown numbers for all whole tensors, on the device of the collectives."""
+        """Return whole tensors, stacked, of which no element is known yet."""
         shape = (len(self.shards), *self.layout.shape)
         device = self.leader.shards[0].device
         return torch.full(shape, _UNKNOWN, dtype=torch.float64, device=device)
@@ -209,8 +209,8 @@ def _one_after_the_other(updates: Iterator[Update]) -> Update:
 def _stand_in(column: list[Tensor], layout: Layout) -> list[Tensor]:
     """Return a list of one tensor of one element, to call a function that must be called.
 
-    A rank without parameters of its own asks for the same reductions as the others. Its numbers
-    count for nothing, and it drops its results.
+    A rank that owns no parameter must ask for the same reductions as the others. Its numbers are
+    not added, and it drops its results.
     """
     return [column[0].new_zeros([1] * len(layout.shape))] if column else []
 
@@ -224,13 +224,13 @@ def _completed(requests: Update, leader: Gather) -> Update:
     answer: Any = None
     while True:
         try:
-            asked: Any = requests.send(answer)
+            request: Any = requests.send(answer)
         except StopIteration:
             return
         count, device = len(leader.shards), leader.shards[0].device
         numbers = torch.full((count,), _UNKNOWN, dtype=torch.float64, device=device)
         if owned := leader.owned:
-            numbers[owned] = asked.numbers.to(device)
+            numbers[owned] = request.numbers.to(device)
         yield [Partial(numbers, groups)]
-        result = yield replace(asked, numbers=numbers, answer=lambda result: result)
-        answer = asked.answer(result)
+        result = yield replace(request, numbers=numbers, answer=lambda result: result)
+        answer = request.answer(result)

@@ -1,8 +1,9 @@
 """Draw random numbers from counters: the same ones in every lowering and for any sharding.
 
 The generator is Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random numbers: as easy as
-1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Here it computes with int32, whose sums wrap
-around. It reads no tensor's value on the host, so a graph can capture it.
+1, 2, 3", SC 2011), as in optgen.ir.random_numbers. Numbers of 16 bits come from a permutation of 32
+bits. Here both compute with int32, whose sums and products wrap around. They read no tensor's value
+on the host, so a graph can capture them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ Value = TypeVar("Value", Tensor, TensorList)
 _ROUNDS = 13
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
+_MULTIPLIERS = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # as numbers of int32
+_SHIFTS = (17, 11, 15, 14)
+_FAR = 0x9E3779B9 - 2**32  # what 2**32 counters add to a key
 
 
 def random(
@@ -62,13 +66,13 @@ def random16(
     call: int,
     collectives: Collectives | None = None,
 ) -> list[Tensor]:
-    """Return numbers as `random` does, of 16 bits instead of 24. Four elements share a block."""
+    """Return numbers as `random` does, of 16 bits instead of 24. Two elements share a word."""
     first = params[0]
-    key, whole_stream = _key(first, seed, step, call), _whole(stream)
+    origin = torch.zeros((), dtype=torch.int64, device=first.device)
+    key = _words(_key(first, seed, step, call), _whole(stream), origin)
 
     def numbers(at: Tensor) -> Tensor:
-        words = _words(key, whole_stream, at >> 8 << 6 | at >> 1 & 63)
-        word = torch.where(at & 128 == 0, *words)
+        word = _permuted(at >> 1, key)
         return torch.where(at & 1 == 0, word, word >> 16) & 0xFFFF
 
     return [_drawn(first, collectives, numbers).mul_(2.0**-16)] * len(params)
@@ -173,6 +177,20 @@ def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor,
             y += words[(group + 1) % 3] + group
         distance = _ROTATIONS[rounds % 8]
         x += y
-        wrapped = (y >> (32 - distance)) & ((1 << distance) - 1)  # the shift copies the sign
-        y = (y << distance).bitwise_or_(wrapped).bitwise_xor_(x)
+        y = (y << distance).bitwise_or_(_shifted(y, 32 - distance)).bitwise_xor_(x)
     return x, y
+
+
+def _permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
+    """Return a word for each counter, which has 64 bits."""
+    first = (counters >> 32).to(torch.int32).mul_(_FAR).add_(key[0])
+    x = counters.to(torch.int32) + first
+    x = x.bitwise_xor_(_shifted(x, _SHIFTS[0])).bitwise_xor_(key[1]).mul_(_MULTIPLIERS[0])
+    x = x.bitwise_xor_(_shifted(x, _SHIFTS[1])).bitwise_xor_(first).mul_(_MULTIPLIERS[1])
+    x = x.bitwise_xor_(_shifted(x, _SHIFTS[2])).mul_(_MULTIPLIERS[2])
+    return x.bitwise_xor_(_shifted(x, _SHIFTS[3]))
+
+
+def _shifted(x: Tensor, distance: int) -> Tensor:
+    """Shift words to the right; the shift of int32 copies the sign."""
+    return (x >> distance).bitwise_and_((1 << (32 - distance)) - 1)

@@ -15,14 +15,14 @@ from optgen.runtime.eager.tensor_lists import TensorList, each_of
 Value = TypeVar("Value", Tensor, TensorList)
 
 
-def no_sum(like: Tensor, *count: int) -> Tensor:
+def zero_sum(like: Tensor, *count: int) -> Tensor:
     """Return a float64 zero that sums of blocks are added to; with `count`, that many zeros."""
     return torch.zeros([*count, *[1] * like.dim()], dtype=torch.float64, device=like.device)
 
 
 def number(like: Tensor, value: float | Tensor, *count: int) -> Tensor:
     """Return a number in the shape and dtype of a reduction; with `count`, that many numbers."""
-    return no_sum(like, *count).add_(value)
+    return zero_sum(like, *count).add_(value)
 
 
 def stacked_numbers(like: Tensor, states: list[Tensor]) -> Tensor:
@@ -31,12 +31,12 @@ def stacked_numbers(like: Tensor, states: list[Tensor]) -> Tensor:
     return stacked.view(-1, *[1] * like.dim())
 
 
-def no_row_sum(like: Tensor, *count: int) -> Tensor:
+def zero_row_sum(like: Tensor, *count: int) -> Tensor:
     """Return a zero for every row of a tensor; with `count`, of that many tensors of its shape."""
     return _zeros([*count, *like.shape[:-1], 1], like)
 
 
-def no_col_sum(like: Tensor, *count: int) -> Tensor:
+def zero_col_sum(like: Tensor, *count: int) -> Tensor:
     """Return a zero for every column of a tensor's matrices; with `count`, of that many tensors."""
     return _zeros([*count, *like.shape[:-2], 1, like.size(-1)], like)
 
@@ -108,7 +108,7 @@ def write(states: list[Tensor], stacked: Tensor) -> None:
 
 
 def _sum_of_squares(x: Tensor, axis: int | None) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=_computed_in(x))
+    norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=_compute_dtype(x))
     return norm.square_()
 
 
@@ -119,8 +119,8 @@ def _max_abs(x: Value, axis: int) -> Value:
 
 
 def _zeros(shape: list[int], like: Tensor) -> Tensor:
-    return torch.zeros(shape, dtype=_computed_in(like), device=like.device)
+    return torch.zeros(shape, dtype=_compute_dtype(like), device=like.device)
 
 
-def _computed_in(x: Tensor) -> torch.dtype:
+def _compute_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32

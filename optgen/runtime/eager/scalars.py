@@ -258,10 +258,10 @@ def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
 
 def _are_alike(a: Scalar, b: Scalar) -> bool:
     """Tell whether two values are tensors, or lists of tensors, of one dtype."""
-    both = all(isinstance(x, Tensor) for x in (a, b)) or all(
+    one_class = all(isinstance(x, Tensor) for x in (a, b)) or all(
         isinstance(x, TensorList) for x in (a, b)
     )
-    return both and cast(Tensor, a).dtype == cast(Tensor, b).dtype
+    return one_class and cast(Tensor, a).dtype == cast(Tensor, b).dtype
 
 
 @overload
@@ -298,11 +298,11 @@ def remainder(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _computed(
-    plainly: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
+    by_python: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
 ) -> Scalar:
-    """Compute `plainly`, or with torch if Python raises or returns a complex number."""
+    """Compute with Python; with torch if Python raises or returns a complex number."""
     try:
-        result = plainly()
+        result = by_python()
     except ArithmeticError:
         result = None
     if result is None or isinstance(result, complex):

@@ -36,13 +36,13 @@ def prepare(
             updates(optimizer, batch, consensus)
         )
 
-    def take() -> None:
+    def update() -> None:
         for batch in batches:
             unscale(optimizer, batch)
-        for together in rounds.values():
-            run(together)
+        for round_updates in rounds.values():
+            run(round_updates)
 
-    return take
+    return update
 
 
 def updates(
@@ -55,8 +55,8 @@ def updates(
     name = variant_name("update_sharded", rule, batch)
     sharded_axes = sharding.sharded_axes() if sharding is not None else ()
     shard_form = find(optimizer.lowerings, "foreach", name)
-    local_name = variant_name("update", rule, batch)  # needs no other rank
-    update = shard_form or load(optimizer.lowerings, "foreach", local_name)
+    whole_name = variant_name("update", rule, batch)  # the form for whole parameters
+    update = shard_form or load(optimizer.lowerings, "foreach", whole_name)
     if consensus and sharding:
         consensus.note(sharding, name, hypers, rule.rank(group))
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
@@ -75,7 +75,7 @@ def updates(
 
 
 def update_bucket(update: Function, lists: OneDtype, keywords: Mapping[str, Any]) -> Update:
-    """Update a bucket, and yield the collectives it needs; an update without phases needs none."""
+    """Update a bucket, and yield the requests of its update; without phases there are none."""
     requests = update(*lists.columns, **keywords)
     if requests is not None:
         yield from requests

@@ -46,4 +46,5 @@ def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
 
 
 def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
+    """Turn rows, one per parameter, into lists, one per stream."""
     return tuple([] if column[0] is None else list(column) for column in zip(*rows, strict=True))

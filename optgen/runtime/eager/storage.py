@@ -1,10 +1,9 @@
-"""Round to the dtype that a parameter is stored in, and compute in a wider one.
+"""Round to the dtype that a parameter is stored in, and compute in a wider dtype.
 
-Some rules must compute more precisely than they store (`optgen/ir/compute_dtype.py`). A rule that
-rounds its results itself is one of them: its results must have more digits than the dtype, or
-nothing is left to round. The generated code of such a rule takes its tensors through
-`in_wider_dtype`: 16-bit tensors are computed with in float32, and rounded once when they are
-written back.
+Some rules must compute more precisely than they store (`optgen/ir/compute_dtype.py`). An example is
+a rule that rounds its results itself: they must have more digits than the dtype, or nothing is left
+to round. The generated code of such a rule takes its tensors through `in_wider_dtype`: 16-bit
+tensors are computed with in float32, and rounded once when they are written back.
 """
 
 import math

@@ -8,7 +8,7 @@ from optgen.runtime.eager.tensor_lists import TensorList
 
 
 def sweep_function(package: str, name: str) -> Callable[..., None]:
-    """Return a generated function over lists, which takes each as a `TensorList`."""
+    """Return a generated function over lists, wrapped so that it takes `TensorList`s."""
     update = importlib.import_module(f"{package}.{name}")._update
 
     def sweep(*lists: TensorList, **numbers: Any) -> None:

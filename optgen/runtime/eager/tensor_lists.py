@@ -23,7 +23,7 @@ CHUNK_ELEMENTS = 2**20  # eight float32 lists with 2**20 elements each are 32 Mi
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
 _UNARY |= {"tanh", "sin", "cos", "floor", "ceil", "round"}
 _BINARY = {"add", "sub", "mul", "div", "maximum", "minimum", "pow"}
-_COMMUTE = {"add", "mul", "maximum", "minimum"}
+_COMMUTATIVE = {"add", "mul", "maximum", "minimum"}
 _WITH_0_DIM = {"add", "mul", "div"}  # torch has these for a list and one 0-dim tensor
 
 
@@ -101,14 +101,14 @@ def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList
     room = CHUNK_ELEMENTS
     for row in zip_longest(*columns):
         if rows and row[0].numel() > room:
-            yield _as_one(rows)
+            yield _as_tensor_lists(rows)
             rows, room = [], CHUNK_ELEMENTS
         rows.append(row)
         room -= row[0].numel()
-    yield _as_one(rows)
+    yield _as_tensor_lists(rows)
 
 
-def _as_one(rows: list[tuple[Tensor, ...]]) -> list[list[TensorList]]:
+def _as_tensor_lists(rows: list[tuple[Tensor, ...]]) -> list[list[TensorList]]:
     return [[] if column[0] is None else [TensorList(column)] for column in zip(*rows, strict=True)]
 
 
@@ -123,7 +123,7 @@ def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
         return None
     a, b = args
     if not isinstance(a, TensorList):
-        if name in _COMMUTE:
+        if name in _COMMUTATIVE:
             a, b = b, a
         elif name == "sub":
             return _foreach("add", (TensorList(_call("neg", b.tensors)), a))
@@ -131,10 +131,10 @@ def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
             return _foreach("mul", (TensorList(_call("reciprocal", b.tensors)), a))
         else:
             return None
-    takes_one = isinstance(b, int | float) or (
+    is_one_number = isinstance(b, int | float) or (
         isinstance(b, Tensor) and not b.dim() and name in _WITH_0_DIM
     )
-    return _call(name, a.tensors, b if takes_one else list(_column(b, len(a.tensors))))
+    return _call(name, a.tensors, b if is_one_number else list(_column(b, len(a.tensors))))
 
 
 def _call(name: str, *args: Any) -> Sequence[Tensor]:

@@ -1,7 +1,8 @@
 """Ask for reductions over several parameters, in the forms that generated code computes with.
 
-A number is that of one parameter: a float, a 0-dim tensor, or a tensor of one element. Or there is
-one for each tensor of a list: stacked along the first axis, or in a `TensorList`.
+The argument `number` is the number of one parameter: a float, a 0-dim tensor, or a tensor of one
+element. Or it holds a number for each parameter of a list: stacked along the first axis of a
+tensor, or in a `TensorList`. A float may stand for `count` parameters with equal numbers.
 """
 
 from typing import Any, Literal
@@ -14,28 +15,29 @@ from optgen.runtime.sharded.wide_reductions import WideReduction
 
 
 def group_sum(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the sum over a group's parameters; a float is the number of `count` of them."""
-    return _asked(number, count, "group", largest=False)
+    """Ask for the sum over a group's parameters."""
+    return _request(number, count, "group", largest=False)
 
 
 def group_max(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the largest over a group's parameters; a float is the number of `count` of them."""
-    return _asked(number, count, "group", largest=True)
+    """Ask for the largest over a group's parameters."""
+    return _request(number, count, "group", largest=True)
 
 
 def all_sum(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the sum over all parameters; a float is the number of `count` of them."""
-    return _asked(number, count, "all", largest=False)
+    """Ask for the sum over all parameters."""
+    return _request(number, count, "all", largest=False)
 
 
 def all_max(number: Any, count: int = 1) -> WideReduction:
-    """Ask for the largest over all parameters; a float is the number of `count` of them."""
-    return _asked(number, count, "all", largest=True)
+    """Ask for the largest over all parameters."""
+    return _request(number, count, "all", largest=True)
 
 
-def _asked(
+def _request(
     number: Any, count: int, over: Literal["group", "all"], *, largest: bool
 ) -> WideReduction:
+    """Return the request for a reduction, with an answer in the form of `number`."""
     if isinstance(number, TensorList):
         numbers = torch.cat([each.reshape(1).double() for each in number.tensors])
         return WideReduction(numbers, over, largest, lambda result: _each_like(number, result))

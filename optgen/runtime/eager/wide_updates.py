@@ -27,8 +27,8 @@ def updates(
     """
     rule, group = optimizer.rule, batch.group
     functional = bool(group.get("differentiable") or group.get("capturable"))
-    whole = rule.why_uncut or functional or lowering == "forloop"
-    if batch.dispatch_key.sharding is not None or not whole:
+    needs_whole = rule.why_uncut or functional or lowering == "forloop"
+    if batch.dispatch_key.sharding is not None or not needs_whole:
         yield from sharded_step.updates(optimizer, batch, consensus)
         return
     call = Call.of(optimizer, batch, lowering)

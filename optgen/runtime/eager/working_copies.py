@@ -24,7 +24,7 @@ def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> T
 
     The copy of a list is a `TensorList`, which generated code computes with as with a tensor.
     """
-    dtype = _computed_in(like)
+    dtype = _compute_dtype(like)
     if isinstance(value, Tensor):
         return value.to(dtype, copy=True)
     same = all(tensor.dtype == dtype for tensor in value)
@@ -34,7 +34,7 @@ def working_copy(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> T
 
 def working_value(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
     """Return a tensor or list in the dtype of the computation, which must not be changed."""
-    dtype = _computed_in(like)
+    dtype = _compute_dtype(like)
     if isinstance(value, Tensor):
         return value.to(dtype)
     return cast(Tensor, TensorList([tensor.to(dtype) for tensor in value]))
@@ -52,15 +52,15 @@ def write_back(tensors: list[Tensor], values: Tensor) -> None:
 
     Values that are the tensors themselves are there already.
     """
-    found = cast(TensorList, values).tensors
-    if any(tensor is not value for tensor, value in zip(tensors, found, strict=True)):
-        torch._foreach_copy_(tensors, found)
+    results = cast(TensorList, values).tensors
+    if any(tensor is not result for tensor, result in zip(tensors, results, strict=True)):
+        torch._foreach_copy_(tensors, results)
 
 
 def empty_like(values: Tensor) -> Tensor:
     """Return a `TensorList` of new tensors, which a sweep is to fill."""
-    made = map(torch.empty_like, cast(TensorList, values).tensors)
-    return cast(Tensor, TensorList(list(made)))
+    tensors = cast(TensorList, values).tensors
+    return cast(Tensor, TensorList(list(map(torch.empty_like, tensors))))
 
 
 def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorList) -> None:
@@ -80,7 +80,7 @@ def _write_one(state: Tensor, value: Any) -> None:
         state.fill_(value)
 
 
-def _computed_in(like: Tensor | list[Tensor]) -> torch.dtype:
+def _compute_dtype(like: Tensor | list[Tensor]) -> torch.dtype:
     param = like if isinstance(like, Tensor) else like[0]
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 

@@ -39,17 +39,17 @@ class FusedCpuBackend:
     zeroes_gradients = True
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
-        """Say in a few words why no kernel can take this batch; "" if one can."""
+        """Return a short reason why no kernel can take this batch; "" if a kernel can."""
         if owner.rule.why_uncut:
             return outlined_sweeps.obstacle(owner, batch)
         if unread := owner.rule.why_codes_are_not_read("fused_cpu"):
             return unread
-        if strange := batch.overriding_class:
-            return f"a state of class {strange}"
+        if class_name := batch.overriding_class:
+            return f"a state of class {class_name}"
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
-        found = set(map(_dtype, batch.tensors())) - {CODES_OF_8_BITS}
-        dtypes = {dtype.to_real() for dtype in found}
+        stream_dtypes = set(map(_dtype, batch.tensors())) - {CODES_OF_8_BITS}
+        dtypes = {dtype.to_real() for dtype in stream_dtypes}
         dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
         if is_sharded and owner.rule.draws:
@@ -99,8 +99,8 @@ class FusedCpuBackend:
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.
 
-        `takes` tells whether this lowering is the one that steps a batch. If the step turns out to
-        be impossible, the states of the tensors may have been created.
+        `takes` tells whether this lowering would step a batch. Even if the step turns out to be
+        impossible, the states of the tensors may have been created.
         """
         if optimizer.rule.why_uncut:
             return None

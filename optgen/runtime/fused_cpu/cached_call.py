@@ -50,6 +50,7 @@ class CachedCall:
             self._busy.release()
 
     def _take_hypers(self, values: list[Any]) -> None:
+        """Copy hyperparameters into the table, unless they are the constants of the last call."""
         last = self._values
         constant = all(isinstance(value, (int, float)) for value in values)
         if not (constant and len(last) == len(values) and all(map(is_, values, last))):

@@ -3,8 +3,8 @@
 No address is remembered, so no address can be out of date. In every step the reader finds the
 parameters in the groups' lists, then their gradients, and their states in the optimizer's state. It
 reads addresses, dtypes and layouts from these tensors. The reader gives up if it cannot read a
-tensor, or if the step may need another lowering: for example if a parameter comes twice, or has a
-dtype that no parameter of its group had before.
+tensor, or if the step may need another lowering: for example if a parameter is listed twice, or has
+a dtype that no parameter of its group had before.
 """
 
 import ctypes
@@ -61,7 +61,9 @@ class CachedDenseStep:
         self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
-        self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
+        self._table.hypers = [
+            kernel.pack_hypers(kernel.rule.hyper_values(group)) for group in groups
+        ]
         self._table.set_hypers()
         self._cells = GroupCells(kernel, self._table, groups) if kernel.rule.group_states else None
         self._unsharded = ShardsStruct()
@@ -87,7 +89,7 @@ class CachedDenseStep:
             kernel.rule.elementwise and tensor_reader.add_dtensor(dtensor)
         ):
             return None
-        if not GroupCells.suit(kernel):
+        if not GroupCells.fits(kernel):
             return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
@@ -99,7 +101,8 @@ class CachedDenseStep:
     def _expect_specs(self, specs: list[list[Any]]) -> None:
         """Have the reader accept tensors with these sharding specs only, stream by stream.
 
-        This object keeps the specs alive: a new spec could otherwise have a freed one's address.
+        This object keeps the specs alive: otherwise a new spec could have the address of a freed
+        spec.
         """
         self._specs = specs
         self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
@@ -111,9 +114,9 @@ class CachedDenseStep:
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
         entries = zip(map(id, optimizer.state.values()), self._order, strict=True)
-        places = dict(entries) if created else {}
+        row_by_id = dict(entries) if created else {}
         for values, key in created:
-            fresh[places[id(values)]] |= 1 << keys.index(key)
+            fresh[row_by_id[id(values)]] |= 1 << keys.index(key)
         try:
             return self.run(optimizer)
         finally:
@@ -171,12 +174,15 @@ class CachedDenseStep:
         return True
 
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
+        """Update a group's hyperparameters; return False if the step must gather its tensors."""
         # If a learning rate has become a tensor, the step may have to compute in its dtype.
         last = self._values[index].hypers
         if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, last)):
             return False
         try:
-            self._table.hypers[index] = self._kernel.pack_hypers(self._kernel.rule.values(group))
+            self._table.hypers[index] = self._kernel.pack_hypers(
+                self._kernel.rule.hyper_values(group)
+            )
         except (TypeError, ValueError):
             return False  # the gathered step raises the error, after the collectives of its tensors
         if any(self._needed[2 * index : 2 * index + 2]):
@@ -189,7 +195,7 @@ class CachedDenseStep:
     def _note_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
         """Note the parameters, and which parameter each entry of the optimizer's state belongs to.
 
-        Return False if a parameter comes twice, or if the number of parameters has changed.
+        Return False if a parameter is listed twice, or if the number of parameters has changed.
         """
         params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
         count, owners = len(params), array("q", map(id, state))
@@ -198,8 +204,8 @@ class CachedDenseStep:
         self._buffers.params[:] = params
         self._order = array("q", range(count))
         if owners.tobytes() != params.tobytes():
-            places = dict(zip(params, self._order, strict=True))
-            self._order = array("q", [places.get(owner, -1) for owner in owners])
+            index_by_id = dict(zip(params, self._order, strict=True))
+            self._order = array("q", [index_by_id.get(owner, -1) for owner in owners])
         self._request.order = self._order.buffer_info()[0]
         self._request.entries = len(self._order)
         return True
@@ -208,12 +214,12 @@ class CachedDenseStep:
         """Fill the reader's request: where the tensors are, and which tensors the rule needs."""
         request, keys = self._request, self._kernel.keys
         self._keys = array("q", map(id, keys))
-        axes = (_AXES[state.shape] for state in self._kernel.shaped)
+        axes = (_AXES[state.shape] for state in self._kernel.shaped_states)
         self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
         if any(self._views):
-            places = (view.buffer_info()[0] if view else 0 for view in self._views)
-            self._view_places = array("q", places)
-            request.views = self._view_places.buffer_info()[0]
+            view_addresses = (view.buffer_info()[0] if view else 0 for view in self._views)
+            self._view_addresses = array("q", view_addresses)
+            request.views = self._view_addresses.buffer_info()[0]
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
             "lists": self._lists,

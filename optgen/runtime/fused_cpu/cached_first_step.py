@@ -50,6 +50,7 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
 def _all_are_taken(
     optimizer: Stepping, batches: Sequence[Batch], takes: Callable[[Batch], bool]
 ) -> bool:
+    """Tell whether the C++ lowering takes all these batches."""
     context = optimizer._context
     # `load_kernel` reads these batches, so that one library is built for all of them.
     context.batches = {id(batch.group): batch for batch in batches}
@@ -60,11 +61,13 @@ def _all_are_taken(
 
 
 def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
+    """Return the batch of a group, without states, from its parameters' dtype codes."""
     flat_partitions.check(optimizer, group, optimizer._context.original_params)
     params = group["params"]
     examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]
     members = list(compress(params, dtype_codes))
-    return Batch(group, members, examples, [each.grad for each in examples], [], [], [], {}, [], [])
+    grads = [each.grad for each in examples]
+    return Batch(group=group, members=members, params=examples, grads=grads)
 
 
 def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:

@@ -46,7 +46,9 @@ class CachedSparseStep:
         self._sizes = [len(group["params"]) for group in groups]
         count = sum(self._sizes)
         self._table = Table(kernel, count, len(groups))
-        self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
+        self._table.hypers = [
+            kernel.pack_hypers(kernel.rule.hyper_values(group)) for group in groups
+        ]
         self._table.set_hypers()
         group_numbers = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
         self._table.group[:] = array("i", group_numbers)
@@ -57,7 +59,7 @@ class CachedSparseStep:
     @classmethod
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
         """Return the plan of a step that updates all these groups; None if it cannot be cached."""
-        present = any(state.present(group) for state in kernel.rule.states for group in groups)
+        present = any(state.is_present(group) for state in kernel.rule.states for group in groups)
         if present or kernel.rule.step is not None or not kernel.rule.scatter_adds:
             return None
         cached = cls(kernel, update, groups)
@@ -94,7 +96,7 @@ class CachedSparseStep:
                 if not self._can_step(group) or not all(map(is_constant, values.hypers)):
                     return False
                 self._table.hypers[index] = self._kernel.pack_hypers(
-                    self._kernel.rule.values(group)
+                    self._kernel.rule.hyper_values(group)
                 )
                 self._values[index] = values._replace(params=[])
                 changed = True
@@ -106,7 +108,7 @@ class CachedSparseStep:
         """Tell whether a group's values allow sparse gradients and need no state."""
         rule = self._kernel.rule
         allowed = not any(truth(group[key]) for key in rule.dense_only)
-        return allowed and not any(state.present(group) for state in rule.states)
+        return allowed and not any(state.is_present(group) for state in rule.states)
 
     def _run(self, groups: list[Group]) -> bool:
         params: list[Tensor] = [param for group in groups for param in group["params"]]

@@ -18,7 +18,7 @@ from optgen.runtime.torch_private import is_contiguous, is_neg
 
 # Elements copied at once; a larger tensor is copied alone. From this size on, a second thread makes
 # copying faster.
-_ELEMENTS = 1 << 20
+_COPIED_ELEMENTS = 1 << 20
 
 
 class Chunk(NamedTuple):
@@ -33,15 +33,15 @@ def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
     in_place: list[Batch] = []
     to_copy: list[Batch] = []
     for batch in batches:
-        places = _places_to_copy(kernel, batch)
-        if not places:
+        indices = _indices_to_copy(kernel, batch)
+        if not indices:
             in_place.append(batch)
         elif kernel.calls:  # a matrix op is faster on all matrices of one shape at once
             to_copy.append(batch)
         else:
-            if others := sorted(set(range(len(batch.params))) - set(places)):
+            if others := sorted(set(range(len(batch.params))) - set(indices)):
                 in_place.append(batch.subset(others))
-            to_copy += map(batch.subset, _split_by_size(batch, places))
+            to_copy += map(batch.subset, _split_by_size(batch, indices))
     if in_place:
         yield Chunk(in_place)
     for batch in to_copy:
@@ -50,18 +50,18 @@ def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
 
 def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
     """Return all batches in one chunk, for a call that other ranks take part in."""
-    return Chunk(batches, copies=any(_places_to_copy(kernel, batch) for batch in batches))
+    return Chunk(batches, copies=any(_indices_to_copy(kernel, batch) for batch in batches))
 
 
-def _places_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
-    """Return the places of the parameters that have a stream to copy."""
+def _indices_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
+    """Return the indices of the parameters that have a stream to copy."""
     columns = _kernel_columns(kernel, batch)
     flat = not batch.noncontiguous and all(map(is_contiguous, batch.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [
-        place
-        for place, row in enumerate(zip(*columns, strict=True))
+        index
+        for index, row in enumerate(zip(*columns, strict=True))
         if layout.streams_to_copy(row, kernel.by_matrix)
     ]
 
@@ -72,14 +72,14 @@ def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
     return [batch.params, batch.grads, *(c for s, c in states if c and s.shape != "scalar")]
 
 
-def _split_by_size(batch: Batch, places: list[int]) -> Iterator[list[int]]:
-    """Split places into lists of at most `_ELEMENTS` elements each, or of one larger tensor."""
+def _split_by_size(batch: Batch, indices: list[int]) -> Iterator[list[int]]:
+    """Split indices into lists, each of a few small tensors or of one large tensor."""
     part, elements = list[int](), 0
-    for place in places:
-        size = batch.params[place].numel()
-        if part and elements + size > _ELEMENTS:
+    for index in indices:
+        size = batch.params[index].numel()
+        if part and elements + size > _COPIED_ELEMENTS:
             yield part
             part, elements = [], 0
-        part.append(place)
+        part.append(index)
         elements += size
     yield part

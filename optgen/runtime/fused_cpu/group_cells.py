@@ -1,4 +1,4 @@
-"""Hand the states of groups to a cached step: each parameter has a cell with its group's value.
+"""Give a cached step the states of groups: each parameter has a cell with its group's value.
 
 A kernel reads and writes the cells of a parameter. All parameters of a group compute the same value
 (batch/group_states.py), so after the step the group gets the value of one cell.
@@ -29,26 +29,26 @@ class GroupCells:
         self._dtypes = [getattr(torch, state.dtype or "float64") for state in states]
         self._table_types = table.types
         bounds = accumulate((len(group["params"]) for group in groups), initial=0)
-        self._places = list(pairwise(bounds))  # the parameters of each group
+        self._ranges = list(pairwise(bounds))  # the parameters of each group
         count, first = len(table.elements), len(kernel.keys) - len(self._keys)
         self._cells = [array("d", bytes(8 * count)) for _ in self._keys]
         for stream, cells in enumerate(self._cells, first):
-            at = cells.buffer_info()[0]
-            addresses = array("q", range(at, at + 8 * count, 8))
+            start = cells.buffer_info()[0]
+            addresses = array("q", range(start, start + 8 * count, 8))
             table.address[stream * count : (stream + 1) * count] = addresses
         code = CODES[torch.float64]
         self.types = sum(in_stream(code, stream) for stream in range(first, len(kernel.keys)))
 
     @staticmethod
-    def suit(kernel: KernelSignature) -> bool:
+    def fits(kernel: KernelSignature) -> bool:
         """Tell whether the states of groups are the last cells of a kernel."""
         keys = [state.key for state in kernel.rule.group_states]
         return list(kernel.keys[len(kernel.keys) - len(keys) :]) == keys
 
     def load(self, groups: Sequence[Group]) -> bool:
-        """Fill the cells; return False if a gathered step must convert what a group holds."""
+        """Fill the cells; return False if a gathered step must convert a group's state first."""
         for key, dtype, cells in zip(self._keys, self._dtypes, self._cells, strict=True):
-            for group, (first, last) in zip(groups, self._places, strict=True):
+            for group, (first, last) in zip(groups, self._ranges, strict=True):
                 value = group.get(key)
                 if type(value) is not Tensor or value.dtype != dtype:
                     return False
@@ -59,7 +59,7 @@ class GroupCells:
 
     def store(self, groups: Sequence[Group]) -> None:
         """Store in each group the cell of its first parameter that has a gradient."""
-        for group, (first, last) in zip(groups, self._places, strict=True):
+        for group, (first, last) in zip(groups, self._ranges, strict=True):
             stepped = next((t for t in range(first, last) if self._table_types[t]), None)
             if stepped is not None:
                 for key, cells in zip(self._keys, self._cells, strict=True):

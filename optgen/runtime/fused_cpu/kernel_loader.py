@@ -21,8 +21,8 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import Lowered
 
-# Kernels, or the reasons why there are none. The keys: whether steps suspend, and the dtypes asked
-# for.
+# Kernels, or the reasons why there are none. The keys: whether steps suspend, and the bits of the
+# dtypes that the kernel was asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
@@ -63,6 +63,7 @@ def _dtypes_of_step(owner: Lowered) -> int:
 
 
 def _load(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel | str:
+    """Return a kernel, or the reason why there is none; warn once about a failed build."""
     if reason := excess(owner.rule, _source(module)):
         return reason
     try:
@@ -77,6 +78,7 @@ def _load(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -
 
 
 def _build(owner: Lowered, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
+    """Build the libraries of a kernel in two threads, and load the kernel."""
     kernel_class, define = _kernel_class(suspends)
     name, source = owner.rule.name, define + inline_includes(_source(module))
     # Two compilers at once take no longer than one. On two cores, a third would wait for them.

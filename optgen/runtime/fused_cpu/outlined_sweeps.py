@@ -15,16 +15,16 @@ from optgen.runtime.protocols import Lowered
 
 
 def obstacle(owner: Lowered, batch: Batch) -> str:
-    """Say in a few words why the sweeps cannot take this batch; "" if they can."""
-    if not owner.rule.sweeps or batch.dispatch_key.sharding:  # owners take the foreach form
+    """Return a short reason why the sweeps cannot take this batch; "" if they can."""
+    if not owner.rule.sweeps or batch.dispatch_key.sharding:  # owners of shards step with foreach
         return owner.rule.why_uncut
-    if strange := batch.overriding_class:
-        return f"a state of class {strange}"
+    if class_name := batch.overriding_class:
+        return f"a state of class {class_name}"
     if batch.dispatch_key.device != "cpu":
         return f"the tensors are on {batch.dispatch_key.device}"
-    doubles = any(param.dtype == torch.float64 for param in batch.params)
-    singles = any(param.dtype != torch.float64 for param in batch.params)
-    dtypes = [torch.float64] * doubles + [torch.float32] * singles
+    has_doubles = any(param.dtype == torch.float64 for param in batch.params)
+    has_singles = any(param.dtype != torch.float64 for param in batch.params)
+    dtypes = [torch.float64] * has_doubles + [torch.float32] * has_singles
     dtype_bits = dtype_variants.bits_of_dtypes(dtypes)
     for name in owner.rule.sweeps:
         function = cast(Lowered, importlib.import_module(f"{owner.lowerings}.{name}")._update)

@@ -28,7 +28,7 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.tensors.layout import is_row_major
-from optgen.runtime.tensors.real_views import reals
+from optgen.runtime.tensors.real_views import real_local_views
 
 _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
 
@@ -82,7 +82,7 @@ def prepare(
     values = [[_contiguous(grad._values()) for grad in batch.grads] for batch in batches]
     indices = [grad._indices().contiguous() for grad in grads]
     dense = [
-        replace(batch, grads=reals(column), _grad_dtypes=None)
+        replace(batch, grads=real_local_views(column), _grad_dtypes=None)
         for batch, column in zip(batches, values, strict=True)
     ]
     table, _ = fill_table(kernel, dense, scaled=False)
@@ -91,15 +91,16 @@ def prepare(
         "value_counts": array("q", map(Tensor.numel, indices)),
         "row_counts": array("q", [param.shape[0] for batch in batches for param in batch.params]),
     }
-    for place, column in enumerate(chain.from_iterable(values)):
-        table.elements[place] = column.numel() * (2 if column.is_complex() else 1)
-    places = {name: column.buffer_info()[0] for name, column in columns.items()}
-    gradients = SparseGradientsStruct(**places)
+    for index, column in enumerate(chain.from_iterable(values)):
+        table.elements[index] = column.numel() * (2 if column.is_complex() else 1)
+    addresses = {name: column.buffer_info()[0] for name, column in columns.items()}
+    gradients = SparseGradientsStruct(**addresses)
 
     def run() -> None:
         table.set_scale(optimizer)
         arguments = (table.struct, gradients, threads.current())
-        invalid = update(*map(ctypes.addressof, arguments))  # the place of a bad gradient, or -1
+        # The index of a gradient that names rows outside of its parameter, or -1:
+        invalid = update(*map(ctypes.addressof, arguments))
         if invalid >= 0:
             named_rows, count = indices[invalid].tolist()[0], columns["row_counts"][invalid]
             raise row_index_error(min(named_rows), max(named_rows), count)

@@ -21,7 +21,7 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.driver import Update
 
 PreparedCall = Callable[[], bool]
-"""Updates the batches it was prepared for; returns whether a cached step could do so next time."""
+"""A function that updates its batches; it returns whether a cached step can take the next step."""
 
 
 def prepare_dense(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> PreparedCall:
@@ -66,7 +66,7 @@ def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> Callable
 def wide_update(kernel: Kernel, optimizer: Lowered, batch: Batch) -> Update:
     """Check a batch; return its update, which waits where the rule reduces over parameters.
 
-    Gradients must be unscaled before the update begins.
+    The caller must unscale the gradients before it runs the update.
     """
     from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
 
@@ -103,7 +103,7 @@ def _run(kernel: Kernel, optimizer: Lowered, table: Table, copied: CopyPairs) ->
 
 
 def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: Lowered) -> Kernel:
-    """Return the kernel, or one built for more dtypes if the kernel does not know all of these."""
+    """Return the kernel, or a kernel for more dtypes if this kernel does not know all of these."""
     if not dtype_bits & ~kernel.dtype_bits:
         return kernel
     return load_kernel(optimizer, dtype_bits, kernel.suspends)

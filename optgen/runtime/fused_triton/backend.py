@@ -28,7 +28,8 @@ from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing
 
-_KEPT = 4  # plans kept for a function: four averaged models can take turns without a new table
+# Plans kept for a function: four averaged models can take turns without a new table.
+_MAX_KEPT_PLANS = 4
 
 
 class FusedTritonBackend:
@@ -37,7 +38,7 @@ class FusedTritonBackend:
     zeroes_gradients = False
 
     def __init__(self) -> None:
-        # One plan for all batches. A rule that reduces over parameters has one for each batch.
+        # One plan for all batches; a plan for each batch if the rule reduces over parameters.
         self._plans: WeakKeyDictionary[Any, dict[Any, LaunchPlan]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
         self._captured: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
@@ -53,8 +54,8 @@ class FusedTritonBackend:
             return reason
         if unread := owner.rule.why_codes_are_not_read("fused_triton"):
             return unread
-        if strange := batch.overriding_class:
-            return f"a state of class {strange}"
+        if class_name := batch.overriding_class:
+            return f"a state of class {class_name}"
         if batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
             return f"the rule needs whole parameters, and these are sharded: {placements}"
@@ -77,12 +78,12 @@ class FusedTritonBackend:
         rows = [each.rows for each in touched_rows]
         snapshot(optimizer)
         # Sparse gradients touch other rows in every step, so they need new buckets.
-        calls = [(LaunchPlan(optimizer, rows, None), rows)] if rows else []
+        plans = [(LaunchPlan(optimizer, rows, None), rows)] if rows else []
         if dense:
-            calls.append((self._plan(optimizer, dense), dense))
+            plans.append((self._plan(optimizer, dense), dense))
 
         def update() -> None:
-            for plan, planned in calls:
+            for plan, planned in plans:
                 plan.update(optimizer, planned)
             for each in touched_rows:
                 each.scatter_rows()
@@ -116,7 +117,7 @@ class FusedTritonBackend:
                 plan = LaunchPlan(function, [batch], None)
                 plan.update(function, [batch])
                 batch.drop_tensors()
-                self._function_plans[function] = [(batch, plan), *kept[: _KEPT - 1]]
+                self._function_plans[function] = [(batch, plan), *kept[: _MAX_KEPT_PLANS - 1]]
 
     def _plan(self, optimizer: Stepping, batches: list[Batch], key: Any = None) -> LaunchPlan:
         """Return the plan under this key if it fits, else a new one; a capture gets its own."""
@@ -146,7 +147,7 @@ def device_obstacle(device: torch.device) -> str:
 
 
 def _update_if_it_fits(planned: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
-    """Update a batch through the plan of another one, if that plan fits; tell whether it did."""
+    """Update a batch through the plan of another batch, if it fits; return whether it fits."""
     planned.take_tensors(batch)
     try:
         fits = len(planned.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([planned])

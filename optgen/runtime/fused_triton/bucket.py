@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice
 from math import prod
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import exact, options
+from optgen.runtime.fused_triton.launch_options import compiler_options, options
 from optgen.runtime.fused_triton.table import StagingBuffers, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
@@ -28,8 +28,6 @@ from optgen.runtime.fused_triton.workspace import Workspace, WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.layout import copy_like
 
-_dtype = attrgetter("dtype")
-
 Arguments = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 
@@ -43,9 +41,9 @@ class BucketKey(NamedTuple):
 
 
 class GroupSubset(NamedTuple):
-    """Tensors of a batch that belong to a bucket: the index of the batch, and theirs in it."""
+    """The tensors of one batch in a bucket: the batch's index, and the tensors' in the batch."""
 
-    group: int
+    group: int  # the index of the batch, and so of its group's hyperparameters
     indices: tuple[int, ...]
 
     def pick(self, tensors: list[Tensor]) -> Sequence[Tensor]:
@@ -119,7 +117,7 @@ class Bucket:
         shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
         self.options = options(self.key.dtypes, amd, tiles)
-        self.prologue_options = {"num_warps": 1} | exact(amd)
+        self.prologue_options = {"num_warps": 1} | compiler_options(amd)
         counts = self._counts(streams[0], shapes)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
@@ -135,8 +133,8 @@ class Bucket:
         self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
         self._workspace = None
         if spec is not None:
-            compiled = exact(amd)
-            self._workspace = Workspace(spec, streams[0], tiles, counts, compiled, staging)
+            compile_options = compiler_options(amd)
+            self._workspace = Workspace(spec, streams[0], tiles, counts, compile_options, staging)
 
     @property
     def workspace(self) -> Workspace:
@@ -202,8 +200,8 @@ class Bucket:
         operands, results = iter(self._locals[source]), []
         for subset, group in zip(self.subsets, self._groups, strict=True):
             results += op(list(islice(operands, len(subset.indices))), *arguments(group))
-        widest = self._params[0].dtype
-        kept = (t if t.dtype.itemsize <= widest.itemsize else t.to(widest) for t in results)
+        dtype = self._params[0].dtype
+        kept = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
         self._keep(target, [tensor.contiguous() for tensor in kept])
 
     def local_type(self, name: str) -> Any:

@@ -51,7 +51,7 @@ def decoded(code, LINEAR: tl.constexpr):
 
 @triton.jit
 def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
-    """Store the numbers of some elements; if as codes, the scales of their blocks too."""
+    """Store the numbers of some elements; for a stream of codes, also the scales of its blocks."""
     if stream.dtype.element_ty != tl.int8:
         tl.store(stream + lanes, numbers.to(stream.dtype.element_ty), mask)
     else:
@@ -62,25 +62,25 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEA
         numbers = tl.reshape(numbers, (blocks, BLOCK))
         bits = numbers.to(tl.int32, bitcast=True)
         largest = tl.max(bits & MAGNITUDE, axis=1)
-        has_signs = tl.min(bits, axis=1) < 0
+        has_negatives = tl.min(bits, axis=1) < 0
         scale = largest.to(tl.float32, bitcast=True)
-        usual = (scale >= SMALLEST_SCALE) & (scale < TOO_LARGE_SCALE)
-        inverse = div(1.0, tl.where(usual, scale, 1.0))
-        code = encoded(numbers, inverse[:, None], has_signs[:, None], LINEAR)
-        code = tl.where(usual[:, None], code, 0).to(tl.int8)
-        unusual = tl.where(scale < SMALLEST_SCALE, 0.0, float("nan"))
+        in_range = (scale >= SMALLEST_SCALE) & (scale < TOO_LARGE_SCALE)
+        inverse = div(1.0, tl.where(in_range, scale, 1.0))
+        code = encoded(numbers, inverse[:, None], has_negatives[:, None], LINEAR)
+        code = tl.where(in_range[:, None], code, 0).to(tl.int8)
+        replacement = tl.where(scale < SMALLEST_SCALE, 0.0, float("nan"))
         tl.store(stream + lanes, tl.reshape(code, lanes.shape), mask)
         first = tl.reshape(lanes, (blocks, BLOCK))
         first = tl.min(first, axis=1)
         if mask is None:
-            tl.store(scales + first // BLOCK, tl.where(usual, scale, unusual))
+            tl.store(scales + first // BLOCK, tl.where(in_range, scale, replacement))
         else:
             begun = tl.max(tl.reshape(mask.to(tl.int32), (blocks, BLOCK)), axis=1) > 0
-            tl.store(scales + first // BLOCK, tl.where(usual, scale, unusual), begun)
+            tl.store(scales + first // BLOCK, tl.where(in_range, scale, replacement), begun)
 
 
 @triton.jit
-def encoded(numbers, inverse, has_signs, LINEAR: tl.constexpr):
+def encoded(numbers, inverse, has_negatives, LINEAR: tl.constexpr):
     """Return the codes of numbers, given the inverse of their scale."""
     share = (numbers * inverse).to(tl.int32, bitcast=True) & MAGNITUDE
     if LINEAR:
@@ -90,6 +90,6 @@ def encoded(numbers, inverse, has_signs, LINEAR: tl.constexpr):
         near = ((share >> 2) + FOURTH_ROOT).to(tl.float32, bitcast=True) + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - (ROUNDER_BITS + 1)
         magnitude = tl.maximum(magnitude, 0)
-    least = tl.where(has_signs | (numbers == 0.0), 0, 1)
+    least = tl.where(has_negatives | (numbers == 0.0), 0, 1)
     magnitude = tl.maximum(magnitude, least)
     return tl.where(numbers < 0, -magnitude, magnitude)

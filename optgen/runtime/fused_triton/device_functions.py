@@ -80,13 +80,15 @@ def whole_power(x, N: tl.constexpr):
 def power(x, y):
     """Return x**y as torch does, for infinite and zero arguments too; x may be a literal."""
     x = x - tl.zeros_like(y)
-    size = tl.exp2(y * tl.log2(tl.abs(x)))
-    size = tl.where((y == 0) | (x == 1) | ((x == -1) & (tl.abs(y) == float("inf"))), 1.0, size)
+    magnitude = tl.exp2(y * tl.log2(tl.abs(x)))
+    magnitude = tl.where(
+        (y == 0) | (x == 1) | ((x == -1) & (tl.abs(y) == float("inf"))), 1.0, magnitude
+    )
     whole = tl.floor(y) == y
     odd = whole & (tl.floor(y * 0.5) * 2 != y)
     defined = (x >= 0) | whole | (tl.abs(x) == float("inf"))
-    size = tl.where(defined | (y == 0), size, float("nan"))
-    return tl.where(odd & is_negative(x), neg(size), size)
+    magnitude = tl.where(defined | (y == 0), magnitude, float("nan"))
+    return tl.where(odd & is_negative(x), neg(magnitude), magnitude)
 
 
 @triton.jit
@@ -98,14 +100,16 @@ def is_negative(x):
 @triton.jit
 def tanh(x):
     """Return the hyperbolic tangent, within 3 units in the last place if `tl.exp` is within 1."""
-    size = tl.abs(x)
+    magnitude = tl.abs(x)
     square = x * x
     # The continued fraction x / (1 + x**2 / (3 + x**2 / (5 + ...))) up to 15, as one quotient.
     dividend = ((square * 36 + 6930) * square + 270270) * square + 2027025
     divisor = (((square + 630) * square + 51975) * square + 945945) * square + 2027025
-    power = tl.exp(size * -2)
+    power = tl.exp(magnitude * -2)
     large = div(1 - power, 1 + power)
-    return tl.where(size < 0.625, x * div(dividend, divisor), tl.where(x < 0, neg(large), large))
+    return tl.where(
+        magnitude < 0.625, x * div(dividend, divisor), tl.where(x < 0, neg(large), large)
+    )
 
 
 @triton.jit
@@ -139,9 +143,9 @@ def atan2(y, x):
 @triton.jit
 def round(x):
     """Return the nearest whole number, ties to even; -0.25 gives -0.0."""
-    size = tl.abs(x)
-    below = tl.floor(size)
-    rest = size - below
+    magnitude = tl.abs(x)
+    below = tl.floor(magnitude)
+    rest = magnitude - below
     is_odd = tl.floor(below * 0.5) * 2 != below
     nearest = tl.where((rest > 0.5) | ((rest == 0.5) & is_odd), below + 1, below)
     return tl.where(is_negative(x), neg(nearest), nearest)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.device_functions import maximum
-from optgen.runtime.fused_triton.device_row_column_partials import PART, combine_chunk
+from optgen.runtime.fused_triton.device_row_column_partials import CHUNK_LINES, combine_chunk
 from optgen.runtime.fused_triton.device_row_column_partials import larger as larger
 
 # Rows of a bucket's second table, which holds constants per tensor: shapes and offsets.
@@ -139,7 +139,7 @@ def extents(shape, tensors):
 
 @triton.jit
 def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the first matrix of a tile, and its place among the tiles down and across."""
+    """Return a tile's first matrix, and the tile's row and column in the grid of tiles."""
     across = tl.cdiv(width, WIDTH).to(tl.int32)
     down = tl.cdiv(height, HEIGHT).to(tl.int32)
     matrix = (block // (across * down)).to(tl.int64) * DEPTH
@@ -190,10 +190,10 @@ def is_last(arrived, group, shape, tensors, count):
     # After the barrier, every thread has stored. The atomic addition orders these stores before
     # the reads of the last program.
     tl.debug_barrier()
-    place = arrived + tl.load(shape + FIRST_GROUP * tensors) + group
-    last = tl.atomic_add(place, 1, sem="acq_rel") == count - 1
+    counter = arrived + tl.load(shape + FIRST_GROUP * tensors) + group
+    last = tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
     if last:
-        tl.store(place, 0)  # for the next launch
+        tl.store(counter, 0)  # for the next launch
     return last
 
 
@@ -217,14 +217,15 @@ def combine(
 ):
     """Add up the tiles' partial sums of some rows, or columns, of a large matrix.
 
-    The sums of rows go to its row values from FIRST_ROW on. The sums of columns go to its column
-    values from FIRST_COLUMN on. The last ROW_MAXIMA and COLUMN_MAXIMA of them are maxima, of which
-    the largest is picked. Returns the index of the matrix, and how many programs work on it.
+    The sums of rows become the matrix's row values from FIRST_ROW on. The sums of columns become
+    its column values from FIRST_COLUMN on. The last ROW_MAXIMA of ROW_SUMS and the last
+    COLUMN_MAXIMA of COLUMN_SUMS are no sums, but maxima over the tiles. Return the index of the
+    matrix, and how many programs work on it.
     """
     depth, height, width = extents(shape, tensors)
     values += tl.load(shape + VALUES * tensors)
-    in_rows = ROW_SUMS * tl.cdiv(height, PART)
-    in_all = in_rows + COLUMN_SUMS * tl.cdiv(width, PART)
+    in_rows = ROW_SUMS * tl.cdiv(height, CHUNK_LINES)
+    in_all = in_rows + COLUMN_SUMS * tl.cdiv(width, CHUNK_LINES)
     programs = tl.maximum(in_all, 1)  # a matrix without lines has one program too
     matrix, program = program // programs, program % programs
     across, down = tl.cdiv(width, WIDTH), tl.cdiv(height, HEIGHT)

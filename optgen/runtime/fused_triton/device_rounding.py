@@ -13,12 +13,12 @@ FLOAT32_EPS = tl.constexpr(2.0**-23)
 @triton.jit
 def rounded_to(x, eps):
     """Return x rounded to nearest, ties to even, as a store rounds it."""
-    single = x.to(tl.float32).to(x.dtype)
-    half = x.to(tl.float16).to(x.dtype)
-    brain = x.to(tl.bfloat16).to(x.dtype)
-    nearest = tl.where(eps == FLOAT32_EPS, single, x)
-    nearest = tl.where(eps == FLOAT16_EPS, half, nearest)
-    return tl.where(eps == BFLOAT16_EPS, brain, nearest)
+    as_float32 = x.to(tl.float32).to(x.dtype)
+    as_float16 = x.to(tl.float16).to(x.dtype)
+    as_bfloat16 = x.to(tl.bfloat16).to(x.dtype)
+    nearest = tl.where(eps == FLOAT32_EPS, as_float32, x)
+    nearest = tl.where(eps == FLOAT16_EPS, as_float16, nearest)
+    return tl.where(eps == BFLOAT16_EPS, as_bfloat16, nearest)
 
 
 @triton.jit
@@ -42,22 +42,22 @@ def rounded_at_random_to(x, chance, eps):
     `chance * (far - near) < |x| - near`, and near elsewhere. A finite number beyond the largest
     becomes the largest.
     """
-    size = tl.abs(x)
-    near, far = rounded_down_to(size, eps), rounded_up_to(size, eps)
-    is_far = (chance * (far - near) < size - near) & (far != float("inf"))
+    magnitude = tl.abs(x)
+    near, far = rounded_down_to(magnitude, eps), rounded_up_to(magnitude, eps)
+    is_far = (chance * (far - near) < magnitude - near) & (far != float("inf"))
     nearest = tl.where(is_far, far, near)
     return tl.where(x < 0, neg(nearest), tl.where(x == 0, x, nearest))
 
 
 @triton.jit
 def previous(x, eps):
-    """Return the number of the dtype below x; x is such a number, but neither -inf nor 0.0."""
+    """Return the next number of the dtype below x; x is a number of it, but not -inf or 0.0."""
     # The bits of a positive number decrease with it, those of a negative number increase.
-    half = x.to(tl.float16).to(tl.int16, bitcast=True)
-    half = tl.where(half < 0, half + 1, half - 1).to(tl.int16)
-    half = half.to(tl.float16, bitcast=True).to(x.dtype)
-    single = x.to(tl.float32).to(tl.int32, bitcast=True)
+    below_16 = x.to(tl.float16).to(tl.int16, bitcast=True)
+    below_16 = tl.where(below_16 < 0, below_16 + 1, below_16 - 1).to(tl.int16)
+    below_16 = below_16.to(tl.float16, bitcast=True).to(x.dtype)
+    below_32 = x.to(tl.float32).to(tl.int32, bitcast=True)
     step = tl.where(eps == BFLOAT16_EPS, 65536, 1)
-    single = tl.where(single < 0, single + step, single - step)
-    single = single.to(tl.float32, bitcast=True).to(x.dtype)
-    return tl.where(eps == FLOAT16_EPS, half, single)
+    below_32 = tl.where(below_32 < 0, below_32 + step, below_32 - step)
+    below_32 = below_32.to(tl.float32, bitcast=True).to(x.dtype)
+    return tl.where(eps == FLOAT16_EPS, below_16, below_32)

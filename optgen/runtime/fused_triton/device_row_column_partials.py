@@ -6,9 +6,9 @@ import triton.language as tl
 from optgen.runtime.fused_triton.device_functions import maximum
 from optgen.runtime.fused_triton.workspace import CHUNK
 
-PART = tl.constexpr(CHUNK)
+CHUNK_LINES = tl.constexpr(CHUNK)
 """Rows or columns of a large matrix whose partial sums one program adds up."""
-PARTS = tl.constexpr(16)
+PARTIALS_AT_ONCE = tl.constexpr(16)
 """Count of partial sums of every row, or column, that are added at once."""
 
 
@@ -20,28 +20,28 @@ def larger(x, y):
 
 @triton.jit
 def add_lines(partials, sums, start, length, stride, count):
-    """Add up `count` partial sums of each of PART rows (or columns), from row `start` on."""
-    lanes = start + tl.arange(0, PART)
-    total = tl.zeros((PARTS, PART), tl.float64)
-    for part in range(0, count, PARTS):
-        parts = part + tl.arange(0, PARTS)[:, None]
-        mask = (parts < count) & (lanes < length)[None, :]
-        total += tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
+    """Add up `count` partial sums of each of CHUNK_LINES rows (or columns), from row `start` on."""
+    lanes = start + tl.arange(0, CHUNK_LINES)
+    total = tl.zeros((PARTIALS_AT_ONCE, CHUNK_LINES), tl.float64)
+    for first in range(0, count, PARTIALS_AT_ONCE):
+        indices = first + tl.arange(0, PARTIALS_AT_ONCE)[:, None]
+        mask = (indices < count) & (lanes < length)[None, :]
+        total += tl.load(partials + indices.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
     result = tl.sum(total, axis=0).to(sums.dtype.element_ty)
     tl.store(sums + lanes, result, lanes < length)
 
 
 @triton.jit
 def pick_largest_lines(partials, maxima, start, length, stride, count):
-    """Pick the largest of `count` partial results of each of PART rows (or columns)."""
-    lanes = start + tl.arange(0, PART)
-    most = tl.zeros((PARTS, PART), tl.float64)
-    for part in range(0, count, PARTS):
-        parts = part + tl.arange(0, PARTS)[:, None]
-        mask = (parts < count) & (lanes < length)[None, :]
-        more = tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
-        most = maximum(most, more)
-    result = tl.reduce(most, 0, larger).to(maxima.dtype.element_ty)
+    """Pick the largest of `count` partial results of each of CHUNK_LINES rows (or columns)."""
+    lanes = start + tl.arange(0, CHUNK_LINES)
+    largest = tl.zeros((PARTIALS_AT_ONCE, CHUNK_LINES), tl.float64)
+    for first in range(0, count, PARTIALS_AT_ONCE):
+        indices = first + tl.arange(0, PARTIALS_AT_ONCE)[:, None]
+        mask = (indices < count) & (lanes < length)[None, :]
+        results = tl.load(partials + indices.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
+        largest = maximum(largest, results)
+    result = tl.reduce(largest, 0, larger).to(maxima.dtype.element_ty)
     tl.store(maxima + lanes, result, lanes < length)
 
 
@@ -61,12 +61,12 @@ def combine_chunk(
 
     The last MAXIMA of its SUMS reductions are maxima.
     """
-    programs = tl.cdiv(length, PART)
+    programs = tl.cdiv(length, CHUNK_LINES)
     sum_index = program // programs
-    lines = sum_index * stride + matrix * length
-    parts = partials + sum_index * (count - 1) * stride + lines
-    start = program % programs * PART
+    offset = sum_index * stride + matrix * length
+    first_partials = partials + sum_index * (count - 1) * stride + offset
+    start = program % programs * CHUNK_LINES
     if MAXIMA == 0 or sum_index < SUMS - MAXIMA:
-        add_lines(parts, results + lines, start, length, stride, count)
+        add_lines(first_partials, results + offset, start, length, stride, count)
     else:
-        pick_largest_lines(parts, results + lines, start, length, stride, count)
+        pick_largest_lines(first_partials, results + offset, start, length, stride, count)

@@ -19,7 +19,7 @@ _lock = RLock()  # all threads share the interpreter's builder class
 
 @contextmanager
 def patched_interpreter() -> Iterator[None]:
-    """Patch the interpreter for the duration of a block; infinities and NaN cause no warning."""
+    """Patch the interpreter in this context, in which infinities and NaN cause no warning."""
     from triton.runtime import interpreter
 
     builder, patches = interpreter.InterpreterBuilder, _patches()
@@ -52,8 +52,8 @@ def _patches() -> dict[str, Callable[..., Any]]:
             return handle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
         return cast(self, source, target)
 
-    def create_splat(self: Any, kind: Any, source: Any) -> Any:
-        block = splat(self, kind, source)
+    def create_splat(self: Any, block_type: Any, source: Any) -> Any:
+        block = splat(self, block_type, source)
         return handle(block.data.astype(bool), tl.int1) if source.data.dtype == bool else block
 
     return {"cast_impl": cast_impl, "create_splat": create_splat}

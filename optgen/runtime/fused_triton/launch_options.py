@@ -13,7 +13,7 @@ TAIL = 256
 """Elements per iteration of a block that is short, or whose streams are not aligned."""
 
 TAIL_WITH_CODES = 512
-"""The same, if a stream has codes of 8 bits: the largest number of elements that share a scale."""
+"""TAIL for streams with codes of 8 bits: the largest number of elements that share a scale."""
 
 
 def options(
@@ -22,18 +22,22 @@ def options(
     """Return a kernel's block size and compiler options for these dtypes."""
     vector = 16 // max(t.itemsize for t in dtypes if t is not None)  # elements per access
     # With an explicit limit, NVIDIA's assembler no longer spills registers to fit one more block.
-    compiled = exact(amd) | ({} if amd else {"maxnreg": 128})
+    compile_options = compiler_options(amd) | ({} if amd else {"maxnreg": 128})
     if tiles:
         warps = (4 if amd else 8) * (2 if dtypes[0] == torch.float64 else 1)
-        return {"VECTOR": vector, "TILES": tuple(map(tuple, tiles)), "num_warps": warps} | compiled
+        return {
+            "VECTOR": vector,
+            "TILES": tuple(map(tuple, tiles)),
+            "num_warps": warps,
+        } | compile_options
     wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
     block = 512 if dtypes[0] == torch.float64 else 2048 if wide else 1024
     tail = TAIL_WITH_CODES if torch.int8 in dtypes else TAIL
     sizes = {"VECTOR": vector, "BLOCK": block, "TAIL": tail, "num_warps": 4}
-    return sizes | compiled
+    return sizes | compile_options
 
 
-def exact(amd: bool) -> dict[str, Any]:
+def compiler_options(amd: bool) -> dict[str, Any]:
     """Return the compiler's options for exact arithmetic.
 
     A product and a sum are fused and rounded once; Triton 3.9 warns without this option. Denormal

@@ -39,16 +39,19 @@ class LaunchPlan:
         self._batches = batches if staging is None else []  # a captured plan fits no later step
         self._hypers: dict[torch.device, Hypers] = {}
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
-        for number, batch in enumerate(batches):
+        for batch_index, batch in enumerate(batches):
             _move_scalars(rule, batch)
             for i, key in enumerate(_keys(rule, batch)):
-                subsets.setdefault(key, {}).setdefault(number, []).append(i)
+                subsets.setdefault(key, {}).setdefault(batch_index, []).append(i)
         self._buckets = [
-            self._bucket(key, [GroupSubset(n, tuple(which)) for n, which in each.items()], batches)
+            self._bucket(
+                key, [GroupSubset(n, tuple(indices)) for n, indices in each.items()], batches
+            )
             for key, each in subsets.items()
         ]
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
+        """Make the bucket of the tensors that share a key."""
         rule = self._rule
         hypers = self._hypers.get(key.device)
         if hypers is None:
@@ -83,7 +86,7 @@ class LaunchPlan:
         """Launch the kernels of every bucket."""
         self._set_hypers(batches)
         for bucket in self._buckets:
-            scale, found_inf = grad_scaler.copied_to(bucket.key.device, optimizer)
+            scale, found_inf = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
             bucket.loss_scale, bucket.found_inf = scale, found_inf
             groups = [batches[subset.group].group for subset in bucket.subsets]
             bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
@@ -91,9 +94,9 @@ class LaunchPlan:
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
 
     def wide_updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield the update of every bucket; it waits where the rule reduces over parameters.
+        """Yield an update for each bucket, which waits where the rule reduces over parameters.
 
-        Gradients must be unscaled before the first update begins.
+        The caller must unscale the gradients before it runs the first update.
         """
         for bucket in self._buckets:
             yield self._wide_update(bucket, batch)
@@ -114,7 +117,7 @@ class LaunchPlan:
 
 
 def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
-    """Yield the tensor lists of a batch in a table's order, each after a flag: is it of scalars?"""
+    """Yield the tensor lists of a batch in a table's order, as pairs (holds scalars, tensors)."""
     yield False, batch.params
     yield False, batch.grads
     for state, tensors in zip(rule.states, batch.states, strict=True):
@@ -130,8 +133,8 @@ def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
 def _keys(rule: Rule, batch: Batch) -> Iterator[BucketKey]:
     """Yield the bucket key of every parameter of a batch."""
     lists = list(_tensor_lists(rule, batch))
-    streams = zip_longest(*(map(_dtype, tensors) for scalar, tensors in lists if not scalar))
-    scalars = zip(*(map(_dtype, tensors) for scalar, tensors in lists if scalar), strict=True)
+    streams = zip_longest(*(map(_dtype, tensors) for is_scalar, tensors in lists if not is_scalar))
+    scalars = zip(*(map(_dtype, tensors) for is_scalar, tensors in lists if is_scalar), strict=True)
     devices = (param.device for param in batch.params)
     return map(
         BucketKey, devices, streams, chain(scalars, repeat(())), repeat(batch.dispatch_key.facts)

@@ -79,7 +79,7 @@ class Table:
         zeros = array("q", [0] * self.tensors)
         rows = [array("q", numels), array("q", firsts), array("q", groups)]
         rows += [*[zeros] * addresses, *(array("q", map(int, flags)) for flags in fresh)]
-        self._known = dict.fromkeys(range(HEADER, HEADER + addresses), zeros)
+        self._uploaded = dict.fromkeys(range(HEADER, HEADER + addresses), zeros)
         self._first_extra = len(rows)
         rows += [zeros] * extra
         flat = array("q")
@@ -104,11 +104,11 @@ class Table:
         """Write the addresses of these tensors into one of the extra rows."""
         self._point(self._first_extra + index, tensors)
 
-    def _point(self, place: int, tensors: Sequence[Tensor]) -> None:
+    def _point(self, row_index: int, tensors: Sequence[Tensor]) -> None:
         row = array("q", map(Tensor.data_ptr, tensors))
-        if row != self._known.get(place):
-            upload(self.rows[place], row, self._staging)
-            self._known[place] = row
+        if row != self._uploaded.get(row_index):
+            upload(self.rows[row_index], row, self._staging)
+            self._uploaded[row_index] = row
 
 
 class Hypers:
@@ -120,7 +120,7 @@ class Hypers:
         self.values = torch.empty(groups, width, dtype=torch.float64, device=device)
         self._slots = self.values.view(-1).unbind()
         self._staging = staging
-        self._known = array("d")
+        self._uploaded = array("d")
 
     def set(self, values: Sequence[Hyper]) -> None:
         """Upload numbers if one has changed; copy tensors within the device, in replays too."""
@@ -133,9 +133,9 @@ class Hypers:
             else:
                 numbers.append(float(value))
         # As bytes, a NaN equals itself, and differs from NONE.
-        if numbers.tobytes() != self._known.tobytes():
+        if numbers.tobytes() != self._uploaded.tobytes():
             upload(self.values, numbers, self._staging)
-            self._known = numbers
+            self._uploaded = numbers
         if tensors:
             torch._foreach_copy_(slots, tensors)
 
@@ -143,7 +143,7 @@ class Hypers:
 def flatten(group: dict[str, Any], rule: Rule) -> list[Hyper]:
     """Return a group's hyperparameters in the rule's order; tuples are flattened, None is NONE."""
     values: list[Hyper] = []
-    for value in rule.choices_as_indices(rule.values(group)):
-        for one in value if isinstance(value, (tuple, list)) else (value,):
-            values.append(NONE if one is None else one)
+    for value in rule.choices_as_indices(rule.hyper_values(group)):
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            values.append(NONE if item is None else item)
     return values

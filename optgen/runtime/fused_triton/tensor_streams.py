@@ -19,13 +19,13 @@ class StreamLayout:
     """Memory layout of a stream's tensors, which every step compares.
 
     An assignment to `.data` can change the layout of a tensor that stays the same object. If
-    `shaped` is true, shapes are compared, and not only the numbers of elements.
+    `compares_shapes` is true, shapes are compared, and not only the numbers of elements.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], shaped: bool = False) -> None:
+    def __init__(self, tensors: Sequence[Tensor], compares_shapes: bool = False) -> None:
         self._numels = list(map(Tensor.numel, tensors))
-        self._shapes = [tensor.shape for tensor in tensors] if shaped else []
-        self._kinds = dtypes_and_devices(tensors)
+        self._shapes = [tensor.shape for tensor in tensors] if compares_shapes else []
+        self._dtypes_and_devices = dtypes_and_devices(tensors)
         self._plain = _are_plain(tensors)
         self._layouts = [] if self._plain else _strided_layouts(tensors)
 
@@ -34,7 +34,7 @@ class StreamLayout:
         return (
             (_are_plain(tensors) if self._plain else _strided_layouts(tensors) == self._layouts)
             and list(map(Tensor.numel, tensors)) == self._numels
-            and dtypes_and_devices(tensors) == self._kinds
+            and dtypes_and_devices(tensors) == self._dtypes_and_devices
             and (not self._shapes or [tensor.shape for tensor in tensors] == self._shapes)
         )
 
@@ -63,7 +63,7 @@ def check_shapes(streams: StreamTensors) -> None:
             if tensor.shape != shape:
                 raise RuntimeError(
                     f"a parameter of shape {list(shape)} has a gradient or a state of shape "
-                    f"{list(tensor.shape)}; clear the optimizer's state for it"
+                    f"{list(tensor.shape)}; clear the optimizer's state for the parameter"
                 )
 
 
@@ -80,8 +80,8 @@ def check_devices(streams: StreamTensors, device: torch.device) -> None:
 def tensors_to_copy(streams: StreamTensors, row_major: bool) -> list[tuple[int, int]]:
     """Return the pairs (stream index, parameter index) of the tensors that must be copied.
 
-    A parameter comes before its gradient and states, whose copies take its layout. `row_major`
-    tells that the kernels need row-major tensors.
+    A parameter comes before its gradient and states, whose copies take its layout. If `row_major`,
+    the kernels need row-major tensors.
     """
     if all(map(_are_plain, streams)):
         return []
@@ -90,5 +90,5 @@ def tensors_to_copy(streams: StreamTensors, row_major: bool) -> list[tuple[int, 
             (k, i) for k, s in enumerate(streams) for i, t in enumerate(s) if not is_row_major(t)
         ]
     present = [k for k, stream in enumerate(streams) if stream]
-    parts = zip(*(streams[k] for k in present), strict=True)
-    return [(present[k], i) for i, tensors in enumerate(parts) for k in streams_to_copy(tensors)]
+    rows = zip(*(streams[k] for k in present), strict=True)
+    return [(present[k], i) for i, tensors in enumerate(rows) for k in streams_to_copy(tensors)]

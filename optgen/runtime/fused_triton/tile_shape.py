@@ -10,7 +10,7 @@ from torch import Tensor
 ELEMENTS = 2048
 """Elements of a tile of matrices."""
 WIDTH = 128
-"""Width of a tile, if the matrices are as wide and have at least ELEMENTS // WIDTH rows."""
+"""Width of a tile, if matrices have at least WIDTH columns and at least ELEMENTS // WIDTH rows."""
 
 
 class Shape(NamedTuple):
@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Numbers of matrices, rows and columns of a block; several matrices are in it as a whole."""
+    """Numbers of matrices, rows and columns of a block; only a block of one matrix may split it."""
 
     matrices: int
     rows: int

@@ -38,7 +38,7 @@ class WorkspaceSpec:
     sums: int = 0  # the largest count of partial sums of a sweep
     row_sums: int = 0
     column_sums: int = 0
-    draws: bool = False  # whether random numbers go by the places of elements
+    draws: bool = False  # whether the rule draws random numbers, by the positions of elements
     parts: int = 0  # partial sums that programs store when they finish matrices
     locals: tuple[str, ...] = ()  # operands and results of matrix ops
 
@@ -55,11 +55,11 @@ def _finish_options(tiles: Sequence[Tile]) -> dict[str, Any]:
 
 
 class Programs(NamedTuple):
-    """Programs of one launch: their number, the first of each tensor, and the tensor of each."""
+    """Programs of one launch."""
 
     total: int
-    firsts: Tensor
-    owners: Tensor
+    firsts: Tensor  # the index of the first program of each tensor
+    owners: Tensor  # the index of the tensor of each program
 
 
 class Workspace:
@@ -71,29 +71,29 @@ class Workspace:
         params: Sequence[Tensor],
         tiles: Sequence[Tile],
         blocks: Sequence[int],
-        compiled: dict[str, Any],
+        compile_options: dict[str, Any],
         staging: StagingBuffers | None,
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
         self._spec, self._staging, self._blocks = spec, staging, blocks
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
-        # Options of launches that finish numbers, and of those that finish rows and columns:
-        self.numbers = {"num_warps": 4} | compiled
-        self.lines = _finish_options(tiles) | {"num_warps": 16} | compiled
+        # Options of launches that finish numbers, and of launches that finish rows and columns:
+        self.number_options = {"num_warps": 4} | compile_options
+        self.line_options = _finish_options(tiles) | {"num_warps": 16} | compile_options
         value_dtype = dtype if dtype == torch.float64 else torch.float32
-        each = range(len(params))
-        sizes = [(self._sweep_partials(i), spec.parts * self._group_count(i)) for i in each]
+        indices = range(len(params))
+        sizes = [(self._sweep_partials(i), spec.parts * self._group_count(i)) for i in indices]
         partials = list(accumulate(map(sum, sizes), initial=0))
         values = list(accumulate(map(self._value_count, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(partials.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(values.pop(), dtype=value_dtype, device=device)
         (eps,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
-        groups = list(map(self._group_count, each))
+        groups = list(map(self._group_count, indices))
         first_groups = list(accumulate(groups, initial=0))
         self.arrived = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
-        rows = [
+        rows = [  # in the order of the constants in device_reductions.py
             blocks,
             *zip(*self._shapes, strict=True),
             [param.ndim for param in params],
@@ -118,14 +118,14 @@ class Workspace:
         if key not in self._programs:
             counts = []
             for i, shape in enumerate(self._shapes):
-                in_parts = self._is_in_parts(i)
+                is_split = self._has_split_matrices(i)
                 lines = zip(shape[1:], key, strict=True)
-                chunks = sum(-(-size // CHUNK) * sums for size, sums in lines) if in_parts else 0
+                chunks = sum(-(-size // CHUNK) * sums for size, sums in lines) if is_split else 0
                 counts.append(self._group_count(i) * max(chunks, 1))
             self._programs[key] = self._make_programs(counts)
         return self._programs[key]
 
-    def _is_in_parts(self, index: int) -> bool:
+    def _has_split_matrices(self, index: int) -> bool:
         """Tell whether several tiles may contribute to the sums of a matrix's rows and columns."""
         return bool(self._tiles) and self._tiles[index].matrices == 1
 
@@ -133,7 +133,7 @@ class Workspace:
         """Return the number of partial sums of a tensor, in the sweep that has the most."""
         spec, shape = self._spec, self._shapes[index]
         lines = 0
-        if self._is_in_parts(index):
+        if self._has_split_matrices(index):
             _, down, across = self._tiles[index].counts(shape)
             lines = spec.row_sums * across * shape.rows + spec.column_sums * down * shape.columns
         return spec.sums * self._blocks[index] + lines * shape.matrices
@@ -160,8 +160,8 @@ class Workspace:
         starts = torch.empty(len(firsts), dtype=torch.int64, device=device)
         upload(starts, array("q", firsts), self._staging)
         if total:
-            numbers = array("i")
-            for tensor, count in enumerate(counts):
-                numbers.extend([tensor] * count)
-            upload(owners, numbers, self._staging)
+            tensor_indices = array("i")
+            for index, count in enumerate(counts):
+                tensor_indices.extend([index] * count)
+            upload(owners, tensor_indices, self._staging)
         return Programs(total, starts, owners)

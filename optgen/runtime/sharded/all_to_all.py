@@ -114,7 +114,10 @@ def _held_by(request: Gather, level: int, rank: int) -> list[int]:
 def _exchange(
     group: ProcessGroup, sent: list[list[Tensor]], shapes: list[list[Shape]], like: Tensor
 ) -> list[tuple[Tensor, ...]]:
-    """Send each rank of a group its tensors; return the tensors of the given shapes from each."""
+    """Send each rank of a group its tensors; return the tensors that each rank has sent here.
+
+    `shapes` holds, for each rank, the shapes of the tensors that arrive from it.
+    """
     flat = [tensor.reshape(-1) for tensors in sent for tensor in tensors]
     outgoing = torch.cat([like.new_empty(0), *flat])
     counts = [[prod(shape) for shape in listed] for listed in shapes]

@@ -31,9 +31,9 @@ def choose_owners(requests: Iterable[Gather]) -> None:
 
 def _owners_like(request: Gather, leader: Gather) -> list[Shape]:
     """Return the owners of another request, whose sharded axes may have another order."""
-    places = {axis.group: place for place, axis in enumerate(leader.sharded_axes)}
-    order = [places[axis.group] for axis in request.sharded_axes]
-    return [tuple(owner[place] for place in order) for owner in leader.owners]
+    positions = {axis.group: position for position, axis in enumerate(leader.sharded_axes)}
+    order = [positions[axis.group] for axis in request.sharded_axes]
+    return [tuple(owner[position] for position in order) for owner in leader.owners]
 
 
 def _coordinates(index: int, counts: Sequence[int]) -> Shape:

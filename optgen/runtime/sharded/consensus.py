@@ -55,6 +55,8 @@ class Consensus:
     def agree(self, overflowed: float = 0.0) -> float:
         """Return the greatest `overflowed` of all ranks, if all can go on with the same step.
 
+        `overflowed` is 1.0 if a gradient scaler found an overflow on this rank, else 0.0.
+
         Raises:
             RuntimeError: another rank failed, or is about to take another step.
         """
@@ -73,7 +75,7 @@ class Consensus:
         return overflowed
 
     def ask_ranks(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
-        """Return whether a rank failed, whether two differ, and the greatest `overflowed`.
+        """Return whether a rank failed, whether digests differ, and the greatest `overflowed`.
 
         A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
         """
@@ -81,13 +83,14 @@ class Consensus:
         for group, device in self._devices.items():
             digest = float(self._digests[group])
             numbers = [failed, differ, overflowed, digest, -digest]
-            vector = torch.tensor(numbers, dtype=torch.float64)  # it holds a digest of 32 bits
+            # float64 holds a digest of 32 bits exactly.
+            vector = torch.tensor(numbers, dtype=torch.float64)
             on_cpu = "cpu:" in distributed.get_backend_config(group)
             sent = vector if on_cpu else vector.to(device)
             distributed.all_reduce(sent, distributed.ReduceOp.MAX, group=group)
             # The greatest of the negated digests is the least digest, negated.
-            any_failed, any_differ, overflowed, most, minus_least = sent.tolist()
-            failed, differ = bool(any_failed), bool(any_differ) or most != -minus_least
+            any_failed, any_differ, overflowed, greatest, minus_least = sent.tolist()
+            failed, differ = bool(any_failed), bool(any_differ) or greatest != -minus_least
         return failed, differ, overflowed
 
 

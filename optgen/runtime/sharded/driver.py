@@ -32,7 +32,8 @@ def run(updates: Sequence[Update], groups: Sequence[int] = ()) -> None:
 
     Args:
         updates: the updates of a step.
-        groups: a number for the param group of each, if they reduce over several parameters.
+        groups: for each update, a number that stands for its param group; only for updates that
+            reduce over several parameters.
     """
     try:
         _run(dict(enumerate(updates)), dict(enumerate(groups)))
@@ -60,7 +61,7 @@ def _run(updates: Mapping[int, Update], groups: Mapping[int, int]) -> None:
             answers = dict(zip(requests, _answer(list(requests.values())), strict=True))
         else:
             answers = reduce_wide(wide, groups)
-            wide = {index: asked for index, asked in wide.items() if index not in answers}
+            wide = {index: request for index, request in wide.items() if index not in answers}
 
 
 def _resume(update: Update, answer: Any) -> Request | None:

@@ -20,8 +20,8 @@ class Gather:
         shards: this rank's shard of each matrix; all have one shape and dtype.
         shape: the shape of a whole matrix.
         sharded_axes: the sharded axes that are gathered, outermost sharding first.
-        leader: a request of the same step, whose owners this one takes. Its tensors are sharded
-            over the same groups of ranks, along any axes.
+        leader: another request of the same step, with the same owners. The leader's tensors are
+            sharded over the same groups of ranks, along any axes.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Scatter:
 
     def __init__(self, results: Sequence[Tensor], gathered: Gather) -> None:
         self.gathered = gathered
-        # Results travel in the dtype of the shards: a rank that owns no matrix knows only that one.
+        # Results travel in the dtype of the shards: a rank that owns no matrix knows no other.
         self.results = [matrix.to(gathered.shards[0].dtype) for matrix in results]
 
 

@@ -21,17 +21,17 @@ from optgen.runtime.tensors.dtensor import (
 
 
 def placed_gradients(
-    optimizer: Optimized, given: Sequence[Tensor | None] | None, consensus: Consensus | None
+    optimizer: Optimized, step_grads: Sequence[Tensor | None] | None, consensus: Consensus | None
 ) -> list[WithGradient]:
     """Return the gradients of every group, each with the placements of its parameter.
 
-    The gradients are the parameters' own, unless they are `given` for the only group.
+    `step_grads` are gradients for the only group. Default: the parameters' own gradients.
 
     Raises:
         RuntimeError: A gradient cannot be placed as its parameter is, or the ranks of a consensus
             are about to take different steps.
     """
-    groups = [with_gradient(group, given) for group in optimizer.param_groups]
+    groups = [with_gradient(group, step_grads) for group in optimizer.param_groups]
     if not any(misplaced_gradients(*group) for group in groups):
         return groups
     if consensus:

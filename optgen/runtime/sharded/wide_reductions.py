@@ -1,4 +1,4 @@
-"""Reduce numbers of several parameters: a request of an update, and the answers of a round."""
+"""Reduce numbers of several parameters: the requests of updates, and the answers to them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ class WideReduction:
 def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]) -> dict[int, Any]:
     """Answer the requests over groups; if there are none, answer those over all parameters.
 
-    Every update that has not ended must have asked, so that no number is missing.
+    Every update that has not ended must have a request, so that no number is missing.
 
     Args:
         requests: by the updates that made them.
         groups: the group of each update.
     """
-    over_groups = [update for update, asked in requests.items() if asked.over == "group"]
+    over_groups = [update for update, request in requests.items() if request.over == "group"]
     asking_groups = {groups[update] for update in over_groups}
     together: dict[int, list[int]] = {}
     for update in over_groups or requests:
@@ -52,7 +52,7 @@ def reduce_wide(requests: Mapping[int, WideReduction], groups: Mapping[int, int]
 def _reduced(requests: list[WideReduction]) -> Tensor:
     """Return the sum or the largest of the numbers: the same bits for any order of the numbers."""
     device = requests[0].numbers.device
-    numbers = torch.cat([asked.numbers.to(device) for asked in requests])
+    numbers = torch.cat([request.numbers.to(device) for request in requests])
     if requests[0].largest:
         return numbers.amax()
     ordered = numbers.sort().values

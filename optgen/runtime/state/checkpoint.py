@@ -1,4 +1,4 @@
-"""Exchange checkpoints between a generated class, torch's class, and older versions of it."""
+"""Load checkpoints of torch's class and of older versions; save what torch's class can load."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -41,13 +41,14 @@ def scalars_to_tensors(optimizer: Optimized) -> None:
     """Convert Python numbers to tensors: step counts and scalar states of old checkpoints."""
     rule = optimizer.rule
     scalars = [state for state in rule.states if state.shape == "scalar"]
-    kinds = {state.key: (dtype_of(state), state.on_device) for state in scalars}
+    scalar_types = {state.key: (dtype_of(state), state.on_device) for state in scalars}
     if rule.step == "tensor":
-        kinds["step"] = (None, False)
+        scalar_types["step"] = (None, False)
     for group, param, values in _members(optimizer):
-        for key, kind in kinds.items():
+        for key, (dtype, on_device) in scalar_types.items():
             if key in values and not isinstance(values[key], Tensor):
-                values[key] = as_scalar(float(values[key]), rule, group, param, *kind)
+                number = float(values[key])
+                values[key] = as_scalar(number, rule, group, param, dtype, on_device)
 
 
 def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
@@ -59,9 +60,9 @@ def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, An
 
 
 def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
-    """Copy to the CPU those scalars that torch would keep there; change only `packed`.
+    """Return a state dict that torch's class can load; change only `packed`, not its states.
 
-    Quantized states become float32.
+    Scalars that torch would keep on the CPU are copied there. Quantized states become float32.
     """
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.is_host_scalar)]
@@ -105,6 +106,7 @@ def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]
 
 
 def _wrapped(values: Any, declared: set[str]) -> Any:
+    """Return a parameter's state with the values under declared keys wrapped."""
     if not isinstance(values, dict):
         return values
     return {
@@ -124,5 +126,5 @@ def restore_declared_dtypes(optimizer: Optimized) -> None:
                 on_host = state.is_host_scalar
                 device = scalar_device(rule, group, param) if on_host else param.device
                 value = to_numbers(loaded.value).to(dtype=dtype, device=device)
-                fits = state.is_quantized and value.shape == param.shape
-                values[state.key] = as_stored(state, param, value) if fits else value
+                can_encode = state.is_quantized and value.shape == param.shape
+                values[state.key] = as_stored(state, param, value) if can_encode else value

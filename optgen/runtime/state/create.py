@@ -33,7 +33,7 @@ def state_keys(rule: Rule, group: Group) -> list[str]:
     return [
         state.key
         for state in rule.states
-        if not (state.given or state.of_group) and state.present(group)
+        if not (state.given or state.of_group) and state.is_present(group)
     ]
 
 
@@ -49,9 +49,9 @@ def create_missing(
     """Create the missing states of parameters; return the `fresh` states of the rule among them.
 
     The init of a state may name a hyperparameter. An eager state then begins with the value in the
-    optimizer's `defaults`, which the constructor was given, even if its group has another value, or
-    the parameter joined later. Any other state begins with the value in its group. A state whose
-    init is "index" begins as the parameter's number among all parameters of the `groups`.
+    optimizer's `defaults`, even if the parameter's group has another value, or the parameter joined
+    later. Any other state begins with the value in the group. A state whose init is "index" begins
+    as the parameter's index among all parameters of the `groups`.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without the key, or an old checkpoint holds None.
@@ -61,7 +61,7 @@ def create_missing(
     """
     skipped = rule.fresh if ahead else ()
     kept = [s for s in rule.states if not (s.given or s.of_group) and s.key not in skipped]
-    present = [s for s in kept if s.present(group)]
+    present = [s for s in kept if s.is_present(group)]
     if not present and rule.step is None:
         return []
     rule.rank(group)  # raises for an invalid rank, before anything is created
@@ -84,6 +84,7 @@ _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of sin
 def _create_counts(
     rule: Rule, group: Group, params: list[Tensor], dicts: list[dict[str, Any]]
 ) -> None:
+    """Create the step counts of parameters that have none."""
     if rule.step == "int":
         for values in dicts:
             values.setdefault("step", 0)
@@ -120,11 +121,11 @@ def _create_state(
                 missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    lacking, shown = [params[index] for index in missing], [seen[index] for index in missing]
+    lacking, lacking_seen = [params[index] for index in missing], [seen[i] for i in missing]
     initial = (
         _indices(rule, state, group, lacking, groups)
         if state.init == "index"
-        else _initial_values(rule, state, group, lacking, shown, defaults)
+        else _initial_values(rule, state, group, lacking, lacking_seen, defaults)
     )
     for index, value in zip(missing, initial, strict=True):
         dicts[index][state.key] = value
@@ -169,8 +170,8 @@ def _initial_values(
         if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
             return list(map(torch.full_like, params, repeat(start)))
         if state.shape == "scalar":
-            known = (dtype_of(state), state.on_device)
-            return as_scalars(float(start), rule, group, params, *known)
+            dtype, number = dtype_of(state), float(start)
+            return as_scalars(number, rule, group, params, dtype, state.on_device)
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
             return _copied_zeros(state, params, seen, rule.rank(group))
     pairs = zip(params, seen, strict=True)
@@ -212,19 +213,19 @@ def _indices(
     params: list[Tensor],
     groups: Iterable[Group],
 ) -> Sequence[Tensor]:
-    """Return each parameter's number among all parameters, as a scalar state."""
+    """Return each parameter's index among all parameters, as a scalar state."""
     if not params:
         return []
-    every = chain.from_iterable(each["params"] for each in groups)
-    numbers = {id(param): float(number) for number, param in enumerate(every)}
+    all_params = chain.from_iterable(each["params"] for each in groups)
+    indices = {id(param): float(index) for index, param in enumerate(all_params)}
     dtype = dtype_of(state)
-    return [as_scalar(numbers[id(param)], rule, group, param, dtype) for param in params]
+    return [as_scalar(indices[id(param)], rule, group, param, dtype) for param in params]
 
 
 def _copied_zeros(
     state: State, params: list[Tensor], seen: list[Tensor], rank: int
 ) -> Sequence[Tensor]:
-    """Return zeros for the rows, the columns or the own matrices of each parameter.
+    """Return zeros for each parameter's state of rows, columns or matrices.
 
     Parameters of equal shapes, dtypes and devices get copies of one tensor.
     """
@@ -232,12 +233,12 @@ def _copied_zeros(
     dtypes, devices = list(map(_dtype, params)), list(map(_device, params))
     if len(set(dtypes)) > 1 or len(set(devices)) > 1:
         keys = list(zip(keys, dtypes, devices, strict=True))
-    kinds = dict(zip(keys, zip(params, seen, strict=True), strict=True))
+    examples = dict(zip(keys, zip(params, seen, strict=True), strict=True))
     zeros = {
-        kind: _reduced_zeros(state, param, shown, dtype_of(state) or param.dtype, rank)
-        for kind, (param, shown) in kinds.items()
+        key: _reduced_zeros(state, param, shown, dtype_of(state) or param.dtype, rank)
+        for key, (param, shown) in examples.items()
     }
-    return foreach_clone([zeros[kind] for kind in keys])
+    return foreach_clone([zeros[key] for key in keys])
 
 
 def _reduced_zeros(

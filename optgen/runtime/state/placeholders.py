@@ -16,7 +16,7 @@ from optgen.runtime.tensors.dtensor import memory_version
 
 
 class Placeholder(NamedTuple):
-    """A state: its parameter, its key, its value, and autograd's version of it when it was made."""
+    """A state: its parameter, key and value, and the value's version in autograd at creation."""
 
     param: Tensor
     key: str

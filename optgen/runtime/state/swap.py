@@ -29,7 +29,7 @@ def swap_in_optimizer_params_and_state(
         swapin_optim_state: A result of `optimizer.state_dict()`, for these parameters.
 
     Raises:
-        RuntimeError: The optimizer has no state yet, or an argument has another form.
+        RuntimeError: The optimizer has no state yet, or an argument does not fit the optimizer.
     """
     state, groups = _check_state_dict(optimizer, swapin_optim_state)
     params_by_group = _split_by_group(list(swapin_parameters.values()), state, groups)
@@ -52,14 +52,14 @@ def swap_in_optimizer_params_and_state(
 
 
 def _check_state_dict(
-    optimizer: Optimizer, given: Any
+    optimizer: Optimizer, state_dict: Any
 ) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
-    """Return the states and the groups of a checkpoint; raise torch's error for another form."""
+    """Return a state dict's states and groups; raise torch's error if it does not fit."""
     if not optimizer.state:
         _fail("requires initialized optimizer state.")
-    if not isinstance(given, dict):
+    if not isinstance(state_dict, dict):
         _fail("requires a DCP-style optimizer state_dict.")
-    state, groups = given.get("state"), given.get("param_groups")
+    state, groups = state_dict.get("state"), state_dict.get("param_groups")
     if not isinstance(state, dict):
         _fail(
             "requires swapin_optim_state['state'] to be a dict mapping packed parameter ids to "

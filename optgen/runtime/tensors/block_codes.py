@@ -4,12 +4,12 @@ A scale is the largest magnitude of a block. A code is the sign and a number c f
 stands for a share of the scale. For the map "linear", the share is c / 127. For "dynamic", shares
 lie closer together the smaller they are: (c + 1) / 128 is about the fourth root of the share. The
 root is computed from the bits of a float32, which are roughly its logarithm: they are divided by 4,
-and a constant is added. So no lowering needs a table, and all get equal codes. In a linear map, a
-GPU may round a product and a sum together. If two codes are equally near, it may then choose the
-other one.
+and a constant is added. So no lowering needs a table, and all get equal codes. There is an
+exception: with a linear map, a GPU may fuse a product and a sum into one rounding. If two codes are
+equally near, it may then choose the other code.
 
-A number gets the nearest code. In a block without signs, numbers that are not 0 get at least code
-1: no denominator becomes 0.
+A number gets the nearest code. In a block without negative numbers, numbers that are not 0 get at
+least code 1, so that a rule can divide by them.
 
 Blocks whose largest magnitude is below `SMALLEST_SCALE` become zeros. If it is `TOO_LARGE_SCALE` or
 more, or NaN, the scale and so the whole block is NaN.
@@ -25,23 +25,23 @@ _ROOT_OFFSET = _ONE - (_ONE >> 2)  # the bits of a fourth root, less a quarter o
 
 
 def encode(numbers: Tensor, block: int, code_map: str) -> tuple[Tensor, Tensor]:
-    """Return the int8 codes of float32 numbers, a flat tensor, and the scales of their blocks."""
+    """Return the int8 codes of a flat float32 tensor, and the float32 scales of its blocks."""
     count = numbers.numel()
     blocks = pad(numbers, (0, -count % block)).view(-1, block)
     magnitudes = blocks.abs()
     scales = magnitudes.amax(dim=1, keepdim=True) if count else blocks.new_zeros((0, 1))
-    usual = (scales >= SMALLEST_SCALE) & (scales < TOO_LARGE_SCALE)
+    in_range = (scales >= SMALLEST_SCALE) & (scales < TOO_LARGE_SCALE)
     not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
-    shares = magnitudes.mul_(torch.where(usual, scales, 1.0).reciprocal_())
+    shares = magnitudes.mul_(torch.where(in_range, scales, 1.0).reciprocal_())
     if code_map == "linear":
         codes = shares.mul_(127).round_()
     else:
         roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
         codes = roots.mul_(128).round_().sub_(1).clamp_(0, 127)
     codes = torch.maximum(codes, not_zero.float()).copysign_(blocks)
-    codes = torch.where(usual, codes, 0.0).to(torch.int8)
+    codes = torch.where(in_range, codes, 0.0).to(torch.int8)
     finite = scales < TOO_LARGE_SCALE
-    stored = torch.where(usual, scales, torch.where(finite, 0.0, torch.nan))
+    stored = torch.where(in_range, scales, torch.where(finite, 0.0, torch.nan))
     return codes.view(-1)[:count], stored.view(-1)
 
 

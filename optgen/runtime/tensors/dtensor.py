@@ -1,4 +1,4 @@
-"""Take the local tensors of DTensors, and redistribute gradients as their parameters are placed.
+"""Return local tensors of DTensors; redistribute gradients to their parameters' placements.
 
 A DTensor is a local tensor on every rank, and a spec: the device mesh, and a placement for each of
 its dimensions. Lowerings see the local tensor. So a gradient must have its parameter's mesh and
@@ -17,10 +17,10 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.torch_private import dtensor_spec, is_plain_class, local_tensor
 
 
-def is_dtensor(kind: type[Any]) -> bool:
+def is_dtensor(tensor_class: type[Any]) -> bool:
     """Tell whether a tensor class is DTensor or derived from it; import nothing."""
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and issubclass(kind, module.DTensor)
+    return module is not None and issubclass(tensor_class, module.DTensor)
 
 
 def any_dtensor(tensors: Sequence[Tensor]) -> bool:
@@ -36,7 +36,7 @@ def to_local(tensor: Tensor) -> Tensor:
 def to_locals(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a new list of the local tensors of DTensors, and all other tensors themselves.
 
-    Autograd records this if it is enabled. Pending collectives are waited for.
+    If autograd is enabled, it records the conversion. The call waits for pending collectives.
     """
     classes = _dtensor_classes(tensors)
     if not classes:
@@ -52,7 +52,7 @@ def memory_version(tensor: Tensor) -> int:
 
 
 def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Return the specs of all DTensors in these columns, in a list of one list; [] without any."""
+    """Return a list that holds one list, the specs of all DTensors; [] if there is no DTensor."""
     specs: list[Any] = []
     for column in columns:
         if classes := _dtensor_classes(column):

@@ -22,10 +22,10 @@ View: TypeAlias = tuple[int, ...]
 VIEW = "view"
 """The key of the option in a group; only groups that ask for a view have it."""
 
-MAX_AXES = 32  # as tensor_request.h has it
+MAX_AXES = 32  # the same limit as in tensor_request.h
 _MAX_ELEMENTS = 2**63 - 1  # torch counts elements in 64 bits
-_text = reprlib.Repr()
-_text.maxtuple = MAX_AXES
+_short = reprlib.Repr()
+_short.maxtuple = MAX_AXES
 
 
 def asked_view(group: Mapping[str, Any]) -> Any:
@@ -45,7 +45,7 @@ def check_form(view: Any) -> None:
     if not is_ints or min(view, default=0) < -1 or view.count(-1) > 1:
         raise ValueError(
             "view must be a tuple of ints, at most one of them -1, such as (3, 12, -1, 768); "
-            f"it is {_text.repr(view)}"
+            f"it is {_short.repr(view)}"
         )
     if len(view) > MAX_AXES:
         raise ValueError(f"view has {len(view)} axes, and may have {MAX_AXES}")
@@ -69,7 +69,7 @@ def sizes_in_view(view: View, shape: Sequence[int]) -> View:
         reason = f"{elements} elements are not {known}"
     if reason:
         raise ValueError(
-            f"view={_text.repr(view)} does not fit a parameter of shape {tuple(shape)}: {reason}"
+            f"view={_short.repr(view)} does not fit a parameter of shape {tuple(shape)}: {reason}"
         )
     return tuple(elements // known if size == -1 else size for size in view)
 
@@ -77,15 +77,15 @@ def sizes_in_view(view: View, shape: Sequence[int]) -> View:
 def in_view(view: View, params: list[Tensor]) -> list[Tensor]:
     """Return meta tensors: whole parameters in the shape of a view."""
     check_form(view)
-    made: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
-    found = []
+    by_shape_and_dtype: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+    views = []
     for param in params:
         key = param.shape, param.dtype
-        if key not in made:
+        if key not in by_shape_and_dtype:
             sizes = sizes_in_view(view, param.shape)
-            made[key] = torch.empty(sizes, dtype=param.dtype, device="meta")
-        found.append(made[key])
-    return found
+            by_shape_and_dtype[key] = torch.empty(sizes, dtype=param.dtype, device="meta")
+        views.append(by_shape_and_dtype[key])
+    return views
 
 
 def seen_params(rule: Rule, group: Mapping[str, Any], params: list[Tensor]) -> list[Tensor]:

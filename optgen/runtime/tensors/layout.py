@@ -55,7 +55,7 @@ def streams_to_copy(streams: Sequence[Tensor], by_matrix: bool = False) -> list[
 
 
 def copy_like(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
-    """Copy a tensor to its parameter's layout, or row-major if the parameter is copied too."""
+    """Copy a tensor to its parameter's layout, or row-major if `streams_to_copy` asks for that."""
     if by_matrix or not is_dense(param):
         return tensor.clone(memory_format=torch.contiguous_format)
     return torch.empty_strided(

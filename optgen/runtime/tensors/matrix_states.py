@@ -1,9 +1,9 @@
 """Placements of states that are square or thin matrices, beside parameters that are DTensors.
 
 Such a state has the mesh and the leading axes of its parameter. Each mesh dimension that shards
-rows or columns of the parameter shards one axis of the state, so every rank has its share of the
-state. The sharded axis is that of rows. It is that of columns if only the axis of rows has the size
-`rank`.
+rows or columns of the parameter shards one axis of the state, so every rank has a shard of the
+state. The sharded axis is that of rows. If only the axis of rows has the size `rank`, the sharded
+axis is that of columns.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def check_matrix_sharding(param: Tensor, state: State, dims: int, value: Tensor)
         value: the value of the state.
     """
     if not is_dtensor(type(param)):
-        wanted, right = "plain tensor", not is_dtensor(type(value))
+        wanted, fits = "plain tensor", not is_dtensor(type(value))
     else:
         mesh, placements = _sharding_of_state(param, state, dims)
-        wanted, right = f"DTensor{placements}", is_dtensor(type(value))
-        if right:
+        wanted, fits = f"DTensor{placements}", is_dtensor(type(value))
+        if fits:
             spec = dtensor_spec(value)
-            right = spec.mesh == mesh and spec.placements == placements
-    if not right:
+            fits = spec.mesh == mesh and spec.placements == placements
+    if not fits:
         raise RuntimeError(
             f"{state.key} is a {placement_text(value)}, but beside its parameter, a "
             f"{placement_text(param)}, it must be a {wanted}: load it through "

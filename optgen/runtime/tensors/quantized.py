@@ -15,10 +15,11 @@ from torch import Tensor
 
 from optgen.runtime.tensors.block_codes import decode, encode
 from optgen.runtime.tensors.dtensor import is_dtensor
-from optgen.runtime.torch_private import dtensor_spec, local_tensor, on_memory
+from optgen.runtime.torch_private import dtensor_spec, ignoring_overrides, local_tensor
 
 _ALIGNMENT = 64
-# Functions of torch, by name, that ask about the memory of codes. Any other function sees numbers.
+# Functions of torch, by name, that see the memory of the codes. All others see numbers, except
+# those in `_MOVED`.
 _OF_MEMORY = frozenset(
     [
         "data_ptr",
@@ -67,7 +68,7 @@ class QuantizedTensor(Tensor):
     def _over(
         cls, memory: Tensor, size: Sequence[int], stride: Sequence[int], block: int, code_map: str
     ) -> QuantizedTensor:
-        """Return a tensor over memory that has its codes and scales."""
+        """Return a tensor over memory that holds codes, then scales."""
         tensor = Tensor._make_subclass(cls, memory.as_strided(size, stride))
         tensor._memory, tensor.block, tensor.map = memory, block, code_map
         return tensor
@@ -126,8 +127,8 @@ class QuantizedTensor(Tensor):
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        parts = (self._memory, tuple(self.size()), self.stride(), self.block, self.map)
-        return QuantizedTensor._over, parts
+        arguments = (self._memory, tuple(self.size()), self.stride(), self.block, self.map)
+        return QuantizedTensor._over, arguments
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"QuantizedTensor({self.dequantize()}, block={self.block}, map={self.map!r})"
@@ -148,7 +149,7 @@ class QuantizedTensor(Tensor):
         if func == _SET_DATA:  # two wrappers of a method are equal, but not identical
             return args[0].quantize_(_numbers_for_data(args[0], args[1]))
         if _asks_memory(func):
-            return on_memory(func, types, args, kwargs)
+            return ignoring_overrides(func, types, args, kwargs)
         if _keeps_codes(name, args, kwargs):
             memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
             return args[0]._with_memory(memory)
@@ -232,8 +233,7 @@ def _write(target: Any, values: Any) -> None:
 
 def is_quantized(value: Any) -> bool:
     """Tell whether a value is a quantized tensor, or a DTensor with quantized local tensors."""
-    kind = type(value)
-    local = local_tensor(value) if is_dtensor(kind) else value
+    local = local_tensor(value) if is_dtensor(type(value)) else value
     return isinstance(local, QuantizedTensor)
 
 
@@ -265,7 +265,7 @@ def _with_local(like: Any, local: Tensor) -> Tensor:
 
     spec = dtensor_spec(like)
     meta = TensorMeta(like.shape, like.stride(), local.dtype)
-    made: Tensor = DTensor(
+    tensor: Tensor = DTensor(
         local, DTensorSpec(spec.mesh, spec.placements, meta), requires_grad=False
     )
-    return made
+    return tensor

@@ -12,7 +12,7 @@ from optgen.runtime.torch_private import is_plain_class
 _dtype = attrgetter("dtype")
 
 
-def reals(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
+def real_local_views(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
     """Return a new list of the tensors as a lowering sees them.
 
     A lowering sees a complex tensor as a real one with a last axis of size 2. It sees a conjugate

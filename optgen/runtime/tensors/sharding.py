@@ -106,10 +106,10 @@ def sharding_of(tensor: Tensor) -> Sharding | None:
 
 def _sizes(mesh: Any) -> tuple[int, ...]:
     """Return the sizes of a mesh's dimensions, from a cache."""
-    known = _mesh_sizes.get(mesh)
-    if known is None:
-        known = _mesh_sizes[mesh] = tuple(map(mesh.size, range(mesh.ndim)))
-    return known
+    sizes = _mesh_sizes.get(mesh)
+    if sizes is None:
+        sizes = _mesh_sizes[mesh] = tuple(map(mesh.size, range(mesh.ndim)))
+    return sizes
 
 
 def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
@@ -125,13 +125,13 @@ def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
     if tuple(sizes) == tuple(tensor.shape):
         return list((local_tensor(tensor) if is_dtensor(type(tensor)) else tensor).shape)
     sharding = sharding_of(tensor)
-    found = list(sizes)
+    local_sizes = list(sizes)
     for dim, count in sharding.shard_counts().items() if sharding else ():
         whole, kept = tensor.shape[dim], tuple(sizes[:dim]) == tuple(tensor.shape[:dim])
         if kept and sizes[dim : dim + 1] == (whole,):
-            found[dim] = local_tensor(tensor).shape[dim]
+            local_sizes[dim] = local_tensor(tensor).shape[dim]
         elif kept and dim < len(sizes) and not (sizes[dim] % count or whole % count):
-            found[dim] = sizes[dim] // count
+            local_sizes[dim] = sizes[dim] // count
         else:
             raise ValueError(
                 f"a parameter of shape {tuple(tensor.shape)} has {count} shards along axis {dim}, "
@@ -139,7 +139,7 @@ def shard_sizes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
                 f"the parameter's, or {count} must divide both"
                 + (", and all axes before it must be the parameter's" if dim else "")
             )
-    return found
+    return local_sizes
 
 
 def zeros_reduced(tensor: Tensor, seen: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
@@ -157,8 +157,10 @@ def zeros_reduced(tensor: Tensor, seen: Tensor, axis: int, dtype: torch.dtype) -
     from torch.distributed.tensor import Replicate
 
     axis %= seen.dim()
-    given = dtensor_spec(tensor).placements
-    placements = [Replicate() if sharded_dim_of(p) == axis else p for p in given]
+    placements = [
+        Replicate() if sharded_dim_of(placement) == axis else placement
+        for placement in dtensor_spec(tensor).placements
+    ]
     whole, local = list(seen.shape), shard_sizes(tensor, seen.shape)
     whole[axis] = local[axis] = 1
     return zeros_on_mesh(tensor, placements, whole, local, dtype)

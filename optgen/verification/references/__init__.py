@@ -1,4 +1,4 @@
-"""Rules of the catalogue, each written anew in plain torch from its paper or from code."""
+"""Rules of the catalogue in plain torch, each written independently from its paper or from code."""
 
 from optgen.verification.case import Case
 from optgen.verification.references import (

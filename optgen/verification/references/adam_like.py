@@ -21,7 +21,7 @@ from optgen.verification.references.moments import (
 
 
 def ademamix(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdEMAMix, with the code's warmups of 20 steps."""
+    """Take a step of AdEMAMix; as in the authors' code, beta3 and alpha grow for 20 steps."""
     own["t"] = t = own.get("t", 0) + 1
     warm = t < 20
     beta3, alpha = (between(0.9, 0.9999, t / 20), 5 * t / 20) if warm else (0.9999, 5)
@@ -57,7 +57,7 @@ def adopt(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def mars(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of MARS; vectors take AdamW with other numbers."""
+    """Take a step of MARS; vectors take a step of AdamW with other hyperparameters."""
     last, own["last_grad"] = own.get("last_grad", torch.zeros_like(p)), g
     if p.dim() != 2:
         m, v = moments(g, own, (0.9, 0.95))
@@ -68,7 +68,7 @@ def mars(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def stable_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of StableAdamW: algorithm 2, with the library's numbers."""
+    """Take a step of StableAdamW: algorithm 2, with the library's constants."""
     own["t"] = t = own.get("t", 0) + 1
     b1, b2 = (beta * (1 - beta ** (t - 1)) / (1 - beta**t) for beta in (0.9, 0.99))
     own["exp_avg"] = b1 * own.get("exp_avg", 0) + (1 - b1) * g
@@ -78,7 +78,7 @@ def stable_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adamc(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdamC: algorithm 1, at a fifth of the largest rate."""
+    """Take a step of AdamC: algorithm 1, where LR is a fifth of the largest rate, 0.05."""
     m, v = moments(g, own, (0.9, 0.999))
     return p - LR**2 / 0.05 * DECAY * p - LR * m / (v.sqrt() + 1e-8)
 
@@ -131,14 +131,14 @@ def lamb(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def kahan_adamw(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of AdamW. In float64 there is nothing to compensate: that state stays zero."""
+    """Take a step of AdamW. In float64 no rounding is compensated, so that state stays zero."""
     m, v = moments(g, own, (0.9, 0.999))
     own["compensation"] = torch.zeros_like(p)
     return p - LR * (m / (v.sqrt() + 1e-8) + DECAY * p)
 
 
 def adam_mini(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Adam-mini: that of biases, and that of rows of matrices."""
+    """Take a step of Adam-mini. Vectors have a second moment by element, matrices by row."""
     own["t"] = t = own.get("t", 0) + 1
     own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
     key, square = ("v", g.square()) if p.dim() < 2 else ("r", g.square().mean(-1, keepdim=True))

@@ -1,4 +1,4 @@
-"""Steps of rules that are handed the Hessian's diagonal, each written from its paper."""
+"""Steps of rules with the Hessian's diagonal as an extra input, each written from its paper."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def adahessian(p: Tensor, g: Tensor, own: Values) -> Tensor:
     return p - LR * (m / (v.sqrt() ** 0.7 + 1e-4) + DECAY * p)
 
 
-def sometimes(problem: Problem, params: list[Tensor], step: int) -> dict[str, Any]:
-    """Hand over an estimate of the Hessian's diagonal in every third step."""
-    return {"hessian": None} if step % 3 else always(problem, params, step)
+def hessian_in_every_third_step(
+    problem: Problem, params: list[Tensor], step: int
+) -> dict[str, Any]:
+    """Return an estimate of the Hessian's diagonal in every third step, else None."""
+    return {"hessian": None} if step % 3 else hessian_in_every_step(problem, params, step)
 
 
-def always(problem: Problem, params: list[Tensor], step: int) -> dict[str, Any]:
-    """Hand over an estimate of the Hessian's diagonal."""
+def hessian_in_every_step(problem: Problem, params: list[Tensor], step: int) -> dict[str, Any]:
+    """Return an estimate of the Hessian's diagonal."""
     return {"hessian": problem.curvatures(params, step)}
 
 
@@ -43,12 +45,12 @@ CASES = (
         "sophia",
         alone(sophia),
         BOTH | {"betas": (0.9, 0.95), "rho": 0.05, "batch_size": 10},
-        inputs=sometimes,
+        inputs=hessian_in_every_third_step,
     ),
     Case(
         "adahessian",
         alone(adahessian),
         BOTH | {"betas": (0.9, 0.98), "hessian_power": 0.7},
-        inputs=always,
+        inputs=hessian_in_every_step,
     ),
 )

@@ -1,4 +1,7 @@
-"""Steps with states of 8 bits by hand: tables of what codes stand for, and the nearest entry."""
+"""Steps of rules with states of 8 bits. A code is rounded to the nearest share in a table.
+
+A share is the magnitude of an element over its block's scale, which is the largest magnitude.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from optgen.verification.references.moments import BOTH, DECAY, LR, moments
 
 
 def _tapered(k: float) -> float:
-    """Return the share of code k - 1.
+    """Return the share of code k - 1 in the dynamic map.
 
-    Its fourth root is k / 128, where roots and logarithms are straight between powers of 2.
+    It is about (k / 128)**4: the power is interpolated linearly between powers of 2.
     """
     octave = math.floor(math.log2(k))
     quarters = 4 * (k / 2**octave - 1)  # from 0 to 4 within an octave of roots
@@ -27,7 +30,7 @@ SHARES = {
     "linear": [c / 127 for c in range(128)],
     "dynamic": [0.0, *(_tapered(c + 1) for c in range(1, 128))],
 }
-LIMITS = {  # between the shares of two codes
+LIMITS = {  # shares at which rounding changes from one code to the next
     "linear": [(c + 0.5) / 127 for c in range(127)],
     "dynamic": [_tapered(c + 1.5) for c in range(127)],
 }
@@ -37,7 +40,7 @@ def nearest(share: Tensor, code_map: str) -> Tensor:
     """Return the nearest codes of shares.
 
     The dynamic map drops the last two bits of a share. Halfway between two codes it takes the odd
-    one.
+    code.
     """
     limits = torch.tensor(LIMITS[code_map], dtype=torch.float64)
     if code_map == "linear":
@@ -48,9 +51,9 @@ def nearest(share: Tensor, code_map: str) -> Tensor:
 
 
 def held(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
-    """Return finite values of usual size as a state of 8 bits holds them.
+    """Return values after rounding to 8 bits and back, with shares and scales in float32.
 
-    Shares and scales are in float32.
+    The values must be finite, and far from float32's limits.
     """
     flat, result = values.detach().float().flatten(), []
     shares = torch.tensor(SHARES[code_map], dtype=torch.float32)
@@ -80,7 +83,7 @@ def lion_8bit(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def kept(values: Tensor) -> Tensor:
-    """Return a state as it is kept: in 8 bits, or in float32 if it has under 4096 elements."""
+    """Return a state after its storage: in 8 bits, or in float32 if it has under 4096 elements."""
     return held(values) if values.numel() >= 4096 else values.float().to(values.dtype)
 
 

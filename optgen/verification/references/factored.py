@@ -1,4 +1,4 @@
-"""Steps of rules that keep rows and columns, each written from its paper or from code."""
+"""Steps of rules with row and column states, each written from its paper or from code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def adafactor(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def adafactor_with_momentum(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Adafactor with a rate and momentum, as the library has it."""
+    """Take a step of Adafactor with a fixed rate and with momentum, as in the library."""
     return factored_step(p, g, own, 0.9, LR, False)
 
 
@@ -44,23 +44,24 @@ def factored_step(
 
 
 def came(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of CAME: algorithm 2, with the authors' numbers."""
+    """Take a step of CAME: algorithm 2, with the authors' constants."""
 
-    def smoothed(key: str, x: Tensor, beta: float) -> Tensor:
+    def inverse_root(key: str, x: Tensor, beta: float) -> Tensor:
+        """Average the rows and columns of x; return the inverse root of their product."""
         for side, axis in (("row", -1), ("col", -2)):
             mean = x.mean(axis, keepdim=True)
             own[key + side] = beta * own.get(key + side, 0) + (1 - beta) * mean
         row, col = own[key + "row"], own[key + "col"]
         return (row / row.mean(-2, keepdim=True)).rsqrt() * col.rsqrt()
 
-    u = g * smoothed("exp_avg_sq_", g * g + 1e-30, 0.999)
+    u = g * inverse_root("exp_avg_sq_", g * g + 1e-30, 0.999)
     u = u / max(1.0, u.square().mean().sqrt().item())
     own["exp_avg"] = m = 0.9 * own.get("exp_avg", 0) + 0.1 * u
-    return p - LR * DECAY * p - LR * m * smoothed("exp_avg_res_", (u - m) ** 2 + 1e-16, 0.9999)
+    return p - LR * DECAY * p - LR * m * inverse_root("exp_avg_res_", (u - m) ** 2 + 1e-16, 0.9999)
 
 
 def row_wise_adagrad(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of row-wise Adagrad, with the library's decays."""
+    """Take a step of row-wise Adagrad, with the library's weight decay and rate decay."""
     own["t"] = t = own.get("t", 0) + 1
     g = g + DECAY * p
     own["sum"] = own.get("sum", 0.2) + g.square().mean(1, keepdim=True)

@@ -1,7 +1,7 @@
 """Steps of optimizers in subspaces of low rank, each written from its authors' code.
 
-The steps take one matrix. Where the authors draw at random, both sides take the numbers of
-`drawn_normal`, so that they begin alike.
+The steps take one matrix. Where the authors draw random numbers, the steps take those that our rule
+draws, from `drawn_normal`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from optgen.verification.reference import Values, alone
 
 
 def drawn_normal(*shape: int, seed: int, stream: int, step: int, call: int = 0) -> Tensor:
-    """Return the numbers that a call of a rule draws for a matrix of this shape."""
+    """Return the random numbers that a call in our rule draws, as a matrix of this shape."""
     like = torch.empty(shape, dtype=torch.float64)
     return gaussian(like, *(torch.tensor(float(n)) for n in (seed, stream, step, call)))
 
@@ -41,10 +41,9 @@ def dion(p: Tensor, g: Tensor, own: Values) -> Tensor:
 def galore(p: Tensor, g: Tensor, own: Values, gap: int = 4) -> Tensor:
     """Take a step of GaLore with rank 2; return the new parameter.
 
-    The authors take right vectors from the same decomposition as left ones. A decomposition of the
-    transpose may give them other signs, which matter to moments that go on from one basis to the
-    next. So here they are left vectors of the transpose, as in our rule, unless there is only one
-    basis.
+    The authors take right singular vectors from the same decomposition as left ones. Our rule
+    takes them as left vectors of the transpose, and their signs may differ. Signs matter to moments
+    that outlast a basis. So this step does as our rule does, unless there is only one basis.
     """
     age, tall = own.get("t", 0), p.shape[0] >= p.shape[1]
     if age % gap == 0 and gap > STEPS:

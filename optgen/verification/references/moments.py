@@ -1,4 +1,4 @@
-"""Parts that several rules share: the moments of Adam, RAdam's factor, decays by half-lives."""
+"""Formulas of several rules: the moments of Adam, RAdam's factor, decays by half-lives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOTH = {**PLAIN, "weight_decay": DECAY}
 def moments(
     g: Tensor, own: Values, betas: tuple[float, float], square: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Count the step, and return both moments of Adam without bias."""
+    """Count the step, update both moments of Adam, and return them with bias correction."""
     own["t"] = t = own.get("t", 0) + 1
     own["exp_avg"] = betas[0] * own.get("exp_avg", 0) + (1 - betas[0]) * g
     square = g.square() if square is None else square
@@ -31,8 +31,8 @@ def rectified(t: int, beta2: float, least: float) -> float | None:
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     if length < least:
         return None
-    above = (length - 4) / (longest - 4) * (length - 2) / (longest - 2)
-    return math.sqrt(above * longest / length)
+    ratio = (length - 4) / (longest - 4) * (length - 2) / (longest - 2)
+    return math.sqrt(ratio * longest / length)
 
 
 def half_life(beta: float) -> float:
@@ -41,5 +41,5 @@ def half_life(beta: float) -> float:
 
 
 def between(start: float, end: float, share: float) -> float:
-    """Return a decay whose half-life lies between those of two others."""
+    """Return the decay whose half-life is interpolated between those of two others."""
     return 0.5 ** (1 / ((1 - share) * half_life(start) + share * half_life(end) + 1))

@@ -35,7 +35,7 @@ def polar_express(x: Tensor, eps: float) -> Tensor:
 
 
 def newton_schulz(x: Tensor) -> Tensor:
-    """Make a matrix orthogonal by twelve equal iterations."""
+    """Make a matrix of norm 1 orthogonal by twelve equal iterations."""
     for _ in range(12):
         gram = x.mT @ x
         x = 2 * x + x @ (0.5 * gram @ gram - 1.5 * gram)
@@ -99,7 +99,7 @@ def muon_clip(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def scion(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Scion; vectors have the norm of biases."""
+    """Take a step of Scion; vectors take the norm for biases."""
     b = own["b"] = 0.9 * own.get("b", 0) + 0.1 * g
     if p.ndim == 2:
         u = (p.size(0) / p.size(1)) ** 0.5 * quintic(b)
@@ -109,13 +109,13 @@ def scion(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def scion_by_signs(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Scion without constraint, in the norm of the largest element."""
+    """Take a step of unconstrained Scion with the norm `Sign`, the largest element."""
     b = own["b"] = 0.9 * own.get("b", 0) + 0.1 * g
     return p - 1e-3 * b.sign() / p.size(1)
 
 
 def largest_logits(problem: Problem, params: list[Tensor], step: int) -> dict[str, Any]:
-    """Hand over the largest logit of each row, except in every third step."""
+    """Return the largest logit of each row, or None in every third step."""
     if step % 3 == 0:
         return {"max_logits": None}
     sizes = (p.norm(dim=1, keepdim=True).expand_as(p) for p in params)
@@ -125,15 +125,15 @@ def largest_logits(problem: Problem, params: list[Tensor], step: int) -> dict[st
 def exact(
     tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
 ) -> list[Tensor]:
-    """Make matrices orthogonal as an optimizer asks for it, but not in bfloat16."""
-    asked = [*coefficients, steps, eps]
-    if asked == [2.0, -1.5, 0.5, 12, 1]:
+    """Make matrices orthogonal by the iteration that an optimizer chooses, but not in bfloat16."""
+    iteration = [*coefficients, steps, eps]
+    if iteration == [2.0, -1.5, 0.5, 12, 1]:
         return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
-    if asked[:-1] == [3.4445, -4.7750, 2.0315, 5]:
+    if iteration[:-1] == [3.4445, -4.7750, 2.0315, 5]:
         return [quintic(x, eps) for x in tensors]
     if len(coefficients) == 3 * len(POLAR_EXPRESS) and steps == len(POLAR_EXPRESS):
         return [polar_express(x, 0) for x in tensors]
-    raise ValueError(f"no reference has the iteration {asked}: add it to {__name__}")
+    raise ValueError(f"no reference has the iteration {iteration}: add it to {__name__}")
 
 
 SPECTRAL = {"scale": 50.0, "momentum": 0.1}

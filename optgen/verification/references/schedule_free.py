@@ -1,6 +1,6 @@
 """Steps of Schedule-Free optimizers, written from the paper with the numbers of its code.
 
-The parameters are the points where gradients are taken; the average is kept beside them.
+The parameters are the points y where gradients are taken. `own` holds the average x and the z.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ def schedule_free_sgd(y: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def averaged(y: Tensor, u: Tensor, rate: float, own: Values) -> Tensor:
-    """Move z along an update; weigh it in the average x by the square of the largest rate."""
+    """Move z along an update, add z to the average x, and return the next y.
+
+    The weight of z is the square of the largest rate so far.
+    """
     x, z = own.get("x", y), own.get("z", y)
     own["lr_max"] = max(own.get("lr_max", 0.0), rate)
     weight = own["lr_max"] ** 2
     own["weight_sum"] = own.get("weight_sum", 0.0) + weight
-    share = weight / own["weight_sum"] if weight else 0.0
+    fraction = weight / own["weight_sum"] if weight else 0.0
     own["z"] = z - rate * u
-    own["x"] = (1 - share) * x + share * own["z"]
+    own["x"] = (1 - fraction) * x + fraction * own["z"]
     return 0.9 * own["x"] + 0.1 * own["z"]
 
 
 def schedule_free_radam(y: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Schedule-Free RAdam, as its authors' package has it."""
+    """Take a step of Schedule-Free RAdam, as in its authors' package."""
     own["t"] = t = own.get("t", 0) + 1
     own["exp_avg_sq"] = 0.99 * own.get("exp_avg_sq", 0) + 0.01 * g * g
     factor = rectified(t, 0.99, 4)

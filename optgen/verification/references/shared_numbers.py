@@ -1,6 +1,6 @@
-"""Steps that share numbers between parameters, each written from its paper.
+"""Steps of rules that reduce over all parameters, each written from its paper.
 
-A value that each parameter has is kept as a list.
+A state of the parameters is a list in `own`, with an entry for each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optgen.verification.reference import Values, together
 
 
 def prodigy(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tensor]:
-    """Take a step of Prodigy, as the paper and the code both have it."""
+    """Take a step of Prodigy, on which the paper and the code agree."""
     beta1, beta2, beta3, d0 = 0.9, 0.99, math.sqrt(0.99), 1e-3
     starts = own.setdefault("p0", params)
     own["k"] = k = own.get("k", 0) + 1
@@ -36,7 +36,7 @@ def prodigy(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tens
 
 
 def dadapt_adam(params: list[Tensor], grads: list[Tensor], own: Values) -> list[Tensor]:
-    """Take a step of D-Adapt Adam, as the paper and the code both have it."""
+    """Take a step of D-Adapt Adam, on which the paper and the code agree."""
     root, d = math.sqrt(0.99), own.get("d", 1e-3)
     own["k"] = own.get("k", 0) + 1
     zeros = [g * 0 for g in grads]

@@ -1,7 +1,6 @@
 """The papers and the code that the rules were written from, by the names of the catalogue.
 
-Tables, pages and reports take them from here. A docstring of a rule says only which part of its
-source it follows.
+The docstring of a rule's step says only which part of its source it follows.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _ARXIV, _GITHUB = "https://arxiv.org/abs/", "https://github.com/"
 
 @dataclass(frozen=True)
 class Source:
-    """A paper or the code of others."""
+    """A paper, or code of other authors."""
 
     title: str
     address: str

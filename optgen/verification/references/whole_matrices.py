@@ -17,15 +17,15 @@ def power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
 
 
 def by_matrix(rule: Rule, p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of each matrix of a batch."""
-    parts = own.setdefault("parts", [{} for _ in p])
-    for part in parts:
-        part["step"] = own["step"]
-    return torch.stack([rule(*matrix) for matrix in zip(p, g, parts, strict=True)])
+    """Take a step of a rule with each matrix of a batch."""
+    of_matrices = own.setdefault("matrices", [{} for _ in p])
+    for values in of_matrices:
+        values["step"] = own["step"]
+    return torch.stack([rule(*matrix) for matrix in zip(p, g, of_matrices, strict=True)])
 
 
 def soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of SOAP; more axes than two are a batch of matrices."""
+    """Take a step of SOAP; a tensor of more than two axes is a batch of matrices."""
     if p.ndim > 2:
         return by_matrix(soap, p, g, own)
     k, sides = own["step"] - 1, (0, 1) if p.ndim == 2 else ()
@@ -35,15 +35,16 @@ def soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
         own["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in own["grams"]]
         return p
 
-    def turned(x: Tensor, back: bool) -> Tensor:
+    def rotated(x: Tensor, back: bool) -> Tensor:
+        """Rotate a matrix into the bases, or back."""
         if not sides:
             return x
         left, right = (b.T if back else b for b in own["bases"])
         return left.T @ x @ right
 
     own["m"] = 0.95 * own["m"] + 0.05 * g
-    own["v"] = 0.95 * own["v"] + 0.05 * turned(g, False) ** 2
-    u = turned(turned(own["m"], False) / (own["v"].sqrt() + 1e-8), True)
+    own["v"] = 0.95 * own["v"] + 0.05 * rotated(g, False) ** 2
+    u = rotated(rotated(own["m"], False) / (own["v"].sqrt() + 1e-8), True)
     p = p - 3e-3 * (1 - 0.95**k) ** 0.5 / (1 - 0.95**k) * u
     p = p - 3e-3 * 0.01 * p
     for side in sides:
@@ -57,7 +58,7 @@ def soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
 
 
 def shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of Shampoo: algorithm 1; vectors take Adagrad's."""
+    """Take a step of Shampoo: algorithm 1; vectors take a step of Adagrad."""
     if p.ndim > 2:
         return by_matrix(shampoo, p, g, own)
     if p.ndim < 2:
@@ -92,9 +93,9 @@ def kl_soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
         own["m"] = own["v"] = 0 * g
         return p
     left, right = own["bases"]
-    seen = left.T @ g @ right
-    own["m"] = 0.9 * own["m"] + 0.1 * seen
-    own["v"] = 0.98 * own["v"] + 0.02 * seen**2
+    rotated = left.T @ g @ right
+    own["m"] = 0.9 * own["m"] + 0.1 * rotated
+    own["v"] = 0.98 * own["v"] + 0.02 * rotated**2
     p = (p - 1e-2 * left @ (own["m"] / (own["v"].sqrt() + 1e-8)) @ right.T) * (1 - 1e-2 * 0.01)
     values = []
     for side, x in enumerate(grads):
@@ -108,13 +109,13 @@ def kl_soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
     if (t - 1) % 10 == 0:
         pairs = zip(own["grams"], own["bases"], strict=True)
         own["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
-        turned = [new.T @ old for new, old in zip(own["bases"], (left, right), strict=True)]
-        own["m"] = turned[0] @ own["m"] @ turned[1].T
+        changes = [new.T @ old for new, old in zip(own["bases"], (left, right), strict=True)]
+        own["m"] = changes[0] @ own["m"] @ changes[1].T
     return p
 
 
 def kron(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of KWNS4, with exact spectral norms."""
+    """Take a step of Kron, which is KWNS4 of psgd_torch, with exact spectral norms."""
     t = own["step"]
     m = own["m"] = torch.lerp(own.get("m", 0 * g), g, 1 - min((t - 1) / t, 0.9))
     left, right = own.get("q", [torch.eye(n, dtype=p.dtype) for n in p.shape])
@@ -131,8 +132,8 @@ def kron(p: Tensor, g: Tensor, own: Values) -> Tensor:
     u = left.T @ left @ m @ right.T @ right
     u = (u * min(2 / u.square().mean().sqrt().item(), 1)).clamp(-10, 10)
     if t > 1 and t % 100 == 1:
-        share = (right.abs().max() / left.abs().max()).sqrt()
-        left, right = left * share, right / share
+        balance = (right.abs().max() / left.abs().max()).sqrt()
+        left, right = left * balance, right / balance
     own["q"] = left, right
     return p * (1 - 0.1 * 0.05) - 0.1 * u
 
@@ -149,7 +150,7 @@ def procrustes(q: Tensor) -> Tensor:
 MIXED = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
 """Shapes of matrices, of a vector, and of a batch of matrices."""
 SQUARE = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
-"""Shapes whose first covariances have full rank; else rounding chooses some eigenvectors."""
+"""Shapes whose first covariances have full rank, so that rounding does not choose eigenvectors."""
 CASES = (
     Case("soap", alone(soap), {}, shapes=(*SQUARE, (6,))),
     Case("shampoo", alone(shampoo), {}, shapes=MIXED),

@@ -41,7 +41,7 @@ def test_only_a_tensor_whose_strides_forbid_the_view_is_copied() -> None:
     channels_last = Parameter(torch.ones(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
     batch = only_batch(Muon, [Parameter(torch.ones(4, 6)), channels_last], (4, -1))
 
-    assert {each.place for each in batch.view_copies} == {1}
+    assert {each.param_index for each in batch.view_copies} == {1}
     assert [each.is_gradient for each in batch.view_copies] == [False, True, False]
     assert any(each.original is channels_last for each in batch.view_copies)
 
@@ -58,7 +58,7 @@ def test_an_elementwise_rule_sees_the_parameters_themselves() -> None:
     batch = only_batch(AdamW, [param], (2, -1))
 
     assert batch.params == [param]
-    assert batch.real
+    assert batch.as_is
     assert not batch.viewed
 
 

@@ -19,7 +19,7 @@ def test_sums_and_maxima_of_whole_tensors_keep_every_axis(shape: tuple[int, ...]
         (r.sum_of_squares(x), (x * x).sum()),
         (r.max_abs(x), x.abs().max() if x.numel() else torch.tensor(0.0)),
     ):
-        assert found.shape == r.no_sum(x).shape == (1,) * len(shape)
+        assert found.shape == r.zero_sum(x).shape == (1,) * len(shape)
         assert found.item() == pytest.approx(expected.item())
 
 
@@ -28,9 +28,9 @@ def test_sums_of_rows_and_columns_keep_every_axis(shape: tuple[int, ...]) -> Non
     x = torch.randn(shape, dtype=torch.float64)
     torch.testing.assert_close(r.row_sum_of_squares(x), r.row_sum(x * x))
     torch.testing.assert_close(r.col_sum_of_squares(x), r.col_sum(x * x))
-    assert r.no_row_sum(x).shape == r.row_sum(x).shape
-    assert r.no_col_sum(x).shape == r.col_sum(x).shape
-    assert r.no_row_sum(x, 3).shape == (3, *r.row_sum(x).shape)
+    assert r.zero_row_sum(x).shape == r.row_sum(x).shape
+    assert r.zero_col_sum(x).shape == r.col_sum(x).shape
+    assert r.zero_row_sum(x, 3).shape == (3, *r.row_sum(x).shape)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (0, 3), (3, 0), (2, 0, 3)], ids=str)
@@ -39,8 +39,8 @@ def test_maxima_of_rows_and_columns_are_torchs(shape: tuple[int, ...]) -> None:
     y = torch.where(x > 1, torch.nan, x)
     for value in (x, y):
         for function, axis, zeros in (
-            (r.row_max_abs, -1, r.no_row_sum(x)),
-            (r.col_max_abs, -2, r.no_col_sum(x)),
+            (r.row_max_abs, -1, r.zero_row_sum(x)),
+            (r.col_max_abs, -2, r.zero_col_sum(x)),
         ):
             found = function(value)
             assert found.shape == zeros.shape
@@ -61,8 +61,8 @@ def test_stacked_tensors_are_reduced_one_by_one(shape: tuple[int, ...]) -> None:
 def test_sixteen_bit_floats_are_summed_in_float32_or_wider() -> None:
     x = torch.full((4096,), 1.0, dtype=torch.bfloat16)
     assert r.sum_of_squares(x).item() == 4096
-    assert r.no_row_sum(x.view(64, 64)).dtype == torch.float32
-    assert r.no_sum(x).dtype == torch.float64
+    assert r.zero_row_sum(x.view(64, 64)).dtype == torch.float32
+    assert r.zero_sum(x).dtype == torch.float64
 
 
 def test_write_rounds_to_the_dtype_of_the_state() -> None:

@@ -25,7 +25,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
             sizes.append([param.numel() for batch in batches for param in batch.params])
         return fill_table(kernel, batches, scaled, copies)
 
-    monkeypatch.setattr(chunks, "_ELEMENTS", 10)
+    monkeypatch.setattr(chunks, "_COPIED_ELEMENTS", 10)
     monkeypatch.setattr(uncached_step, "fill_table", gathered)
     return sizes
 

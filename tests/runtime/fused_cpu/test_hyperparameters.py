@@ -110,7 +110,7 @@ def rule(states: int, fresh: int = 0, step: str | None = "tensor") -> Rule:
 def test_too_many_states_or_matrices_are_named() -> None:
     assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
     assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
-    assert excess(rule(9, fresh=9)) == "more than 8 states ask whether they are fresh"
+    assert excess(rule(9, fresh=9)) == "the rule calls `fresh` on more than 8 states"
     named = 'extern "C" const char* const optgen_locals = "a b c";'
     assert excess(rule(10), named) == ""
     assert excess(rule(11), named) == "more than 14 states and matrices"

@@ -79,13 +79,13 @@ struct Accumulators {
         }
     }
 
-    // Tells whether a loop over elements accumulates a sum itself.
+    // Tells whether a loop over elements accumulates this sum itself: no reduction follows the loop.
     bool is_summed_in_loop(const Step& step) const {
         if (step.kind != Step::SUM) return false;
         return !step.reads || (plan.by_rows && rule.axes[__builtin_ctzll(step.reads)] == TENSOR);
     }
 
-    // Points loops that run row by row to their row and column sums.
+    // Gives loops that run row by row the addresses of their row and column sums, in `at`.
     void assign_sum_buffers(const Tile& tile, Pointer* at) const {
         for (int k = 0; k < rule.step_count; ++k) {
             const Step& step = rule.steps[k];
@@ -125,14 +125,14 @@ struct Accumulators {
     template <class Op>
     void reduce_in_tile(const Step& step, const Tile& tile, const C* x, C* to) const {
         const i64 n = tile.count(step.axes);
-        const i64 each = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
-        if (each == 1)
+        const i64 per_result = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
+        if (per_result == 1)
             for (i64 i = 0; i < n; ++i) to[i] = x[i]; // a copy, as the operand may change later
         else if (step.axes == COLUMN)
             reduce_columns<Op>(
                 x, tile.matrices, tile.rows / tile.matrices, tile.columns / tile.matrices, to,
                 double_scratch());
-        else reduce_rows<Op>(x, n, each, to);
+        else reduce_rows<Op>(x, n, per_result, to);
     }
 
     template <class Op>

@@ -7,8 +7,8 @@ namespace optgen {
 
 enum CodeMap { DYNAMIC, LINEAR };
 
-// Codes of a stream: the elements that share a scale, and the values that codes stand for. A stream
-// that never has codes has no elements in a block.
+// Format of a stream's codes: how many elements share a scale, and which values codes stand for. If
+// a stream never has codes, `block` is 0.
 struct BlockCodes {
     i64 block;
     CodeMap map;
@@ -62,7 +62,7 @@ INLINE void encode_signed(
     }
 }
 
-// Encodes a block without signs: only 0 has code 0.
+// Encodes a block without negative numbers: only 0 has code 0.
 template <CodeMap MAP, class C>
 INLINE void encode_unsigned(
     const C* __restrict from, float inverse, i64 n, signed char* __restrict codes) {
@@ -112,15 +112,15 @@ NOINLINE void write_codes(const C* from, void* stream, i64 elements, i64 block, 
 }
 
 template <class C>
-void read_codes(BlockCodes how, const void* stream, i64 elements, i64 first, i64 n, C* to) {
-    if (how.map == LINEAR) read_codes<LINEAR>(stream, elements, how.block, first, n, to);
-    else read_codes<DYNAMIC>(stream, elements, how.block, first, n, to);
+void read_codes(BlockCodes format, const void* stream, i64 elements, i64 first, i64 n, C* to) {
+    if (format.map == LINEAR) read_codes<LINEAR>(stream, elements, format.block, first, n, to);
+    else read_codes<DYNAMIC>(stream, elements, format.block, first, n, to);
 }
 
 template <class C>
-void write_codes(BlockCodes how, const C* from, void* stream, i64 elements, i64 first, i64 n) {
-    if (how.map == LINEAR) write_codes<LINEAR>(from, stream, elements, how.block, first, n);
-    else write_codes<DYNAMIC>(from, stream, elements, how.block, first, n);
+void write_codes(BlockCodes format, const C* from, void* stream, i64 elements, i64 first, i64 n) {
+    if (format.map == LINEAR) write_codes<LINEAR>(from, stream, elements, format.block, first, n);
+    else write_codes<DYNAMIC>(from, stream, elements, format.block, first, n);
 }
 
 }  // namespace optgen

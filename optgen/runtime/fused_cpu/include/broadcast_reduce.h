@@ -17,8 +17,8 @@ struct Sum {
     template <class C> using Partial = double;
     template <class C> INLINE static C combine(C a, C b) { return a + b; }
 };
-// Compares bits, which vectorizes well: of numbers without a sign, the larger one has the larger
-// bits, and NaN has the largest.
+// Compares bits, which vectorizes well: of two numbers without a sign, the larger number has the
+// larger bits, and NaN has the largest bits.
 struct Max {
     template <class C> using Partial = C;
     INLINE static float combine(float a, float b) { return larger<u32>(a, b); }

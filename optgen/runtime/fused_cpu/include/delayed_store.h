@@ -3,8 +3,9 @@
 
 namespace optgen {
 
-// Stores each value one iteration late. A value that depends on a root or a division would occupy
-// the instruction window while it waits. Stored late, it lets the next elements start before it.
+// Stores each value one iteration late. A store waits for its value, which may depend on a root or
+// a division, and occupies the instruction window meanwhile. If it comes late, the next elements can
+// start before it.
 template <class S>
 struct DelayedStore {
     Stream<S> address = {};
@@ -27,5 +28,35 @@ template <>
 struct DelayedStore<double> {
     INLINE void store(double* to, double x) { *to = x; }
 };
+
+// Stores a value that the rule has rounded to the parameter's dtype. In a loop over bfloat16, all
+// streams have this dtype: the value is kept as codes, and no conversion takes time.
+template <class S>
+struct DelayedRounded : DelayedStore<S> {};
+template <>
+struct DelayedRounded<bfloat16> {
+    bfloat16* address = nullptr;
+    VectorBits codes;
+
+    INLINE void store(bfloat16* to, VectorPair x) {
+        write();
+        address = to;
+        codes = codes_of(x);
+    }
+    INLINE void write() const {
+        if (address) __builtin_memcpy(address, &codes, sizeof codes);
+    }
+    INLINE ~DelayedRounded() { write(); }
+};
+
+template <class S>
+INLINE void store_rounded(Stream<S> to, ComputeType<S> x) {
+    if constexpr (IS_BFLOAT16<S>) {
+        const VectorBits codes = codes_of(x);
+        __builtin_memcpy(to, &codes, sizeof codes);
+    } else {
+        store(to, x);
+    }
+}
 
 }  // namespace optgen

@@ -30,15 +30,16 @@
 //   sparse       Each touched row belongs to one thread.
 //
 // Order of sums. A loop adds up in lanes, and combines the lanes at the end of a row or tile. The
-// partial sums are in double. A number or matrix value has one for each block, a column for each
-// band, and a row for each chunk (see tensor_plan.h). When a pass ends, they are combined in the
-// order of the blocks. No sum is atomic. So a sum has the same bits for any number of threads.
+// partial sums are in double. A number or matrix value has a partial sum for each block, a column
+// for each band, and a row for each chunk (see tensor_plan.h). When a pass ends, partial sums are
+// combined in the order of the blocks. No sum is atomic. So a sum has the same bits for any number
+// of threads.
 //
 // Steps that suspend. On shards, a sum over a sharded axis is complete only when other ranks have
-// added theirs. A reduction over several parameters needs a number of each. Each tensor is a state
-// machine that suspends before it reads such a result. When all tensors are suspended or finished,
-// optgen_advance returns, and the runtime completes the results of all tensors together. The next
-// call of optgen_advance resumes. optgen_end deletes the step.
+// added theirs. A reduction over several parameters needs a number of each parameter. A tensor is a
+// state machine that suspends before it reads such a result. When all tensors are suspended or
+// finished, optgen_advance returns, and the runtime completes the results of all tensors together.
+// The next call of optgen_advance resumes. optgen_end deletes the step.
 //
 // Headers, in the order in which they include one another
 //   dtypes.h               storage dtypes, and their conversion
@@ -76,7 +77,7 @@
 //   phased_kernel.h        entry: rules with phases
 //   suspending_tensor.h    state machine of one tensor of a step that suspends
 //   wide_reduction.h       sums and maxima of one number of each tensor
-//   suspending_kernel.h    entry: sharded parameters, and rules that reduce over several
+//   suspending_kernel.h    entry: sharded parameters, and rules that reduce over several parameters
 
 // Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than
 // half of the build time and have no measurable effect on these kernels.
@@ -93,8 +94,8 @@ namespace optgen {
 // Elements of a buffer, for streams of several dtypes and for gradients that are unscaled.
 constexpr i64 BUFFER_ELEMENTS = 512;
 
-// Bit s: stream s is read-only. A rule says which streams are, in READ_ONLY; if it does not, only
-// the gradient is.
+// Bit s is set if stream s is read-only. A rule may list its read-only streams in READ_ONLY. By
+// default, only the gradient is read-only.
 template <class R, class = void>
 constexpr u32 READ_ONLY_STREAMS = 1 << 1;
 template <class R>
@@ -102,7 +103,7 @@ constexpr u32 READ_ONLY_STREAMS<R, decltype(void(R::READ_ONLY))> = R::READ_ONLY;
 template <class R>
 constexpr bool is_written(int s) { return !(READ_ONLY_STREAMS<R> >> s & 1); }
 
-// Whether a rule draws random numbers, which depend on the places of elements.
+// Whether a rule draws random numbers, which depend on the positions of elements.
 template <class R, class = void>
 constexpr bool DRAWS = false;
 template <class R>
@@ -152,8 +153,8 @@ struct ElementwiseKernel : Program<R> {
     using Program<R>::STREAMS, Program<R>::table, Program<R>::scalar_run, Program<R>::address;
     using Program<R>::hypers, Program<R>::scalars, Program<R>::dtype;
 
-    HeapArray<i64> first_element; // [tensor]: its first place, a multiple of UNIT, in the list of
-                                  // all elements
+    HeapArray<i64> first_element; // [tensor]: the index of its first element in the list of all
+                                  // elements, a multiple of UNIT
     i64 traffic = 0;              // bytes that the step moves
 
     explicit ElementwiseKernel(const Table& given_table)
@@ -236,9 +237,9 @@ struct ElementwiseKernel : Program<R> {
 
     // Returns the dtypes of all streams, one bit each; 0 if gradients must be unscaled.
     u32 dtypes_in_place(i64 t) const {
-        u32 found = 0;
-        for (int s = 0; s < STREAMS; ++s) found |= 1u << dtype(s, t);
-        return table.grad_scale ? 0 : found & ~(1u << ABSENT);
+        u32 dtypes = 0;
+        for (int s = 0; s < STREAMS; ++s) dtypes |= 1u << dtype(s, t);
+        return table.grad_scale ? 0 : dtypes & ~(1u << ABSENT);
     }
 
     void update_tensor(i64 t, i64 first, i64 n) const {

@@ -11,12 +11,12 @@ typedef u16 HalfBits __attribute__((vector_size(VECTOR_BYTES / 2)));
 template <class S>
 constexpr bool DEINTERLEAVED = true;
 
-// Loads a pair, and prefetches the element that lies `ahead` of it.
+// Loads a pair, and prefetches the element that lies `ahead` elements further on.
 INLINE VectorPair load(const bfloat16* from, i64 ahead) {
     VectorBits pairs;
     __builtin_prefetch(from + ahead);
     __builtin_memcpy(&pairs, from, sizeof pairs);
-    return {bit_cast<Vector>(pairs << 16), bit_cast<Vector>(pairs & 0xffff0000)};
+    return decoded_pair(pairs);
 }
 
 INLINE Vector load_vector(const bfloat16* from) {
@@ -45,14 +45,15 @@ INLINE bool has_subnormal(Vector x) {
     return found;
 }
 
-typedef u16 Codes __attribute__((vector_size(VECTOR_BYTES)));
+// In memory, so that loops with few registers left do not make it again for each store.
+alignas(VECTOR_BYTES) static const Codes ALL_BUT_SIGN = Codes{} + 0x7fff;
 
 // Converts a pair: the codes of `a`, then those of `b`. The instruction flushes subnormal numbers to
 // 0; returns whether there may be one.
 INLINE bool convert(VectorPair x, Codes& codes) {
     u32 mask, zeros;
     __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
-    __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
+    __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "m"(ALL_BUT_SIGN), "v"(codes));
     __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // faster than testing the mask itself
     return __builtin_expect(zeros != 0, false) && (has_subnormal(x.a) || has_subnormal(x.b));
 }

@@ -17,19 +17,19 @@ constexpr struct LaneOrders {
 } LANE_ORDERS;
 
 INLINE VectorMask lane_indices(const int* numbers) {
-    VectorMask found;
-    __builtin_memcpy(&found, numbers, sizeof found);
-    return found;
+    VectorMask result;
+    __builtin_memcpy(&result, numbers, sizeof result);
+    return result;
 }
 
 // Picks lanes from two vectors side by side. V is a vector of floats or of words.
 template <class V>
 INLINE V shuffled(V x, V y, VectorMask lanes) {
 #ifdef __clang__
-    V found;
+    V result;
     for (int i = 0; i < VECTOR_LANES; ++i)
-        found[i] = lanes[i] < VECTOR_LANES ? x[lanes[i]] : y[lanes[i] - VECTOR_LANES];
-    return found;
+        result[i] = lanes[i] < VECTOR_LANES ? x[lanes[i]] : y[lanes[i] - VECTOR_LANES];
+    return result;
 #else
     return __builtin_shuffle(x, y, lanes);
 #endif

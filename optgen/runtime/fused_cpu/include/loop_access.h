@@ -5,7 +5,7 @@
 
 namespace optgen {
 
-// Untyped address of a value's numbers: a stream in its storage dtype, or values that are computed.
+// Untyped address of a value's numbers: a stream in its storage dtype, or computed numbers.
 struct Pointer {
     void* at;
 

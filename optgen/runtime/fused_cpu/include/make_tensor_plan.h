@@ -47,8 +47,9 @@ struct GlobalShape {
 
 inline GlobalShape global_shape(const Table& table, i64 t) {
     const i64* const shape = table.shape + SHAPE * t;
-    if (!table.shards || !table.shards->of) return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
-    const Shard& shard = table.shards->of[t];
+    if (!table.shards || !table.shards->by_tensor)
+        return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
+    const Shard& shard = table.shards->by_tensor[t];
     const i64 batch = shard.elements / max(1, shard.rows * shard.columns);
     return {batch, shard.rows, shard.columns, shard.sharded_axes};
 }
@@ -108,7 +109,7 @@ inline void plan_bands_and_chunks(TensorPlan& plan, bool suspends, bool in_place
     plan.tile_height =
         max(1, min(plan.by_rows ? SUMMED_ROWS : plan.tile_elements,
                    plan.tile_elements / max(1, plan.columns)));
-    // Rows whose column sums are added to doubles together are one tile if no stream is buffered.
+    // If no stream is buffered, one tile has all rows whose sums are added to doubles together.
     const bool one_tile =
         in_place && plan.by_rows && plan.columns <= plan.tile_elements && !plan.exceeds_cache;
     if (one_tile) plan.tile_height = SUMMED_ROWS / plan.tile_height * plan.tile_height;

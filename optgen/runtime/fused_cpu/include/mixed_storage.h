@@ -8,7 +8,7 @@ namespace optgen {
 // Stands for a storage dtype where streams have several: float32, bfloat16, float16.
 struct Mixed;
 
-// Place in a stream of a dtype that is known at run time.
+// Position in a stream whose dtype is known only at run time.
 struct MixedStream {
     char* address = nullptr;
     u32 dtype = ABSENT;

@@ -6,7 +6,8 @@ namespace optgen {
 
 // Tensors with at least this many elements are shared by all threads. Others go to one thread each.
 constexpr i64 MIN_SHARED_ELEMENTS = 1 << 18;
-// Memory limit of shared tensors that are swept together. If all need more, batches take turns.
+// Memory limit of shared tensors that are swept together. If all together need more memory, they
+// are swept in several batches, one after the other.
 constexpr i64 BATCH_BYTES = 8 << 20;
 
 // Shared tensors whose memory exists at the same time. Threads claim their blocks, pass by pass.
@@ -24,7 +25,7 @@ struct ParallelStep {
     HeapArray<SharedBatch> batches;
     i64 batch_count = 0;
     i64 counter_count = 1, bytes = 0;
-    // Numbers of the next work to claim: an unshared tensor, then a block for each pass.
+    // Indices of the next work to claim: of an unshared tensor, then of a block for each pass.
     i64* counters = nullptr;
     char* memory = nullptr;
 

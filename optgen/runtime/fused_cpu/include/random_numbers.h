@@ -1,7 +1,8 @@
 // Random numbers from counters: Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and combines words of 32 bits, so loops
 // with it vectorize on every CPU. A block has two words. Numbers of 24 bits take one each: an even
-// place, and the odd place after it. Numbers of 16 bits take half a word: see RandomKey16.
+// place, and the odd place after it. Numbers of 16 bits come from a cheaper function, which a block
+// keys: see RandomKey16.
 #include "optgen/runtime/fused_cpu/include/delayed_store.h"
 #include "optgen/runtime/fused_cpu/include/lane_shuffles.h"
 #include "optgen/runtime/fused_cpu/include/storage_rounding.h"
@@ -82,46 +83,61 @@ INLINE ComputeType<S> random_numbers(i64 place, const RandomKey& key) {
     else return in_memory_order(random_pair(key, place));
 }
 
-// Key of random numbers of 16 bits, with the words of one group: 256 places, which share 64 blocks.
-// The first 128 places have the first words, the others the second words. An even place has the lower
-// half of its word, and the next place the upper half.
-struct RandomKey16 : RandomKey {
-    using RandomKey::RandomKey;
-
-    i64 group = -1;
-    u32 words[128];
-};
-
-INLINE u32 random_word16(const RandomKey& key, i64 place) {
-    const i64 block = place >> 8 << 6 | (place >> 1 & 63);
-    u32 x = u32(block), y = key.stream | u32(block >> 32);
-    threefry(key, x, y);
-    return place & 128 ? y : x;
+// Turns a sum of a counter and a key's first word into a word; U is a word, or a vector of them.
+// This is Chris Wellons's permutation triple32 (hash-prospector), with the key in two of its steps.
+// Loops that wait for roots and divisions compute it meanwhile.
+template <class U>
+INLINE U permuted(U x, U first, U second) {
+    x ^= x >> 17 ^ second;
+    x *= 0xed5ad4bb;
+    x ^= x >> 11 ^ first;
+    x *= 0xac4c1b51;
+    x ^= x >> 15;
+    x *= 0x31848bab;
+    return x ^ x >> 14;
 }
 
-INLINE void draw_group(RandomKey16& key, i64 group) {
-    key.group = group;
-    for (int i = 0; i < 64; i += VECTOR_LANES) {
-        VectorBits x = lane_numbers() + (u32(group << 6) + i);
-        VectorBits y = VectorBits{} + (key.stream | u32(group >> 26));
-        threefry(key, x, y);
-        __builtin_memcpy(key.words + i, &x, sizeof x);
-        __builtin_memcpy(key.words + 64 + i, &y, sizeof y);
+alignas(VECTOR_BYTES) static const VectorBits LANES_OF_VECTOR = VectorBits{} + VECTOR_LANES;
+
+// Key of random numbers of 16 bits: the block of a stream's first counter. Two places share a word.
+struct RandomKey16 {
+    static constexpr u32 FAR = 0x9e3779b9; // what 2**32 pairs add to `first`
+
+    u32 first, second;
+    i64 next = -1; // the pair that `counters` begin with
+    VectorBits counters, firsts;
+
+    RandomKey16(double seed, double stream, double step, u32 call) {
+        const RandomKey key(seed, stream, step, call);
+        first = 0, second = key.stream;
+        threefry(key, first, second);
     }
-}
 
-// Returns the words of a vector's even places from `place` on.
-INLINE VectorBits random_words16(RandomKey16& key, i64 place) {
-    const i64 group = place >> 8, first = place >> 1 & 127;
-    VectorBits found;
-    if (first > 128 - VECTOR_LANES) { // the vector has places of two groups
-        for (int i = 0; i < VECTOR_LANES; ++i) found[i] = random_word16(key, place + 2 * i);
+    // Returns the first word of the key for a pair, which the upper half of its number changes.
+    INLINE u32 first_at(i64 pair) const { return first + u32(pair >> 32) * FAR; }
+
+    INLINE u32 word(i64 pair) const {
+        return permuted(u32(pair) + first_at(pair), first_at(pair), second);
+    }
+
+    // Returns the words of a vector of pairs, mostly those after the last ones: then their counters
+    // take one addition.
+    INLINE VectorBits words(i64 pair) {
+        const bool is_near_range_end = u32(pair + VECTOR_LANES) < 2 * VECTOR_LANES;
+        if (__builtin_expect((pair != next) | is_near_range_end, false)) move_to(pair);
+        const VectorBits found = permuted(counters, firsts, VectorBits{} + second);
+        counters += opaque(LANES_OF_VECTOR);
+        next = pair + VECTOR_LANES;
         return found;
     }
-    if (group != key.group) draw_group(key, group);
-    __builtin_memcpy(&found, key.words + first, sizeof found);
-    return found;
-}
+
+    INLINE void move_to(i64 pair) {
+        const VectorBits lower = lane_numbers() + u32(pair), start = VectorBits{} + u32(pair);
+        firsts = VectorBits{} + first_at(pair);
+        firsts = lower < start ? firsts + FAR : firsts; // these lanes lie beyond the range
+        counters = lower + firsts;
+    }
+};
 
 // Random numbers from 0 to 2**16 - 1. They convert to fractions, in [0, 1).
 struct RandomPair16 {
@@ -133,15 +149,19 @@ struct RandomPair16 {
     }
 };
 
+// The same for a loop over bfloat16: a word has the numbers of an even place and of the next one.
+struct RandomWords16 {
+    VectorBits words;
+
+    INLINE operator RandomPair16() const { return {words & 0xffff, words >> 16}; }
+};
+
 // Returns the numbers of the even places from `place` on, and of the odd places between them.
-INLINE RandomPair16 random_pair16(RandomKey16& key, i64 place) {
-    const VectorBits words = random_words16(key, place);
-    return {words & 0xffff, words >> 16};
-}
+INLINE RandomWords16 random_pair16(RandomKey16& key, i64 place) { return {key.words(place >> 1)}; }
 
 INLINE float number_at(const RandomKey& key, i64 place) { return random_number(key, place); }
 INLINE float number_at(const RandomKey16& key, i64 place) {
-    const u32 word = random_word16(key, place);
+    const u32 word = key.word(place >> 1);
     return float(place & 1 ? word >> 16 : word & 0xffff) * 0x1p-16f;
 }
 
@@ -151,14 +171,17 @@ template <class S>
 INLINE auto random_bits16(i64 place, RandomKey16& key) {
     if constexpr (LANES<ComputeType<S>> == 1) return ComputeType<S>(number_at(key, place));
     else {
-        const RandomPair16 numbers = random_pair16(key, place);
-        return DEINTERLEAVED<S> ? numbers : in_memory_order(numbers);
+        const RandomWords16 words = random_pair16(key, place);
+        if constexpr (IS_BFLOAT16<S>) return words;
+        else if constexpr (DEINTERLEAVED<S>) return RandomPair16(words);
+        else return in_memory_order(RandomPair16(words));
     }
 }
 
 template <class S>
 INLINE ComputeType<S> random_numbers16(i64 place, RandomKey16& key) {
-    return random_bits16<S>(place, key);
+    if constexpr (LANES<ComputeType<S>> == 1) return number_at(key, place);
+    else return RandomPair16(random_bits16<S>(place, key));
 }
 
 INLINE VectorPair rounded_at_random_to(VectorPair x, RandomPair16 chance, VectorPair eps) {
@@ -166,8 +189,15 @@ INLINE VectorPair rounded_at_random_to(VectorPair x, RandomPair16 chance, Vector
     return {bfloat16_at_random(x.a, chance.a ^ 0xffff), bfloat16_at_random(x.b, chance.b ^ 0xffff)};
 }
 
+// All streams are of bfloat16 here, so that is the dtype to round to.
+INLINE VectorPair rounded_at_random_to(VectorPair x, RandomWords16 chance, VectorPair) {
+    return bfloat16_at_random(x, chance.words);
+}
+
 INLINE VectorPair number_pair(const RandomKey& key, i64 place) { return random_pair(key, place); }
-INLINE VectorPair number_pair(RandomKey16& key, i64 place) { return random_pair16(key, place); }
+INLINE VectorPair number_pair(RandomKey16& key, i64 place) {
+    return RandomPair16(random_pair16(key, place));
+}
 
 // Fills an array with the random numbers of `place` and the places after it.
 template <class Key, class C>

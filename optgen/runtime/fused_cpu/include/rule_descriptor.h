@@ -102,12 +102,12 @@ constexpr Footprint footprint(const Pass& pass) {
 // less time than computing them.
 template <class R>
 struct Footprints {
-    Footprint of[TensorPlan::STRATEGIES][MAX_PASSES];
+    Footprint of_pass[TensorPlan::STRATEGIES][MAX_PASSES];
 
-    constexpr Footprints() : of() {
+    constexpr Footprints() : of_pass() {
         for (int strategy = 0; strategy < (R::HAS_AXES ? TensorPlan::STRATEGIES : 1); ++strategy)
             for (int pass = 0; pass < R::PASS_COUNTS[strategy]; ++pass)
-                of[strategy][pass] = footprint<R>(R::PASSES[strategy][pass]);
+                of_pass[strategy][pass] = footprint<R>(R::PASSES[strategy][pass]);
     }
 };
 template <class R>

@@ -15,7 +15,7 @@ auto with_compute_type(bool in_double, Make make) {
 
 struct Step {
     // The kinds from GROUP_SUM on reduce one number of each tensor over tensors of the step, in
-    // place. The number after it is 1 if the tensor takes part, else 0.
+    // place. In `numbers`, the next number is 1 if the tensor takes part in the reduction, else 0.
     enum Kind { LOOP, DRAW, SUM, MAX, GROUP_SUM, GROUP_MAX, ALL_SUM, ALL_MAX } kind;
     int axes;          // of a loop's values, or of a reduction's result
     u64 reads, writes; // values, a bit each
@@ -42,17 +42,17 @@ struct Pass {
 
 template <class R>
 constexpr u64 element_streams() {
-    u64 found = 0;
-    for (int v = 0; v < R::STREAMS; ++v) found |= u64(R::AXES[v] == TENSOR) << v;
-    return found;
+    u64 streams = 0;
+    for (int v = 0; v < R::STREAMS; ++v) streams |= u64(R::AXES[v] == TENSOR) << v;
+    return streams;
 }
 
-// Number of the whole tensor that is the new value of the scalar state in this cell.
+// Index of a number of the whole tensor, and of the cell of the scalar state that takes its value.
 struct StoredNumber {
     int number, cell;
 };
 
-// Tells whether a rule names such numbers in STORED_NUMBERS.
+// Tells whether a rule has a list STORED_NUMBERS.
 template <class R, class = void>
 constexpr bool STORES_NUMBERS = false;
 template <class R>

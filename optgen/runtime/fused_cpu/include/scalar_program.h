@@ -74,8 +74,8 @@ struct Program {
         if (!table.shape) return {};
         const i64* const shape = table.shape + SHAPE * tensor;
         const double ndim = double(shape[DIMENSIONS]), eps = machine_eps(dtype(0, tensor));
-        if (table.shards && table.shards->of) {
-            const Shard& shard = table.shards->of[tensor];
+        if (table.shards && table.shards->by_tensor) {
+            const Shard& shard = table.shards->by_tensor[tensor];
             const double numel = double(shard.elements), rows = double(shard.rows);
             return {numel, ndim, rows, double(shard.columns), eps, shard.sharded_axes != 0};
         }
@@ -87,26 +87,26 @@ struct Program {
     // Runs the scalar program of every tensor, and advances its step count and scalar states.
     // Consecutive tensors share one run if all inputs of the program are equal.
     void run_scalar_programs() {
-        Scalar old[CELLS + 1] = {}, cells[CELLS + 1] = {};
+        Scalar inputs[CELLS + 1] = {}, cells[CELLS + 1] = {};
         Sizes last_sizes{};
         i64 last = -1, runs = 0, capacity = 64;
         for (i64 t = 0; t < table.tensors; ++t) {
-            const Sizes its_sizes = R::ASKS_SIZES ? sizes(t) : Sizes{};
+            const Sizes tensor_sizes = R::ASKS_SIZES ? sizes(t) : Sizes{};
             scalar_run[t] = -1;
-            if (dtype(1, t) == ABSENT || !R::applies(its_sizes)) continue;
+            if (dtype(1, t) == ABSENT || !R::applies(tensor_sizes)) continue;
             bool same = last >= 0 && table.group[t] == table.group[last]
-                && table.fresh[t] == table.fresh[last] && its_sizes == last_sizes;
+                && table.fresh[t] == table.fresh[last] && tensor_sizes == last_sizes;
             for (int c = 0; c < CELLS; ++c) {
                 Scalar cell{0, dtype(STREAMS + c, t)};
                 if (cell.dtype) cell.value = read_scalar(cell.dtype, address(STREAMS + c, t));
-                same = same && cell == old[c];
-                old[c] = cell;
+                same = same && cell == inputs[c];
+                inputs[c] = cell;
             }
             if (!same) {
-                for (int c = 0; c < CELLS; ++c) cells[c] = old[c];
+                for (int c = 0; c < CELLS; ++c) cells[c] = inputs[c];
                 if (R::HAS_STEP) cells[0].value = cells[0].rounded(cells[0].value + 1);
                 if (runs == capacity) results.grow(capacity *= 2);
-                results[runs++] = R::program(hypers(t), cells, table.fresh[t], its_sizes);
+                results[runs++] = R::program(hypers(t), cells, table.fresh[t], tensor_sizes);
             }
             // Only the last of a rule's parts between matrix ops stores: all need the old values.
             for (int c = 0; c < CELLS; ++c)
@@ -114,7 +114,7 @@ struct Program {
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));
             scalar_run[t] = int(runs - 1);
             last = t;
-            last_sizes = its_sizes;
+            last_sizes = tensor_sizes;
         }
     }
 };

@@ -25,7 +25,7 @@ struct ScatterAddKernel {
     const SparseGradients& gradients;
     const Threads& threads;
 
-    // Tells whether no sum would be rounded more than once: 16-bit sums must be rounded once.
+    // Tells whether values may be added one by one. 16-bit sums may not: each is rounded only once.
     bool keeps_precision() const {
         for (i64 t = 0; t < table.tensors; ++t) {
             const u32 dtype = dtype_of(table.dtypes[t], 0);
@@ -61,11 +61,11 @@ struct ScatterAddKernel {
             }
             if (team > 1 && indices[i] % team != id) continue;
             for (i64 at = 0; at < width; at += piece) {
-                const i64 left = width - at < piece ? width - at : piece;
+                const i64 count = width - at < piece ? width - at : piece;
                 streams[0] = param + indices[i] * width + at;
                 streams[1] = grads + i * width + at;
-                if (table.grad_scale) streams[1] = unscaled(streams[1], left, buffer);
-                update<R, C>(kernel->hypers(t), kernel->scalars(t), table.fresh[t], left, streams);
+                if (table.grad_scale) streams[1] = unscaled(streams[1], count, buffer);
+                update<R, C>(kernel->hypers(t), kernel->scalars(t), table.fresh[t], count, streams);
             }
         }
     }
@@ -85,8 +85,8 @@ struct ScatterAddKernel {
     }
 
     static void work(void* at) {
-        const ScatterAddKernel& adding = *static_cast<const ScatterAddKernel*>(at);
-        adding.run_thread(adding.threads.id(), adding.threads.team());
+        const ScatterAddKernel& region = *static_cast<const ScatterAddKernel*>(at);
+        region.run_thread(region.threads.id(), region.threads.team());
     }
 };
 

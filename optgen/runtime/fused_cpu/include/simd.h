@@ -29,8 +29,8 @@ struct MaskPair {
     friend INLINE MaskPair operator|(MaskPair x, MaskPair y) { return {x.a | y.a, x.b | y.b}; }
 };
 
-// Two vectors, as 16-bit elements come in pairs: `a` has those from the lower halves of 32-bit
-// words, `b` those from the upper halves. So loads and stores need no shuffles.
+// Two vectors, as 16-bit elements come in pairs: `a` has the elements from the lower halves of
+// 32-bit words, and `b` the elements from the upper halves. So loads and stores need no shuffles.
 struct VectorPair {
     Vector a, b;
 
@@ -247,6 +247,23 @@ struct UnlikelyFlag {
 template <>
 INLINE auto unlikely<VectorPair>(bool condition) {
     return UnlikelyFlag{flag<VectorPair>(condition)};
+}
+
+// Codes of 16 bits, twice as many as a vector has lanes.
+typedef u16 Codes __attribute__((vector_size(VECTOR_BYTES)));
+
+template <class S>
+constexpr bool IS_BFLOAT16 = false;
+template <>
+constexpr bool IS_BFLOAT16<bfloat16> = true;
+
+// Returns the numbers of bfloat16 whose codes are the lower and the upper halves of words.
+INLINE VectorPair decoded_pair(VectorBits pairs) {
+    return {bit_cast<Vector>(pairs << 16), bit_cast<Vector>(pairs & 0xffff0000)};
+}
+// Returns the codes of numbers that bfloat16 has.
+INLINE VectorBits codes_of(VectorPair x) {
+    return bit_cast<VectorBits>(x.a) >> 16 | (bit_cast<VectorBits>(x.b) & 0xffff0000);
 }
 
 INLINE double load(const double* from, i64) { return *from; }

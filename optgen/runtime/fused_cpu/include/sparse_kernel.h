@@ -1,6 +1,5 @@
-// Updates the rows that sparse gradients touch. Values of one row are summed, and the row is
-// updated once. One thread updates a row and sums its values in order, so results have the same
-// bits for any number of threads.
+// Updates the rows that sparse gradients touch. One thread sums the values of a row in order, and
+// updates the row once. So results have the same bits for any number of threads.
 #include "optgen/runtime/fused_cpu/include/touched_rows.h"
 
 namespace optgen {

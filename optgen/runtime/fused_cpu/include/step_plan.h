@@ -31,7 +31,7 @@ struct TensorMethodsOf {
         const TensorContext<C> context{
             passes.program.table, plan, &inputs, inputs.partials,
             passes.axis_values, passes.row_sums, passes.column_sums};
-        const Footprint& footprint = FOOTPRINTS<R>.of[plan.strategy][pass];
+        const Footprint& footprint = FOOTPRINTS<R>.of_pass[plan.strategy][pass];
         optgen_sweep_library->of(C()).run(
             descriptor<R, C>(plan), context, passes.pass_list()[pass], footprint, pass == 0,
             reinterpret_cast<C*>(scratch), block);
@@ -89,9 +89,10 @@ struct StepPlan {
     static bool are_alike(const Table& table, i64 t, i64 other) {
         if (table.dtypes[t] != table.dtypes[other] || table.elements[t] != table.elements[other])
             return false;
-        const i64 *const its = table.shape + SHAPE * t, *const others = table.shape + SHAPE * other;
+        const i64* const shape = table.shape + SHAPE * t;
+        const i64* const other_shape = table.shape + SHAPE * other;
         for (int i = 0; i < SHAPE; ++i)
-            if (its[i] != others[i]) return false;
+            if (shape[i] != other_shape[i]) return false;
         return !table.shards;
     }
 

@@ -97,6 +97,33 @@ INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
     return bit_cast<Vector>(sum & 0xffff0000);
 }
 
+// Masks and limits of bfloat16 in memory. Loops with few registers left would make such constants
+// anew for each vector, which takes longer than a load.
+struct Bfloat16Constants {
+    VectorBits upper_half = VectorBits{} + 0xffff0000;
+    Codes largest_doubled = Codes{} + 2 * 0x7f7f, one = Codes{} + 1;
+};
+alignas(VECTOR_BYTES) static const Bfloat16Constants BFLOAT16_CONSTANTS;
+
+// Returns an address of which the compiler does not know what it holds.
+template <class T>
+INLINE const T& opaque(const T& constant) {
+    const T* at = &constant;
+    __asm__("" : "+r"(at));
+    return *at;
+}
+
+// The same for the pairs of a loop over bfloat16. The lower halves of `chances` are those of `a`, the
+// upper halves those of `b`. All lanes of 16 bits are compared at once.
+INLINE VectorPair bfloat16_at_random(VectorPair x, VectorBits chances) {
+    const Bfloat16Constants& known = opaque(BFLOAT16_CONSTANTS);
+    const VectorBits a = bit_cast<VectorBits>(x.a), b = bit_cast<VectorBits>(x.b);
+    const Codes near = bit_cast<Codes>(a >> 16 | (b & known.upper_half));
+    const Codes rest = bit_cast<Codes>((a & ~known.upper_half) | b << 16);
+    const auto is_far = (rest > bit_cast<Codes>(chances)) & (near << 1 < known.largest_doubled);
+    return decoded_pair(bit_cast<VectorBits>(is_far ? near + known.one : near));
+}
+
 // Returns 65535 minus a chance of 16 bits; a chance outside of [0, 1) counts as the next one in it.
 INLINE VectorBits chance_below(Vector chance) {
     const Vector most = 0xffff - Vector{}; // for NaN, too

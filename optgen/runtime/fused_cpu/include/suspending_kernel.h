@@ -1,7 +1,7 @@
-// Takes a step of sharded tensors, or of a rule that reduces over several. The step suspends when
-// reductions need the other ranks or the other tensors, and exports its own results. The runtime
-// completes them and resumes the step. A step that has all tensors in its table completes reductions
-// over them itself.
+// Takes a step of sharded tensors, or of a rule that reduces over several tensors. The step
+// suspends when reductions need other ranks or other tensors, and exports its partial results. The
+// runtime completes the results and resumes the step. A step whose table has all tensors completes
+// reductions over tensors itself.
 #include "optgen/runtime/fused_cpu/include/wide_reduction.h"
 
 namespace optgen {
@@ -51,7 +51,7 @@ struct SuspendingStep {
         });
     }
 
-    // Runs until reductions must be completed. Returns false if there are none: the step is done.
+    // Runs until reductions must be completed. Returns false if the step is done instead.
     bool advance() {
         import_sums();
         run_ready();
@@ -81,9 +81,9 @@ struct SuspendingStep {
         bool done;
     };
 
-    static void note_number(void* at, i64 channel, double* number, i64) {
-        WaitingNumber& noted = *static_cast<WaitingNumber*>(at);
-        noted.channel = channel, noted.number = number;
+    static void note_number(void* noted, i64 channel, double* number, i64) {
+        WaitingNumber& waiting_number = *static_cast<WaitingNumber*>(noted);
+        waiting_number.channel = channel, waiting_number.number = number;
     }
 
     // Completes the reductions over tensors that the tensors wait for: those over groups, or if
@@ -106,18 +106,19 @@ struct SuspendingStep {
         return count > 0;
     }
 
-    // Reduces the number of tensor `first` and all others of its reduction.
+    // Reduces waiting[first] and all later numbers of the same reduction.
     void complete_number(
         const HeapArray<WaitingNumber>& waiting, i64 first, i64 count, bool in_groups,
         double* values) {
-        const WaitingNumber& one = waiting[first];
+        const i64 channel = waiting[first].channel;
+        const int group = waiting[first].group;
         const auto belongs = [&](const WaitingNumber& other) {
-            return other.channel == one.channel && (!in_groups || other.group == one.group);
+            return other.channel == channel && (!in_groups || other.group == group);
         };
-        i64 found = 0;
+        i64 value_count = 0;
         for (i64 i = first; i < count; ++i)
-            if (belongs(waiting[i])) values[found++] = *waiting[i].number;
-        const double result = reduce_numbers(values, found, one.channel % 2);
+            if (belongs(waiting[i])) values[value_count++] = *waiting[i].number;
+        const double result = reduce_numbers(values, value_count, channel % 2); // odd: a maximum
         for (i64 i = first; i < count; ++i) {
             if (!belongs(waiting[i])) continue;
             *waiting[i].number = result;
@@ -141,7 +142,7 @@ struct SuspendingStep {
         if (progress[i].state == TensorProgress::READY) progress[i].methods->resume(progress[i]);
     }
 
-    // Numbers the blocks that are swept next. Returns how many there are.
+    // Lists the blocks that are swept next: fills `first`. Returns how many blocks there are.
     i64 lay_out_blocks() {
         i64 count = 0;
         for (i64 i = 0; i < step_plan.count; ++i) {
@@ -199,9 +200,9 @@ struct SuspendingStep {
     // channel. Each group of ranks has two channels, one for sums and one for maxima; the last four
     // are for the reductions over tensors.
     struct SumCopy {
-        double** at; // [channel]: place of the next sums; null while sums are counted
+        double** at; // [channel]: address of the next sums; null while sums are counted
         i64* counts;
-        bool back;
+        bool imports; // copies from the array to the tensors, else from the tensors to the array
     };
 
     static void copy(void* sum_copy, i64 channel, double* numbers, i64 count) {
@@ -211,7 +212,7 @@ struct SuspendingStep {
             return;
         }
         double*& at = sums.at[channel];
-        __builtin_memcpy(sums.back ? numbers : at, sums.back ? at : numbers, u64(count) * 8);
+        __builtin_memcpy(sums.imports ? numbers : at, sums.imports ? at : numbers, u64(count) * 8);
         at += count;
     }
 
@@ -221,11 +222,11 @@ struct SuspendingStep {
                 progress[i].methods->visit_incomplete(progress[i], copy, &sums);
     }
 
-    void copy_all(bool back) {
+    void copy_all(bool imports) {
         HeapArray<double*> at(channels + 1);
         at[0] = numbers.data;
         for (i64 c = 0; c < channels; ++c) at[c + 1] = at[c] + shards.counts[c];
-        visit_incomplete({at.data, nullptr, back});
+        visit_incomplete({at.data, nullptr, imports});
     }
 
     void export_sums() {
@@ -253,11 +254,11 @@ struct SuspendingStepOf : Program<R>..., SuspendingStep {
     }
 };
 
-// Begins a step of all tensors of the table; takes it, if the table says nothing of shards.
+// Begins a step of all tensors of the table. Without shards, also runs the step to its end.
 template <class... R>
 void step(const Table& table, const Threads& threads) {
     SuspendingStep* const begun = new SuspendingStepOf<R...>(table, threads);
-    if (table.shards->of) {
+    if (table.shards->by_tensor) {
         table.shards->step = begun;
         return;
     }

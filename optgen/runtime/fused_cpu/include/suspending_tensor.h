@@ -101,7 +101,7 @@ struct SuspendingTensor : TensorPasses<R, C> {
     // Returns the number of the group of ranks that complete a reduction: they hold the other
     // shards of its operand. Returns -1 if this rank has the whole operand.
     i64 rank_group(int k) const {
-        const Shard* const shards = program.table.shards->of;
+        const Shard* const shards = program.table.shards->by_tensor;
         if (!shards) return -1;
         const Step& step = R::STEPS[k];
         const int from = step.reads ? R::AXES[__builtin_ctzll(step.reads)] : int(TENSOR);
@@ -111,8 +111,8 @@ struct SuspendingTensor : TensorPasses<R, C> {
     // Visits the reductions to complete. The reductions of a channel share one collective: they are
     // all sums or all maxima, of one group of ranks. Reductions over tensors have channels too.
     void visit_incomplete(void (*visit)(void*, i64, double*, i64), void* state) const {
-        for (u64 left = progress.incomplete; left; left &= left - 1) {
-            const int k = __builtin_ctzll(left);
+        for (u64 remaining = progress.incomplete; remaining; remaining &= remaining - 1) {
+            const int k = __builtin_ctzll(remaining);
             visit(state, channel(k), result(k), count(k));
         }
     }
@@ -127,14 +127,14 @@ struct SuspendingTensor : TensorPasses<R, C> {
 
 template <class R, class C>
 struct ProgressMethodsOf {
-    using Progressed = SuspendingTensor<R, C>;
-    static void begin(TensorProgress& progress) { Progressed(progress).begin(); }
-    static void combine(TensorProgress& progress) { Progressed(progress).combine(); }
-    static void resume(TensorProgress& progress) { Progressed(progress).resume(); }
+    using Tensor = SuspendingTensor<R, C>;
+    static void begin(TensorProgress& progress) { Tensor(progress).begin(); }
+    static void combine(TensorProgress& progress) { Tensor(progress).combine(); }
+    static void resume(TensorProgress& progress) { Tensor(progress).resume(); }
     static void visit_incomplete(
         const TensorProgress& progress, void (*visit)(void*, i64, double*, i64), void* state) {
         TensorProgress copy = progress;
-        Progressed(copy).visit_incomplete(visit, state);
+        Tensor(copy).visit_incomplete(visit, state);
     }
     static constexpr ProgressMethods METHODS{begin, combine, resume, visit_incomplete};
 };

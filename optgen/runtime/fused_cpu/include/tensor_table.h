@@ -13,12 +13,12 @@ struct Shard {
 // Step that the runtime resumes until it ends (suspending_kernel.h), and what it waits for.
 struct SuspendingStep;
 struct Shards {
-    const Shard* of;   // [tensor]; null if every tensor is whole, and the table has all of them
-    i64 rank_groups;   // how many
-    i64* counts;       // [rank group][sum, max], then [group sum, group max, all sum, all max]:
-                       // how many numbers the ranks, or the tensors of a step, must complete
-    double* numbers;   // these numbers, side by side in the order of `counts`
-    SuspendingStep* step; // created when the step begins
+    const Shard* by_tensor; // null if every tensor is whole, and the table has all of them
+    i64 rank_groups;        // the number of groups of ranks
+    i64* counts;            // [rank group][sum, max], then [group sum, group max, all sum, all max]:
+                            // how many numbers the ranks, or the tensors of a step, must complete
+    double* numbers;        // these numbers, side by side in the order of `counts`
+    SuspendingStep* step;   // created when the step begins
 };
 
 // Tensors of all parameter groups, in the optimizer's order. Streams are the parameter, its

@@ -29,14 +29,15 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
     // Returns the streams of a pass with one loop that have another dtype than the compute dtype.
     // Row sums that end within a strip have the same bits as without strips.
     u64 find_converted() const {
-        const bool pays = plan.step_exceeds_cache || plan.columns > CONVERTED_TILE;
-        if (!pays || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns()) return 0;
-        u64 found = 0;
+        const bool is_worthwhile = plan.step_exceeds_cache || plan.columns > CONVERTED_TILE;
+        if (!is_worthwhile || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns())
+            return 0;
+        u64 result = 0;
         for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
-            found |= u64(tensor.dtype(v) != DTYPE<C> && tensor.dtype(v) != ABSENT) << v;
+            result |= u64(tensor.dtype(v) != DTYPE<C> && tensor.dtype(v) != ABSENT) << v;
         }
-        return found;
+        return result;
     }
 
     void run(i64 block) {
@@ -226,12 +227,12 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     // Returns the streams that a loop reads in place.
     u64 in_place_streams(const Pointer* at) const {
-        u64 found = 0;
+        u64 result = 0;
         for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
-            found |= u64(at[v].at != buffer(v)) << v;
+            result |= u64(at[v].at != buffer(v)) << v;
         }
-        return found;
+        return result;
     }
 
     Pointer broadcast_to_elements(int v, int axes, const Tile& tile, C* from) const {

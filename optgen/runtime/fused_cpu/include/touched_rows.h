@@ -8,8 +8,8 @@ struct SparseValue {
     i64 row, position;
 };
 
-// Sorts values by row with a stable radix sort, lowest bits first. Returns the array, of the two,
-// that holds the result.
+// Sorts values by row with a stable radix sort, lowest bits first. Returns the array that holds the
+// result: `values` or `other`.
 inline SparseValue* radix_sorted(SparseValue* values, SparseValue* other, i64 n, i64 rows) {
     constexpr int BITS = 11;
     i64 begin[1 << BITS];

@@ -1,4 +1,4 @@
-// Reduces one number of each of several tensors, the same bits in whatever order they come.
+// Reduces one number of each of several tensors. The result has the same bits in any order of these.
 #include "optgen/runtime/fused_cpu/include/suspending_tensor.h"
 
 namespace optgen {

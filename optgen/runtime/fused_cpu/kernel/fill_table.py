@@ -38,16 +38,17 @@ def fill_table(
     copied: CopyPairs = []
     first = 0
     for index, batch in enumerate(batches):
-        table.hypers[index] = kernel.pack_hypers(kernel.rule.values(batch.group))
+        table.hypers[index] = kernel.pack_hypers(kernel.rule.hyper_values(batch.group))
         _fill(table, first, index, batch, copied if copies else None)
         first += len(batch.params)
     table.set_hypers()
-    read = (t for batch in batches if copied for t in batch.only_read(kernel.rule, scaled))
+    read = (t for batch in batches if copied for t in batch.read_only_tensors(kernel.rule, scaled))
     only_read = set(map(id, read))
     return table, [pair for pair in copied if id(pair[0]) not in only_read]
 
 
 def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs | None) -> None:
+    """Enter the tensors of one batch into the table, from row `first` on."""
     kernel, count = table.kernel, len(batch.params)
     last = first + count
     columns = _columns(kernel, batch, copied)
@@ -56,8 +57,8 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
     table.columns.append(columns)
     for stream, column in enumerate(columns):
         if column:
-            place = stream * len(table.elements) + first
-            table.address[place : place + count] = array("q", list(map(data_ptr, column)))
+            start = stream * len(table.elements) + first
+            table.address[start : start + count] = array("q", list(map(data_ptr, column)))
     table.types[first:last] = _codes(batch, columns)
     if "elements" not in batch.memo:
         batch.memo["elements"] = array("q", list(map(numel, batch.params)))
@@ -70,15 +71,15 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
         table.shape[SHAPE * first : SHAPE * last] = array("q", list(shapes))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh if batch.any_fresh else ()):
-        for place, fresh in enumerate(batch.fresh[key], first):
-            table.fresh[place] |= fresh << bit
+        for row, fresh in enumerate(batch.fresh[key], first):
+            table.fresh[row] |= fresh << bit
 
 
 def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) -> list[list[Tensor]]:
     """Return the streams of a batch in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
     states["step"] = batch.steps
-    columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped)]
+    columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped_states)]
     if copied is not None:
         columns = _with_copies(columns, copied, kernel.by_matrix)
     operands = {call.source for call in kernel.calls}
@@ -96,15 +97,15 @@ def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
     """
     dtypes = list(map(_dtype, columns[1]))
     common = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
-    known: array[int] | None = batch.memo.get(f"codes with {common}")
-    if known is None or common is None:
+    packed_codes: array[int] | None = batch.memo.get(f"codes with {common}")
+    if packed_codes is None or common is None:
         packed = [0] * len(dtypes)
         for stream, column in enumerate(columns):
             codes = {dtype: in_stream(code, stream) for dtype, code in STREAM_CODES.items()}
             if column:
                 packed = list(map(add, packed, map(codes.__getitem__, map(_dtype, column))))
-        known = batch.memo[f"codes with {common}"] = array("Q", packed)
-    return known
+        packed_codes = batch.memo[f"codes with {common}"] = array("Q", packed)
+    return packed_codes
 
 
 def check_states(kernel: KernelSignature, batches: Sequence[Batch]) -> None:
@@ -120,7 +121,7 @@ def _check_states(
 
     The kernel relies on the values, and would crash without the state.
     """
-    needed = kernel.needed(group, columns[0][0]) if columns[0] else 0
+    needed = kernel.needed_streams(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):
         if needed & in_stream(15, stream) and not column:
             raise RuntimeError(

@@ -55,11 +55,11 @@ class Kernel(KernelSignature):
         """Apply a matrix op to the tensors that its condition selects, a whole group at once."""
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
-            suited = call.suited(columns[0])
-            results = call(batch.group, [columns[source][place] for place in suited])
-            table.set_results(target, index, dict(zip(suited, results, strict=True)), source)
+            selected = call.selected(columns[0])
+            results = call(batch.group, [columns[source][i] for i in selected])
+            table.set_results(target, index, dict(zip(selected, results, strict=True)), source)
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
         """Return the streams of the table that hold a matrix op's operand and its result."""
-        first = 2 + len(self.shaped)
+        first = 2 + len(self.shaped_states)
         return first + self.locals.index(call.source), first + self.locals.index(call.target)

@@ -27,12 +27,12 @@ class MatrixCall:
     arguments: tuple[str, ...]
     when: str = ""
 
-    def suited(self, params: Sequence[Tensor]) -> list[int]:
-        """Return the places of the parameters that the op applies to."""
+    def selected(self, params: Sequence[Tensor]) -> list[int]:
+        """Return the indices of the parameters that the op applies to."""
         name = self.when.removeprefix("not ")
         return [
-            place
-            for place, param in enumerate(params)
+            index
+            for index, param in enumerate(params)
             if not name or FACTS[name](param) is (name == self.when)
         ]
 

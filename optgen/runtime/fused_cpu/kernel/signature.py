@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.hyperparameters import Numbers
+from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.protocols import Group, Lowered
@@ -17,17 +17,17 @@ class KernelSignature:
 
     def __init__(self, owner: Lowered, library: ctypes.CDLL) -> None:
         self.rule, self._library = owner.rule, library
-        self.pack_hypers = Numbers(owner).row
-        self.shaped, self.scalar = shaped_and_scalar(owner.rule)
+        self.pack_hypers = HyperConverter(owner).row
+        self.shaped_states, self.scalar_keys = shaped_states_and_scalar_keys(owner.rule)
         self.has_shapes = self._has("optgen_shapes")
         self.by_matrix = self._has("optgen_by_matrix")
         self.calls = parse_calls(self._text("optgen_calls"))
         # The streams that are no states: operands and results of matrix ops.
         self.locals = tuple(self._text("optgen_locals").split())
-        self.streams = 2 + len(self.shaped) + len(self.locals)
+        self.streams = 2 + len(self.shaped_states) + len(self.locals)
         # The parameter and its gradient come first. They have no key in the state, nor do locals.
         unnamed = ("",) * len(self.locals)
-        self.keys = ("", "", *(s.key for s in self.shaped), *unnamed, *self.scalar)
+        self.keys = ("", "", *(s.key for s in self.shaped_states), *unnamed, *self.scalar_keys)
 
     def _has(self, name: str) -> bool:
         return hasattr(self._library, name)
@@ -38,26 +38,29 @@ class KernelSignature:
             return ""
         return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
 
-    def needed(self, group: Group, param: Tensor | None = None) -> int:
+    def needed_streams(self, group: Group, param: Tensor | None = None) -> int:
         """Return the streams that parameters of a group must have, as four set bits each.
 
         With `param`, return the streams that parameters of its shape must have.
         """
         states = self.rule.states
-        present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}
-        present |= {"", *self.scalar}  # "": the parameter and its gradient; locals are left out
-        local = range(2 + len(self.shaped), self.streams)
+        present = {
+            s.key for s in states if s.is_present(group) and (param is None or s.suits(param))
+        }
+        # "" stands for the parameter and its gradient; locals are left out.
+        present |= {"", *self.scalar_keys}
+        local = range(2 + len(self.shaped_states), self.streams)
         return sum(
             in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
         )
 
     def needed_by_shape(self, group: Group) -> tuple[int, int]:
-        """Return `needed` for vectors, and for parameters of more dimensions."""
+        """Return `needed_streams` for vectors, and for parameters of more dimensions."""
         vector = torch.empty(0, device="cpu")
-        return self.needed(group, vector), self.needed(group, vector[None])
+        return self.needed_streams(group, vector), self.needed_streams(group, vector[None])
 
 
-def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
+def shaped_states_and_scalar_keys(rule: Rule) -> tuple[list[State], list[str]]:
     """Return the states that are no scalars, and the keys of the step count and scalar states."""
     scalar = [state.key for state in rule.states if state.shape == "scalar"]
     shaped = [state for state in rule.states if state.shape != "scalar"]

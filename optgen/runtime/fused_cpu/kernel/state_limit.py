@@ -2,27 +2,27 @@
 
 import re
 
-from optgen.runtime.fused_cpu.kernel.signature import shaped_and_scalar
+from optgen.runtime.fused_cpu.kernel.signature import shaped_states_and_scalar_keys
 from optgen.runtime.rule import Rule
 
 # A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
-_STATES = 14
+_MAX_STATES = 14
 # A byte has a bit for each state that the rule calls `fresh` on.
-_FRESH = 8
+_MAX_FRESH = 8
 _LOCALS = re.compile(r'optgen_locals = "(.*)"')
 
 
 def excess(rule: Rule, source: str = "") -> str:
-    """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
+    """Return a short reason why a rule does not fit into a row of the table; "" if it fits.
 
-    Operands and results of matrix ops are streams too; `source`, the rule's C++, names them.
+    Operands and results of matrix ops are streams too; `source`, the rule's C++, lists them.
     """
-    if len(rule.fresh) > _FRESH:
-        return f"more than {_FRESH} states ask whether they are fresh"
-    shaped, scalar = shaped_and_scalar(rule)
-    states = len(shaped) + len(scalar)
-    if states > _STATES:
-        return f"more than {_STATES} states"
-    named = _LOCALS.search(source)
-    matrices = len(named[1].split()) if named else 0
-    return f"more than {_STATES} states and matrices" if states + matrices > _STATES else ""
+    if len(rule.fresh) > _MAX_FRESH:
+        return f"the rule calls `fresh` on more than {_MAX_FRESH} states"
+    shaped_states, scalar_keys = shaped_states_and_scalar_keys(rule)
+    states = len(shaped_states) + len(scalar_keys)
+    if states > _MAX_STATES:
+        return f"more than {_MAX_STATES} states"
+    match = _LOCALS.search(source)
+    matrices = len(match[1].split()) if match else 0
+    return f"more than {_MAX_STATES} states and matrices" if states + matrices > _MAX_STATES else ""

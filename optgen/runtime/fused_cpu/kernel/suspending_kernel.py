@@ -1,8 +1,8 @@
 """Run the fused C++ kernel whose steps suspend.
 
-It is a library of its own. A step of sharded parameters suspends before it reads sums over whole
-parameters, and the ranks complete these sums with one collective for all tensors. A step of a rule
-that reduces over several parameters suspends too, so such a rule has this kernel alone.
+The kernel is a library of its own. A step of sharded parameters suspends before it reads sums over
+whole parameters, and the ranks complete these sums with one collective for all tensors. A step of a
+rule that reduces over several parameters always suspends, so such a rule has no other kernel.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ _WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
 
 
 class Shards:
-    """`Shards` of tensor_table.h: each tensor's whole shape, and the ranks that hold the rest."""
+    """`Shards` of tensor_table.h: for each tensor, its whole shape and the ranks of its shards."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._rank_groups: dict[tuple[ProcessGroup, ...], int] = {}
@@ -70,12 +70,14 @@ class Shards:
         sharded_bits = 0
         for bit in axes.values():
             sharded_bits |= bit
-        numbers = []
+        rank_groups = []
         for summed in range(1 << len(AXES)):  # the axes of a sum, as bits
             groups = tuple(axis.group for axis in sharded_axes if axes[axis] & summed)
-            number = self._rank_groups.setdefault(groups, len(self._rank_groups)) if groups else -1
-            numbers.append(number)
-        return [seen.numel(), rows(seen), cols(seen), sharded_bits, *numbers]
+            rank_group = (
+                self._rank_groups.setdefault(groups, len(self._rank_groups)) if groups else -1
+            )
+            rank_groups.append(rank_group)
+        return [seen.numel(), rows(seen), cols(seen), sharded_bits, *rank_groups]
 
     def incomplete(self) -> list[Partial] | WideReduction:
         """Return the sums and maxima that a suspended step needs, as views of kernel memory.
@@ -86,9 +88,9 @@ class Shards:
         memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
         numbers = torch.frombuffer(memory, dtype=torch.float64)
         parts = [numbers[first:end] for first, end in pairwise(bounds)]
-        asked = [each for each in zip(parts[-len(_WIDE) :], _WIDE, strict=True) if len(each[0])]
-        if asked:
-            ((part, (over, largest)),) = asked
+        requested = [each for each in zip(parts[-len(_WIDE) :], _WIDE, strict=True) if len(each[0])]
+        if requested:
+            ((part, (over, largest)),) = requested
             return WideReduction(part, over, largest, part.copy_)
         channels = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
@@ -152,9 +154,12 @@ class SuspendingKernel(Kernel):
         """Apply a matrix op to whole matrices, each on one of the ranks that hold its shards."""
         source, target = self.streams_of(call)
         groups = _group_by_shape(call, table)
-        collectives = [_collectives(table.batches[index], places[0]) for index, places in groups]
+        collectives = [
+            _collectives(table.batches[index], param_indices[0]) for index, param_indices in groups
+        ]
         shards = [
-            [table.columns[index][source][place] for place in places] for index, places in groups
+            [table.columns[index][source][param_index] for param_index in param_indices]
+            for index, param_indices in groups
         ]
         gathered = yield [c.gather(each) for c, each in zip(collectives, shards, strict=True)]
         computed = [
@@ -163,8 +168,8 @@ class SuspendingKernel(Kernel):
         ]
         scattered = yield [c.scatter(each) for c, each in zip(collectives, computed, strict=True)]
         results: list[dict[int, Tensor]] = [{} for _ in table.batches]
-        for (index, places), tensors in zip(groups, scattered, strict=True):
-            results[index].update(zip(places, tensors, strict=True))
+        for (index, param_indices), tensors in zip(groups, scattered, strict=True):
+            results[index].update(zip(param_indices, tensors, strict=True))
         for index, result in enumerate(results):
             table.set_results(target, index, result, source)
 
@@ -172,15 +177,15 @@ class SuspendingKernel(Kernel):
 def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]]]:
     """Group the operands of a matrix op by batch, shape and dtype.
 
-    Return for each group the index of its batch, and the places of the operands in that batch.
+    Return for each group the index of its batch, and the indices of the operands in that batch.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
-        for place in call.suited(columns[0]):
-            seen = batch.seen[place]
-            groups.setdefault((index, seen.shape, seen.dtype), []).append(place)
-    return [(key[0], places) for key, places in groups.items()]
+        for param_index in call.selected(columns[0]):
+            seen = batch.seen[param_index]
+            groups.setdefault((index, seen.shape, seen.dtype), []).append(param_index)
+    return [(key[0], param_indices) for key, param_indices in groups.items()]
 
 
-def _collectives(batch: Batch, place: int) -> Collectives:
-    return Collectives(batch.seen[place], _sharded_axes(batch))
+def _collectives(batch: Batch, param_index: int) -> Collectives:
+    return Collectives(batch.seen[param_index], _sharded_axes(batch))

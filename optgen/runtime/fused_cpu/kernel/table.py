@@ -33,9 +33,11 @@ class _Table(ctypes.Structure):
 
 
 class ShardsStruct(ctypes.Structure):
-    """`Shards` of tensor_table.h. Full of zeros, it says that a table has whole tensors only."""
+    """`Shards` of tensor_table.h. All zeros mean that a table has whole tensors only."""
 
-    _fields_ = [(name, c_void_p) for name in ("of", "rank_groups", "counts", "numbers", "step")]
+    _fields_ = [
+        (name, c_void_p) for name in ("by_tensor", "rank_groups", "counts", "numbers", "step")
+    ]
 
 
 class TableArrays:
@@ -71,8 +73,8 @@ class Table(TableArrays):
 
     def set_column(self, stream: int, first: int, column: Sequence[Tensor]) -> None:
         """Enter the tensors of one stream, beginning at row `first`."""
-        place = stream * len(self.elements) + first
-        self.address[place : place + len(column)] = array("q", list(map(data_ptr, column)))
+        start = stream * len(self.elements) + first
+        self.address[start : start + len(column)] = array("q", list(map(data_ptr, column)))
         codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
         absent = ~in_stream(15, stream) & 2**64 - 1
         for index, tensor in enumerate(column, first):
@@ -85,8 +87,8 @@ class Table(TableArrays):
         """
         columns = self.columns[index]
         columns[stream] = list(columns[source])
-        for place, result in results.items():
-            columns[stream][place] = layout.laid_out_like(result, columns[0][place])
+        for i, result in results.items():
+            columns[stream][i] = layout.laid_out_like(result, columns[0][i])
         first = sum(len(before[0]) for before in self.columns[:index])
         self.set_column(stream, first, columns[stream])
 

@@ -14,8 +14,8 @@ from optgen.runtime.torch_private import dtensor_spec
 def first_dtensor(groups: list[dict[str, Any]]) -> Tensor | None:
     """Return the first parameter that is a DTensor; None if there is none."""
     params = list(chain.from_iterable(group["params"] for group in groups))
-    kinds = set(filter(is_dtensor, set(map(type, params))))
-    return next((param for param in params if type(param) in kinds), None) if kinds else None
+    classes = set(filter(is_dtensor, set(map(type, params))))
+    return next((param for param in params if type(param) in classes), None) if classes else None
 
 
 def specs_of(optimizer: Optimized, keys: Sequence[str]) -> list[list[Any]]:

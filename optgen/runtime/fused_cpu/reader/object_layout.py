@@ -131,15 +131,15 @@ def _implementation(*tensors: Tensor) -> int:
     size = object.__basicsize__
     if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
         raise UnknownLayoutError("the second word of an object does not hold its type")
-    found = [[word == t._cdata for word in _words(id(t) + size, 2)] for t in tensors]
-    places = [place for place, same in enumerate(zip(*found, strict=True)) if all(same)]
-    return size + 8 * _only(places, "the implementation")
+    matches = [[word == t._cdata for word in _words(id(t) + size, 2)] for t in tensors]
+    candidates = [index for index, same in enumerate(zip(*matches, strict=True)) if all(same)]
+    return size + 8 * _only(candidates, "the implementation")
 
 
-def _only(found: list[int], what: str) -> int:
-    if len(found) != 1:
-        raise UnknownLayoutError(f"found {len(found)} places for {what} of a tensor, not one")
-    return found[0]
+def _only(candidates: list[int], what: str) -> int:
+    if len(candidates) != 1:
+        raise UnknownLayoutError(f"found {len(candidates)} places for {what} of a tensor, not one")
+    return candidates[0]
 
 
 def _implementation_words(tensor: Tensor) -> list[int]:
@@ -154,13 +154,13 @@ def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
     """
     plain = _common_words([one, other, *(torch.empty(2, dtype=dtype) for dtype in CODES)])
     negated = _common_words([torch._neg_view(one), torch._neg_view(other.detach())])
-    found = [
+    candidates = [
         i for i, word in plain.items() if word and (word ^ negated.get(i, word)).bit_count() == 1
     ]
-    place = _only(found, "the keys")
-    if _implementation_words(torch.empty(3, layout=torch.sparse_coo))[place] == plain[place]:
+    index = _only(candidates, "the keys")
+    if _implementation_words(torch.empty(3, layout=torch.sparse_coo))[index] == plain[index]:
         raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
-    layout.keys, layout.plain = 8 * place, plain[place]
+    layout.keys, layout.plain = 8 * index, plain[index]
 
 
 def _values_by_word(tensors: list[Tensor]) -> list[set[int]]:
@@ -184,21 +184,21 @@ def _find_traits(layout: Layout) -> None:
     Other bits of that word may be padding with any value.
     """
     by_dtype = {t: _implementation_words(torch.empty(9, 7, dtype=t)) for t in CODES}
-    found = [
+    candidates = [
         i
         for i in range(_WORDS)
         if all(by_dtype[t][i] & 0xFFFF == code for t, code in CODES.items())
     ]
-    place = _only(found, "the dtype")
+    index = _only(candidates, "the dtype")
     tensors = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
-    contiguous_1, contiguous_0 = _always(_values_by_word(tensors)[place])
-    transposed_1, transposed_0 = _always(_values_by_word([t.t() for t in tensors])[place])
+    contiguous_1, contiguous_0 = _always(_values_by_word(tensors)[index])
+    transposed_1, transposed_0 = _always(_values_by_word([t.t() for t in tensors])[index])
     # The bits that are equal in all contiguous tensors, and inverted in all transposed ones.
     different = contiguous_1 & transposed_0 | contiguous_0 & transposed_1
     layout.contiguity_mask = different & ~0xFFFF
     if not layout.contiguity_mask:
         raise UnknownLayoutError("no bit tells whether a tensor is contiguous")
-    layout.traits, layout.contiguous_bits = 8 * place, contiguous_1 & layout.contiguity_mask
+    layout.traits, layout.contiguous_bits = 8 * index, contiguous_1 & layout.contiguity_mask
 
 
 def _find_count(layout: Layout) -> None:
@@ -206,8 +206,8 @@ def _find_count(layout: Layout) -> None:
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     samples = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
     counts = [35, 143, 1, 0]
-    found = [i for i in range(_WORDS) if [words[i] for words in samples] == counts]
-    layout.count = 8 * _only(found, "the number of elements")
+    candidates = [i for i in range(_WORDS) if [words[i] for words in samples] == counts]
+    layout.count = 8 * _only(candidates, "the number of elements")
 
 
 def _find_shape(layout: Layout) -> None:
@@ -215,12 +215,12 @@ def _find_shape(layout: Layout) -> None:
     samples = [torch.empty(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
     expected = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
     words = list(map(_implementation_words, samples))
-    found = [
+    candidates = [
         i
         for i in range(_WORDS)
         if all(tuple(w[i : i + len(e)]) == e for w, e in zip(words, expected, strict=True))
     ]
-    layout.shape = 8 * _only(found, "the shape")
+    layout.shape = 8 * _only(candidates, "the shape")
 
 
 def _find_undefined_gradient(layout: Layout) -> None:
@@ -263,7 +263,7 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
         for name, value in fields.items()
     }
     samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, fields["local"])]
-    found = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
-    layout.object = 8 * _only(found, "the Python object")
+    candidates = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
+    layout.object = 8 * _only(candidates, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]
     layout.dtensor_type = id(type(dtensor))

@@ -78,8 +78,8 @@ class RequestBuffers:
             "types": target.types,
             "group": target.group,
         }
-        places = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
-        self.request = Request(tensors=len(target.elements), **places, **fields)
+        addresses = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
+        self.request = Request(tensors=len(target.elements), **addresses, **fields)
         self.address = ctypes.addressof(self.request)
 
 
@@ -119,13 +119,13 @@ class Reader:
         return an empty list.
         """
         filled = TableArrays(2, sum(map(len, lists)))
-        places = array("q", map(id, lists))
+        list_ids = array("q", map(id, lists))
         allowed = array("Q", [self.layout.stream_dtypes]) * len(lists)
         request = RequestBuffers(
             filled,
             layout=ctypes.pointer(self.layout),
             groups=len(lists),
-            lists=places.buffer_info()[0],
+            lists=list_ids.buffer_info()[0],
             allowed=allowed.buffer_info()[0],
         )
         request.params[:] = array("q", map(id, chain.from_iterable(lists)))

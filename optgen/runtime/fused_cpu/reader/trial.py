@@ -54,7 +54,7 @@ def _run_trial() -> bytes:
     program = f"from {__name__} import main; raise SystemExit(main())"
     command = [sys.executable, "-P", "-c", program]  # -P: no import from the current folder
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -65,7 +65,7 @@ def _run_trial() -> bytes:
         )
     except (OSError, subprocess.TimeoutExpired):
         return _FAILED
-    return _PASSED if done.returncode == 0 else _FAILED
+    return _PASSED if result.returncode == 0 else _FAILED
 
 
 def _digest(source: str) -> str:
@@ -86,7 +86,10 @@ def main() -> int:
 
 
 def _equals_torch(ours: Any, theirs: Any, **arguments: Any) -> bool:
-    """Take steps of tensors that the reader can read, and of others; tell if it read the first."""
+    """Compare steps with torch's, on tensors that the reader can read, and on other tensors.
+
+    Tell whether the reader has read the readable tensors.
+    """
     readable = list(_tensors())
     unreadable = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
     cached, _ = (_steps(ours, theirs, tensors, arguments) for tensors in (readable, unreadable))
@@ -117,9 +120,9 @@ def _tensors() -> Iterator[Tensor]:
 
 def _give_gradients(tensors: list[Tensor], copies: list[Tensor], step: int) -> None:
     """Set new gradients; in every third step one tensor gets none."""
-    for place, (tensor, copy) in enumerate(zip(tensors, copies, strict=True)):
+    for index, (tensor, copy) in enumerate(zip(tensors, copies, strict=True)):
         grad = torch.randn(tensor.shape).to(tensor.dtype)
-        without = step % 3 == 2 and place == 3
+        without = step % 3 == 2 and index == 3
         tensor.grad, copy.grad = (None, None) if without else (grad, grad.double().clone())
 
 

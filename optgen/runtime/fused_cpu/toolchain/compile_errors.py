@@ -23,7 +23,7 @@ def save_log(library: Path, log: str, source: str) -> Path | None:
         The path of the log; None if the log cannot be written. The log lies in the library's folder
         if possible, but among temporary files if that folder is deleted when the process ends.
     """
-    for path in _places(library):
+    for path in _log_paths(library):
         with suppress(OSError):
             source_path = path.with_suffix(".cpp")
             files.write(source_path, source.encode())
@@ -32,7 +32,7 @@ def save_log(library: Path, log: str, source: str) -> Path | None:
     return None
 
 
-def _places(library: Path) -> list[Path]:
+def _log_paths(library: Path) -> list[Path]:
     path = library.with_suffix(".log")
     temporary = Path(tempfile.gettempdir(), f"optgen-{os.getpid()}-{path.name}")
     return [temporary] if is_temporary(library.parent) else [path, temporary]
@@ -43,26 +43,26 @@ def compile_error(
 ) -> CompileError:
     """Return an error that says whether the compiler or optgen is at fault, and the way out.
 
-    `capable` tells whether the compiler builds a small program.
+    `capable` tells whether the compiler can build a small program.
     """
     compiler, rule = shlex.join(command), library.name.split("-")[0]
     where = f" (log: {log_path})" if log_path else ""
     if _BROKEN.search(log):
-        first = (
+        first_line = (
             f"{compiler} crashed on the source that optgen generated for `{rule}`, a defect of the "
             f"compiler: set CXX to another compiler or version{where}"
         )
     elif capable:
-        first = (
+        first_line = (
             f"{compiler} builds other C++17 programs but not the source that optgen generated for "
             f"`{rule}`, a defect of optgen: report it with the log and the spec{where}"
         )
     else:
-        first = (
+        first_line = (
             f"{compiler} cannot build even a small C++17 program: set CXX to a compiler that "
             f"knows C++17{where}"
         )
-    return CompileError("\n".join([first, *_first_errors(log)]))
+    return CompileError("\n".join([first_line, *_first_errors(log)]))
 
 
 def _first_errors(log: str) -> list[str]:

@@ -33,10 +33,10 @@ def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
 
 
 def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
-    """Return the dtypes of all tensors of these batches, including states not created yet."""
+    """Return the bits of the dtypes of these batches, including states not created yet."""
     dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
-    own = {dtype for s in rule.states if s.shape != "scalar" and (dtype := dtype_of(s))}
-    numbers = (dtypes | own) - {CODES_OF_8_BITS}
+    declared = {dtype for s in rule.states if s.shape != "scalar" and (dtype := dtype_of(s))}
+    numbers = (dtypes | declared) - {CODES_OF_8_BITS}
     return bits_of_dtypes(dtype.to_real() for dtype in numbers)
 
 
@@ -47,7 +47,7 @@ def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
 
 
 def bits_of_table(packed: "array[int]", streams: int) -> int:
-    """Return the dtypes of the first streams of a table: those that are not single numbers."""
+    """Return the bits of the dtypes of a table's first streams, which are no single numbers."""
     codes = {entry >> 4 * s & 15 for entry in set(packed) for s in range(streams)}
     return _with_compute_dtype(sum(1 << code for code in codes & {*CODES.values()}))
 
@@ -65,14 +65,14 @@ ALL = bits_of_dtypes(CODES)
 
 
 def matrix_op_dtypes(source: str) -> int:
-    """Return the dtypes of the results of matrix ops that a kernel's source asks for."""
+    """Return the bits of the dtypes of matrix ops' results, if a kernel's source has such ops."""
     return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
 
 
 def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Path, int]:
-    """Return a library for tensors of these dtypes, and the dtypes it was asked for.
+    """Return a library for tensors of these dtypes, and the bits of the requested dtypes.
 
-    `extra` are further dtypes that the library must know, such as those of matrix ops' results.
+    `extra` has the bits of further dtypes for the library, such as those of matrix ops' results.
     """
     if _TYPES not in source:
         return library_cache.library(name, source), ALL

@@ -20,7 +20,7 @@ from optgen.runtime.fused_cpu.toolchain import compile_errors, compiler
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
 from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
 
-_ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by a killed process
+_ABANDONED = 24 * 3600.0  # seconds; a killed process left every build folder that is older
 
 
 class NoCompilerError(RuntimeError):
@@ -51,8 +51,8 @@ def library(name: str, source: str) -> Path:
 
 def find_built(name: str, source: str) -> Path | None:
     """Return the library of a source text if it is in the first cache folder; else None."""
-    first, file = islice(folders(), 1), _file(compiler.find(), name, source)
-    return next((path for each in first for path in _intact(each, file)), None)
+    first_folder, file = islice(folders(), 1), _file(compiler.find(), name, source)
+    return next((path for folder in first_folder for path in _intact(folder, file)), None)
 
 
 def _file(command: list[str] | None, name: str, source: str) -> str:
@@ -87,6 +87,7 @@ def _build_once(command: list[str], source: str, path: Path) -> Path:
 
 
 def _build(command: list[str], source: str, path: Path) -> Path:
+    """Build a library, and move it and its checksum into place."""
     _remove_abandoned(path.parent)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as name:
         folder = Path(name)
@@ -110,18 +111,18 @@ def _build(command: list[str], source: str, path: Path) -> Path:
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove the folders that killed builds left behind long ago."""
-    for left in folder.glob(".build-*"):
+    for leftover in folder.glob(".build-*"):
         try:
-            abandoned = time.time() - left.stat().st_mtime > _ABANDONED
+            abandoned = time.time() - leftover.stat().st_mtime > _ABANDONED
         except OSError:
             continue  # another process was faster
         if abandoned:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest(*facts: str) -> str:
-    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

@@ -30,7 +30,8 @@ def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[]
     """
     if _POINTER not in source:
         return lambda: None
-    defines = "".join(f"#define {name} {int(sign in source)}\n" for name, sign in _FEATURES.items())
+    flags = {name: int(marker in source) for name, marker in _FEATURES.items()}
+    defines = "".join(f"#define {name} {flag}\n" for name, flag in flags.items())
     request = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
     # This thread searches the cache for the kernel next, so it searches for both libraries. Two
     # threads that search would wait for each other.

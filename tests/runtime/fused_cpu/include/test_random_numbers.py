@@ -1,0 +1,50 @@
+"""Test vectors of random numbers of 16 bits against the definition, at places beyond tensors."""
+
+import ctypes
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from optgen.ir.random_numbers import random16
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+
+DRIVER = """
+#include "optgen/runtime/fused_cpu/include/random_numbers.h"
+using namespace optgen;
+extern "C" void draw(i64 place, i64 n, float* to) {
+    draw_numbers(RandomKey16(9, 7, 8, 2), place, n, to);
+}
+"""
+COUNT = 1000
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+MACHINES = ["", "-mno-avx512f", "-mno-avx"] if X86 else [""]
+
+
+@pytest.fixture(scope="module", params=MACHINES)
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    command = compiler.find()
+    if command is None:
+        pytest.skip("no compiler")
+    folder: Path = tmp_path_factory.mktemp("random_numbers")
+    source, built = folder / "draw.cpp", folder / "draw.so"
+    source.write_text(inline_includes(DRIVER))
+    flags = [*compiler.FLAG_SETS[0], *request.param.split()]
+    subprocess.run([*command, *flags, str(source), "-o", str(built)], check=True)
+    return ctypes.CDLL(str(built))
+
+
+@pytest.mark.parametrize("first", [0, 1, 62, 2**33 - 512, 2**33 - 511, 2**34 - 512, 2**40])
+def test_a_loop_draws_the_numbers_of_its_places(library: ctypes.CDLL, first: int) -> None:
+    """Also where the number of a pair of places needs more than 32 bits."""
+    found = torch.empty(COUNT)
+    draw = library.draw
+    draw.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    draw(first, COUNT, found.data_ptr())
+    expected = random16(first + torch.arange(COUNT), *map(torch.tensor, (9, 7, 8, 2)))
+    assert torch.equal(found.double(), expected)
