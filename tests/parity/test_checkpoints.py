@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -62,7 +61,9 @@ def test_an_interrupted_training_is_the_same_to_the_last_bit(
     assert_close(halves, whole, bound=0)
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.pairwise((*LOWERINGS, *LOWERINGS[:1])))
+@pytest.mark.parametrize(
+    ("first", "second"), list(zip(LOWERINGS, (*LOWERINGS[1:], *LOWERINGS[:1]), strict=True))
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_lowerings_may_change_during_a_training(case: Case, first: str, second: str) -> None:
     expected, run = fresh(case.theirs, torch.float64), fresh(case.ours, torch.float64)
