@@ -132,6 +132,18 @@ def test_zero_grad_leaves_gradients_at_zero(lowering: str) -> None:
         assert all(p.grad is None or not p.grad.any() for p in params)
 
 
+@outside_interpreter
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("name", ["clip_norm", "clip_tensor_norm"])
+def test_an_argument_called_norm_hides_no_norm(name: str, lowering: str) -> None:
+    """Scion has an argument `norm`."""
+    arguments, by_hand = CASES[name].arguments, CASES[name].by_hand
+    options = {"norm": "Sign", "momentum": 0.5}
+    cls: Any = compose("scion", modifier(name)(**arguments))
+    theirs = optim.Scion(in_groups(parameters(MATRICES)), **options)
+    check_same_path(cls(in_groups(parameters(MATRICES)), **options), by_hand(theirs), lowering)
+
+
 @pytest.mark.parametrize(("name", "base", "lowering"), COMBINATIONS)
 def test_by_hand(name: str, base: str, lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand(name, base)

@@ -66,7 +66,7 @@ def test_a_page_proposes_only_modifiers_that_its_optimizer_takes(site: dict[str,
     shown = {each.name: re.findall(r"modifiers\.(\w+)\)", site[each.page]) for each in entries()}
 
     assert shown["soap"] == ["clip_norm"]
-    assert shown["scion"] == ["ema"]  # its argument `norm` hides the word
+    assert shown["scion"] == ["clip_norm"]
     assert shown["sparse_adam"] == []
 
 

@@ -10,6 +10,7 @@ from optgen.ir.ops import CALLABLE, STORAGE_OPS
 from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.parts import STAGES, WRAPPING, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused
+from optgen.spec.composition.spell_out_norms import spell_out_norms
 from optgen.spec.reserved_names import DECLARATIONS
 
 _ORDER = list(STAGES)
@@ -72,6 +73,8 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
     _check_listed_once(ordered)
     _check_declared(base, ordered)
     _check_needs(base, ordered)
+    of_base = [argument.arg for argument, _ in base.hypers]
+    ordered = [spell_out_norms(part, of_base) for part in ordered]
     arguments = {argument.arg for part in ordered for argument, _ in part.hypers}
     taken = all_names(base) | arguments
     hidden = sorted(own_names(base) & arguments)  # the modifiers' arguments keep their names
