@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -20,9 +19,7 @@ from composition.training import (
     parameters,
 )
 from interpreter import INTERPRETED, outside_interpreter, run_inside
-from lowerings.test_phases import in_full_precision
 from torch import Tensor
-from track3.follow import ORTHOGONALIZE
 
 from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier, state_dtype
@@ -165,7 +162,7 @@ def test_rules_with_rows_and_matrices_round(name: str, base: str, lowering: str)
                 for param in params:
                     assert param.grad is not None
                     param.grad = param.grad.bfloat16().to(param.dtype)
-                with use_lowering(lowering), mock.patch(ORTHOGONALIZE, in_full_precision):
+                with use_lowering(lowering):
                     optimizer.step()
             ends.append(params)
         assert difference(ends[1], ends[0]) < bound

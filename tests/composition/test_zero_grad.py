@@ -122,7 +122,7 @@ def test_a_shared_gradient_is_refused(before: int) -> None:
         ours.step()
     start = [param.detach().clone() for param in params]
     params[0].grad = params[1].grad = torch.ones(3)
-    with pytest.raises(RuntimeError, match="give each a gradient of its own"):
+    with pytest.raises(RuntimeError, match="give each parameter a gradient of its own"):
         ours.step()
     assert all(map(torch.equal, params, start))
     assert torch.equal(params[0].grad, torch.ones(3))

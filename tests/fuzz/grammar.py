@@ -69,7 +69,6 @@ ROUNDINGS = (
     "rounded_at_random($a, $b)", "rounded_at_random($a + $b, $n)", "($a - rounded($a))",
     "($a - (rounded($a + $b) - $b))",
 )  # fmt: skip
-"""Only in optimizers whose rule is cut into sweeps."""
 WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
 
 RANDOM = (

@@ -105,7 +105,7 @@ struct RandomKey16 {
 
     u32 first, second;
     i64 next = -1; // the pair that `counters` begin with
-    VectorBits counters, firsts;
+    VectorBits counters{}, firsts{};
 
     RandomKey16(double seed, double stream, double step, u32 call) {
         const RandomKey key(seed, stream, step, call);
