@@ -231,6 +231,7 @@ def _body(draft: Draft) -> list[str]:
             conditions=conditions,
             most=1 if draft.dense else 9,
             draws=draft.draws,
+            rounds=not (draft.squares or poly),
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
         poly,

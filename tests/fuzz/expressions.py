@@ -63,6 +63,7 @@ class Expressions:
     conditions: Sequence[str] = ()  # conditions that the signature offers
     most: int = 9  # how many forms may be nested
     draws: bool = False  # whether the rule may draw random numbers
+    rounds: bool = False  # whether the rule may round to the parameter's dtype
 
     def pick(self, *options: str) -> str:
         """Return one of these options."""
@@ -114,7 +115,7 @@ class Expressions:
             return self.fill(self.pick(*forms), depth)
         if self.chance(0.02 if self.nasty else 0.0):
             return self.fill(self.pick(*grammar.WILD_TENSORS), depth)
-        if self.chance(0.04 if self.nasty else 0.01):
+        if self.rounds and self.chance(0.04 if self.nasty else 0.01):
             return self.fill(self.pick(*grammar.ROUNDINGS), depth)
         odd = self.chance(0.5 if self.nasty else 0.2)
         return self.fill(self.pick(*(grammar.ODD_TENSORS if odd else grammar.TENSORS)), depth)
