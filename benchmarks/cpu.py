@@ -1,9 +1,10 @@
-"""Measure all published figures on this machine's CPU, cell by cell, and keep them in a file.
+"""Measure all published figures on this machine's CPU, and keep them in a file.
 
     python benchmarks/cpu.py [--resume]
     python benchmarks/cpu.py --only AdamW --lists 1e6 --dtype bfloat16 --threads 1 --try
 
-Without arguments it measures everything, merges each cell into benchmarks/results/cpu.json,
+A *cell* is one measurement: a part of the suite, a class, a list of tensors, a dtype and a number
+of threads. Without arguments it measures all cells, merges each into benchmarks/results/cpu.json,
 compares with the targets, draws the plot, and updates the summary in the README. --resume skips
 cells that the file has, so a run can be interrupted. --try writes nothing. --verdict measures
 nothing: it compares the file's results with the targets, draws them, and updates the README.
@@ -24,7 +25,7 @@ from optgen.bench import report, results, select_cells, suite
 from optgen.bench.markdown_summary import markdown
 from optgen.bench.measure import Budget
 from optgen.bench.plot import draw
-from optgen.bench.targets import of_machine
+from optgen.bench.targets import targets_of_machine
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES
 from optgen.bench.verdict import verdicts
@@ -53,11 +54,11 @@ def main() -> int:
 def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
     """Measure cells. Report a cell that fails and go on, so that it does not end a long run."""
     failed: list[results.Cell] = []
-    settings = suite.Suite(traffic, Budget(arguments.seconds))
+    measurements = suite.Suite(traffic, Budget(arguments.seconds))
     begin = time.perf_counter()
     for number, cell in enumerate(chosen, 1):
         try:
-            figures = settings.run(cell)
+            figures = measurements.run(cell)
         except Exception:
             traceback.print_exc()
             failed.append(cell)
@@ -77,7 +78,7 @@ def judge(path: Path) -> None:
     The README shows the figures of RESULTS, and is not changed for another file.
     """
     known, machine = results.load(path), results.machine_of(path)
-    judged = verdicts(of_machine(machine), known)
+    judged = verdicts(targets_of_machine(machine), known)
     print(columns(report.verdict_table(judged)))
     print("\n".join(report.misses(judged)))
     draw(known, path.with_suffix(".png"))

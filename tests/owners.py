@@ -41,9 +41,10 @@ def step_by_owners(
     shards, updates, sharded_layouts = [], [], []
     for rank in range(RANKS):
         own = ShardedAxis("group", axis, RANKS, rank)  # type: ignore[arg-type]
-        uncut = replace(rule, by_matrix=False)
+        # Without `by_matrix` the layouts list all sharded axes, those of the batch too.
+        for_shards = replace(rule, by_matrix=False)
         step_layout = [Layout((), ())] * bool(rule.step)
-        sharded_layouts.append([*_layouts(uncut, group, whole, own), *step_layout])
+        sharded_layouts.append([*_layouts(for_shards, group, whole, own), *step_layout])
         shards.append(
             [
                 [own_shard(tensor, layout.axes).clone() for tensor in column]
@@ -72,8 +73,9 @@ def _layouts(rule: Rule, group: Mapping[str, Any], whole: Tensor, own: ShardedAx
     dims = whole.dim()
 
     def matrix_axes(axis: int) -> Axes:
-        moved = own if own.dim < dims - 2 else own._replace(dim=dims + axis)
-        return travelling_axes(rule, (moved,), dims)
+        # A batch axis stays. A matrix axis becomes the one along which the state is cut.
+        state_axis = own if own.dim < dims - 2 else own._replace(dim=dims + axis)
+        return travelling_axes(rule, (state_axis,), dims)
 
     return layouts(rule, group, whole, travelling_axes(rule, (own,), dims), matrix_axes)
 
@@ -99,8 +101,10 @@ def _answers(requests_by_rank: list[list[Any]]) -> list[Any]:
     """Return the results of every rank's list of requests."""
     for requests in requests_by_rank:
         choose_owners(each for each in requests if isinstance(each, Gather))
-    columns = [_answer(list(same)) for same in zip(*requests_by_rank, strict=True)]
-    return [list(answers) for answers in zip(*columns, strict=True)]
+    answers_by_request = [
+        _answer(list(one_of_each)) for one_of_each in zip(*requests_by_rank, strict=True)
+    ]
+    return [list(answers) for answers in zip(*answers_by_request, strict=True)]
 
 
 def _answer(requests: list[Any]) -> list[list[Tensor]]:

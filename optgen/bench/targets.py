@@ -135,6 +135,6 @@ def _different(figures: Figures) -> float:
     return float(figures[OURS]["different"])
 
 
-def of_machine(machine: Mapping[str, object]) -> tuple[Target, ...]:
+def targets_of_machine(machine: Mapping[str, object]) -> tuple[Target, ...]:
     """Return the targets for the machine that results were measured on."""
     return targets(converts_bfloat16=bool(machine.get("converts_bfloat16")))

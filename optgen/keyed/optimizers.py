@@ -1,4 +1,4 @@
-"""Provide torchrec's module of this name, except the names that optgen lacks."""
+"""The names of `torchrec.optim.optimizers`, without the classes that optgen lacks."""
 
 from optgen.keyed.apply_optimizer_in_backward import in_backward_optimizer_filter
 from optgen.optim import SGD, Adagrad, Adam

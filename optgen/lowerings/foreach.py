@@ -30,7 +30,7 @@ from optgen.lowerings.python.random_calls import (
     undefined_before_draw,
 )
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
-from optgen.lowerings.python.signature import keywords, list_names, name_fresh
+from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
 from optgen.lowerings.python.whole_printer import whole_body
@@ -83,7 +83,7 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     An elementwise rule gets a function if it reads sizes or draws random numbers, because both
     depend on the whole parameter.
     """
-    arguments, plan = keywords(plan), name_fresh(plan)
+    arguments, plan = keywords(plan), fresh_as_keywords(plan)
     body = phases(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:

@@ -38,7 +38,7 @@ from optgen.lowerings.python.random_calls import (
     undefined_before_draw,
 )
 from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
-from optgen.lowerings.python.signature import keywords, list_names, name_fresh
+from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
 from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
 from optgen.lowerings.python.whole_printer import (
@@ -101,7 +101,7 @@ def _loop(plan: Plan) -> Body:
 
 def _functional(plan: Plan, whole: bool) -> Function:
     """Return the functional form of a plan; `whole` tells whether its rule is on whole matrices."""
-    arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
+    arguments, plan = keywords(plan), fresh_as_keywords(truths_to_bool(if_convert(plan)))
     named, drawn = name_random(plan)
     program = with_typed_numbers(named)
     numbers = names_read(program) | read_by(drawn)

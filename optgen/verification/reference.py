@@ -8,16 +8,16 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
-Values = dict[Any, Any]
-"""The values that a rule keeps for the next step.
+State = dict[Any, Any]
+"""The values that a rule keeps for the next step, by name.
 
-`Alone` adds the step under "step", the parameter's number under "index", and an extra input such as
-`hessian` under "given hessian".
+`ByParameter` adds three values that are no states: the step under "step", the parameter's number
+under "index", and an extra input such as `hessian` under "given hessian".
 """
-Rule = Callable[[Tensor, Tensor, Values], Tensor]
-"""Returns the parameter after a step; takes the parameter, its gradient and its values."""
-SharedRule = Callable[[list[Tensor], list[Tensor], Values], list[Tensor]]
-"""Returns all parameters after a step; takes the parameters, gradients and common values."""
+Rule = Callable[[Tensor, Tensor, State], Tensor]
+"""Returns the parameter after a step; takes the parameter, its gradient and its state."""
+SharedRule = Callable[[list[Tensor], list[Tensor], State], list[Tensor]]
+"""Returns all parameters after a step; takes the parameters, gradients and common state."""
 Inputs = dict[str, Any]
 """Extra inputs of a step by name: a list with a tensor for each parameter, or None."""
 
@@ -42,9 +42,9 @@ Begin = Callable[[list[Tensor]], Reference | Packaged]
 """Makes a reference for parameters."""
 
 
-def alone(rule: Rule) -> Begin:
+def by_parameter(rule: Rule) -> Begin:
     """Return a function that makes a reference; its rule takes one parameter at a time."""
-    return lambda params: Alone(rule, params)
+    return lambda params: ByParameter(rule, params)
 
 
 def together(rule: SharedRule) -> Begin:
@@ -52,20 +52,20 @@ def together(rule: SharedRule) -> Begin:
     return lambda params: Together(rule, params)
 
 
-class Alone:
+class ByParameter:
     """A rule that takes one parameter at a time."""
 
     def __init__(self, rule: Rule, params: list[Tensor]) -> None:
         self.rule, self.params = rule, params
-        self.values: list[Values] = [{"index": index, "step": 0} for index in range(len(params))]
+        self.states: list[State] = [{"index": index, "step": 0} for index in range(len(params))]
 
     def step(self, gradients: list[Tensor], inputs: Inputs) -> None:
         """Take a step of every parameter."""
-        for index, own in enumerate(self.values):
-            own["step"] += 1
+        for index, state in enumerate(self.states):
+            state["step"] += 1
             for name, tensors in inputs.items():
-                own[f"given {name}"] = tensors and tensors[index]
-            self.params[index] = self.rule(self.params[index], gradients[index], own)
+                state[f"given {name}"] = tensors and tensors[index]
+            self.params[index] = self.rule(self.params[index], gradients[index], state)
 
 
 class Together:
@@ -73,8 +73,8 @@ class Together:
 
     def __init__(self, rule: SharedRule, params: list[Tensor]) -> None:
         self.rule, self.params = rule, params
-        self.values: Values = {}
+        self.state: State = {}
 
     def step(self, gradients: list[Tensor], inputs: Inputs) -> None:
         """Take a step of all parameters."""
-        self.params = self.rule(self.params, gradients, self.values)
+        self.params = self.rule(self.params, gradients, self.state)

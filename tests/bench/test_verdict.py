@@ -7,7 +7,7 @@ import pytest
 from optgen.bench.report import misses, verdict_table
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.target_figures import fraction_of_limit, mean, speedup
-from optgen.bench.targets import ELEMENTWISE, FACTORED, VECTOR_CLASSES, of_machine
+from optgen.bench.targets import ELEMENTWISE, FACTORED, VECTOR_CLASSES, targets_of_machine
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
 from optgen.bench.verdict import Target, verdicts
 
@@ -81,7 +81,7 @@ def test_a_machine_that_converts_bfloat16_has_three_more_targets() -> None:
 
     The table has a header, and a row for each target, measured or not.
     """
-    plain, converting = of_machine({}), of_machine({"converts_bfloat16": True})
+    plain, converting = targets_of_machine({}), targets_of_machine({"converts_bfloat16": True})
 
     assert len(converting) == len(plain) + 3
     table = list(verdict_table(verdicts(converting, RESULTS)))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from distributed.shards import difference as difference
 from distributed.shards import shard as shard
-from parity.cases import CASES, EVERY, OWN, Case
+from parity.cases import CASE_OF_CLASS, CASES, OWN, Case
 from torch import Tensor
 from torch.distributed.tensor import Placement, Replicate, Shard
 
@@ -33,7 +33,7 @@ SHARDED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
 def cases(name: str) -> list[Case]:
     """Return the cases of a class that turn on every flag and state; no argument is a tensor."""
     of_name = [case for case in CASES if case.name == name and case.options in OWN[name]]
-    return [EVERY[name], *(case for case in of_name if not _tensors(case.options))]
+    return [CASE_OF_CLASS[name], *(case for case in of_name if not _tensors(case.options))]
 
 
 def _tensors(options: Any) -> bool:

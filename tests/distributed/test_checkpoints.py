@@ -10,7 +10,7 @@ import pytest
 import torch
 from distributed import models, pair
 from distributed.cases import TOLERANCE
-from parity.cases import EVERY, FULL
+from parity.cases import CASE_OF_CLASS, CASE_OF_DENSE_CLASS
 from torch import distributed, nn
 from torch.optim import Optimizer
 
@@ -88,28 +88,29 @@ def _resumed(
 ) -> dict[str, float]:
     """Return how a run with a checkpoint differs from one without.
 
-    It trains, saves, loads and continues: on 2 and 1, 1 and 2, 2 and 2 ranks, if torch's class can.
+    It trains and saves on 2, 1 and 2 ranks, and loads and continues on 1, 2 and 2. It skips a
+    combination in which torch's class would have to run on two ranks and cannot.
     """
     results = {}
-    makes = [getattr(EVERY[name], side) for side in sides]
-    alone = _Engine(rank, 1, makes[0])
+    factories = [getattr(CASE_OF_CLASS[name], side) for side in sides]
+    alone = _Engine(rank, 1, factories[0])
     models.train(alone.network, alone.optimizer)
-    reference = makes[1](alone.network.parameters())
+    reference = factories[1](alone.network.parameters())
     reference.load_state_dict(alone.optimizer.state_dict())
     models.train(alone.network, reference, start=models.STEPS)
     for before, after in [(2, 1), (1, 2), (2, 2)]:
         if name in ONE_RANK_ONLY and ("theirs", 2) in zip(sides, (before, after), strict=True):
             continue
         path = f"{folder}/{before}-{after}"
-        first = _Engine(rank, before, makes[0], reverse)
+        first = _Engine(rank, before, factories[0], reverse)
         first.train()
         first.save(path)
-        second = _Engine(rank, after, makes[1])
+        second = _Engine(rank, after, factories[1])
         second.load(path)
         second.train(models.STEPS)
         if second.takes_part:
-            ours = second.network, second.optimizer
-            differing = models.differences(ours, (alone.network, reference))
+            resumed = second.network, second.optimizer
+            differing = models.differences(resumed, (alone.network, reference))
             results |= {f"{before} {after}: {what}": v for what, v in differing.items()}
     return results
 
@@ -118,11 +119,11 @@ def _missing_option(rank: int, folder: str) -> bool:
     """Load a checkpoint of torch's SGD, without `capturable`, into ours with capturable=True."""
     from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner
 
-    makes = (
+    factories = (
         lambda params: torch.optim.SGD(params, momentum=0.9),
         lambda params: optgen.optim.SGD(params, momentum=0.9, capturable=True),
     )
-    theirs, ours = (_Engine(rank, 1, make) for make in makes)
+    theirs, ours = (_Engine(rank, 1, make) for make in factories)
     theirs.train()
     theirs.save(folder)
     if ours.takes_part:
@@ -138,10 +139,16 @@ def _missing_option(rank: int, folder: str) -> bool:
 
 
 def _asked_before_a_step(rank: int, name: str, ranks: int) -> dict[str, float]:
-    """Ask for the state before the first step; return how training differs from one without."""
+    """Ask an optimizer for its state before its first step.
+
+    Return how its training differs from a run that does not ask.
+    """
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-    asked, alone = _Engine(rank, ranks, FULL[name].ours), _Engine(rank, 1, FULL[name].ours)
+    asked, alone = (
+        _Engine(rank, ranks, CASE_OF_DENSE_CLASS[name].ours),
+        _Engine(rank, 1, CASE_OF_DENSE_CLASS[name].ours),
+    )
     before = [param.detach().clone() for param in asked.network.parameters()]
     saved: Any = get_optimizer_state_dict(asked.network, asked.optimizer)
     for param, value in zip(asked.network.parameters(), before, strict=True):
@@ -175,7 +182,7 @@ def _exchanged(rank: int, name: str, form: str, folder: str) -> dict[str, float]
         )
         for loads in (False, True)
     )
-    first, second = (_Engine(rank, 2, EVERY[name].ours) for _ in range(2))
+    first, second = (_Engine(rank, 2, CASE_OF_CLASS[name].ours) for _ in range(2))
     first.train()
     states: Any = state_dict.get_optimizer_state_dict(first.network, first.optimizer, options=saved)
     if flat:
@@ -188,7 +195,7 @@ def _exchanged(rank: int, name: str, form: str, folder: str) -> dict[str, float]
     state_dict.set_model_state_dict(second.network, weights)
     to_load = states if flat or rank == 0 else {}
     state_dict.set_optimizer_state_dict(second.network, second.optimizer, to_load, options=loaded)
-    alone = _Engine(rank, 1, EVERY[name].ours)
+    alone = _Engine(rank, 1, CASE_OF_CLASS[name].ours)
     models.train(alone.network, alone.optimizer)
     alone.optimizer.load_state_dict(alone.optimizer.state_dict())
     models.train(alone.network, alone.optimizer, start=models.STEPS)
@@ -197,7 +204,11 @@ def _exchanged(rank: int, name: str, form: str, folder: str) -> dict[str, float]
 
 
 def _declared(rank: int, text: str, folder: str) -> list[Any]:
-    """Save and load a float32 state of bfloat16 parameters, also before the first step."""
+    """Save a float32 state of bfloat16 parameters; load it into an engine that has taken no step.
+
+    Return that engine's weights before and after it is asked for its state; then the states of
+    the saved and of the loaded optimizer.
+    """
     cls: Any = optgen.load(text)
     engines = []
     for _ in range(2):

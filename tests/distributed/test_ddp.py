@@ -8,7 +8,7 @@ import pytest
 import torch
 from distributed import models, pair
 from distributed.cases import TOLERANCE, difference
-from parity.cases import EVERY, Case
+from parity.cases import CASE_OF_CLASS, Case
 from torch import Tensor, distributed, nn
 
 import optgen.optim
@@ -29,8 +29,8 @@ def _trained(rank: int, name: str) -> dict[str, float]:
     for options in OPTIONS:
         for views in (True, False):
             network, alone = _parallel(views), models.model()
-            ours = EVERY[name].ours(network.parameters(), **options)
-            reference = EVERY[name].ours(alone.parameters(), **options)
+            ours = CASE_OF_CLASS[name].ours(network.parameters(), **options)
+            reference = CASE_OF_CLASS[name].ours(alone.parameters(), **options)
             models.train(network, ours, rank)
             models.train(alone, reference)
             differing = models.differences((network.module, ours), (alone, reference))
@@ -162,5 +162,5 @@ def test_lbfgs_trains_as_one_process() -> None:
 
 @pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_zero_trains_as_one_process(name: str) -> None:
-    for found in pair.run(_zero, EVERY[name]):
+    for found in pair.run(_zero, CASE_OF_CLASS[name]):
         assert found == {}

@@ -9,7 +9,7 @@ import torch
 from distributed import models, pair
 from distributed.cases import TOLERANCE, difference
 from newest import HAS_2_12, HAS_2_15
-from parity.cases import EVERY
+from parity.cases import CASE_OF_CLASS
 from torch import distributed
 
 import optgen.optim
@@ -44,8 +44,8 @@ def _trained(rank: int, name: str, all_options: tuple[Any, ...], *mesh: int) -> 
     results = {}
     for options in all_options:
         network, alone = _sharded(*mesh), models.model()
-        ours = EVERY[name].ours(network.parameters(), **options)
-        reference = EVERY[name].ours(alone.parameters(), **options)
+        ours = CASE_OF_CLASS[name].ours(network.parameters(), **options)
+        reference = CASE_OF_CLASS[name].ours(alone.parameters(), **options)
         models.train(network, ours, rank)
         models.train(alone, reference)
         differing = models.differences((network, ours), (alone, reference))

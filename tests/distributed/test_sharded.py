@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.cases import EVERY, SHARDED, TOLERANCE, cases, difference, gradients, shard
+from distributed.cases import CASE_OF_CLASS, SHARDED, TOLERANCE, cases, difference, gradients, shard
 from parity.cases import LOWERINGS, Case
 from parity.classes import COMPLEX
 from torch import distributed, nn
@@ -77,7 +77,9 @@ def _differences(
 
 def _on_meshes(rank: int, name: str) -> dict[str, float]:
     meshes = [(1, 2), (2, 1)]
-    return {f"mesh {mesh}": _Run(EVERY[name], torch.float32, *mesh).train() for mesh in meshes}
+    return {
+        f"mesh {mesh}": _Run(CASE_OF_CLASS[name], torch.float32, *mesh).train() for mesh in meshes
+    }
 
 
 def _check(name: str, function: Callable[..., Any], *args: Any) -> None:
@@ -93,14 +95,14 @@ def test_two_ranks_step_as_one_process(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in TOLERANCE if name in COMPLEX])
 def test_complex_shards_equal_one_process(name: str) -> None:
-    _check(name, _differences, [EVERY[name]], torch.complex64, *LOWERINGS)
+    _check(name, _differences, [CASE_OF_CLASS[name]], torch.complex64, *LOWERINGS)
 
 
 @pytest.mark.parametrize("name", TOLERANCE)
 def test_sixteen_bit_shards_equal_one_process(name: str) -> None:
     # torch's operations, and so the other lowerings, round the last few elements of a tensor
     # differently. Which elements these are depends on the sharding.
-    _check(name, _differences, [EVERY[name]], torch.bfloat16, "fused_cpu")
+    _check(name, _differences, [CASE_OF_CLASS[name]], torch.bfloat16, "fused_cpu")
 
 
 @pytest.mark.parametrize("name", TOLERANCE)

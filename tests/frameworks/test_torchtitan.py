@@ -97,7 +97,11 @@ def test_resumed_training_is_uninterrupted_training(
 
 
 def test_an_optimizer_for_each_parameter_is_saved_by_name() -> None:
-    """torch's functions save all; the in-backward container saves a part's first optimizer only."""
+    """`get_optimizer_state_dict` saves every optimizer.
+
+    The container's own `state_dict` would save only the first optimizer of each model part, so
+    the test does not use it.
+    """
     loops = [Loop(OptimizersInBackwardContainer, "AdamW", optim, {}) for _ in range(2)]
     expected = Loop(OptimizersInBackwardContainer, "AdamW", optim, {}).train(STEPS)
     models = [loop.model for loop in loops]

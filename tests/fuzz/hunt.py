@@ -32,9 +32,8 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)  # of the compared rules, by `kinds_of`
     failures: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
     refusals: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(
-        default_factory=Counter
-    )  # seeds of rules of which no step was compared
+    # by seed: 1 if no step of its rule was compared
+    not_compared: Counter[str] = field(default_factory=Counter)
     steps: trial.Count = field(default_factory=trial.Count)
     spent: Counter[str] = field(default_factory=Counter)
 
@@ -56,7 +55,7 @@ class Tally:
         """Add the counts of another tally."""
         for name in ("drawn", "refused", "compared", "incomparable"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("kinds", "failures", "refusals", "unknown", "spent"):
+        for name in ("kinds", "failures", "refusals", "not_compared", "spent"):
             getattr(self, name).update(getattr(other, name))
         self.steps.compared += other.steps.compared
         self.steps.incomparable += other.steps.incomparable
@@ -95,7 +94,7 @@ def hunt(
             store_rule(rule.text)
             compared = tally.compared
             findings += tried(rule, settings, lowerings, tally)
-            tally.unknown[seed] += tally.compared == compared
+            tally.not_compared[seed] += tally.compared == compared
     return tally, findings
 
 

@@ -1,4 +1,8 @@
-"""Hunt in processes that are forked from a warm one, so that a crash or a hang ends only one."""
+"""Search for failing rules in child processes.
+
+They are forked from a process that has imported everything, so they start fast. A crash or a hang
+ends only one child.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +30,16 @@ from fuzz.hunt import BATCH, Draw, Tally, hunt
 from fuzz.shrink import shrunk
 from fuzz.trial import LOWERINGS
 
-# seconds without a message: the process hangs in code that an alarm does not interrupt
-_SILENT = 240
-_EXAMPLES = {"wrong": 8}
-"""Limit of findings with one signature, if not 1; the signature of a wrong value says little."""
+_HANGS_AFTER = 240
+"""Seconds without a new rule in rule.txt, after which a job counts as hanging.
+
+It is then in code that an alarm does not interrupt.
+"""
+_FINDINGS_PER_SIGNATURE = {"wrong": 8}
+"""Limit of findings of one signature to shrink, by kind of finding; 1 for other kinds.
+
+Wrong values get more, because different faults give them the same signature.
+"""
 
 
 @dataclass
@@ -47,7 +57,8 @@ class _Job:
 class Run:
     """A run of the command: jobs, counts and findings.
 
-    `cases` are the seeds of rules; without them, seeds are numbered without end.
+    `draw` gets each of `cases`, which are names of compositions. Without cases it gets numbered
+    seeds without end.
     """
 
     def __init__(
@@ -59,12 +70,12 @@ class Run:
         self.tally = Tally()
         self.jobs: list[_Job] = []
         self.drawn = 0
-        self.shrunk: Counter[tuple[str, ...]] = Counter()
+        self.count_by_signature: Counter[tuple[str, ...]] = Counter()
         self.causes: dict[tuple[str, ...], Path] = {}
         for path in sorted(options.known.glob("*.py")) if options.known else ():
             finding = kept.read(path)
             self.causes[finding.cause] = path
-            self.shrunk[finding.signature] += 1
+            self.count_by_signature[finding.signature] += 1
         self.known = len(self.causes)
         self.scratch = Path(tempfile.mkdtemp(prefix="optgen-fuzz-run-"))
 
@@ -92,7 +103,7 @@ class Run:
 
     def start(self) -> None:
         """Fork a process for the next rules."""
-        count = 2 * BATCH if self.cases else BATCH  # compositions are small
+        count = 2 * BATCH if self.cases else BATCH  # compositions are quick to run
         seeds = [f"{self.options.seed}/{self.drawn + i}" for i in range(count)]
         seeds = list(self.cases[self.drawn : self.drawn + count]) or seeds
         self.drawn += count
@@ -126,10 +137,10 @@ class Run:
         tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings, self.draw)
         pipe.send(tally)
         for finding in sorted(findings, key=lambda each: CLASSES.index(each.kind)):
-            limit = _EXAMPLES.get(finding.kind, 1)
-            if self.shrunk[finding.signature] >= limit:
+            limit = _FINDINGS_PER_SIGNATURE.get(finding.kind, 1)
+            if self.count_by_signature[finding.signature] >= limit:
                 continue
-            self.shrunk[finding.signature] += 1
+            self.count_by_signature[finding.signature] += 1
             (folder / "rule.txt").write_text(finding.text)
             pipe.send(finding if self.options.no_shrink else shrunk(finding))
 
@@ -146,7 +157,7 @@ class Run:
                         continue
                     job.process.join()
             elif job.process.is_alive():
-                if not _silent(job):
+                if not _hangs(job):
                     continue
                 os.kill(job.process.pid or 0, signal.SIGKILL)
             job.process.join()
@@ -163,7 +174,7 @@ class Run:
             self.tally.add(message)
             print(self.line(), flush=True)
         else:
-            self.shrunk[message.signature] += 1
+            self.count_by_signature[message.signature] += 1
             self.keep(message)
 
     def keep(self, finding: Finding) -> None:
@@ -185,9 +196,9 @@ class Run:
         """Return a line of progress."""
         return f"{time.monotonic() - self.started:5.0f} s: {self.tally}"
 
-    def unknown(self) -> str:
-        """Return the lines that name the combinations of which no step was comparable."""
-        names = [name for name, count in self.tally.unknown.items() if count]
+    def not_comparable(self) -> str:
+        """Return a line for each composition of which no step could be compared with the oracle."""
+        names = [name for name, count in self.tally.not_compared.items() if count]
         return "\nnot comparable:" + "".join(f"\n       {x}" for x in names) if self.cases else ""
 
     def report(self) -> str:
@@ -200,10 +211,10 @@ class Run:
             f"seed {self.options.seed}: {self.tally}\n"
             f"of the compared rules: {kinds}\n"
             f"{len(self.causes) - self.known} causes written down; "
-            f"time: {spent}\nrefused:{refusals}{self.unknown()}"
+            f"time: {spent}\nrefused:{refusals}{self.not_comparable()}"
         )
 
 
-def _silent(job: _Job) -> bool:
+def _hangs(job: _Job) -> bool:
     last_change = job.rule.stat().st_mtime if job.rule.exists() else time.time()
-    return time.time() - last_change > _SILENT
+    return time.time() - last_change > _HANGS_AFTER

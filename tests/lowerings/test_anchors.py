@@ -74,7 +74,7 @@ IDLE = (
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__, "rule or bits")
 
@@ -84,14 +84,14 @@ def loaded(text: str) -> Any:
     return optgen.load(Spec("Made", text, "made.py", 1))
 
 
-def drawn(seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def random_tensors(seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(s, generator=generator, dtype=dtype) for s in ((5, 7), (9,), ())]
 
 
 def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.float64) -> Any:
     """Return parameters after some steps, and their optimizer."""
-    params = [torch.nn.Parameter(value) for value in drawn(0, dtype)]
+    params = [torch.nn.Parameter(value) for value in random_tensors(0, dtype)]
     optimizer = loaded(text)(params, differentiable=form == "functional")
     for param in params if form == "functional" else ():
         param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
@@ -102,7 +102,7 @@ def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.flo
 def take_steps(optimizer: Any, params: list[Any], form: str, steps: Any) -> None:
     """Take one step for each number; it is the seed of the step's gradients."""
     for seed in steps:
-        for param, grad in zip(params, drawn(seed, params[0].dtype), strict=True):
+        for param, grad in zip(params, random_tensors(seed, params[0].dtype), strict=True):
             param.grad = grad
         with use_lowering("forloop" if form == "functional" else form):
             optimizer.step()
@@ -114,10 +114,10 @@ def test_steps_are_those_of_the_rule(name: str, form: str) -> None:
     params, optimizer = stepped(RULES[name], form)
     algorithm = add_maximize(read_spec(Spec("Made", RULES[name], "made.py", 1))[0])
     hypers = {h.name: h.default for h in algorithm.hypers}
-    for index, value in enumerate(drawn(0)):
+    for index, value in enumerate(random_tensors(0)):
         state: dict[str, Any] = {}
         for seed in (1, 2, 3):
-            value, state = evaluate(algorithm, hypers, value, drawn(seed)[index], state)
+            value, state = evaluate(algorithm, hypers, value, random_tensors(seed)[index], state)
         torch.testing.assert_close(params[index].detach(), value, rtol=1e-7, atol=1e-7)
         found = optimizer.state[params[index]]
         assert found.keys() == state.keys()
@@ -132,7 +132,7 @@ def test_steps_are_those_of_the_rule(name: str, form: str) -> None:
 @pytest.mark.parametrize("name", ["a copy", "the distance", "times one"])
 def test_a_copy_keeps_its_bits(name: str, lowering: str, dtype: torch.dtype) -> None:
     params, optimizer = stepped(RULES[name], lowering, dtype=dtype)
-    for param, value in zip(params, drawn(0, dtype), strict=True):
+    for param, value in zip(params, random_tensors(0, dtype), strict=True):
         assert torch.equal(optimizer.state[param]["x0"], value)
         assert param.numel() == 0 or not torch.equal(param, value)
 
@@ -226,10 +226,10 @@ def test_shards_take_the_step_of_the_whole(axis: int) -> None:
     (algorithm,) = read_spec(Spec("Made", RULES["the distance"], "made.py", 1))
     module: dict[str, Any] = {}
     exec(compile(emit.render(algorithm, FOREACH, None), "foreach.py", "exec"), module)
-    whole = [[drawn(seed)[0]] for seed in (0, 1)]
+    whole = [[random_tensors(seed)[0]] for seed in (0, 1)]
     shared = [[tensor.clone() for tensor in column] for column in whole]
     columns = [
-        [*lists, [torch.zeros(5, 7).double()], [drawn(2)[0]], [torch.zeros(())]]
+        [*lists, [torch.zeros(5, 7).double()], [random_tensors(2)[0]], [torch.zeros(())]]
         for lists in (whole, shared)
     ]
     hypers = {"lr": 0.1, "decay": 0.3, "maximize": False}
@@ -238,7 +238,7 @@ def test_shards_take_the_step_of_the_whole(axis: int) -> None:
     step_on_shards(module["update_sharded"], axis, shapes, columns[1], **hypers)
     for expected, found in zip(*columns, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(columns[1][3][0], drawn(2)[0])
+    assert torch.equal(columns[1][3][0], random_tensors(2)[0])
 
 
 @outside_interpreter
@@ -262,7 +262,7 @@ def test_a_parameter_that_does_not_change_stays_as_it_was(form: str) -> None:
     """Assigning the parameter its own value changes nothing, also in a rule with several sweeps."""
     body = ("p = 1 * p", "m = m + lr * g * norm(g)")
     params, optimizer = stepped(spec(*body, states='m=state("m")', hypers="lr=hyper(0.1)"), form)
-    for param, value in zip(params, drawn(0), strict=True):
+    for param, value in zip(params, random_tensors(0), strict=True):
         assert torch.equal(param, value)
         assert optimizer.state[param]["m"].any()
 

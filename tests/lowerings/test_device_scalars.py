@@ -1,4 +1,4 @@
-"""Test scalar states that reductions feed: they stay on the device, and checkpoints hold them."""
+"""Test scalar states computed from reductions: they stay on the device and in checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, outside_interpreter, run_inside
 from lowerings.capture import captured
-from lowerings.papers import drawn
+from lowerings.papers import random_tensors
 from spec_files import spec_file
 from torch import Tensor
 
@@ -18,12 +18,12 @@ from optgen import use_lowering
 from optgen.runtime.state.scalars import as_scalar
 from optgen.spec import Spec
 
-BESIDE_MATRICES = '''
+AROUND_ROWS = '''
 from optgen.spec import *
 
 @optimizer(paper="https://example.org")
-def BesideMatrices(p, g, /, v=state("v", shape="scalar", init=0.5), *, lr=hyper(1e-2)):
-    """A scalar that reductions feed, before and after a reduction of rows."""
+def ScalarAroundRows(p, g, /, v=state("v", shape="scalar", init=0.5), *, lr=hyper(1e-2)):
+    """Compute a scalar from reductions before and after a reduction of rows."""
     v = 0.9 * v + sum(g**2)
     if factored(p):
         g = g / (1 + rms(row_sum(g)))
@@ -35,11 +35,11 @@ RULES = ("novograd", "stablespam", "amos", "one_moment", "fedscalars")
 
 @pytest.mark.parametrize("name", RULES)
 def test_no_captured_step_reads_a_scalar_state_on_the_host(name: str) -> None:
-    params = drawn(100)
+    params = random_tensors(100)
     optimizer = optgen.load(spec_file(name))(params, capturable=True)
     reference = optgen.load(spec_file(name))(clones := [p.clone() for p in params])
     for step in range(3):
-        for param, clone, grad in zip(params, clones, drawn(step), strict=True):
+        for param, clone, grad in zip(params, clones, random_tensors(step), strict=True):
             param.grad, clone.grad = grad, grad.clone()
         with captured():
             optimizer.step()
@@ -49,7 +49,7 @@ def test_no_captured_step_reads_a_scalar_state_on_the_host(name: str) -> None:
         torch.testing.assert_close(param, clone, rtol=0, atol=1e-13)
 
 
-def test_scalars_that_reductions_feed_are_on_the_device_of_the_parameter() -> None:
+def test_scalars_computed_from_reductions_are_on_the_device_of_the_parameter() -> None:
     """Scalars that the host computes stay on the CPU."""
     rule = optgen.load(spec_file("stablespam")).rule
     kinds = {state.key: state.on_device for state in rule.states if state.shape == "scalar"}
@@ -63,11 +63,11 @@ def test_scalars_that_reductions_feed_are_on_the_device_of_the_parameter() -> No
 @pytest.mark.parametrize("name", RULES)
 def test_a_checkpoint_holds_scalar_states(name: str) -> None:
     cls = optgen.load(spec_file(name))
-    params = drawn(100)
+    params = random_tensors(100)
     optimizer = cls(params)
 
     def step(optimizer: Any, params: list[Tensor], number: int) -> None:
-        for param, grad in zip(params, drawn(number), strict=True):
+        for param, grad in zip(params, random_tensors(number), strict=True):
             param.grad = grad
         optimizer.step()
 
@@ -90,7 +90,7 @@ def test_a_checkpoint_holds_scalar_states(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 2, 3), (0, 3), (2, 0), (0,)], ids=str)
 def test_a_parameter_without_elements_keeps_its_scalars(shape: tuple[int, ...]) -> None:
-    cls = optgen.load(Spec("beside_matrices", BESIDE_MATRICES, "<made>", 1))
+    cls = optgen.load(Spec("scalar_around_rows", AROUND_ROWS, "<made>", 1))
     param = torch.zeros(shape, dtype=torch.float64)
     param.grad = torch.zeros_like(param)
     for lowering in ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu"):
@@ -102,5 +102,5 @@ def test_a_parameter_without_elements_keeps_its_scalars(shape: tuple[int, ...]) 
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__, "without_elements")

@@ -26,7 +26,7 @@ ELEMENTWISE = [name for name in CLASSES if name not in ("Adafactor", "Muon")]
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 

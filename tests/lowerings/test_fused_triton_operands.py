@@ -110,7 +110,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 

@@ -69,7 +69,7 @@ def test_cpu_lowerings_agree_with_the_rule(
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lowerings.capture import captured
-from lowerings.papers import drawn
+from lowerings.papers import random_tensors
 from spec_files import loaded
 from torch import Tensor
 
@@ -36,7 +36,7 @@ ListStep = Callable[[list[Tensor], list[Tensor], Own], list[Tensor]]
 
 def parameters() -> list[Tensor]:
     """Return parameters of several shapes; one of them is zero."""
-    params = drawn(100)
+    params = random_tensors(100)
     return [*params[:-1], torch.zeros_like(params[-1])]
 
 
@@ -187,7 +187,7 @@ def follow(spec: str, steps: ListStep, options: dict[str, Any], lowering: Any) -
     params = [p.clone() for p in expected]
     optimizer = loaded(spec)(params, **options)
     for number in range(STEPS):
-        grads = drawn(number)
+        grads = random_tensors(number)
         expected = steps(expected, grads, own)
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.clone()
@@ -202,10 +202,10 @@ def test_covariances_decay_by_the_second_beta_by_default(cls: Any) -> None:
     """The authors' default is shampoo_beta=-1, which stands for the second beta."""
 
     def trained(**options: Any) -> Tensor:
-        param = drawn(100)[1][:3, :3].clone()
+        param = random_tensors(100)[1][:3, :3].clone()
         optimizer = cls([param], **options)
         for step in range(15):
-            param.grad = drawn(step)[1][:3, :3].clone()
+            param.grad = random_tensors(step)[1][:3, :3].clone()
             optimizer.step()
         return param
 

@@ -12,7 +12,7 @@ from spec_files import loaded
 
 from optgen.verification.case import Case
 from optgen.verification.compare import Followed, follow
-from optgen.verification.reference import Alone
+from optgen.verification.reference import ByParameter
 from optgen.verification.references import (
     adam_like,
     curvature,
@@ -57,7 +57,7 @@ def test_kernels_equal_the_papers(case: Case) -> None:
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
@@ -71,8 +71,8 @@ def follow_the_paper(case: Case, lowering: str) -> None:
 
 def check_states(name: str, followed: Followed) -> None:
     """Check the states of each parameter against the values that the rule keeps."""
-    assert isinstance(followed.reference, Alone)
-    for param, own in zip(followed.params, followed.reference.values, strict=True):
+    assert isinstance(followed.reference, ByParameter)
+    for param, own in zip(followed.params, followed.reference.states, strict=True):
         state = followed.optimizer.state[param]
         for key, symbol in KEYS.get(name, {key: key for key in state if key != "step"}).items():
             expected = own.get(symbol)

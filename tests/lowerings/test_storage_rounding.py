@@ -52,7 +52,7 @@ def Beyond(p, g, /, a=state("a"), b=state("b"), *, large=hyper(1e5), small=hyper
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 

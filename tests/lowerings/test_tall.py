@@ -93,7 +93,7 @@ def test_kernels_equal_the_oracle(case: str) -> None:
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 

@@ -153,7 +153,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 
 
-def drawn(seed: int) -> list[torch.Tensor]:
+def random_tensors(seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(s, generator=generator, dtype=torch.float64) for s in ((7,), (2, 3))]
 
@@ -162,14 +162,14 @@ def assert_agreement(text: str, options: dict[str, Any], lowering: str) -> None:
     """Compare three steps of a lowering with the oracle."""
     algorithm = add_maximize(read(text))
     cls: Any = optgen.load(Spec("Made", text, "made.py", 1))
-    params = [torch.nn.Parameter(value) for value in drawn(0)]
+    params = [torch.nn.Parameter(value) for value in random_tensors(0)]
     functional = lowering == "functional"
     optimizer = cls(params, **options, differentiable=functional)
     for param in params if functional else ():
         param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
-    expected: list[Any] = [(value, {}) for value in drawn(0)]
+    expected: list[Any] = [(value, {}) for value in random_tensors(0)]
     for step in range(1, 4):
-        for i, (param, grad) in enumerate(zip(params, drawn(step), strict=True)):
+        for i, (param, grad) in enumerate(zip(params, random_tensors(step), strict=True)):
             param.grad = grad
             expected[i] = evaluate(
                 algorithm,
@@ -195,7 +195,7 @@ def test_cpu_lowerings_agree_with_the_rule(case: str, lowering: str) -> None:
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
 

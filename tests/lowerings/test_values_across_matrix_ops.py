@@ -71,7 +71,7 @@ def test_cpu_lowerings_agree_with_the_rule(case: str, lowering: str) -> None:
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 

@@ -39,7 +39,7 @@ def check_states(followed: Followed) -> None:
     """Check the states of parameters and of groups against the values that the rule keeps."""
     optimizer: Any = followed.optimizer
     assert isinstance(followed.reference, Together)
-    own = followed.reference.values
+    own = followed.reference.state
     for index, param in enumerate(followed.params):
         for key in optimizer.state[param].keys() - {"step"}:
             found = optimizer.state[param][key]

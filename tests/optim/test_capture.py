@@ -20,7 +20,7 @@ from optim.classes import (
     takes,
     train,
 )
-from parity.cases import CASES, FULL, Case
+from parity.cases import CASE_OF_DENSE_CLASS, CASES, Case
 from parity.classes import MATRICES, NAMES, SPARSE
 
 from optgen import use_lowering
@@ -31,7 +31,9 @@ BOUND = 1e-6  # a float32 scalar state is rounded at other places than without c
 MATRIX_BOUND = 5e-3  # matrices are multiplied in bfloat16
 CHOSEN = [c for c in CASES if c.name in CAPTURABLE and "foreach" not in c.options]
 STEPS = [*((case, lowering) for case in CHOSEN for lowering in LOWERINGS)]
-STEPS += [(FULL.get(name, Case(name)), None) for name in CAPTURABLE]  # None: the optimizer chooses
+STEPS += [
+    (CASE_OF_DENSE_CLASS.get(name, Case(name)), None) for name in CAPTURABLE
+]  # None: the optimizer chooses
 
 
 @pytest.mark.parametrize(("case", "lowering"), STEPS, ids=str)
@@ -60,7 +62,7 @@ def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> N
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", CAPTURABLE)
 def test_a_captured_step_of_complex_parameters_is_the_same_step(name: str, lowering: str) -> None:
-    case = FULL.get(name, Case(name))
+    case = CASE_OF_DENSE_CLASS.get(name, Case(name))
     found: list[Any] = []
     for capturable in (False, True):
         params = parameters(name, torch.complex128)

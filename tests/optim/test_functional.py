@@ -12,7 +12,7 @@ import pytest
 import torch
 from newest import HAS_2_14, HAS_2_15, TENSOR_RATES
 from optim.classes import CLASSES
-from parity.cases import FULL, Case
+from parity.cases import CASE_OF_DENSE_CLASS, Case
 from parity.trajectories import error, values
 from torch import Tensor
 from torch.optim import _functional
@@ -101,7 +101,7 @@ def test_a_step_equals_torchs(
     loop = {"foreach": False} if "foreach" in inspect.signature(ours).parameters else {}
     if set(flags) - set(inspect.signature(ours).parameters):
         pytest.skip("torch's form has no such argument")
-    for call in recorded(name, monkeypatch, FULL.get(name, Case(name))):
+    for call in recorded(name, monkeypatch, CASE_OF_DENSE_CLASS.get(name, Case(name))):
         (args, kwargs), expected = copy.deepcopy(call), copy.deepcopy(call)
         before = tensors((args, kwargs))
         with torch.no_grad():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from optim.classes import CLASSES, ours_and_torchs, parameters, states, takes, train
-from parity.cases import FULL, Case
+from parity.cases import CASE_OF_DENSE_CLASS, Case
 from parity.classes import NAMES
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import (
@@ -23,7 +23,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 def options(name: str) -> dict[str, Any]:
     """Return arguments with which the class has every state that it can have."""
-    return dict(FULL.get(name, Case(name)).options)
+    return dict(CASE_OF_DENSE_CLASS.get(name, Case(name)).options)
 
 
 def described(optimizer: Any) -> list[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from optim.classes import CLASSES, ours_and_torchs, parameters, train
-from parity.cases import FULL, Case
+from parity.cases import CASE_OF_DENSE_CLASS, Case
 from parity.classes import MATRICES, NAMES, SPARSE
 from torch import Tensor
 
@@ -39,7 +39,7 @@ def options(name: str, key: str) -> dict[str, Any]:
     found = {
         a.name: a.default for a in inspect.signature(ours_and_torchs(name)[0]).parameters.values()
     }
-    found = {**found, **FULL.get(name, Case(name)).options}
+    found = {**found, **CASE_OF_DENSE_CLASS.get(name, Case(name)).options}
     del found["params"]
     return found | ({"nesterov": False} if key == "dampening" else {})
 

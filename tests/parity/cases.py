@@ -182,13 +182,13 @@ _FULL: dict[str, Options] = {
     "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
     "SparseAdam": {},
 }
-EVERY = {name: Case(name, _FULL[name]) for name in NAMES}
+CASE_OF_CLASS = {name: Case(name, _FULL[name]) for name in NAMES}
 """One case for each class, with every state that it can have."""
-FULL = {name: EVERY[name] for name in PLAIN}
+CASE_OF_DENSE_CLASS = {name: CASE_OF_CLASS[name] for name in PLAIN}
 """The cases of classes that take a dense gradient of any shape."""
 
 _TORCHS = [case for name in NAMES for case in _of_torchs_tests(name)]
-_OURS = [*(Case(name, options) for name in NAMES for options in OWN[name]), *EVERY.values()]
+_OURS = [*(Case(name, options) for name in NAMES for options in OWN[name]), *CASE_OF_CLASS.values()]
 CASES = list({str(case): case for case in [*_TORCHS, *_OURS]}.values())
 """Every input of torch's own tests and of ours, each once."""
 INTERPRETED_CASES = list({str(case): case for case in _OURS}.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from newest import HAS_2_12
-from parity.cases import EVERY, LOWERINGS, Case, forced
+from parity.cases import CASE_OF_CLASS, LOWERINGS, Case, forced
 from parity.classes import CLOSURE
 from parity.resume import fresh, in_two_halves, resumed, saved
 from parity.trajectories import assert_close, through, train
@@ -17,7 +17,7 @@ BOUNDS = {torch.float64: None, torch.float32: 1e-5, torch.bfloat16: 0.05}
 
 The last test shows that the error from a lost state is larger.
 """
-CASES = [case for case in EVERY.values() if case.name not in CLOSURE]
+CASES = [case for case in CASE_OF_CLASS.values() if case.name not in CLOSURE]
 """All classes but LBFGS, which amplifies every rounding. test_optim_db.py and optim/test_lbfgs*.py
 test LBFGS.
 """

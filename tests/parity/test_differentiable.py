@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.cases import CASES, FULL, Case
+from parity.cases import CASE_OF_DENSE_CLASS, CASES, Case
 from parity.classes import has
 from parity.trajectories import error, values
 from torch import Tensor
@@ -18,7 +18,7 @@ from optgen.spec import hyper, optimizer, state
 DIFFERENTIABLE = [
     case for case in CASES if has(case.name, "differentiable") and case.options.get("lr", 1) != 0
 ]
-LEARNT = [case for case in FULL.values() if has(case.name, "differentiable")]
+LEARNT = [case for case in CASE_OF_DENSE_CLASS.values() if has(case.name, "differentiable")]
 COMPARED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10]
 """Cases without ASGD's averaging: then torch changes mu in place before autograd has read it."""
 
@@ -117,7 +117,7 @@ def test_a_learning_rate_can_be_learnt(case: Case) -> None:
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_a_step_count_that_requires_grad_is_torchs_error(name: str) -> None:
-    case = FULL[name]
+    case = CASE_OF_DENSE_CLASS[name]
     messages = []
     for make in (case.ours, case.theirs):
         state = states(case)

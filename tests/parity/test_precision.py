@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED
-from parity.cases import FULL, LOWERINGS, Case
+from parity.cases import CASE_OF_DENSE_CLASS, LOWERINGS, Case
 from parity.classes import PLAIN
 from parity.oracle import oracle
 from parity.trajectories import Make, error, parameters, through, values
@@ -41,10 +41,10 @@ FACTORED = [
     Matrix("Adafactor", {"lr": 0.01}),
 ]
 DEFAULTS = [Case(name, {"lr": 0.01}) for name in PLAIN]
-# The cases of DEFAULTS have the same streams as those of FULL, and compute less.
+# The cases of DEFAULTS have the same streams as those of CASE_OF_DENSE_CLASS, and compute less.
 CASES = [
     *([] if INTERPRETED else DEFAULTS),
-    *FULL.values(),
+    *CASE_OF_DENSE_CLASS.values(),
     Case("Adam", {"weight_decay": 0.1, "maximize": True, "lr": 0.02}),
     Case("RMSprop", {"momentum": 0.9}),
     Case("RAdam", {"betas": (0.9, 0.99), "decoupled_weight_decay": True, "weight_decay": 0.1}),
@@ -71,10 +71,10 @@ HALVES: dict[torch.dtype, dict[str, float]] = {
 
 
 BY_MEAN_SQUARE = {
-    (str(FULL["RAdam"]), torch.bfloat16): ["exp_avg"],
-    (str(FULL["RAdam"]), torch.float16): ["exp_avg"],
-    (str(FULL["SGD"]), torch.float16): ["param"],
-    (str(FULL["Adamax"]), torch.float16): ["exp_avg"],
+    (str(CASE_OF_DENSE_CLASS["RAdam"]), torch.bfloat16): ["exp_avg"],
+    (str(CASE_OF_DENSE_CLASS["RAdam"]), torch.float16): ["exp_avg"],
+    (str(CASE_OF_DENSE_CLASS["SGD"]), torch.float16): ["param"],
+    (str(CASE_OF_DENSE_CLASS["Adamax"]), torch.float16): ["exp_avg"],
     (str(Case("Adafactor", {"lr": 0.01})), torch.float16): ["param"],
     **{(str(c), dtype): ["row_var", "col_var"] for c in FACTORED for dtype in HALVES},
 }

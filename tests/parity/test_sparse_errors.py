@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.cases import EVERY, Case
+from parity.cases import CASE_OF_CLASS, Case
 from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
 from torch import Tensor
 
@@ -29,7 +29,7 @@ def takes_sparse_gradients(name: str) -> bool:
 @pytest.mark.parametrize("name", [name for name in NAMES if not takes_sparse_gradients(name)])
 def test_errors_are_torchs(name: str, flags: dict[str, Any]) -> None:
     """Torch's class gets only the flags that it has."""
-    case = EVERY[name]
+    case = CASE_OF_CLASS[name]
     theirs = {flag: value for flag, value in flags.items() if has(name, flag)}
     messages = []
     for make, options in ((case.ours, flags), (case.theirs, theirs)):

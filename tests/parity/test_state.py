@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.cases import EVERY, Case, forced
+from parity.cases import CASE_OF_CLASS, Case, forced
 from parity.classes import CLOSURE, NAMES, PLAIN, has
 from parity.describe_state import describe_state
 from parity.trajectories import Run, parameters, shapes_for, through, train
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 ADDED = ["maximize", "foreach", "fused", "capturable", "differentiable"]
 FLAGS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
-CASES = [*(Case(name) for name in NAMES), *EVERY.values()]
+CASES = [*(Case(name) for name in NAMES), *CASE_OF_CLASS.values()]
 
 
 def trained(optimizer: Optimizer, params: list[torch.Tensor]) -> Optimizer:
@@ -52,7 +52,7 @@ def test_state_is_torchs(case: Case, flags: dict[str, Any], dtype: torch.dtype) 
     assert optimizer.state or case.name == "SGD"
 
 
-@pytest.mark.parametrize(("case", "lowering"), forced(EVERY.values()))
+@pytest.mark.parametrize(("case", "lowering"), forced(CASE_OF_CLASS.values()))
 def test_a_forced_lowering_leaves_torchs_state(case: Case, lowering: str) -> None:
     ours, theirs = params_of(case, torch.float32), params_of(case, torch.float32)
 
@@ -86,7 +86,7 @@ def test_scalars_follow_the_default_dtype(case: Case, flags: dict[str, Any]) -> 
 
 
 @pytest.mark.usefixtures("double_by_default")
-@pytest.mark.parametrize("case", EVERY.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_CLASS.values(), ids=str)
 def test_scalars_in_double_precision_advance_as_torchs(case: Case) -> None:
     ours, theirs = params_of(case, torch.float64), params_of(case, torch.float64)
 
@@ -98,7 +98,7 @@ def test_scalars_in_double_precision_advance_as_torchs(case: Case) -> None:
             assert a[key] == b[key]
 
 
-@pytest.mark.parametrize("case", EVERY.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_CLASS.values(), ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_state_after_a_load_is_torchs(case: Case, dtype: torch.dtype) -> None:
     """Loading casts as torch does: float32 scalars but `step` get a 16-bit parameter's dtype."""

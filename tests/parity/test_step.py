@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parity.cases import FULL, LOWERINGS, Case
+from parity.cases import CASE_OF_DENSE_CLASS, LOWERINGS, Case
 from parity.classes import NAMES, has
 from parity.trajectories import through
 
@@ -25,7 +25,7 @@ def test_capturable_needs_a_device_that_captures(name: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", [None, *LOWERINGS])
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_a_step_enables_gradients_for_its_closure_and_returns_the_loss(
     case: Case, lowering: str | None
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_step_enables_gradients_for_its_closure_and_returns_the_loss(
 
 
 @pytest.mark.parametrize("lowering", [None, *LOWERINGS])
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_a_scheduler_and_a_hook_act_on_every_step(case: Case, lowering: str | None) -> None:
     finals = []
     for make in (case.ours, case.theirs):

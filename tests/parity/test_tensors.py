@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.cases import FULL, LOWERINGS, Case
+from parity.cases import CASE_OF_DENSE_CLASS, LOWERINGS, Case
 from parity.classes import COMPLEX
 from parity.trajectories import Run, assert_close, through, train, values
 from torch import Tensor
@@ -54,7 +54,7 @@ def strided(make: Any, layout: str) -> Run:
 
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_any_memory_layout_steps_as_torchs(case: Case, layout: str, lowering: str | None) -> None:
     if case.name == "Adafactor" and layout == "empty":
         pytest.skip("torch divides by the number of elements")
@@ -67,7 +67,7 @@ def test_any_memory_layout_steps_as_torchs(case: Case, layout: str, lowering: st
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_a_step_of_a_slice_changes_nothing_outside_it(case: Case, lowering: str | None) -> None:
     whole = torch.arange(48, dtype=torch.float64).view(6, 8)
     outside = torch.ones(6, 8, dtype=torch.bool)
@@ -103,7 +103,7 @@ def mixed(make: Any) -> Run:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_dtypes_in_one_group_step_as_torchs(case: Case, lowering: str | None) -> None:
     case = Case(case.name, {**case.options, **large_eps(case)})
 
@@ -121,7 +121,7 @@ def test_dtypes_in_one_group_step_as_torchs(case: Case, lowering: str | None) ->
         )
 
 
-COMPLEX_CASES = [case for case in FULL.values() if case.name in COMPLEX]
+COMPLEX_CASES = [case for case in CASE_OF_DENSE_CLASS.values() if case.name in COMPLEX]
 
 
 def complex_run(make: Any, dtype: torch.dtype) -> Run:
@@ -184,12 +184,12 @@ def test_a_parameter_that_is_a_conjugate_view_is_refused(case: Case, lowering: s
         case.ours([param]).step()
 
 
-ELEMENTWISE = [name for name in FULL if name != "Adafactor"]
+ELEMENTWISE = [name for name in CASE_OF_DENSE_CLASS if name != "Adafactor"]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
 @pytest.mark.parametrize(
-    "case", [*map(Case, ELEMENTWISE), *(FULL[name] for name in ELEMENTWISE)], ids=str
+    "case", [*map(Case, ELEMENTWISE), *(CASE_OF_DENSE_CLASS[name] for name in ELEMENTWISE)], ids=str
 )
 def test_an_extreme_gradient_has_torchs_result(case: Case, lowering: str | None) -> None:
     """One gradient in mid-training is extreme; torch's for-loop gives the expected result."""
@@ -226,7 +226,7 @@ def test_one_bad_gradient_makes_the_norm_nan(bad: float, lowering: str | None) -
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
     params = [torch.nn.Parameter(torch.ones(300_000)), torch.nn.Parameter(torch.ones(3))]
     optimizer = case.ours(params, maximize=True)
@@ -243,7 +243,7 @@ def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_large_tensors_beside_small_ones_step_as_torchs(case: Case, lowering: str | None) -> None:
     """The tensors exceed the sizes at which lists are cut and tensors are sliced."""
 
@@ -261,7 +261,7 @@ def test_large_tensors_beside_small_ones_step_as_torchs(case: Case, lowering: st
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS_OR_NONE)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_no_gradient_at_all_is_no_step(case: Case, lowering: str | None) -> None:
     param = torch.nn.Parameter(torch.ones(3))
     optimizer = case.ours([param])
@@ -273,7 +273,7 @@ def test_no_gradient_at_all_is_no_step(case: Case, lowering: str | None) -> None
     assert "step" not in optimizer.state.get(param, {}) or case.name == "Adagrad"
 
 
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", CASE_OF_DENSE_CLASS.values(), ids=str)
 def test_groups_may_differ_in_flags(case: Case) -> None:
     """Flags that decide which states exist may differ from group to group."""
     flag = {"SGD": "momentum", "Adam": "amsgrad", "AdamW": "amsgrad", "RMSprop": "centered"}

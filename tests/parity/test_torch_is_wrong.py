@@ -58,7 +58,7 @@ def a_copied_lbfgs(optim: Any) -> None:
 
 @fault("LBFGS")
 def a_scheduled_tensor(optim: Any) -> None:
-    """If a scheduler changes a tensor lr, the step before is remembered with the new lr."""
+    """A scheduler that changes a tensor lr also changes the remembered length of the last step."""
     found = []
     for lr in (0.1, torch.tensor(0.1, dtype=torch.float64)):
         param = Parameter(torch.linspace(-1, 2, 5, dtype=torch.float64))
@@ -195,7 +195,7 @@ def conjugated(name: str) -> Fault:
 
 def learnt(name: str, **options: Any) -> Fault:
     def check(optim: Any) -> None:
-        """Autograd cannot follow a learning rate through three steps with `differentiable=True`."""
+        """With `differentiable=True`, autograd cannot differentiate several steps by the lr."""
 
         def loss(lr: Tensor) -> Tensor:
             param = torch.linspace(1, 2, 5, dtype=torch.float64).requires_grad_().clone()

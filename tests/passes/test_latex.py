@@ -54,7 +54,8 @@ def Example(
 ):
     """An example."""
 '''
-# Uses every state and hyperparameter, as the language demands; the tests' lines come before.
+# The end of every test's rule. It uses each state and hyperparameter, because the language refuses
+# unused ones.
 END = """
     if momentum and my_flag and kind == "plain" and on:
         m = m + g * mu * betas[0] * betas[1] * lr * t
@@ -224,19 +225,19 @@ def test_a_letter_that_is_taken_leaves_the_other_name_spelled_out() -> None:
     assert any(r"\leftarrow \mu \text{momentum} g_t" in line for line in found)
 
 
-def test_the_authors_theta_leaves_none_for_the_parameter() -> None:
+def test_the_parameter_is_p_if_the_author_has_a_theta() -> None:
     found = lines("theta = 2 * p\ng = g + theta")
 
     assert found[:2] == [r"\theta_t \leftarrow 2 p_{t-1}", r"g_t \leftarrow g_t + \theta_t"]
 
 
-def test_unpacking_only_names_the_items_of_a_tuple() -> None:
-    """An item without a name has the tuple's letter with a number."""
+def test_unpacking_a_tuple_prints_no_line() -> None:
+    """The items keep the author's names. An unnamed item is the tuple's letter with a number."""
     assert value("betas[0] * betas[1]") == r"\beta_1 \beta_2"
     assert lines("fast, _ = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
 
 
-def test_a_state_has_the_last_time_until_it_is_written() -> None:
+def test_a_state_has_the_index_of_the_last_step_until_it_is_written() -> None:
     """A state is read as the last step left it, until this step writes it."""
     found = lines("m = m + g\nx = 2 * m\ny = 2 * lr\nz = y * t\np = p + x * z")
 
@@ -272,7 +273,7 @@ def test_nested_branches_keep_the_old_value_by_one_line() -> None:
     ]
 
 
-def test_a_variable_that_changes_in_one_arm_has_a_time() -> None:
+def test_a_variable_that_depends_on_t_in_one_arm_has_a_time_index() -> None:
     found = lines("if my_flag:\n    x = 1 / t\nelse:\n    x = 2\ng = x * g")
 
     assert found[1:5] == [

@@ -36,7 +36,7 @@ def loaded(text: str) -> Any:
     return optgen.load(spec), add_maximize(algorithm)
 
 
-def drawn(seed: int) -> list[Tensor]:
+def random_tensors(seed: int) -> list[Tensor]:
     """Return normally distributed numbers, one of them NaN."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES]
@@ -47,11 +47,16 @@ def drawn(seed: int) -> list[Tensor]:
 def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tensor]:
     """Return the parameters, each followed by its states, after the oracle's steps."""
     found = []
-    for index, param in enumerate(drawn(seed)):
+    for index, param in enumerate(random_tensors(seed)):
         state: dict[str, Any] = {}
         for step in range(STEPS):
             param, state = evaluate(
-                algorithm, hypers, param, drawn(seed + 1 + step)[index], state, torch.float64
+                algorithm,
+                hypers,
+                param,
+                random_tensors(seed + 1 + step)[index],
+                state,
+                torch.float64,
             )
         found += [param, *map(torch.as_tensor, state.values())]
     return found
@@ -59,13 +64,13 @@ def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tenso
 
 def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -> list[Tensor]:
     """Return the same tensors after a lowering's steps."""
-    params = [torch.nn.Parameter(value) for value in drawn(seed)]
+    params = [torch.nn.Parameter(value) for value in random_tensors(seed)]
     functional = lowering == "functional"
     optimizer = cls(params, **options, differentiable=functional)
     for param in params if functional else ():
         param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
     for step in range(STEPS):
-        for param, grad in zip(params, drawn(seed + 1 + step), strict=True):
+        for param, grad in zip(params, random_tensors(seed + 1 + step), strict=True):
             param.grad = grad
         with use_lowering("forloop" if functional else lowering):
             optimizer.step()

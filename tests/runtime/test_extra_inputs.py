@@ -46,7 +46,7 @@ ELEMENTS = TWO.replace(" * rms(a)", "").replace(" * mean(b)", "").replace("Two",
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
 

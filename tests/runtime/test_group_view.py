@@ -34,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "RowWiseAdagrad": {"weight_decay": 0.1},
     "Ragged": {},
 }
-MATRICES = ("Muon", "CAME", "RowWiseAdagrad")  # refuse batches of matrices
+MATRIX_ONLY = ("Muon", "CAME", "RowWiseAdagrad")  # rules that refuse batches of matrices
 STEPS = 4
 _PAPER = '@optimizer(paper="https://example.org")'
 
@@ -113,7 +113,10 @@ class ViewedAndPlain:
                 optimizer.step()
 
     def check(self, bound: float = 0.0) -> None:
-        """Compare parameters and states; like states have their parameter's shape."""
+        """Compare parameters and states.
+
+        States of the shape "like" have their parameter's shape, not the view's.
+        """
         for ours, plain in zip(self.ours, self.plain, strict=True):
             close(ours.detach().reshape(plain.shape), plain.detach(), bound)
             states, expected = self.optimizer.state[ours], self.reference.state[plain]
@@ -150,10 +153,10 @@ DTYPES = [torch.float32] if INTERPRETED else [torch.float64, torch.float32, torc
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_parameter_with_a_view_steps_as_one_of_the_views_shape(
+def test_a_step_with_a_view_equals_a_step_of_reshaped_parameters(
     name: str, lowering: str, dtype: torch.dtype
 ) -> None:
-    views = [each for each in VIEWS if name not in MATRICES or len(each[1]) == 2]
+    views = [each for each in VIEWS if name not in MATRIX_ONLY or len(each[1]) == 2]
     for shape, view in views[:1] if INTERPRETED else views:
         run = ViewedAndPlain(rule(name), OPTIONS[name], [shape, shape], view, dtype)
         for step in range(2 if INTERPRETED else STEPS):
@@ -237,7 +240,7 @@ LAYOUTS = [channels_last, last_axes_transposed, with_gaps]
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", ["Adafactor"] + ([] if INTERPRETED else ["HeadMuon", "LAMB"]))
-def test_memory_without_such_a_view_is_copied(name: str, lowering: str) -> None:
+def test_memory_that_cannot_be_viewed_is_copied(name: str, lowering: str) -> None:
     """Parameters, gradients and states are copied, and written back, whatever their layout."""
     pairs = [(layout, unchanged) for layout in LAYOUTS]
     pairs += [(unchanged, layout) for layout in LAYOUTS] + [(channels_last, channels_last)]
@@ -292,7 +295,7 @@ def test_complex_parameters_of_another_rule_are_refused() -> None:
     assert not optimizer.state
 
 
-@pytest.mark.skipif(INTERPRETED, reason="only the for-loop takes the second step")
+@pytest.mark.skipif(INTERPRETED, reason="the for-loop takes a parameter that is listed twice")
 def test_a_parameter_listed_twice_is_stepped_twice() -> None:
     """The second update starts from the result of the first, even if the view is a copy."""
     for layout in (unchanged, channels_last):
@@ -353,7 +356,7 @@ def test_a_keyed_optimizer_makes_the_states_of_the_view() -> None:
     assert shapes == {"step": (), "row_var": (2, 3, 1), "col_var": (2, 1, 8)}
 
 
-class Named(Tensor):
+class TensorSubclass(Tensor):
     """A tensor class with operations of its own."""
 
     @classmethod
@@ -364,14 +367,14 @@ class Named(Tensor):
 @pytest.mark.skipif(INTERPRETED, reason="only the for-loop takes such tensors")
 def test_a_tensor_class_with_operations_of_its_own_may_have_a_view() -> None:
     plain = Parameter(torch.arange(24.0).reshape(4, 6))
-    named = torch.arange(24.0).reshape(4, 6).as_subclass(Named).requires_grad_()
-    for param in (plain, named):
+    subclassed = torch.arange(24.0).reshape(4, 6).as_subclass(TensorSubclass).requires_grad_()
+    for param in (plain, subclassed):
         param.grad = torch.ones_like(param)
         optimizer = Adafactor([{"params": [param], "view": (2, -1, 3)}])
         with use_lowering("forloop"):
             optimizer.step()
         assert optimizer.state[param]["row_var"].shape == (2, 4, 1)
-    assert torch.equal(plain.detach(), named.detach().as_subclass(Tensor))
+    assert torch.equal(plain.detach(), subclassed.detach().as_subclass(Tensor))
 
 
 @pytest.mark.skipif(INTERPRETED, reason="torch's operations take the step")
@@ -430,8 +433,8 @@ def test_a_captured_step_reads_no_number(lowering: str, layout: Layout) -> None:
     """The host reads no number of a tensor, and the step stays the same."""
     options = {"lr": 0.1, "capturable": True}
     run = ViewedAndPlain(Adafactor, options, [(6, 8)], (2, 3, -1), layouts=(layout, unchanged))
-    for blind in (False, True, True):
-        with captured(blind):
+    for forbid_reads in (False, True, True):
+        with captured(forbid_reads):
             run.step(lowering)
     run.check(1e-12)
 

@@ -24,7 +24,7 @@ SHAPES = ((3, 4), (), (2, 3, 2), (1,))
 
 
 @outside_interpreter
-def test_in_a_process_with_the_interpreter() -> None:
+def test_fused_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     run_inside(__file__)
 

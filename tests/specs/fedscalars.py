@@ -31,7 +31,11 @@ def FedScalars(
     start=hyper(0.5),
     swap=flag(False),
 ):
-    """Scalar states that reductions feed: swapped, read old and new, in branches, beside rows."""
+    """Compute scalar states from reductions.
+
+    The rule swaps them, reads them before and after it writes them, and writes them in branches,
+    with and without row states.
+    """
     n = n + 1
     u = g / (1 + abs(s))
     if factored(p):

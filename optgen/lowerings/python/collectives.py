@@ -13,16 +13,22 @@ _AXIS_NAMES = {
     Axes.ROW & ~Axes.MATRIX: "rows",
     Axes.COLUMN & ~Axes.MATRIX: "cols",
 }
-"""Name of each axis in `Collectives`."""
+"""Name of each axis in the printed requests: an argument of the methods of
+`optgen.runtime.sharded.collectives.Collectives`.
+"""
 _REDUCED_AXES = {
     f"{line}_{word}": Axes.TENSOR & ~axes
     for line, axes in (("row", Axes.ROW), ("col", Axes.COLUMN))
     for word in ("sum", "max_abs")
 }
+"""Axes over which each reduction of rows or columns reduces. Others reduce over all axes."""
 
 
 def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
-    """Return the requests that complete reductions over the ranks, along the reduced axes."""
+    """Return a request for each reduction over an axis that may be sharded.
+
+    It adds the partial sums of all ranks, or takes their maximum, over the reduced axes.
+    """
     requests = []
     for reduction in reductions:
         call = reduction.value
@@ -37,9 +43,10 @@ def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str
 
 
 def collective_points(program: Program) -> dict[Ref, list[Assign]]:
-    """Map the targets of some statements of a finish to the reductions requested after them.
+    """Find where a finish must stop for collectives.
 
-    Adjacent reductions share a request, unless one reads another.
+    Return the reductions to complete at each stop, by the target of the statement before it.
+    Adjacent reductions share a stop, unless one reads another.
     """
     points: dict[Ref, list[Assign]] = {}
     adjacent: list[Assign] = []

@@ -12,7 +12,7 @@ from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
-from optgen.lowerings.python.signature import keywords, list_names, name_fresh
+from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _annotations(functions: Iterable[Function]) -> set[str]:
 
 def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     """Return the `update` of one bucket: the scalar program, then the lines from `loop`."""
-    arguments, plan = keywords(plan), name_fresh(plan)
+    arguments, plan = keywords(plan), fresh_as_keywords(plan)
     body = loop(plan)
     return Function(
         function_name("update", plan.facts),
@@ -79,9 +79,14 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
 
 
 def widened(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
-    """Return the text of the rows of a loop, in a wider dtype if the rule computes in one."""
-    columns, params = tuple(stored), plural(plan.algorithm.param)
-    return f"in_wider_dtype({rows}, {columns}, {params})" if widens(plan.algorithm) else rows
+    """Return the expression that a printed loop iterates over.
+
+    This is `rows`, wrapped in `in_wider_dtype` if the rule computes in a wider dtype. `stored` says
+    for each column whether the loop writes it.
+    """
+    if not widens(plan.algorithm):
+        return rows
+    return f"in_wider_dtype({rows}, {tuple(stored)}, {plural(plan.algorithm.param)})"
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:

@@ -24,7 +24,7 @@ def keywords(plan: Plan) -> tuple[str, ...]:
     return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh_states()))
 
 
-def name_fresh(plan: Plan) -> Plan:
+def fresh_as_keywords(plan: Plan) -> Plan:
     """Return the plan with every `fresh(s)` replaced by its keyword argument."""
     names = {s.symbol: Ref(f"fresh_{s.key}") for s in plan.fresh_states()}
 

@@ -19,9 +19,10 @@ Axes: TypeAlias = tuple[ShardedAxis, ...]
 class Layout(NamedTuple):
     """The layout of the tensors of one list."""
 
-    shape: tuple[int, ...]  # of a whole tensor
+    shape: tuple[int, ...]  # of the tensor as an owner gets it
     axes: Axes  # how the tensor is sharded, outermost sharding first
-    is_replicated: bool = False  # of rows, columns or one number: every rank gets whole tensors
+    # True for a row, column or scalar state: every rank gets its tensor, not only the owner.
+    is_replicated: bool = False
     written: bool = True
 
 
@@ -38,7 +39,7 @@ def travelling_axes(rule: Rule, axes: Axes, dims: int) -> Axes:
 def layouts(
     rule: Rule,
     group: Mapping[str, Any],
-    whole: Tensor,
+    owned: Tensor,
     axes: Axes,
     matrix_axes: Callable[[int], Axes],
 ) -> list[Layout]:
@@ -47,22 +48,23 @@ def layouts(
     Args:
         rule: the rule.
         group: the parameters' group.
-        whole: a tensor of a parameter's shape, as its owner gets it.
+        owned: a meta tensor of the shape that an owner gets: the whole parameter, or with
+            `by_matrix` whole matrices of this rank's share of the batch.
         axes: how a parameter is sharded.
         matrix_axes: returns the sharded axes of a matrix state that is cut along a given axis.
     """
-    result = [Layout(tuple(whole.shape), axes), Layout(tuple(whole.shape), axes, written=False)]
+    result = [Layout(tuple(owned.shape), axes), Layout(tuple(owned.shape), axes, written=False)]
     for state in rule.states:
-        if state.suits(whole):
+        if state.suits(owned):
             written = state.written and not state.given
-            result.append(_layout(state, rule.rank(group), whole, axes, matrix_axes, written))
+            result.append(_layout(state, rule.rank(group), owned, axes, matrix_axes, written))
     return result
 
 
 def _layout(
     state: State,
     rank: int,
-    whole: Tensor,
+    owned: Tensor,
     axes: Axes,
     matrix_axes: Callable[[int], Axes],
     written: bool,
@@ -70,9 +72,9 @@ def _layout(
     """Return the layout of a state that parameters of this shape have."""
     if state.shape == "scalar":
         return Layout((), (), True, written)
-    shape = tuple(state.shape_for(whole, rank))
+    shape = tuple(state.shape_for(owned, rank))
     if state.shape in ("row", "col"):
-        reduced = whole.dim() - (1 if state.shape == "row" else 2)
+        reduced = owned.dim() - (1 if state.shape == "row" else 2)
         kept = tuple(axis for axis in axes if axis.dim != reduced)
         return Layout(shape, kept, True, written)
     if state.shape != "like":
@@ -100,5 +102,5 @@ def layouts_of_shards(
         return travelling_axes(rule, Sharding(sharding.mesh, placements).sharded_axes(), dims)
 
     axes = travelling_axes(rule, sharding.sharded_axes(), dims)
-    whole = torch.empty(shape, device="meta")
-    return layouts(rule, group, whole, axes, matrix_axes)
+    owned = torch.empty(shape, device="meta")
+    return layouts(rule, group, owned, axes, matrix_axes)

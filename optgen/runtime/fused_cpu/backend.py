@@ -19,7 +19,7 @@ from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES, QUANTIZED_DTYPE
 from optgen.runtime.fused_cpu.uncached_step import (
     prepare_chunks,
     prepare_dense,
@@ -48,7 +48,7 @@ class FusedCpuBackend:
             return f"a state of class {class_name}"
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
-        stream_dtypes = set(map(_dtype, batch.tensors())) - {CODES_OF_8_BITS}
+        stream_dtypes = set(map(_dtype, batch.tensors())) - {QUANTIZED_DTYPE}
         dtypes = {dtype.to_real() for dtype in stream_dtypes}
         dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
@@ -61,7 +61,7 @@ class FusedCpuBackend:
             return "sparse gradients of sharded parameters"
         if not all(map(_is_cpu, batch.tensors())):
             return "states or gradients are on another device"
-        unknown = dtypes - set(CODES)
+        unknown = dtypes - set(DTYPE_CODES)
         return f"no kernel for {sorted(map(str, unknown))[0]}" if unknown else ""
 
     def prepare(

@@ -26,7 +26,7 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.fused_cpu.reader.dtensor_specs import first_dtensor, specs_of
 from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.state.create import Created
 from optgen.runtime.tensors.group_view import seen_view
@@ -246,7 +246,7 @@ def _dtype_bits(group: Group) -> int:
     With a tensor learning rate, a parameter of another dtype may need another lowering.
     """
     dtypes = set(map(_dtype, group["params"]))
-    return sum(1 << code for dtype, code in CODES.items() if dtype in dtypes)
+    return sum(1 << code for dtype, code in DTYPE_CODES.items() if dtype in dtypes)
 
 
 def whole_groups(optimizer: Stepping, batches: Sequence[Batch]) -> set[int] | None:

@@ -23,7 +23,7 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.sparse_gradients import SparseGradientsStruct
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import truth
 from optgen.runtime.torch_private import is_contiguous, is_neg
@@ -136,7 +136,7 @@ class CachedSparseStep:
         if grad is None or type(param) not in _PLAIN or type(grad) is not Tensor:
             return None
         dtype = param.dtype
-        code = CODES.get(dtype, 0)
+        code = DTYPE_CODES.get(dtype, 0)
         if not (grad.is_sparse and code and param.is_cpu and grad.is_cpu and grad.dtype == dtype):
             return None
         if grad.shape != param.shape or grad.sparse_dim() != 1 or is_neg(param):

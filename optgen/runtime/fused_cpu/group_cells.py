@@ -16,7 +16,7 @@ from torch import Tensor
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.fused_cpu.kernel.table import Table
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Group
 
 
@@ -36,7 +36,7 @@ class GroupCells:
             start = cells.buffer_info()[0]
             addresses = array("q", range(start, start + 8 * count, 8))
             table.address[stream * count : (stream + 1) * count] = addresses
-        code = CODES[torch.float64]
+        code = DTYPE_CODES[torch.float64]
         self.types = sum(in_stream(code, stream) for stream in range(first, len(kernel.keys)))
 
     @staticmethod

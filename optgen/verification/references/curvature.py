@@ -9,22 +9,22 @@ from torch import Tensor
 
 from optgen.verification.case import Case
 from optgen.verification.problem import Problem
-from optgen.verification.reference import Values, alone
+from optgen.verification.reference import State, by_parameter
 from optgen.verification.references.moments import BOTH, DECAY, LR, moments
 
 
-def sophia(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def sophia(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Sophia: algorithm 3, with SophiaG's scale."""
-    if own["given hessian"] is not None:
-        own["hessian"] = 0.95 * own.get("hessian", 0) + 0.05 * own["given hessian"]
-    own["exp_avg"] = 0.9 * own.get("exp_avg", 0) + 0.1 * g
-    scale = 0.05 * 10 * own.get("hessian", torch.zeros_like(p)) + 1e-15
-    return p - LR * DECAY * p - LR * (own["exp_avg"] / scale).clamp(-1, 1)
+    if state["given hessian"] is not None:
+        state["hessian"] = 0.95 * state.get("hessian", 0) + 0.05 * state["given hessian"]
+    state["exp_avg"] = 0.9 * state.get("exp_avg", 0) + 0.1 * g
+    scale = 0.05 * 10 * state.get("hessian", torch.zeros_like(p)) + 1e-15
+    return p - LR * DECAY * p - LR * (state["exp_avg"] / scale).clamp(-1, 1)
 
 
-def adahessian(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def adahessian(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of AdaHessian: equations 9 to 12, with its authors' eps."""
-    m, v = moments(g, own, (0.9, 0.98), own["given hessian"] ** 2)
+    m, v = moments(g, state, (0.9, 0.98), state["given hessian"] ** 2)
     return p - LR * (m / (v.sqrt() ** 0.7 + 1e-4) + DECAY * p)
 
 
@@ -43,13 +43,13 @@ def hessian_in_every_step(problem: Problem, params: list[Tensor], step: int) -> 
 CASES = (
     Case(
         "sophia",
-        alone(sophia),
+        by_parameter(sophia),
         BOTH | {"betas": (0.9, 0.95), "rho": 0.05, "batch_size": 10},
         inputs=hessian_in_every_third_step,
     ),
     Case(
         "adahessian",
-        alone(adahessian),
+        by_parameter(adahessian),
         BOTH | {"betas": (0.9, 0.98), "hessian_power": 0.7},
         inputs=hessian_in_every_step,
     ),

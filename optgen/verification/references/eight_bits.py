@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.verification.case import Case
-from optgen.verification.reference import Values, alone
+from optgen.verification.reference import State, by_parameter
 from optgen.verification.references.moments import BOTH, DECAY, LR, moments
 
 
@@ -67,18 +67,18 @@ def held(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
     return torch.cat(result).view(values.shape).to(values.dtype)
 
 
-def adamw_8bit(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def adamw_8bit(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of AdamW whose moments are in 8 bits between two steps."""
-    m, v = moments(g, own, (0.9, 0.999))
+    m, v = moments(g, state, (0.9, 0.999))
     for key in ("exp_avg", "exp_avg_sq"):
-        own[key] = kept(own[key])
+        state[key] = kept(state[key])
     return p - LR * (m / (v.sqrt() + 1e-8) + DECAY * p)
 
 
-def lion_8bit(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def lion_8bit(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Lion whose momentum is in 8 bits between two steps."""
-    old = own.get("exp_avg", torch.zeros_like(p))
-    own["exp_avg"] = kept(0.99 * old + 0.01 * g)
+    old = state.get("exp_avg", torch.zeros_like(p))
+    state["exp_avg"] = kept(0.99 * old + 0.01 * g)
     return p - LR * (torch.sign(0.9 * old + 0.1 * g) + DECAY * p)
 
 
@@ -89,6 +89,6 @@ def kept(values: Tensor) -> Tensor:
 
 LARGE = ((64, 80), (4, 3), (16, 257))
 CASES = (
-    Case("adamw_8bit", alone(adamw_8bit), BOTH, shapes=LARGE),
-    Case("lion_8bit", alone(lion_8bit), BOTH, shapes=LARGE),
+    Case("adamw_8bit", by_parameter(adamw_8bit), BOTH, shapes=LARGE),
+    Case("lion_8bit", by_parameter(lion_8bit), BOTH, shapes=LARGE),
 )

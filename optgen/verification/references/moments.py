@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from optgen.verification.reference import Values
+from optgen.verification.reference import State
 
 LR, DECAY = 0.01, 0.1
 PLAIN = {"lr": LR}
@@ -15,14 +15,14 @@ BOTH = {**PLAIN, "weight_decay": DECAY}
 
 
 def moments(
-    g: Tensor, own: Values, betas: tuple[float, float], square: Tensor | None = None
+    g: Tensor, state: State, betas: tuple[float, float], square: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Count the step, update both moments of Adam, and return them with bias correction."""
-    own["t"] = t = own.get("t", 0) + 1
-    own["exp_avg"] = betas[0] * own.get("exp_avg", 0) + (1 - betas[0]) * g
+    state["t"] = t = state.get("t", 0) + 1
+    state["exp_avg"] = betas[0] * state.get("exp_avg", 0) + (1 - betas[0]) * g
     square = g.square() if square is None else square
-    own["exp_avg_sq"] = betas[1] * own.get("exp_avg_sq", 0) + (1 - betas[1]) * square
-    return own["exp_avg"] / (1 - betas[0] ** t), own["exp_avg_sq"] / (1 - betas[1] ** t)
+    state["exp_avg_sq"] = betas[1] * state.get("exp_avg_sq", 0) + (1 - betas[1]) * square
+    return state["exp_avg"] / (1 - betas[0] ** t), state["exp_avg_sq"] / (1 - betas[1] ** t)
 
 
 def rectified(t: int, beta2: float, least: float) -> float | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optgen.verification.case import MATRICES, Case
 from optgen.verification.problem import Problem
-from optgen.verification.reference import Values, alone
+from optgen.verification.reference import State, by_parameter
 
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -52,55 +52,55 @@ def quintic(x: Tensor, eps: float = 1e-7) -> Tensor:
     return y.mT if x.size(-2) > x.size(-1) else y
 
 
-def polar_muon(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def polar_muon(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Muon, with Polar Express."""
-    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
     update = polar_express(g.lerp(b, 0.95), 1e-6)
     return p - 0.02 * max(1, g.size(-2) / g.size(-1)) ** 0.5 * update
 
 
-def normuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def normuon(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of NorMuon."""
-    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
     update = quintic(g.lerp(b, 0.95))
     size = update.norm()
     mean = (update * update).mean(-1, keepdim=True)
-    v = own["v"] = torch.lerp(own.get("v", 0 * mean), mean, 0.05)
+    v = state["v"] = torch.lerp(state.get("v", 0 * mean), mean, 0.05)
     update = update / (v.sqrt() + 1e-10)
     update = update * (size / (update.norm() + 1e-10))
     return p - 0.02 * max(1, g.size(-2) / g.size(-1)) ** 0.5 * update
 
 
-def muon_h(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def muon_h(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of MuonH."""
-    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
     update = g.lerp(b, 0.95)
     update = newton_schulz(update / (update.norm() + 1e-7))
     moved = p - 0.018 * p.norm() / update.norm() * update
     return moved * (p.norm() / moved.norm())
 
 
-def adamuon(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def adamuon(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of AdaMuon."""
-    b = own["b"] = torch.lerp(own.get("b", 0 * g), g, 0.05)
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
     o = quintic(g.lerp(b, 0.95).sign())
-    v = own["v"] = 0.95 * own.get("v", 0) + 0.05 * o * o
+    v = state["v"] = 0.95 * state.get("v", 0) + 0.05 * o * o
     o = o / (v.sqrt() + 1e-8)
     return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * p.numel() ** 0.5 / (o.norm() + 1e-8) * o
 
 
-def muon_clip(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def muon_clip(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of MuonClip: algorithm 1; each row is a head."""
-    b = own["b"] = 0.95 * own.get("b", 0) + g
+    b = state["b"] = 0.95 * state.get("b", 0) + g
     o = quintic(b) * max(p.shape) ** 0.5 * 0.2
     p = p - 0.02 * (o + 0.1 * p)
-    logits = own["given max_logits"]
+    logits = state["given max_logits"]
     return p if logits is None else p * (100 / logits).clamp(max=1).sqrt()
 
 
-def scion(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def scion(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Scion; vectors take the norm for biases."""
-    b = own["b"] = 0.9 * own.get("b", 0) + 0.1 * g
+    b = state["b"] = 0.9 * state.get("b", 0) + 0.1 * g
     if p.ndim == 2:
         u = (p.size(0) / p.size(1)) ** 0.5 * quintic(b)
     else:
@@ -108,9 +108,9 @@ def scion(p: Tensor, g: Tensor, own: Values) -> Tensor:
     return (1 - 1e-3) * p - 1e-3 * 50 * u
 
 
-def scion_by_signs(p: Tensor, g: Tensor, own: Values) -> Tensor:
-    """Take a step of unconstrained Scion with the norm `Sign`, the largest element."""
-    b = own["b"] = 0.9 * own.get("b", 0) + 0.1 * g
+def scion_by_signs(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of unconstrained Scion with the norm `Sign`: the largest absolute value."""
+    b = state["b"] = 0.9 * state.get("b", 0) + 0.1 * g
     return p - 1e-3 * b.sign() / p.size(1)
 
 
@@ -122,7 +122,7 @@ def largest_logits(problem: Problem, params: list[Tensor], step: int) -> dict[st
     return {"max_logits": [60 + 30 * size for size in sizes]}
 
 
-def exact(
+def orthogonalize_in_own_dtype(
     tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
 ) -> list[Tensor]:
     """Make matrices orthogonal by the iteration that an optimizer chooses, but not in bfloat16."""
@@ -139,24 +139,48 @@ def exact(
 SPECTRAL = {"scale": 50.0, "momentum": 0.1}
 SIGNS = {"norm": "Sign", "unconstrained": True, "momentum": 0.1}
 CASES = (
-    Case("polar_muon", alone(polar_muon), {}, shapes=MATRICES, orthogonalize=exact),
-    Case("normuon", alone(normuon), {}, shapes=MATRICES, orthogonalize=exact),
-    Case("muon_h", alone(muon_h), {}, shapes=MATRICES, orthogonalize=exact),
-    Case("adamuon", alone(adamuon), {}, shapes=MATRICES, orthogonalize=exact),
+    Case(
+        "polar_muon",
+        by_parameter(polar_muon),
+        {},
+        shapes=MATRICES,
+        orthogonalize=orthogonalize_in_own_dtype,
+    ),
+    Case(
+        "normuon",
+        by_parameter(normuon),
+        {},
+        shapes=MATRICES,
+        orthogonalize=orthogonalize_in_own_dtype,
+    ),
+    Case(
+        "muon_h",
+        by_parameter(muon_h),
+        {},
+        shapes=MATRICES,
+        orthogonalize=orthogonalize_in_own_dtype,
+    ),
+    Case(
+        "adamuon",
+        by_parameter(adamuon),
+        {},
+        shapes=MATRICES,
+        orthogonalize=orthogonalize_in_own_dtype,
+    ),
     Case(
         "muon_clip",
-        alone(muon_clip),
+        by_parameter(muon_clip),
         {"lr": 0.02},
         shapes=MATRICES,
-        orthogonalize=exact,
+        orthogonalize=orthogonalize_in_own_dtype,
         inputs=largest_logits,
     ),
     Case(
         "scion",
-        alone(scion),
+        by_parameter(scion),
         SPECTRAL,
         shapes=(*MATRICES, (6,)),
-        orthogonalize=exact,
+        orthogonalize=orthogonalize_in_own_dtype,
     ),
-    Case("scion", alone(scion_by_signs), SIGNS, label="signs", shapes=MATRICES),
+    Case("scion", by_parameter(scion_by_signs), SIGNS, label="signs", shapes=MATRICES),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.verification.case import MATRICES, Case
-from optgen.verification.reference import Rule, Values, alone
+from optgen.verification.reference import Rule, State, by_parameter
 from optgen.verification.references.low_rank import drawn_normal
 
 
@@ -16,112 +16,112 @@ def power(x: Tensor, exponent: float, eps: float = 0.0) -> Tensor:
     return u @ (s**exponent).diag() @ v
 
 
-def by_matrix(rule: Rule, p: Tensor, g: Tensor, own: Values) -> Tensor:
+def by_matrix(rule: Rule, p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of a rule with each matrix of a batch."""
-    of_matrices = own.setdefault("matrices", [{} for _ in p])
+    of_matrices = state.setdefault("matrices", [{} for _ in p])
     for values in of_matrices:
-        values["step"] = own["step"]
+        values["step"] = state["step"]
     return torch.stack([rule(*matrix) for matrix in zip(p, g, of_matrices, strict=True)])
 
 
-def soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of SOAP; a tensor of more than two axes is a batch of matrices."""
     if p.ndim > 2:
-        return by_matrix(soap, p, g, own)
-    k, sides = own["step"] - 1, (0, 1) if p.ndim == 2 else ()
+        return by_matrix(soap, p, g, state)
+    k, sides = state["step"] - 1, (0, 1) if p.ndim == 2 else ()
     grams = [g @ g.T, g.T @ g] if sides else []
     if k == 0:
-        own |= {"m": 0 * g, "v": 0 * g, "grams": [0.05 * x for x in grams]}
-        own["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in own["grams"]]
+        state |= {"m": 0 * g, "v": 0 * g, "grams": [0.05 * x for x in grams]}
+        state["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in state["grams"]]
         return p
 
     def rotated(x: Tensor, back: bool) -> Tensor:
         """Rotate a matrix into the bases, or back."""
         if not sides:
             return x
-        left, right = (b.T if back else b for b in own["bases"])
+        left, right = (b.T if back else b for b in state["bases"])
         return left.T @ x @ right
 
-    own["m"] = 0.95 * own["m"] + 0.05 * g
-    own["v"] = 0.95 * own["v"] + 0.05 * rotated(g, False) ** 2
-    u = rotated(rotated(own["m"], False) / (own["v"].sqrt() + 1e-8), True)
+    state["m"] = 0.95 * state["m"] + 0.05 * g
+    state["v"] = 0.95 * state["v"] + 0.05 * rotated(g, False) ** 2
+    u = rotated(rotated(state["m"], False) / (state["v"].sqrt() + 1e-8), True)
     p = p - 3e-3 * (1 - 0.95**k) ** 0.5 / (1 - 0.95**k) * u
     p = p - 3e-3 * 0.01 * p
     for side in sides:
-        gram = own["grams"][side] = 0.95 * own["grams"][side] + 0.05 * grams[side]
+        gram = state["grams"][side] = 0.95 * state["grams"][side] + 0.05 * grams[side]
         if k % 10 == 0:
-            basis = own["bases"][side]
+            basis = state["bases"][side]
             order = torch.argsort(torch.diag(basis.T @ gram @ basis), descending=True)
-            own["v"] = own["v"].index_select(side, order)
-            own["bases"][side] = torch.linalg.qr(gram @ basis[:, order])[0]
+            state["v"] = state["v"].index_select(side, order)
+            state["bases"][side] = torch.linalg.qr(gram @ basis[:, order])[0]
     return p
 
 
-def shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Shampoo: algorithm 1; vectors take a step of Adagrad."""
     if p.ndim > 2:
-        return by_matrix(shampoo, p, g, own)
+        return by_matrix(shampoo, p, g, state)
     if p.ndim < 2:
-        own["s"] = own.get("s", 0) + g * g
-        return p - 0.1 * g / (own["s"] + 1e-4).sqrt()
+        state["s"] = state.get("s", 0) + g * g
+        return p - 0.1 * g / (state["s"] + 1e-4).sqrt()
     u = g
     for side, x in enumerate((g, g.T)):
         start = 1e-4 * torch.eye(len(x), dtype=x.dtype)
-        gram = own[side] = own.get(side, start) + x @ x.T
+        gram = state[side] = state.get(side, start) + x @ x.T
         root = power(gram, -1 / 4)
         u = root @ u if side == 0 else u @ root
     return p - 0.1 * u
 
 
-def one_sided_shampoo(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def one_sided_shampoo(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of one-sided Shampoo, with Adam's momentum and corrections."""
-    t = own["step"]
-    own["m"] = 0.9 * own.get("m", 0) + 0.1 * g
-    own["r"] = 0.99 * own.get("r", 0) + 0.01 * g.T @ g
+    t = state["step"]
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+    state["r"] = 0.99 * state.get("r", 0) + 0.01 * g.T @ g
     if t % 5 == 1:
-        own["b"] = power(own["r"] / (1 - 0.99**t), -1 / 2, 1e-3)
-    return p - 1e-3 * own["m"] / (1 - 0.9**t) @ own["b"]
+        state["b"] = power(state["r"] / (1 - 0.99**t), -1 / 2, 1e-3)
+    return p - 1e-3 * state["m"] / (1 - 0.9**t) @ state["b"]
 
 
-def kl_soap(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def kl_soap(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of KL-SOAP."""
-    grads, t = (g, g.T), own["step"]
+    grads, t = (g, g.T), state["step"]
     if t == 1:
-        own["grams"] = [0.02 * x @ x.T / x.size(1) for x in grads]
-        own["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in own["grams"]]
-        own["values"] = [torch.full((len(x),), 0.1, dtype=x.dtype) for x in grads]
-        own["m"] = own["v"] = 0 * g
+        state["grams"] = [0.02 * x @ x.T / x.size(1) for x in grads]
+        state["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in state["grams"]]
+        state["values"] = [torch.full((len(x),), 0.1, dtype=x.dtype) for x in grads]
+        state["m"] = state["v"] = 0 * g
         return p
-    left, right = own["bases"]
+    left, right = state["bases"]
     rotated = left.T @ g @ right
-    own["m"] = 0.9 * own["m"] + 0.1 * rotated
-    own["v"] = 0.98 * own["v"] + 0.02 * rotated**2
-    p = (p - 1e-2 * left @ (own["m"] / (own["v"].sqrt() + 1e-8)) @ right.T) * (1 - 1e-2 * 0.01)
+    state["m"] = 0.9 * state["m"] + 0.1 * rotated
+    state["v"] = 0.98 * state["v"] + 0.02 * rotated**2
+    p = (p - 1e-2 * left @ (state["m"] / (state["v"].sqrt() + 1e-8)) @ right.T) * (1 - 1e-2 * 0.01)
     values = []
     for side, x in enumerate(grads):
-        other = own["bases"][1 - side] / own["values"][1 - side].sqrt()
+        other = state["bases"][1 - side] / state["values"][1 - side].sqrt()
         white = x @ other
-        own["grams"][side] = 0.98 * own["grams"][side] + 0.02 * white @ white.T / x.size(1)
-        new = ((own["bases"][side].T @ white) ** 2).mean(1)
+        state["grams"][side] = 0.98 * state["grams"][side] + 0.02 * white @ white.T / x.size(1)
+        new = ((state["bases"][side].T @ white) ** 2).mean(1)
         least = max(10, min(len(x), 4000)) ** -2
-        values.append((0.98 * own["values"][side] + 0.02 * new).clamp(min=least))
-    own["values"] = values
+        values.append((0.98 * state["values"][side] + 0.02 * new).clamp(min=least))
+    state["values"] = values
     if (t - 1) % 10 == 0:
-        pairs = zip(own["grams"], own["bases"], strict=True)
-        own["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
-        changes = [new.T @ old for new, old in zip(own["bases"], (left, right), strict=True)]
-        own["m"] = changes[0] @ own["m"] @ changes[1].T
+        pairs = zip(state["grams"], state["bases"], strict=True)
+        state["bases"] = [torch.linalg.qr(gram @ basis)[0] for gram, basis in pairs]
+        changes = [new.T @ old for new, old in zip(state["bases"], (left, right), strict=True)]
+        state["m"] = changes[0] @ state["m"] @ changes[1].T
     return p
 
 
-def kron(p: Tensor, g: Tensor, own: Values) -> Tensor:
+def kron(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Kron, which is KWNS4 of psgd_torch, with exact spectral norms."""
-    t = own["step"]
-    m = own["m"] = torch.lerp(own.get("m", 0 * g), g, 1 - min((t - 1) / t, 0.9))
-    left, right = own.get("q", [torch.eye(n, dtype=p.dtype) for n in p.shape])
-    noise = drawn_normal(*p.shape, seed=0, stream=own["index"], step=t)
+    t = state["step"]
+    m = state["m"] = torch.lerp(state.get("m", 0 * g), g, 1 - min((t - 1) / t, 0.9))
+    left, right = state.get("q", [torch.eye(n, dtype=p.dtype) for n in p.shape])
+    noise = drawn_normal(*p.shape, seed=0, stream=state["index"], step=t)
     x = left.T @ left @ (m + (1e-9 + 2**-24 * m.abs()) * noise) @ right.T @ right
-    bounds = own.setdefault("bounds", [0.0, 0.0])
+    bounds = state.setdefault("bounds", [0.0, 0.0])
     factors = []
     for side, (q, y) in enumerate([(left, x @ x.T), (right, x.T @ x)]):
         count = p.size(1 - side)
@@ -134,7 +134,7 @@ def kron(p: Tensor, g: Tensor, own: Values) -> Tensor:
     if t > 1 and t % 100 == 1:
         balance = (right.abs().max() / left.abs().max()).sqrt()
         left, right = left * balance, right / balance
-    own["q"] = left, right
+    state["q"] = left, right
     return p * (1 - 0.1 * 0.05) - 0.1 * u
 
 
@@ -152,10 +152,10 @@ MIXED = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
 SQUARE = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
 """Shapes whose first covariances have full rank, so that rounding does not choose eigenvectors."""
 CASES = (
-    Case("soap", alone(soap), {}, shapes=(*SQUARE, (6,))),
-    Case("shampoo", alone(shampoo), {}, shapes=MIXED),
-    Case("one_sided_shampoo", alone(one_sided_shampoo), {"eps": 1e-3}, shapes=MATRICES),
-    Case("kl_soap", alone(kl_soap), {"lr": 1e-2}, shapes=SQUARE[:2]),
+    Case("soap", by_parameter(soap), {}, shapes=(*SQUARE, (6,))),
+    Case("shampoo", by_parameter(shampoo), {}, shapes=MIXED),
+    Case("one_sided_shampoo", by_parameter(one_sided_shampoo), {"eps": 1e-3}, shapes=MATRICES),
+    Case("kl_soap", by_parameter(kl_soap), {"lr": 1e-2}, shapes=SQUARE[:2]),
     # Kron balances its factors in step 101.
-    Case("kron", alone(kron), {"lr": 0.1}, shapes=((5, 3), (2, 4)), steps=103),
+    Case("kron", by_parameter(kron), {"lr": 0.1}, shapes=((5, 3), (2, 4)), steps=103),
 )

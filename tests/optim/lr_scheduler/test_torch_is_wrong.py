@@ -22,7 +22,7 @@ def rates(scheduler: Any, count: int) -> list[float]:
 
 @fault("SequentialLR")
 def a_composite_first(optim: Any) -> None:
-    """A composite as its first part is one step ahead and multiplies once too often."""
+    """A composite (a scheduler made of schedulers) as its first part is one step ahead."""
     optimizer = optimizer_of(lr=1.0)
     inner = optim.lr_scheduler.ChainedScheduler([optim.lr_scheduler.ExponentialLR(optimizer, 0.5)])
     scheduler = optim.lr_scheduler.SequentialLR(optimizer, [inner], [])
@@ -52,7 +52,7 @@ def order_of_composites(optim: Any) -> None:
 
 @fault("SequentialLR")
 def resumed_by_number(optim: Any) -> None:
-    """With `last_epoch` it starts at the rate of its first part's first step."""
+    """With `last_epoch` it always starts at the initial rate of its first part."""
     optimizer = optimizer_of(lr=1.0)
     parts = [optim.lr_scheduler.ExponentialLR(optimizer, gamma) for gamma in (0.5, 0.1)]
     scheduler = optim.lr_scheduler.SequentialLR(optimizer, parts, [3], last_epoch=3)

@@ -19,7 +19,7 @@ SHAPES = [(3,), (), (2, 2)]
 NUMBERS = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
 
 
-def drawn(seed: int) -> list[Tensor]:
+def random_tensors(seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.rand(s, dtype=torch.float64, generator=generator) + 0.5 for s in SHAPES]
 
@@ -51,7 +51,7 @@ OPERATIONS: list[Callable[[Any, Any, Any], Any]] = [
 
 @pytest.mark.parametrize("index", range(len(OPERATIONS)))
 def test_an_operation_on_a_list_equals_that_on_each_tensor(index: int) -> None:
-    x, y = drawn(1), drawn(2)
+    x, y = random_tensors(1), random_tensors(2)
 
     found = OPERATIONS[index](TensorList(x), TensorList(y), NUMBERS)
 
@@ -61,7 +61,7 @@ def test_an_operation_on_a_list_equals_that_on_each_tensor(index: int) -> None:
 
 
 def test_a_clone_has_memory_of_its_own() -> None:
-    x = drawn(1)
+    x = random_tensors(1)
     copies = TensorList(x).clone()
     x[0].zero_()
 

@@ -160,7 +160,7 @@ def test_memory_that_is_not_contiguous_ends_the_cached_step(
     assert repeated[-1] is True
 
 
-def test_another_parameter_may_have_another_shape(repeated: list[bool]) -> None:
+def test_a_parameter_may_be_replaced_by_one_of_another_shape(repeated: list[bool]) -> None:
     pair = Pair(rows(), {"view": (2, -1, 3)})
     pair.step(3)
     for params, optimizer in (

@@ -14,7 +14,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.fused_cpu.kernel.table import SHAPE, Table
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import STREAM_CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import STREAM_DTYPE_CODES
 from optgen.runtime.tensors import layout
 from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.torch_private import data_ptr, numel
@@ -101,7 +101,7 @@ def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
     if packed_codes is None or common is None:
         packed = [0] * len(dtypes)
         for stream, column in enumerate(columns):
-            codes = {dtype: in_stream(code, stream) for dtype, code in STREAM_CODES.items()}
+            codes = {dtype: in_stream(code, stream) for dtype, code in STREAM_DTYPE_CODES.items()}
             if column:
                 packed = list(map(add, packed, map(codes.__getitem__, map(_dtype, column))))
         packed_codes = batch.memo[f"codes with {common}"] = array("Q", packed)

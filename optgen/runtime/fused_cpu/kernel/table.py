@@ -11,7 +11,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
@@ -75,7 +75,7 @@ class Table(TableArrays):
         """Enter the tensors of one stream, beginning at row `first`."""
         start = stream * len(self.elements) + first
         self.address[start : start + len(column)] = array("q", list(map(data_ptr, column)))
-        codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
+        codes = {dtype: in_stream(code, stream) for dtype, code in DTYPE_CODES.items()}
         absent = ~in_stream(15, stream) & 2**64 - 1
         for index, tensor in enumerate(column, first):
             self.types[index] = self.types[index] & absent | codes[tensor.dtype]

@@ -22,7 +22,7 @@ from struct import unpack
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
 _INLINE = 5  # an implementation stores the sizes of up to 5 dimensions inline
@@ -83,7 +83,7 @@ class UnknownLayoutError(Exception):
 
 def measure_layout() -> Layout:
     """Measure the layout of this process's objects; raise an `UnknownLayoutError` if unknown."""
-    dtype_bits = sum(1 << code for code in CODES.values())
+    dtype_bits = sum(1 << code for code in DTYPE_CODES.values())
     layout = Layout(
         tensor_type=id(Tensor),
         parameter_type=id(torch.nn.Parameter),
@@ -152,7 +152,7 @@ def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
     A negated view differs from its base in one key and so in one bit; two plain tensors have equal
     keys.
     """
-    plain = _common_words([one, other, *(torch.empty(2, dtype=dtype) for dtype in CODES)])
+    plain = _common_words([one, other, *(torch.empty(2, dtype=dtype) for dtype in DTYPE_CODES)])
     negated = _common_words([torch._neg_view(one), torch._neg_view(other.detach())])
     candidates = [
         i for i, word in plain.items() if word and (word ^ negated.get(i, word)).bit_count() == 1
@@ -183,14 +183,14 @@ def _find_traits(layout: Layout) -> None:
 
     Other bits of that word may be padding with any value.
     """
-    by_dtype = {t: _implementation_words(torch.empty(9, 7, dtype=t)) for t in CODES}
+    by_dtype = {t: _implementation_words(torch.empty(9, 7, dtype=t)) for t in DTYPE_CODES}
     candidates = [
         i
         for i in range(_WORDS)
-        if all(by_dtype[t][i] & 0xFFFF == code for t, code in CODES.items())
+        if all(by_dtype[t][i] & 0xFFFF == code for t, code in DTYPE_CODES.items())
     ]
     index = _only(candidates, "the dtype")
-    tensors = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
+    tensors = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in DTYPE_CODES]
     contiguous_1, contiguous_0 = _always(_values_by_word(tensors)[index])
     transposed_1, transposed_0 = _always(_values_by_word([t.t() for t in tensors])[index])
     # The bits that are equal in all contiguous tensors, and inverted in all transposed ones.

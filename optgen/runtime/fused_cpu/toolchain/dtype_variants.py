@@ -2,7 +2,7 @@
 
 Most models have tensors of one dtype, and a kernel takes about twice as long to build for all
 dtypes. So the first library is built for the dtypes of the first tensors. When tensors of other
-dtypes come, another library is built for all dtypes so far. Single numbers, such as a step count,
+dtypes come, another library is built for all dtypes so far. Scalar states, such as a step count,
 may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is built for all
 dtypes.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.toolchain import library_cache
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES, CODES_OF_8_BITS
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES, QUANTIZED_DTYPE
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import dtype_of
 
@@ -29,15 +29,17 @@ _TYPES = "OPTGEN_TYPES"
 
 def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
     """Return a bit for each of these dtypes that kernels know, and for the dtype of computation."""
-    return _with_compute_dtype(sum(1 << CODES[dtype] for dtype in set(dtypes) & set(CODES)))
+    return _with_compute_dtype(
+        sum(1 << DTYPE_CODES[dtype] for dtype in set(dtypes) & set(DTYPE_CODES))
+    )
 
 
 def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     """Return the bits of the dtypes of these batches, including states not created yet."""
     dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
     declared = {dtype for s in rule.states if s.shape != "scalar" and (dtype := dtype_of(s))}
-    numbers = (dtypes | declared) - {CODES_OF_8_BITS}
-    return bits_of_dtypes(dtype.to_real() for dtype in numbers)
+    unquantized = (dtypes | declared) - {QUANTIZED_DTYPE}
+    return bits_of_dtypes(dtype.to_real() for dtype in unquantized)
 
 
 def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
@@ -46,10 +48,14 @@ def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
     return chain(batch.params, batch.grads, *shaped)
 
 
-def bits_of_table(packed: "array[int]", streams: int) -> int:
-    """Return the bits of the dtypes of a table's first streams, which are no single numbers."""
-    codes = {entry >> 4 * s & 15 for entry in set(packed) for s in range(streams)}
-    return _with_compute_dtype(sum(1 << code for code in codes & {*CODES.values()}))
+def bits_of_table(packed_codes: "array[int]", streams: int) -> int:
+    """Return the bits of the dtypes of a table's tensors.
+
+    Each of `packed_codes` has four bits for each stream. Scalar states come after the first
+    `streams`, and are left out.
+    """
+    codes = {packed >> 4 * s & 15 for packed in set(packed_codes) for s in range(streams)}
+    return _with_compute_dtype(sum(1 << code for code in codes & {*DTYPE_CODES.values()}))
 
 
 def _with_compute_dtype(dtype_bits: int) -> int:
@@ -57,11 +63,11 @@ def _with_compute_dtype(dtype_bits: int) -> int:
     return dtype_bits | _SINGLE if dtype_bits & _HALVES else dtype_bits
 
 
-_SINGLE = 1 << CODES[torch.float32]
-_HALVES = 1 << CODES[torch.float16] | 1 << CODES[torch.bfloat16]
+_SINGLE = 1 << DTYPE_CODES[torch.float32]
+_HALVES = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
 # Matrix ops return bfloat16 for operands of any dtype.
-_MATRIX_OP_RESULT = 1 << CODES[torch.bfloat16]
-ALL = bits_of_dtypes(CODES)
+_MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
+ALL = bits_of_dtypes(DTYPE_CODES)
 
 
 def matrix_op_dtypes(source: str) -> int:
@@ -97,6 +103,6 @@ def _with_define(dtype_bits: int, source: str) -> str:
 
 def _supersets(dtype_bits: int) -> list[int]:
     """Return the sets of dtypes that contain these dtypes, as bits in ascending order."""
-    bits = [1 << code for code in CODES.values()]
+    bits = [1 << code for code in DTYPE_CODES.values()]
     sets = chain.from_iterable(combinations(bits, count) for count in range(len(bits) + 1))
     return sorted({_with_compute_dtype(dtype_bits | sum(more)) for more in sets})

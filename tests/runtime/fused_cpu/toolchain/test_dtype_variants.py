@@ -12,7 +12,7 @@ from optgen.optim import SGD, Adafactor, Muon
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache
-from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import DTYPE_CODES
 
 SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 
@@ -36,7 +36,7 @@ def built_dtypes(cls: Any = Adafactor) -> set[torch.dtype]:
     """Return the dtypes that the kernel in use was built for."""
     kernel = kernel_loader.kernel_or_reason(cls)
     assert isinstance(kernel, Kernel)
-    return {dtype for dtype, code in CODES.items() if kernel.dtype_bits >> code & 1}
+    return {dtype for dtype, code in DTYPE_CODES.items() if kernel.dtype_bits >> code & 1}
 
 
 def kernel_count(cls: Any = Adafactor) -> int:
@@ -69,7 +69,7 @@ def test_a_kernel_is_built_for_the_dtypes_at_hand(
 @pytest.mark.parametrize("strided", [False, True])
 def test_groups_of_several_dtypes_share_a_library(strided: bool) -> None:
     """Strided gradients too, which only Python gathers, use the one library."""
-    groups = [{"params": parameters(dtype)} for dtype in CODES]
+    groups = [{"params": parameters(dtype)} for dtype in DTYPE_CODES]
     if strided:
         for group in groups:
             for param in group["params"]:
@@ -78,7 +78,7 @@ def test_groups_of_several_dtypes_share_a_library(strided: bool) -> None:
         Adafactor(groups).step()
 
     assert kernel_count() == 1
-    assert built_dtypes() == set(CODES)
+    assert built_dtypes() == set(DTYPE_CODES)
 
 
 def test_a_float64_tensor_that_comes_later_is_computed_in_float64() -> None:
@@ -107,11 +107,11 @@ def test_a_float64_tensor_that_comes_later_is_computed_in_float64() -> None:
         torch.testing.assert_close(param, other, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("dtype", DTYPE_CODES)
 @pytest.mark.parametrize("cls", [Adafactor, Muon])
 def test_the_bits_of_a_dtype_do_not_depend_on_others(cls: Any, dtype: torch.dtype) -> None:
     """A tensor gets the same bits in a model of one dtype and beside all other dtypes."""
-    others = [other for other in CODES if other != dtype]
+    others = [other for other in DTYPE_CODES if other != dtype]
     alone, mixed = parameters(dtype), parameters(dtype, *others)
     if cls is Muon:
         alone, mixed = ([p for p in params if p.ndim == 2] for params in (alone, mixed))
@@ -121,7 +121,7 @@ def test_the_bits_of_a_dtype_do_not_depend_on_others(cls: Any, dtype: torch.dtyp
             for _ in range(3):
                 optimizer.step()
 
-    assert built_dtypes(cls) == set(CODES)
+    assert built_dtypes(cls) == set(DTYPE_CODES)
     assert all(map(torch.equal, alone, mixed))
 
 
