@@ -65,6 +65,7 @@ class Draft:
     draws: bool = False  # the rule draws random numbers
     squares: bool = False  # the rule works on whole matrices
     thin: bool = False  # some of its matrices are thin
+    rounds: bool = False  # the rule rounds, even if it has matrix ops
 
     HYPERS = {
         "lr": "hyper(0.1, ge=0)",
@@ -115,6 +116,7 @@ def draw(
     draft.draws = draft.family != "axes" and draft.counts and lot.random() < 0.25
     if draft.family == "axes" and draft.counts:
         draft.draws = Random(f"{seed} draws").random() < 0.25
+    draft.rounds = Random(f"{seed} rounds").random() < 0.3
     separate_lot = Random(f"{seed} squares")  # so that all other rules stay as they are
     draft.squares = draft.family == "axes" and separate_lot.random() < 0.4
     separate_lot = Random(f"{seed} thin")
@@ -231,7 +233,7 @@ def _body(draft: Draft) -> list[str]:
             conditions=conditions,
             most=1 if draft.dense else 9,
             draws=draft.draws,
-            rounds=not (draft.squares or poly),
+            rounds=not (draft.squares or poly) or draft.rounds,
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
         poly,

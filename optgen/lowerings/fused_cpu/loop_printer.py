@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 
 from optgen.ir.generated_names import is_free, plural
 from optgen.ir.nodes import (
-    Assign,
     Call,
     Const,
     Expr,
-    Linear,
-    Program,
     Ref,
-    Term,
     assigns,
     children,
-    rebuild,
     walk,
 )
 from optgen.ir.ops import CONDITION_OPERANDS, PROPERTIES, RANDOM_OPS
@@ -31,18 +25,19 @@ from optgen.lowerings.fused_cpu.expression_printer import (
     variable,
 )
 from optgen.lowerings.fused_cpu.line_layout import WIDTH, folded, indented, listed
+from optgen.lowerings.fused_cpu.loop_analysis import (
+    by_reciprocals,
+    has_long_latency,
+    rounded_at_last,
+)
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
+from optgen.lowerings.fused_cpu.random_keys import RandomKeys
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements, masks
 from optgen.passes.flatten_branches import BranchFlattener
 from optgen.passes.rewrite import map_values
 
 _COLUMN = 12
-_RANDOM = {
-    "random": ("random_numbers", "RandomKey"),
-    "random16": ("random_numbers16", "RandomKey16"),
-}
-"""The function that draws the numbers of an op, and the type of its key."""
 
 
 class LoopPrinter:
@@ -57,18 +52,19 @@ class LoopPrinter:
             tensors=True, read=self._read_element, read_condition=self._read_condition
         )
         self._conditions: dict[str, str] = {}
-        self._keys: dict[tuple[str, str], str] = {}
+        used_names = {r.name for r in plan.kinds} | set(self._fields.values())
+        self._keys = RandomKeys(self._scalars, used_names)
         flag_names = (array.when.removeprefix("not ") for array in loop.arrays if array.when)
         self.flags = {name: constant(name) for name in flag_names}
         values = (a.value for a in assigns(loop.body))
         self._delays_stores = loop.by_vectors and any(
-            _has_long_latency(e) for value in values for e in walk(value)
+            has_long_latency(e) for value in values for e in walk(value)
         )
         can_prefetch = sum(array.loaded for array in loop.arrays) == prefetch.STREAMS_READ
         self._prefetches = loop.by_vectors and can_prefetch and not self._delays_stores
         self._column = _COLUMN + 4 * self._prefetches
         self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
-        self._rounded = set(_rounded_at_last(loop.body))
+        self._rounded = set(rounded_at_last(loop.body))
         self.body = self._body()
 
     def lines(self) -> list[str]:
@@ -118,8 +114,8 @@ class LoopPrinter:
         for name, text in self.loop.numbers.items():
             if name in read:
                 lines.append(f"const C {variable(name)} = C({text});")
-        for (key, text), name in self._keys.items():
-            lines += folded(f"{key} {name}({text});", _COLUMN - 4)
+        for declaration in self._keys.declarations():
+            lines += folded(declaration, _COLUMN - 4)
         for name, text in self._conditions.items():
             lines += folded(f"const auto {name} = {text};", _COLUMN - 4)
         return [*lines, *self._vector_constants()] if self.loop.by_vectors else lines
@@ -210,7 +206,7 @@ class LoopPrinter:
     def _body(self) -> list[str]:
         """Return the lines of the computations, between loads and stores."""
         flatten = BranchFlattener(self._is_settled)
-        body = flatten(map_values(self.loop.body, _by_reciprocals))
+        body = flatten(map_values(self.loop.body, by_reciprocals))
         self._masks = masks(body)
         loaded = frozenset(array.name for array in self.loop.arrays if array.loaded)
         read_later = frozenset(self.loop.summed) | {
@@ -324,71 +320,16 @@ class LoopPrinter:
         match expr:
             case Ref():
                 return self._fields.get(expr)
-            case Call("rounded_at_random", (x, Call("random16", args), eps)):
-                bits = f"random_bits16<S>(first + i, {self._key(_RANDOM['random16'][1], args)})"
-                operands = self._elements(x), bits, self._elements(eps)
+            case Call("rounded_at_random", (x, Call("random16") as draw, eps)):
+                operands = self._elements(x), self._keys.bits(draw), self._elements(eps)
                 return CALLS["rounded_at_random"].format(*operands)
-            case Call(word, args) if word in RANDOM_OPS:
-                function, key = _RANDOM[word]
-                return f"{function}<S>(first + i, {self._key(key, args)})"
+            case Call(word, _) as draw if word in RANDOM_OPS:
+                return self._keys.numbers(draw)
             case Call(word, _) if word in PROPERTIES:
                 return f"C({self._scalars(expr)})"
             case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
                 return f"C({self._scalars(expr)})"
         return None
-
-    def new_key(self, call: Call) -> str:
-        """Return the text that makes the key of a call's random numbers."""
-        _, key = _RANDOM[call.op]
-        return f"{key}({self._operands(call.args)})"
-
-    def _key(self, key: str, numbers: tuple[Expr, ...]) -> str:
-        """Return the name of the key of a random number. The key is computed before the loop.
-
-        Args:
-            key: The key's type in C++.
-            numbers: The operands of the call.
-        """
-        text = self._operands(numbers)
-        used_names = {r.name for r in self._plan.kinds} | set(self._fields.values())
-        used_names |= set(self._keys.values())
-        names = (f"random_key{n if n > 1 else ''}" for n in count(1))
-        return self._keys.setdefault((key, text), next(n for n in names if is_free(n, used_names)))
-
-    def _operands(self, numbers: tuple[Expr, ...]) -> str:
-        return ", ".join(map(self._scalars, numbers))
-
-
-def _by_reciprocals(expr: Expr) -> Expr:
-    """Return an expression that multiplies by the reciprocals of sizes instead of dividing."""
-    expr = rebuild(expr, _by_reciprocals)
-    match expr:
-        case Call("/", (value, Call(word, _) as size)) if word in PROPERTIES:
-            if not isinstance(value, Const):
-                return Call("*", (value, Call("/", (Const(1), size))))
-    return expr
-
-
-def _rounded_at_last(body: Program) -> Iterator[str]:
-    """Yield the names whose last value is rounded at random to the parameter's dtype."""
-    last = {assign.target.name: stmt for stmt in body for assign in assigns((stmt,))}
-    for name, stmt in last.items():
-        match stmt:
-            case Assign(_, Linear((Term(Const(1), (Call("rounded_at_random"),), ()),))):
-                yield name
-
-
-def _has_long_latency(expr: Expr) -> bool:
-    """Tell whether an expression is a root or a division, whose results take many cycles.
-
-    A loop with such an expression delays its stores, and computes the next elements meanwhile.
-    """
-    match expr:
-        case Call("/" | "sqrt"):
-            return True
-        case Linear(terms):
-            return any(term.divisors for term in terms)
-    return False
 
 
 def _only_name(expr: Expr) -> set[str]:

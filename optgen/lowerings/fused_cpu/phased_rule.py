@@ -16,6 +16,7 @@ from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
+from optgen.lowerings.fused_cpu.random_keys import make_key
 from optgen.lowerings.fused_cpu.reduction_limit import check_values
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
@@ -203,7 +204,7 @@ class PhasedRule:
         Its argument `place` is the index of the first element.
         """
         assert step.draws
-        key = LoopPrinter(self.plan, Loop((), ()), self.program).new_key(step.draws)
+        key = make_key(step.draws, self._scalar_printer(Loop((), ())))
         parameters = ["const Scalars& scalars", "i64 place", "i64 n", "C* to"]
         return [
             "template <class C>",
@@ -298,10 +299,7 @@ class PhasedRule:
 
     def _arithmetic(self, step: Step) -> list[str]:
         """Return the body of a function that computes numbers of the whole tensor."""
-        loop = Loop((), (), {n: variable(n) for n in step.takes})
-        scalars = ExpressionPrinter(
-            tensors=False, read=LoopPrinter(self.plan, loop, self.program).read_scalar
-        )
+        scalars = self._scalar_printer(Loop((), (), {n: variable(n) for n in step.takes}))
         statements = Statements(
             "double",
             lambda stmt: scalars(stmt.value),
@@ -319,6 +317,11 @@ class PhasedRule:
             *statements.lines(_COLUMN),
             *(f"numbers.{variable(n)} = {variable(n)};" for n in step.gives),
         ]
+
+    def _scalar_printer(self, loop: Loop) -> ExpressionPrinter:
+        """Return a printer of numbers that are known before a loop."""
+        read = LoopPrinter(self.plan, loop, self.program).read_scalar
+        return ExpressionPrinter(tensors=False, read=read)
 
     def _inputs_read(self, step: Step) -> list[str]:
         """Return the names of the inputs that a function on numbers reads."""

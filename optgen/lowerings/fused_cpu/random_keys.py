@@ -1,0 +1,50 @@
+"""Print the draws of random numbers in C++. A loop computes their keys before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from optgen.ir.generated_names import is_free
+from optgen.ir.nodes import Call
+from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter
+
+_FUNCTIONS = {"random": "random_numbers", "random16": "random_numbers16"}
+"""The function that draws the numbers of an op."""
+_KEYS = {"random": "RandomKey", "random16": "RandomKey16"}
+"""The type of its key."""
+
+
+def make_key(draw: Call, scalars: ExpressionPrinter) -> str:
+    """Return the text that makes the key of a draw."""
+    return f"{_KEYS[draw.op]}({', '.join(map(scalars, draw.args))})"
+
+
+@dataclass
+class RandomKeys:
+    """Keys of the random numbers that a loop draws. Equal draws share a key."""
+
+    scalars: ExpressionPrinter
+    used_names: Collection[str]
+    names: dict[str, str] = field(default_factory=dict)  # by the text that makes the key
+
+    def declarations(self) -> Iterator[str]:
+        """Yield the statement that declares each key."""
+        for text, name in self.names.items():
+            yield text.replace("(", f" {name}(", 1) + ";"
+
+    def numbers(self, draw: Call) -> str:
+        """Return the text of the numbers of the elements that the loop computes at once."""
+        return f"{_FUNCTIONS[draw.op]}<S>(first + i, {self._key(draw)})"
+
+    def bits(self, draw: Call) -> str:
+        """Return the text of numbers of 16 bits as whole numbers, for a rounding."""
+        return f"random_bits16<S>(first + i, {self._key(draw)})"
+
+    def _key(self, draw: Call) -> str:
+        """Return the name of a draw's key."""
+        used_names = {*self.used_names, *self.names.values()}
+        numbered = (f"random_key{n if n > 1 else ''}" for n in count(1))
+        name = next(n for n in numbered if is_free(n, used_names))
+        return self.names.setdefault(make_key(draw, self.scalars), name)
