@@ -57,7 +57,7 @@ def Adafactor(
     ),
     weight_decay=hyper(0.0, ge=0, error="weight_decay should be >= 0 but is: {}"),
 ):
-    """Adam with a factored second moment and steps relative to weights (Shazeer & Stern, 2018)."""
+    """A factored second moment, and steps relative to the weights (Shazeer & Stern, 2018)."""
     eps1, eps2 = eps
     if eps1 is None:
         floor = machine_eps(p)

@@ -40,7 +40,7 @@ def AdafactorHF(
     scale_parameter=flag(True, about="Let steps be a share of the parameter's root mean square"),
     warmup_init=flag(False, about="With lr=None, let the rate grow by 1e-6 a step at first"),
 ):
-    """Adam with a second moment per row and column of a matrix (Shazeer & Stern, 2018)."""
+    """Second moments of rows and columns of a matrix, clipped steps (Shazeer & Stern, 2018)."""
     eps1, eps2 = eps
     beta2 = 1 - t**decay_rate
 

@@ -9,7 +9,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class Adafactor(GeneratedOptimizer):
-    r"""Adam with a factored second moment and steps relative to weights (Shazeer & Stern, 2018).
+    r"""A factored second moment, and steps relative to the weights (Shazeer & Stern, 2018).
 
     .. math::
         \begin{aligned}

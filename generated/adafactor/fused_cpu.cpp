@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam with a factored second moment and steps relative to weights (Shazeer & Stern, 2018).
+// A factored second moment, and steps relative to the weights (Shazeer & Stern, 2018).
 struct Rule {
     enum { PARAM, GRAD, ROW_VAR, COL_VAR, VARIANCE, STREAMS };
     enum { STEP, CELLS };

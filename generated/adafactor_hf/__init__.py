@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class AdafactorHF(GeneratedOptimizer):
-    r"""Adam with a second moment per row and column of a matrix (Shazeer & Stern, 2018).
+    r"""Second moments of rows and columns of a matrix, clipped steps (Shazeer & Stern, 2018).
 
     .. math::
         \begin{aligned}

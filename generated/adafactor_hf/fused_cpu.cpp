@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Adam with a second moment per row and column of a matrix (Shazeer & Stern, 2018).
+// Second moments of rows and columns of a matrix, clipped steps (Shazeer & Stern, 2018).
 struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -12,7 +12,7 @@ def lookahead(
     sync_period=hyper(5, ge=1, whole=True),
     slow_step=hyper(0.5, gt=0, le=1),
 ):
-    """Every few steps, move slow weights to the weights, and go on there (Zhang et al., 2019)."""
+    """Every few steps, let slow weights follow, and go on from them (Zhang et al., 2019)."""
     if t % sync_period == 0:
         slow = lerp(slow, p + u, slow_step)
         u = slow - p

@@ -20,7 +20,10 @@ from website.write_source import own_pages
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[dict[str, str]]:
-    """Yield all pages by their paths. `explain` is told that every kernel is built already."""
+    """Yield all pages by their paths.
+
+    `explain` builds kernels. Other tests do so, and a page shows the same text with none.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for module in (backend, outlined_sweeps):
             patch.setattr(module, "kernel_or_reason", lambda *_: None)

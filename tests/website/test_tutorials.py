@@ -88,10 +88,11 @@ def test_the_added_lowering_prints_a_step(
 
 
 @pytest.mark.slow
-def test_two_processes_train_save_and_load(tmp_path: Path) -> None:
-    """Tests of sharded parameters take SOAP, which the page proposes, through FSDP2."""
+@pytest.mark.parametrize("name", ["AdamW", "SOAP"])
+def test_two_processes_train_save_and_load(name: str, tmp_path: Path) -> None:
+    """The page says that the script is the same with SOAP."""
     (script,) = blocks(DOCS / "tutorials" / "many-machines.md")
-    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    (tmp_path / "train.py").write_text(script.replace("AdamW", name), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
