@@ -1,4 +1,4 @@
-"""Lowerings: each module or folder here writes one file of `generated/<name>/`."""
+"""Lowerings: each of `LOWERINGS` writes one file of `generated/<name>/`."""
 
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP

@@ -1,4 +1,4 @@
-"""Name conditions that are uniform over a tensor, and tell which of them are rarely true."""
+"""Name conditions that are uniform over a tensor, and tell which of them are mostly false."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Ref
 
-_WORDS = {
+_ENGLISH = {
     "+": "plus",
     "-": "minus",
     "*": "times",
@@ -25,6 +25,7 @@ _WORDS = {
     "is_none": "no",
     "neg": "minus",
 }
+"""English text of an op in a name."""
 _MAX_LENGTH = 32  # characters of a name
 
 
@@ -46,14 +47,17 @@ def _in_words(expr: Expr) -> str:
         case Call("not", (Call("is_none", (a,)),)):
             return f"has_{_in_words(a)}"
         case Call(word, (a,)):
-            return f"{_WORDS.get(word, word)}_{_in_words(a)}"
+            return f"{_ENGLISH.get(word, word)}_{_in_words(a)}"
         case Call(word, args):
-            return f"_{_WORDS.get(word, word)}_".join(map(_in_words, args))
+            return f"_{_ENGLISH.get(word, word)}_".join(map(_in_words, args))
     raise TypeError(f"not a condition: {expr!r}")
 
 
 def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
-    """Tell whether a condition is mostly false: a flag that is off by default, or `fresh`."""
+    """Tell whether a condition is mostly false.
+
+    A flag that is off by default is, and `fresh`, and an `and` with one of these as an operand.
+    """
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             hyper = hypers.get(name)

@@ -70,7 +70,7 @@ def lower(algorithm: Algorithm) -> Context:
 
 
 def _whole(algorithm: Algorithm) -> Iterator[Function]:
-    """Yield the functions of a rule on whole matrices, which has no form for shards."""
+    """Yield the functions of a rule on whole matrices. Such a rule has no form for shards."""
     for plan in plans(algorithm):
         ready = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
         yield bucket_function(draw_first(ready), lambda p: whole_body(p, WHOLE_LISTS))
@@ -80,8 +80,8 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     """Yield the `update` for sharded parameters, if it differs from the one for whole parameters.
 
     A rule with phases gets a generator: it yields the reductions that the ranks complete together.
-    An elementwise rule gets a function if it reads sizes or draws random numbers, because both
-    depend on the whole parameter.
+    An elementwise rule gets a plain function, but only if it reads sizes or draws random numbers,
+    because both depend on the whole parameter.
     """
     arguments, plan = keywords(plan), fresh_as_keywords(plan)
     body = phases(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
@@ -107,9 +107,9 @@ def _sharded(plan: Plan) -> Iterator[Function]:
 
 
 def _loop(plan: Plan, draw_arguments: str = "") -> Body:
-    """Return the sweep over lists. `draw_arguments` is added to the arguments of calls that draw.
+    """Return the sweep over lists.
 
-    It begins with a comma.
+    `draw_arguments` is added to the arguments of calls that draw, and begins with a comma.
     """
     if plan.is_cut:
         return phases(plan, TENSOR_LISTS)

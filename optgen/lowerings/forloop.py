@@ -105,8 +105,10 @@ def _functional(plan: Plan, whole: bool) -> Function:
     named, drawn = name_random(plan)
     program = with_typed_numbers(named)
     numbers = names_read(program) | read_by(drawn)
-    stored = [stream.name for stream in streams(plan) if stream.stored]  # autograd keeps old values
-    read = read_lines(plan, program, WHOLE_TENSOR, stored) if whole else _read_lines(plan)
+    stored = [stream.name for stream in streams(plan) if stream.stored]
+    read = (  # with copies of the stored tensors, because autograd may need the old values
+        read_lines(plan, program, WHOLE_TENSOR, stored) if whole else _read_lines(plan)
+    )
     opening = [*read, *undefined_before_draw(plan, drawn)]
     opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_one(drawn)]
     body = (

@@ -1,4 +1,4 @@
-"""Define a lowering: a function that lowers an algorithm, a template and a file name."""
+"""Define a lowering: its function, its template, and the name of the file that it writes."""
 
 from __future__ import annotations
 

@@ -91,7 +91,10 @@ FUSED_CPU = Lowering(
 
 
 def _plans(algorithm: Algorithm) -> Iterator[Plan]:
-    """Yield a plan for each set of facts; with rows or columns, also one for 1 x 1 matrices."""
+    """Yield a plan for each set of facts.
+
+    A rule with rows or columns, but no matrix op, also gets a plan for 1 x 1 matrices.
+    """
     for general in plans(algorithm):
         axes = {kind.axes for kind in general.kinds.values()}
         if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:
@@ -193,5 +196,5 @@ def _parameters(plan: Plan, sweep: Sweep, printer: LoopPrinter) -> list[str]:
         f"Stream<{'' if stream.stored else 'const '}S> {variable(plural(stream.name))}"
         for stream in sweep.streams
     )
-    named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in types.items())
+    named = (f"{type_} {name}" if printer.uses(name) else type_ for name, type_ in types.items())
     return [*named, *["i64 first"] * plan.algorithm.draws, "i64 n", *lists]

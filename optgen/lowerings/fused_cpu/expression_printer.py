@@ -104,6 +104,7 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
+    With `tensors`, the values are of elements, in the compute type C; otherwise scalars, in double.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the text of a condition that has a name, or None.
     """
@@ -146,8 +147,8 @@ class ExpressionPrinter:
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("and" | "or" as word, (a, b)):
-                # For tensors, & and | evaluate both sides, which works for vectors, too. Operands
-                # get parentheses, because compilers warn without them.
+                # Elements get & and |, because vectors have no && and ||. Operands get parentheses,
+                # because compilers warn without them.
                 sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
                 return f"{self._truth(a, _PREFIX)} {sign} {self._truth(b, _PREFIX)}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:
@@ -212,7 +213,7 @@ class ExpressionPrinter:
         return text, _ATOM if text.isidentifier() else 6
 
     def _term(self, term: Term) -> tuple[bool, str]:
-        """Return whether a term is negative, and its unsigned text: coefficient * factors / …"""
+        """Return whether a term is negative, and its unsigned text."""
         minus, coefficient = unsigned(term.coefficient)
         factors = [self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors)]
         if not is_number(coefficient, 1) or not factors:

@@ -1,4 +1,4 @@
-"""Find out what the printer of a C++ loop must know about its expressions."""
+"""Rewrite the expressions of a C++ loop for its printer, and answer questions about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from optgen.ir.ops import PROPERTIES
 
 
 def by_reciprocals(expr: Expr) -> Expr:
-    """Return an expression that multiplies by the reciprocals of sizes instead of dividing."""
+    """Return an expression that multiplies by the reciprocals of sizes instead of dividing.
+
+    The quotient of a constant and a size stays, because it is computed before the loop.
+    """
     expr = rebuild(expr, by_reciprocals)
     match expr:
         case Call("/", (value, Call(word, _) as size)) if word in PROPERTIES:

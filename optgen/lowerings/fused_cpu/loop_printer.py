@@ -37,7 +37,7 @@ from optgen.lowerings.fused_cpu.statements import Statements, masks
 from optgen.passes.flatten_branches import BranchFlattener
 from optgen.passes.rewrite import map_values
 
-_COLUMN = 12
+_COLUMN = 12  # at which the lines of a loop's body begin
 
 
 class LoopPrinter:
@@ -255,7 +255,10 @@ class LoopPrinter:
         raise TypeError(f"not a compile-time condition: {expr!r}")
 
     def _is_settled(self, expr: Expr) -> bool:
-        """Tell whether a condition depends on a flag that decides which streams exist."""
+        """Tell whether a condition is known at compile time, at least in part.
+
+        It is if it reads a flag that decides which streams exist.
+        """
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)):
                 return name in self.flags
@@ -316,7 +319,7 @@ class LoopPrinter:
         return None
 
     def _read_element(self, expr: Expr) -> str | None:
-        """Return the text of a value that the loop reads or draws by itself, else None."""
+        """Return the text of a scalar, a random draw or a size that elements read, else None."""
         match expr:
             case Ref():
                 return self._fields.get(expr)
@@ -333,9 +336,9 @@ class LoopPrinter:
 
 
 def _only_name(expr: Expr) -> set[str]:
-    """Return the flag or fresh state that a condition consists of, else an empty set.
+    """Return the name of the flag or fresh state that a condition consists of, else an empty set.
 
-    The condition may have the same name.
+    The C++ variable of such a condition may have that name.
     """
     match expr:
         case Ref(name) | Call("fresh", (Ref(name),)):

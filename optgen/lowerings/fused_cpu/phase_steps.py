@@ -109,7 +109,7 @@ class PhaseSteps:
         return {n for p in phases if isinstance(p, Sweep | Finish) for n in _read(p.body)}
 
     def _sweep(self, sweep: Sweep) -> None:
-        """Add a loop over elements, which also computes the reductions' operands, then these."""
+        """Add a loop over elements, which also computes the reductions' operands; then reduce."""
         sources: dict[Ref, str] = {}
 
         def with_operands(program: Program, outer: Mapping[Expr, str]) -> Iterator[Stmt]:
@@ -128,7 +128,8 @@ class PhaseSteps:
                     sources[stmt.target] = known[operand]
 
         self._draw(sweep)
-        body = filter_assigns(tuple(with_operands(sweep.body, {})), lambda _: True)
+        body = tuple(with_operands(sweep.body, {}))
+        body = filter_assigns(body, lambda _: True)  # drops branches that have become empty
         stored = [stream.name for stream in sweep.streams if stream.stored]
         self._loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
         for stmt in sweep.reductions:

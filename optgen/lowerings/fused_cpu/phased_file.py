@@ -38,13 +38,13 @@ def phased_context(
     return {
         "form": "fused_cpu_phases.cpp.jinja",
         "header": "phased_kernel.h",
-        "rules": [rule.context() for of_part in rules for rule in of_part],
+        "rules": [rule.context() for part_rules in rules for rule in part_rules],
         "parts": {
             "" if number == 0 else f"_{number + 1}": "\n".join(
-                indented(listed("optgen::step<", _qualified(of_part), _END_OF_CALL, 4))
+                indented(listed("optgen::step<", _qualified(part_rules), _END_OF_CALL, 4))
             )
-            for number, of_part in enumerate(rules)
-            if of_part
+            for number, part_rules in enumerate(rules)
+            if part_rules
         },
         "by_matrix": ", and works on matrices" if _is_by_matrix(planned, rules) else "",
         "calls": list(_call_texts(planned)),
@@ -54,7 +54,7 @@ def phased_context(
 
 def _is_by_matrix(planned: Sequence[Plan], rules: Sequence[Sequence[PhasedRule]]) -> bool:
     """Tell whether elements must lie in row-major order: for rows, or for random numbers."""
-    has_axes = any(rule.has_axes for of_part in rules for rule in of_part)
+    has_axes = any(rule.has_axes for part_rules in rules for rule in part_rules)
     return has_axes or planned[0].algorithm.draws
 
 
@@ -103,11 +103,11 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
 
 
 def _call_texts(planned: Sequence[Plan]) -> Iterator[str]:
-    """Yield the matrix ops as texts for the runtime, each with the predicates it depends on."""
+    """Yield the matrix ops as texts for the runtime, each with the facts that it depends on."""
     texts = [list(map(_call_text, plan.calls)) for plan in planned]
     longest = max(texts, key=len)
     if any(each != longest[: len(each)] for each in texts):
-        raise NotImplementedError("fused C++: kinds of parameters with different matrix ops")
+        raise NotImplementedError("fused C++: plans with different matrix ops")
     facts = planned[texts.index(longest)].facts
     condition = " and ".join(f if holds else f"not {f}" for f, holds in facts.items())
     for number, text in enumerate(longest):

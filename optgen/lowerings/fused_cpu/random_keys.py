@@ -11,9 +11,9 @@ from optgen.ir.nodes import Call
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter
 
 _FUNCTIONS = {"random": "random_numbers", "random16": "random_numbers16"}
-"""The function that draws the numbers of an op."""
+"""C++ function that draws the numbers of an op."""
 _KEYS = {"random": "RandomKey", "random16": "RandomKey16"}
-"""The type of its key."""
+"""C++ type of the key from which an op draws."""
 
 
 def make_key(draw: Call, scalars: ExpressionPrinter) -> str:
@@ -35,11 +35,11 @@ class RandomKeys:
             yield text.replace("(", f" {name}(", 1) + ";"
 
     def numbers(self, draw: Call) -> str:
-        """Return the text of the numbers of the elements that the loop computes at once."""
+        """Return the text that draws a number for each element that an iteration computes."""
         return f"{_FUNCTIONS[draw.op]}<S>(first + i, {self._key(draw)})"
 
     def bits(self, draw: Call) -> str:
-        """Return the text of numbers of 16 bits as whole numbers, for a rounding."""
+        """Return the text that draws 16 random bits for each of these elements, for a rounding."""
         return f"random_bits16<S>(first + i, {self._key(draw)})"
 
     def _key(self, draw: Call) -> str:

@@ -34,7 +34,7 @@ class SweepPrinter(LoopPrinter):
     A loop with row or column values runs row by row (`by_rows`). With the template parameter
     `EXPANDED` it runs over all elements at once: row and column values are broadcast to every
     element beforehand, and the operands of row and column sums are stored in a buffer.
-    `all_elements` is the C++ text of their number.
+    `all_elements` is the C++ text of the number of elements.
     """
 
     def __init__(

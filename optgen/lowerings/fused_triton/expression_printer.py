@@ -98,6 +98,7 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
+    With `tensors`, the values are of elements, in the compute dtype; otherwise scalars, in float64.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the name of a condition that the scalar program has evaluated, or None.
     """
@@ -201,7 +202,7 @@ class ExpressionPrinter:
         return text, _ATOM if text.isidentifier() else 6
 
     def _term(self, term: Term) -> tuple[bool, str]:
-        """Return whether a term is negative, and its unsigned text: coefficient * factors / …"""
+        """Return whether a term is negative, and its unsigned text."""
         minus, coefficient = unsigned(term.coefficient)
         product = " * ".join(self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors))
         scale = [] if is_number(coefficient, 1) else [self(coefficient, 6)]

@@ -73,9 +73,9 @@ class FinishKernel:
         }
 
     def _partial_lines(self) -> Context | None:
-        """Return the numbers and slots of the partial row and column sums of the sweep before.
+        """Return how many partial row and column sums the sweep before stores, and the first slots.
 
-        Return None if there are no such sums.
+        Return None if it stores none.
         """
         if not isinstance(self.before, Sweep):
             return None

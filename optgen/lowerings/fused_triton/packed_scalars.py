@@ -112,7 +112,10 @@ class PackedScalars:
         return self._entry(expr)
 
     def _entry(self, expr: Expr) -> tuple[str, Expr]:
-        """Return the entry of a condition. A number that is never None is its own entry."""
+        """Return the name and the expression of the packed scalar that stands for a condition.
+
+        For the truth of a number that is never None, this is the number.
+        """
         match expr:
             case (Ref() as ref) | Call("truth", (Ref() as ref,)):
                 hyper = self._plan.algorithm.hyper(ref.name)

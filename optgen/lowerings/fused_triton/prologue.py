@@ -67,11 +67,11 @@ class Prologue:
         ]
         for number, name in enumerate(self._step_and_states()):
             address = f"tl.load({self._table(self._streams + number)})"
-            kind = f"tl.pointer_type({name.upper()}_T)"
+            pointer_type = f"tl.pointer_type({name.upper()}_T)"
             advance = " + 1" if name == "step" else ""
             pointers = variable(plural(name))
             lines += [
-                f"{pointers} = {address}.to({kind})",
+                f"{pointers} = {address}.to({pointer_type})",
                 f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
         for number, state in enumerate(self._plan.fresh_states()):
@@ -138,7 +138,7 @@ class Prologue:
         return read <= defined | surviving and not read <= surviving
 
     def _value(self, stmt: Assign) -> str:
-        """Return a right-hand side, for a scalar state with the roundings to its dtype."""
+        """Return a right-hand side as text. For a scalar state, it rounds to the state's dtype."""
         name = stmt.target.name
         if name not in self._states:
             return self._number(stmt.value, self._printer)
@@ -151,7 +151,7 @@ class Prologue:
         return printer(value) if rounded else printer.argument(value)
 
     def _read_rounded(self, expr: Expr, state: str) -> str | None:
-        """Read expressions in an assignment to a scalar state, with roundings to its dtype."""
+        """Return what `_read` returns, or the text of a rounding to a scalar state's dtype."""
         match expr:
             case Call(word, (value,)) if word == ROUNDED:
                 printer = ExpressionPrinter(lambda e: self._read_rounded(e, state), tensors=False)

@@ -90,7 +90,7 @@ def widened(plan: Plan, rows: str, stored: Iterable[bool]) -> str:
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:
-    """Return a function's name with its shape predicates, as in `update_factored`."""
+    """Return a function's name with the facts of its plan, as in `update_factored`."""
     answers = (fact if holds else f"not_{fact}" for fact, holds in facts.items())
     return "_".join((name, *answers))
 

@@ -41,7 +41,7 @@ from optgen.lowerings.python.random_calls import (
     read_by,
     undefined_before_draw,
 )
-from optgen.lowerings.python.wide_tensors import over_wide_tensors, widens_all
+from optgen.lowerings.python.widened_tensors import over_widened_tensors, widens_all
 from optgen.passes.coefficients_to_factors import coefficients_to_factors
 from optgen.passes.if_conversion import use_tensor_logic
 from optgen.passes.instructions import Instruction, live_tensors, numbers_read
@@ -62,16 +62,17 @@ def _lists(plan: Plan) -> list[str]:
 def phases(plan: Plan, form: PhaseSyntax) -> Body:
     """Print every phase of a bucket whose tensors have one shape."""
     lists = ", ".join(map(plural, _lists(plan)))
-    whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
-    plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
+    has_matrix_calls = any(isinstance(phase, MatrixCall) for phase in plan.phases)
+    plan = plan if has_matrix_calls or form.over_ranks else rematerialize_if_blocked(plan)
     plan, drawn = name_random(plan)
     plan = with_random_streams(plan, drawn)
     if widens_all(plan) and not form.in_lists:
         form = replace(form, whole="{0}")
-    printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole, dict(drawn))
+    factored = coefficients_to_factors(plan)
+    printer = _Printer(factored, plan.kinds, form, has_matrix_calls, dict(drawn))
     lines = list(printer.lines())
     if widens_all(plan):
-        lines = indented(lines, over_wide_tensors(plan, form.in_lists))
+        lines = indented(lines, over_widened_tensors(plan, form.in_lists))
     if form.over_ranks:
         lines = [*([f"sublist = {lists}"] if printer.rereads_lists else []), *lines]
     else:
@@ -87,7 +88,7 @@ class _Printer:
     plan: Plan
     kinds: Mapping[Ref, Kind]  # kinds before `coefficients_to_factors`
     form: PhaseSyntax
-    whole: bool  # matrix ops take whole tensors: no blocks
+    has_matrix_calls: bool  # they take whole tensors, so no sweep runs in blocks
     undrawn: dict[str, Call]  # random numbers that no line printed so far draws
     reads: set[str] = field(default_factory=set)  # numbers read by the lines printed so far
 
@@ -132,7 +133,7 @@ class _Printer:
     def _runs_on_whole_tensors(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
         small = any(map(self._is_small, _touched(sweep))) or widens(self.plan.algorithm)
-        return self.whole and not small and not self._changes_later_gradient(sweep)
+        return self.has_matrix_calls and not small and not self._changes_later_gradient(sweep)
 
     def _changes_later_gradient(self, sweep: Sweep) -> bool:
         """Tell whether a sweep over lists changes the gradient that a later sweep reads."""
@@ -143,6 +144,7 @@ class _Printer:
         return self.form.in_lists and changed and read
 
     def _over_whole(self, sweep: Sweep) -> Iterator[str]:
+        """Print a sweep over whole tensors, one operation after another."""
         if self.form.in_lists:
             yield from self._restored_lists(sweep)
         else:
@@ -178,7 +180,7 @@ class _Printer:
         sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
         small_values = [ref.name for ref in small if ref not in sums]
         accumulators = [ref.name for ref in small if ref in sums]  # of sums over whole tensors
-        in_chunks = self.form.over_ranks and not self.whole
+        in_chunks = self.form.over_ranks and not self.has_matrix_calls
         if self.form.in_lists and not in_chunks:
             yield from (f"{plural(name)} = {self._small(name)}" for name in accumulators)
         taken_streams = self._taken_streams(sweep)
@@ -194,7 +196,7 @@ class _Printer:
         if taken_streams[0] not in sweep.streams and not any(taken[0] in line for line in lines):
             taken[0] = "_"  # unread: it only tells `blocks` how large they may be
         names = ", ".join(taken) + "," * (len(taken) == 1)
-        blocks = self.form.uncut if self.whole else self.form.blocks
+        blocks = self.form.uncut if self.has_matrix_calls else self.form.blocks
         taken_blocks = f"{blocks}({', '.join(arguments)})"
         stored = (s.stored for s in taken_streams)
         rows = taken_blocks if widens_all(self.plan) else widened(self.plan, taken_blocks, stored)
@@ -264,7 +266,7 @@ class _Printer:
         return f"yield {reduction.op}({text})"
 
     def _with_equal_sides(self, value: Expr) -> Expr:
-        """Return a value whose `where`s have tensors on both sides if one is a reduced number."""
+        """Return a value whose `where`s have a tensor on each side, if one side is a reduced number."""
         new_value = rebuild(value, self._with_equal_sides)
         match value:
             case Call("where", (condition, *arms)) if not self._is_device_value(condition) and any(

@@ -63,12 +63,12 @@ def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[s
     )
     later = {r.name for r in _reads(plan) if r.version > 0}
     param = {plan.algorithm.param: form.param}
-    text = PythonPrinter(param, {})
+    printer = PythonPrinter(param, {})
 
     def line(stmt: Assign) -> str:
         name = stmt.target.name
         if name not in states:
-            return f"{name} = {text.text(stmt.value)}"
+            return f"{name} = {printer.text(stmt.value)}"
         tensor = form.tensor.format(plural(name))
         value = PythonPrinter(param | {name: tensor}, {}).text(stmt.value)
         stored = form.store.format(plural(name), value)
@@ -76,7 +76,7 @@ def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[s
 
     copies = _old_values(plan)
     program = tuple(s for s in plan.scalars if s not in copies.values())
-    return [*_openings(plan, form, copies), *_unpacked(statements(program, text, line), plan)]
+    return [*_openings(plan, form, copies), *_unpacked(statements(program, printer, line), plan)]
 
 
 def _without_unread(program: Program, needed: set[str]) -> Program:
@@ -94,7 +94,7 @@ def _reads(plan: Plan) -> Iterator[Ref]:
 
 
 def _old_values(plan: Plan) -> dict[str, Assign]:
-    """Map scalar states to the copy that reads their old value, if nothing else reads it."""
+    """Map each scalar state to the copy of its old value, if nothing else reads that value."""
     reads = Counter(r for r in _reads(plan) if r.version == 0)
     branches = tuple(s for s in plan.scalars if isinstance(s, If))
     states = {s.symbol for s in plan.algorithm.scalar_states()}

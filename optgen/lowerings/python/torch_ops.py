@@ -177,7 +177,7 @@ def _foreach(step: Step) -> str:
     elif step.function in _SCALAR_KEYWORDS and not is_number(step.scalar, 1):
         arguments.append(_PRINTER.text(step.scalar))
     if name == "mul" and step.inplace and not isinstance(step.args[0], str):
-        # of eager.foreach_ops: `torch._foreach_mul_` rounds the number to 16 bits
+        # `scale_` is of eager.foreach_ops; `torch._foreach_mul_` would round the number to 16 bits
         return f"scale_({', '.join(arguments)})"
     call = f"torch._foreach_{name}{'_' if step.inplace else ''}({', '.join(arguments)})"
     return call if step.inplace else f"{plural(step.target)} = {call}"

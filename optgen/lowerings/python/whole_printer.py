@@ -98,7 +98,7 @@ def whole_body(plan: Plan, form: WholeSyntax) -> Body:
 
 
 def streams(plan: Plan) -> tuple[Stream, ...]:
-    """Return the streams of a whole plan's only sweep, then the other states on the device."""
+    """Return the streams of a plan's only sweep, then the other states on the device."""
     others = (s for s in plan.algorithm.device_states() if s.shape != "like")
     return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in others))
 

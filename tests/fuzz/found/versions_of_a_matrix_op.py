@@ -1,6 +1,6 @@
 # lowering: 'load'
 # kind: 'crashed'
-# message: 'NotImplementedError: fused C++: kinds of parameters with different matrix ops (phased_file.py)'
+# message: 'NotImplementedError: fused C++: plans with different matrix ops (phased_file.py)'
 # hypers: {}
 # shapes: ((2, 3), (2, 1, 2))
 # dtype: 'float64'

@@ -1,4 +1,4 @@
-"""Print the loop in which all sweeps of a step share tensors in a wide dtype."""
+"""Print the loop in which all sweeps of a step share tensors in a wider dtype."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from optgen.lowerings.python.function import widened
 
 
 def widens_all(plan: Plan) -> bool:
-    """Tell whether all sweeps share wide tensors: a later one reads what an earlier one stores."""
+    """Tell whether all sweeps share widened tensors, because later ones read what others store."""
     return widens(plan.algorithm) and len(plan.sweeps) > 1
 
 
-def over_wide_tensors(plan: Plan, in_lists: bool) -> str:
-    """Return the header of a loop that runs once, over the tensors of all sweeps in a wide dtype.
+def over_widened_tensors(plan: Plan, in_lists: bool) -> str:
+    """Return the header of a loop that runs once, over the tensors of all sweeps in a wider dtype.
 
     The tensors are those of one parameter, or with `in_lists` the lists of several.
     """
