@@ -1,1 +1,1 @@
-"""Compiler passes, one per file: Algorithm -> Algorithm, Algorithm -> Plan, Plan -> Plan."""
+"""Compiler passes (Algorithm -> Algorithm, Algorithm -> Plan, Plan -> Plan), and their analyses."""

@@ -19,9 +19,9 @@ from optgen.passes.rewrite import replace_reads
 def copy_overwritten_scalars(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> tuple[Program, tuple[Program, ...]]:
-    """Return the scalar program with a copy of each overwritten scalar, and the phases reading it.
+    """Return the scalar program with a copy of each overwritten scalar, and the phases.
 
-    The kinds of the copies are added to `kinds`.
+    The phases read the copies. The kinds of the copies are added to `kinds`.
     """
     copies: dict[Ref, Ref] = {}
     for ref in _overwritten(scalars, programs, kinds):

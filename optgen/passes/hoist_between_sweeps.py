@@ -1,4 +1,4 @@
-"""Hoist small values out of sweeps into the `Finish` before.
+"""Hoist small values out of each sweep into the `Finish` before it.
 
 Small values are rows, columns, numbers of matrices, and numbers that depend on a reduction. Each is
 computed once per parameter and gets a name. After this pass a coefficient that depends on a

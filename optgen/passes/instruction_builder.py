@@ -67,7 +67,7 @@ class InstructionBuilder:
 
         visit(value)
 
-    def _materialise(self, expr: Expr, name: str) -> str:
+    def _materialize(self, expr: Expr, name: str) -> str:
         """Return the variable of an expression, which is computed into `name` if none holds it."""
         if isinstance(expr, Ref):
             return expr.name
@@ -108,19 +108,19 @@ class InstructionBuilder:
 
     def _first_operand(self, expr: Expr, name: str) -> str:
         """Return an operation's first operand, built into the result's variable unless shared."""
-        return self._materialise(expr, self._temporary("operand") if expr in self.shared else name)
+        return self._materialize(expr, self._temporary("operand") if expr in self.shared else name)
 
     def _unscaled(self, term: Term, name: str) -> str:
         """Compute a term without its coefficient, and return its variable."""
         if not term.factors:
-            self._emit("reciprocal", name, self._materialise_divisors(term))
+            self._emit("reciprocal", name, self._materialize_divisors(term))
             return name
         source = self._first_operand(term.factors[0], name)
         for factor in term.factors[1:]:
             self._emit("mul", name, source, (self._operand(factor),))
             source = name
         if term.divisors:
-            self._emit("div", name, source, (self._materialise_divisors(term),))
+            self._emit("div", name, source, (self._materialize_divisors(term),))
             source = name
         return source
 
@@ -152,7 +152,7 @@ class InstructionBuilder:
     def _operands(self, term: Term) -> tuple[str, ...]:
         """Return the tensors of a term that `add`, `addcmul` or `addcdiv` takes: at most two."""
         if term.divisors:
-            below = self._materialise_divisors(term)
+            below = self._materialize_divisors(term)
             if not term.factors:
                 inverse = self._temporary("inverse")
                 self._emit("reciprocal", inverse, below)
@@ -162,21 +162,21 @@ class InstructionBuilder:
             return tuple(self._operand(f) for f in term.factors)
         return self._product(term.factors[:-1], "update"), self._operand(term.factors[-1])
 
-    def _materialise_divisors(self, term: Term) -> str:
+    def _materialize_divisors(self, term: Term) -> str:
         return self._product(term.divisors, "denom")
 
     def _product(self, factors: tuple[Expr, ...], name: str) -> str:
         if len(factors) == 1:
             return self._operand(factors[0], name)
         form = Linear((Term(ONE, factors),))
-        return self.variable_of.get(form) or self._materialise(form, self._temporary(name))
+        return self.variable_of.get(form) or self._materialize(form, self._temporary(name))
 
     def _operand(self, factor: Expr, name: str = "") -> str:
         """Return the tensor of a factor, built into a temporary if no variable holds it."""
         if isinstance(factor, Ref):
             return factor.name
         name = name or _operand_name(factor)
-        return self.variable_of.get(factor) or self._materialise(factor, self._temporary(name))
+        return self.variable_of.get(factor) or self._materialize(factor, self._temporary(name))
 
     def _opaque_op(self, call: Call, name: str) -> None:
         """Build an op other than + - * /; its first operand is built into the result's variable."""
@@ -196,7 +196,7 @@ class InstructionBuilder:
             case word if word in _MIRRORED and not self._is_tensor(first):
                 self._opaque_op(Call(_MIRRORED[word], (*others, first)), name)
             case "lerp" if self._may_have_another_dtype(call):
-                self._materialise(lerp_terms(call, self._is_tensor), name)
+                self._materialize(lerp_terms(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
                 self._opaque_op(Call("lerp", (start, end, call.args[2])), name)
@@ -222,7 +222,7 @@ class InstructionBuilder:
         condition = self._tensor_or_scalar(mask, "condition")
         if self._fills(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
-            variable = self._materialise(tensor, name)
+            variable = self._materialize(tensor, name)
             if variable == name and self._has_room(name, (condition,)):
                 self._fill(name, self._negated(condition) if number is b else condition, number)
                 return

@@ -35,7 +35,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Reduction of one block of a tensor, accumulated into `target`; `squared` reduces squares."""
+    """Reduction of one block of a tensor, accumulated into `target`; of squares if `squared`."""
 
     function: str
     target: str

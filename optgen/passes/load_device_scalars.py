@@ -1,4 +1,4 @@
-"""Load scalar states that live on the device in the scalar program of a kernel.
+"""Let the scalar program of a kernel load the scalar states that live on the device.
 
 This program runs on the device itself, so reading such a state makes no host wait. The old values
 are then numbers that every phase may read, like other scalar states. The new values come from

@@ -17,7 +17,7 @@ def is_one_sweep(plan: Plan) -> bool:
 
 
 def is_flat_sweep(plan: Plan) -> bool:
-    """Tell whether a plan is one sweep over all tensors, without shapes or random numbers."""
+    """Tell whether a plan is one sweep over all tensors that reads no sizes and draws nothing."""
     exprs = (*expressions(plan.scalars), *plan.values())
     words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]

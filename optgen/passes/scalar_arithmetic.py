@@ -1,4 +1,4 @@
-"""Add, multiply and divide scalar expressions, the coefficients of linear forms, symbolically.
+"""Add, multiply and divide scalar expressions symbolically: coefficients of linear forms.
 
 A product or quotient is kept as one fraction, with its sign in front and its operands in the
 author's order.

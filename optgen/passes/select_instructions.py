@@ -134,9 +134,9 @@ class _Selector(InstructionBuilder):
         )
         reads = sum(name in self._storage(r.name) for r in refs(value))
         if reads == 0 or (is_first and reads == 1):
-            self._materialise(value, name)
+            self._materialize(value, name)
             return
-        self.steps.append(Alias(name, self._materialise(value, self._temporary(f"{name}_new"))))
+        self.steps.append(Alias(name, self._materialize(value, self._temporary(f"{name}_new"))))
         self.owned.add(name)
 
     def _ref(self, name: str, value: Expr) -> Expr | None:
@@ -168,9 +168,9 @@ class _Selector(InstructionBuilder):
             case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._fills(mask, a, b):
                 self._overwrite_where(name, mask, a, b)
             case _ if reads == 1 and self._starts_with(name, value):
-                self._materialise(value, name)
+                self._materialize(value, name)
             case _:
-                update = self._materialise(value, self._temporary("update"))
+                update = self._materialize(value, self._temporary("update"))
                 self._emit("copy", name, name, (update,), inplace=True)
 
     def _overwrite_where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:

@@ -125,7 +125,8 @@ def _all_but_last(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
 def _last_version(program: Program, name: str) -> int:
     """Return a name's version after a program.
 
-    Both arms of a branch end in the same version, except for a state that one of them excludes.
+    Both arms of a branch end in the same version, except for a state that does not exist
+    in one of them.
     """
     version = 0
     for stmt in program:

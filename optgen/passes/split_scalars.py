@@ -146,7 +146,7 @@ class Splitter:
         return not self._overwritten_before_last_use(target, form)
 
     def _is_droppable_copy(self, target: Ref, form: Linear) -> bool:
-        """Tell whether a statement only copies a name to its next version, which is no join."""
+        """Tell whether a statement only copies a name to its next version, in which no arm ends."""
         return is_self_copy(Assign(target, form)) and not self._is_joined(target)
 
     def _is_joined(self, target: Ref) -> bool:

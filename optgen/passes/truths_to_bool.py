@@ -1,6 +1,6 @@
 """Convert the truth of a number to a bool where it is part of a value.
 
-There torch accepts neither None nor 3.0 as a truth value. A Python `if` accepts both, so conditions
+In a value, torch accepts neither None nor 3.0 as true or false. A Python `if` accepts both, so conditions
 of branches stay as they are.
 """
 
