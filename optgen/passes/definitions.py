@@ -10,7 +10,8 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
     """Return the definition of every scalar that has exactly one.
 
     Several branches may repeat the same definition. A name that only one side of a branch assigns
-    has two definitions if it had a value before the branch, because the other side keeps that value.
+    has two definitions if it had a value before the branch, because the other side keeps that
+    value.
     """
     values: dict[Ref, Expr] = {}
     ambiguous: set[Ref] = set()

@@ -79,7 +79,8 @@ class _Typesetter:
 
     `written` holds the names that already have new values. `carried` holds the names that keep
     their old value unless the present branch writes them; a line before the branch says so. `timed`
-    holds the names with a time index, and `changing` the local variables that change with time.
+    holds the parameter and the states that a step writes, `timeless` the other states and the step,
+    and `changing` the local variables that change with time.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:

@@ -106,7 +106,8 @@ def _planned(named: Algorithm, order: Order, separate: bool) -> Plan:
     """Return the plan of a rule that is not yet in SSA form.
 
     With `separate`, every version of a name except the last gets its own name, and the two arms of
-    a branch share none of these names. Some rules need that. The others need fewer tensors without it.
+    a branch share none of these names. Some rules need that; the others need fewer
+    tensors without it.
 
     Raises:
         CyclicDependencyError: Values of both arms of a branch depend on one another.

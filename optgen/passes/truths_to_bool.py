@@ -1,7 +1,7 @@
 """Convert the truth of a number to a bool where it is part of a value.
 
-In a value, torch accepts neither None nor 3.0 as true or false. A Python `if` accepts both, so conditions
-of branches stay as they are.
+In a value, torch accepts neither None nor 3.0 as true or false. A Python `if` accepts both, so
+conditions of branches stay as they are.
 """
 
 from __future__ import annotations

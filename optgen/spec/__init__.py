@@ -1,4 +1,4 @@
-"""Define the names that a spec file imports. A spec is read and never run, so they do nothing.
+"""Define the names that a spec file imports. A spec is never run, so these do nothing.
 
 See docs/spec-language.md for the whole grammar on one page.
 """

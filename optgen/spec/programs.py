@@ -154,7 +154,7 @@ class _Reader:
     def _declared(
         self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
     ) -> tuple[Algorithm, tuple[str, ...]]:
-        """Return the function without its rule, and the name of the added copy or ()."""
+        """Return the function without its rule, and a tuple of the added copy's name, if any."""
         written = {n.id for n in ast.walk(self.node) if _is_stored(n)}
         names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
         copied = () if set(lists) - written else (free_name(f"{lists[0]}_before", names),)
@@ -250,11 +250,11 @@ class _Reader:
         for statement in self.node.body:
             for node in ast.walk(statement):
                 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-                    self.source.error(node, *_whole_error("@"))
+                    self.source.error(node, *_whole_parameter_error("@"))
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                     continue
                 if node.func.id in NEED_WHOLE_TENSOR:
-                    self.source.error(node, *_whole_error(node.func.id))
+                    self.source.error(node, *_whole_parameter_error(node.func.id))
                 if node.func.id == "fresh":
                     message = "`fresh` asks about a step, but a program runs between steps"
                     hint = "a program leaves parameters alone that have no state yet"
@@ -271,13 +271,13 @@ class _Reader:
         for expr in expressions(function.rule):
             for node in walk(expr):
                 if isinstance(node, Call) and node.op in NEED_WHOLE_TENSOR:
-                    self.source.error_at(node.place, *_whole_error(node.op))
+                    self.source.error_at(node.place, *_whole_parameter_error(node.op))
 
 
 def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
-def _whole_error(op: str) -> tuple[str, str]:
+def _whole_parameter_error(op: str) -> tuple[str, str]:
     message = f"`{op}` needs a whole parameter, but a program works element by element"
     return message, "compute it in a step, and keep it in a state"

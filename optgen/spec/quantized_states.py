@@ -21,7 +21,7 @@ QUANTIZED_OPTIONS = {
 
 
 def check_declaration(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
-    """Check that a state of 8 bits has the parameter's shape, and no other state its options."""
+    """Check that a state of 8 bits has the parameter's shape, and that others lack its options."""
     if options.get("dtype") != QUANTIZED:
         for option in node.keywords:
             if option.arg in QUANTIZED_OPTIONS:

@@ -195,8 +195,8 @@ def _decorator_options(
                 "the only decorator of the language is @optimizer(…)",
                 '@optimizer(paper="https://…")',
             )
-    found = options(keywords, _OPTIONS, source, constants)
-    if "step" in found and len(node.args.posonlyargs) < 3:
+    chosen = options(keywords, _OPTIONS, source, constants)
+    if "step" in chosen and len(node.args.posonlyargs) < 3:
         hint = "add the step count t to the inputs: p, g, t, /"
         source.error(node.decorator_list[0], "`step=` in a rule that counts no steps", hint)
-    return {"paper": "", "counter": found.pop("step", "tensor"), **found}
+    return {"paper": "", "counter": chosen.pop("step", "tensor"), **chosen}

@@ -157,7 +157,7 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
             source.error(alias, f"the language has no `{alias.name}`", hint)
         if alias.asname is not None:
             hint = f"from optgen.spec import {alias.name}"
-            source.error(alias, f"`{alias.name}` is imported under its own name", hint)
+            source.error(alias, f"`{alias.name}` must be imported under its own name", hint)
 
 
 def _check_language_names(source: Source, tree: ast.Module) -> None:

@@ -255,14 +255,14 @@ class Signature:
         self, node: ast.Call, allowed: Mapping[str, Option]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the values of a declaration's positional arguments and of its keywords."""
-        found = options(node.keywords, allowed, self.source, self.constants)
-        return tuple(literal(a, self.source, self.constants) for a in node.args), found
+        keywords = options(node.keywords, allowed, self.source, self.constants)
+        return tuple(literal(a, self.source, self.constants) for a in node.args), keywords
 
 
 def _range_text(bounds: Bounds) -> str:
     limits = ((">=", bounds.ge), (">", bounds.gt), ("<=", bounds.le), ("<", bounds.lt))
-    found = [f"{sign} {limit}" for sign, limit in limits if limit is not None]
-    return ", ".join(["whole numbers"] * bounds.whole + found)
+    texts = [f"{sign} {limit}" for sign, limit in limits if limit is not None]
+    return ", ".join(["whole numbers"] * bounds.whole + texts)
 
 
 def _calls(node: ast.expr | None, *names: str) -> bool:

@@ -45,7 +45,7 @@ def _check_signature(part: Part) -> None:
     undeclared = plain[: len(plain) - len(arguments.defaults)]
     for argument in arguments.args:
         if argument in undeclared:
-            message = f"`{argument.arg}` is an input, but stands after the `/`, or there is none"
+            message = f"`{argument.arg}` is an input, so it stands before a `/`"
             part.source.error(argument, message, example)
     for argument in arguments.posonlyargs:
         if argument not in undeclared:
@@ -70,7 +70,7 @@ def _declares(declared: ast.expr | None, *names: str) -> bool:
 
 
 def _check_names(part: Part) -> None:
-    """Check the docstring and the names: its own, its inputs, those it reads, those in options."""
+    """Check that there is a docstring, and the names: of the modifier, inputs and variables."""
     allowed = INPUTS[part.changes]
     for argument in part.node.args.posonlyargs:
         if argument.arg not in allowed:
@@ -79,7 +79,7 @@ def _check_names(part: Part) -> None:
     if not part.doc:
         _refuse(part, f"`{part.name}` has no docstring", "describe it in one line")
     if part.name != module_name(part.name):
-        _refuse(part, "a modifier's name is in snake_case", f"def {module_name(part.name)}(…)")
+        _refuse(part, "a modifier's name must be in snake_case", f"def {module_name(part.name)}(…)")
     for name, node in free_names(part).items():
         hint = "a modifier reads its inputs, states, hyperparameters and variables"
         part.source.error(node, f"`{name}` is no name of this modifier", hint)

@@ -66,8 +66,8 @@ def _constant(part: Part, name: str, value: Any) -> ast.expr:
     if isinstance(value, tuple) and all(isinstance(each, plain) for each in value):
         return ast.Tuple([ast.Constant(each) for each in value], ast.Load())
     if not isinstance(value, plain):
-        message = f"{part.name}: `{name}` is a default of a class, so it is a number or a tuple"
-        raise TypeError(f"{message} of numbers, not {value!r}")
+        kinds = "a number, a text, None or a tuple of these"
+        raise TypeError(f"{part.name}: `{name}` is a default of a class: {kinds}, not {value!r}")
     return ast.Constant(value)
 
 

@@ -17,7 +17,7 @@ _ORDER = list(STAGES)
 
 
 class CompositionError(ValueError):
-    """Parts do not go together. The message says which, why, and what to do."""
+    """Error for parts that do not go together. Its message says which, why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,7 @@ def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
 
 
 def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
+    """Check that the optimizer has what its modifiers need, and that no two parts conflict."""
     storing = [part.name for part in modifiers if part.changes == "store"]
     if len(storing) > 1:
         message = f"{storing[0]} and {storing[1]} both store the parameter: leave one out"

@@ -68,27 +68,27 @@ _Pair = tuple[ast.AST | None, Part, ast.AST | None]
 
 def _functions(written: Sequence[ast.FunctionDef], named: NamedParts) -> Iterator[_Pair]:
     """Yield the helpers and the programs of modifiers."""
-    own = {
+    originals = {
         node.name: (part, node)
         for part in named.modifiers
         for node in (*part.definitions, *part.programs)
         if isinstance(node, ast.FunctionDef)
     }
     for function in written:
-        if function.name in own:
-            yield function, *own[function.name]
+        if function.name in originals:
+            yield function, *originals[function.name]
 
 
 def _declared(rule: ast.FunctionDef, named: NamedParts) -> Iterator[_Pair]:
     """Yield the states and the hyperparameters of modifiers."""
-    own = {
+    originals = {
         argument.arg: (part, argument, value)
         for part in named.modifiers
         for argument, value in (*part.states, *part.hypers)
     }
     for argument, value in _declarations(rule):
-        if argument.arg in own:
-            part, original, declaration = own[argument.arg]
+        if argument.arg in originals:
+            part, original, declaration = originals[argument.arg]
             yield argument, part, original
             yield value, part, declaration
 
@@ -100,14 +100,14 @@ def _statements(
 
     Equal statements of a part have the same order in both texts.
     """
-    own = defaultdict[str, deque[tuple[Part, ast.AST]]](deque)
+    originals = defaultdict[str, deque[tuple[Part, ast.AST]]](deque)
     for part, stmt in statements_of_parts(named):
         if part.name == name:
             for unit in _units([stmt]):
-                own[ast.unparse(unit)].append((part, unit))
+                originals[ast.unparse(unit)].append((part, unit))
     lines = written.text.split("\n")
     for unit in _units(rule.body):
-        waiting = own.get(ast.unparse(unit))
+        waiting = originals.get(ast.unparse(unit))
         if waiting and _part_above(lines[: written.place(unit).line], named) == name:
             yield unit, *waiting.popleft()
 
@@ -157,11 +157,10 @@ def _follow(
 
 def _children(node: ast.AST) -> list[ast.AST]:
     """Return the children of a node; the keywords of a call are in the order of their names."""
-    found = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Call):
         keywords = sorted(node.keywords, key=lambda keyword: keyword.arg or "")
         return [node.func, *node.args, *keywords]
-    return found
+    return list(ast.iter_child_nodes(node))
 
 
 def _covers(node: ast.AST, place: Place, written: Source) -> bool:

@@ -72,7 +72,7 @@ _OPTIONS = {
 class Part:
     """One function of a composition, with the constants and helpers of its file.
 
-    A modifier has a stage. The other options name a state or a variable of it:
+    A modifier has a stage. `weights`, `step` and `guard` each name a state or a variable of it.
 
     * `weights`: the rule and the modifiers of the update read and move it instead of the parameter.
     * `step`: all later parts read it instead of the step count.
@@ -129,12 +129,12 @@ class Part:
     def asked_fresh(self) -> dict[str, None]:
         """The states that the rule asks `fresh` for."""
         calls = (n for stmt in self.body for n in ast.walk(stmt) if isinstance(n, ast.Call))
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for call in calls:
             match call:
                 case ast.Call(func=ast.Name(id="fresh"), args=[ast.Name(id=name)]):
-                    found[name] = None
-        return found
+                    names[name] = None
+        return names
 
     def condition(self, state: str) -> str:
         """Return the text of an `if` under which a state exists, or ""."""
@@ -220,14 +220,14 @@ def declared_modifier(spec: Spec) -> Part:
     """
     part = _part(spec, "modifier")
     decorator = part.node.decorator_list[0]
-    found = {}
+    chosen = {}
     if isinstance(decorator, ast.Call):
         constants = dict(_constants(part))
-        found = options(decorator.keywords, _OPTIONS, part.source, constants)
-    if "stage" not in found:
+        chosen = options(decorator.keywords, _OPTIONS, part.source, constants)
+    if "stage" not in chosen:
         hint = f"@modifier(stage={next(iter(STAGES))!r}); stages: {', '.join(STAGES)}"
         part.source.error(decorator, "a modifier names its stage", hint)
-    return replace(part, **found)
+    return replace(part, **chosen)
 
 
 def declared_key(declaration: ast.expr) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from optgen.spec.composition.parts import Part
 
-_POWERS = {"norm": "sum", "rms": "mean"}
-"""The reduction of squares whose root each function is."""
+_REDUCTIONS = {"norm": "sum", "rms": "mean"}
+"""For each function, the reduction of squares of which it is the root."""
 
 
 class _SpellOut(ast.NodeTransformer):
@@ -23,7 +23,7 @@ class _SpellOut(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id=name), args=[x], keywords=scope) if name in self.names:
                 square = ast.BinOp(x, ast.Pow(), ast.Constant(2))
-                reduction = ast.Call(ast.Name(_POWERS[name], ast.Load()), [square], scope)
+                reduction = ast.Call(ast.Name(_REDUCTIONS[name], ast.Load()), [square], scope)
                 root = ast.Call(ast.Name("sqrt", ast.Load()), [reduction], [])
                 return ast.fix_missing_locations(ast.copy_location(root, node))
         return node
@@ -34,7 +34,7 @@ def spell_out_norms(part: Part, arguments: Collection[str]) -> Part:
 
     `norm(x)` becomes `sqrt(sum(x ** 2))`, and `rms(x)` becomes `sqrt(mean(x ** 2))`.
     """
-    hidden = _POWERS.keys() & set(arguments)
+    hidden = _REDUCTIONS.keys() & set(arguments)
     if not hidden:
         return part
     part = part.copy()

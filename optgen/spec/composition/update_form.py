@@ -156,10 +156,10 @@ def _assignment(name: str, value: ast.expr) -> ast.stmt:
 def _without(value: ast.expr, param: str) -> list[tuple[int, ast.expr]] | None:
     """Return the signed terms of a sum without the parameter; None if it is no term of the sum."""
     terms = list(_terms(value, 1))
-    found = [k for k, (sign, term) in enumerate(terms) if sign == 1 and _is_name(term, param)]
-    if len(found) != 1:
+    places = [k for k, (sign, term) in enumerate(terms) if sign == 1 and _is_name(term, param)]
+    if len(places) != 1:
         return None
-    return [term for k, term in enumerate(terms) if k != found[0]]
+    return [term for k, term in enumerate(terms) if k != places[0]]
 
 
 def _is_name(node: ast.expr, name: str) -> bool:

@@ -21,12 +21,15 @@ from optgen.spec.composition.update_form import UpdateForm, replace_fresh, repla
 def write_rule(named: NamedParts) -> list[str]:
     """Return the lines of the rule, without a margin."""
     required = [stmt for part in named.parts for stmt in part.requirements]
-    return [*_printed(required), *_Rule(named, clock=named.step).lines(named.changing("gradient"))]
+    return [
+        *_printed(required),
+        *_Rule(named, step_count=named.step).lines(named.changing("gradient")),
+    ]
 
 
 def statements_of_parts(named: NamedParts) -> list[tuple[Part, ast.stmt]]:
     """Return each printed statement after its part; the nodes have places in the part's file."""
-    rule = _Rule(named, clock=named.step)
+    rule = _Rule(named, step_count=named.step)
     rule.lines(named.changing("gradient"))
     return rule.printed
 
@@ -35,12 +38,12 @@ def statements_of_parts(named: NamedParts) -> list[tuple[Part, ast.stmt]]:
 class _Rule:
     """Writer of the rest of a step, after some modifiers of the gradient.
 
-    `clock` is the name of the step count. `guards` are conditions, each with the names that change
-    only if it is true. `printed` collects the statements of parts.
+    `step_count` is the variable that the rest of the step reads as its step count. `guards` are
+    conditions, each with the names that change only if it is true. `printed` collects the statements of parts.
     """
 
     named: NamedParts
-    clock: str
+    step_count: str
     guards: tuple[tuple[str, frozenset[str]], ...] = ()
     printed: list[tuple[Part, ast.stmt]] = field(default_factory=list)
 
@@ -52,7 +55,7 @@ class _Rule:
         counts = bool(part.step) and self._step_is_read(others)
         body = self._body(part, others)
         guards = ((part.guard, self._changing()),) if part.guard else ()
-        later = replace(self, clock=part.step if counts else self.clock)
+        later = replace(self, step_count=part.step if counts else self.step_count)
         if part.stage == WRAPPING:
             return self._wrapped(part, body, later, others)
         later = replace(later, guards=(*self.guards, *guards))
@@ -166,15 +169,15 @@ class _Rule:
         """Yield the lines of a part, after a comment with its name."""
         yield ""
         yield f"# {part.name}"
-        placed = [self._guarded(self._in_place(part, stmt)) for stmt in statements]
-        self.printed.extend((part, stmt) for stmt in placed)
-        yield from _printed(placed)
+        rewritten = [self._guarded(self._with_present_names(part, stmt)) for stmt in statements]
+        self.printed.extend((part, stmt) for stmt in rewritten)
+        yield from _printed(rewritten)
 
-    def _in_place(self, part: Part, stmt: ast.stmt) -> ast.stmt:
-        """Return a statement that reads the clock as the step count, and weights as parameter."""
+    def _with_present_names(self, part: Part, stmt: ast.stmt) -> ast.stmt:
+        """Return a statement that reads the present step count, and weights as the parameter."""
         named, node = self.named, stmt
-        if self.clock != named.step:
-            node = replace_name(node, named.step, self.clock)
+        if self.step_count != named.step:
+            node = replace_name(node, named.step, self.step_count)
         if named.waiting:
             node = replace_fresh(node, named.waiting)
         weights = next((each.weights for each in named.modifiers if each.weights), "")
