@@ -1,6 +1,6 @@
 """Evaluate a rule on float64 tensors, one parameter at a time: the reference for all lowerings.
 
-Every lowering is tested against this module, so it is simple and never optimised. It runs the
+Every lowering is tested against this module, so it is simple and never optimized. It runs the
 statements in the author's order and takes the branch whose condition holds. Parameters whose rule
 reduces over several of them are evaluated together, each up to the next such reduction.
 """
@@ -126,8 +126,8 @@ def _step_of(
 ) -> Generator[tuple[str, Tensor], Tensor | None, tuple[Tensor, dict[str, Any]]]:
     """Take the step of one parameter, and return what `evaluate` returns.
 
-    Yield each reduction over several parameters, as its op and this parameter's operand. Resume
-    with the result.
+    Yield each reduction over several parameters, as its op and this parameter's operand. The
+    caller sends the result.
     """
     hypers, param, grad, state = member.hypers, member.param, member.grad, member.state
     scalar_dtype, storage = member.scalar_dtype, member.storage

@@ -144,7 +144,7 @@ def _product(a: Axes, b: Axes) -> Axes:
         raise AxesError("`@` by a number", "write * for a product with a number")
     if width(a) != height(b):
         message = f"`@` of matrices of shapes {SHAPES[a]} and {SHAPES[b]}"
-        hint = f"the right one needs the shape ({width(a)}, …); transpose(x) swaps the two axes"
+        hint = f"the right matrix needs the shape ({width(a)}, …); transpose(x) swaps the two axes"
         raise AxesError(message, hint)
     return axes_of_sizes(height(a), width(b))
 

@@ -112,7 +112,7 @@ Phase: TypeAlias = Sweep | Finish | MatrixCall | WideCall
 class Plan:
     """The scalar program and the phases of one algorithm, and the kind of every name.
 
-    * `facts`: the values of shape predicates (`factored`) that this plan is specialised for. Its
+    * `facts`: the values of shape predicates (`factored`) that this plan is specialized for. Its
       algorithm has no branches on them any more.
     * `fresh_keys`: the keys of the states that the rule calls `fresh` on, in checkpoint order. They
       are the same for all plans of a rule.

@@ -71,7 +71,7 @@ def permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
     """Return a word of 32 bits for each counter, as int64.
 
     This is the permutation triple32 of Chris Wellons's hash-prospector, with a key: the first word
-    is added to the counter and combined with the second product, the other with the first product.
+    is added to the counter and combined (xor) with the second product, the second with the first.
     A counter of more than 32 bits changes the first word by its upper half.
     """
     first = (key[0] + (counters >> 32) * _FAR) & _WORD

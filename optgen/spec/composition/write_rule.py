@@ -39,7 +39,8 @@ class _Rule:
     """Writer of the rest of a step, after some modifiers of the gradient.
 
     `step_count` is the variable that the rest of the step reads as its step count. `guards` are
-    conditions, each with the names that change only if it is true. `printed` collects the statements of parts.
+    conditions, each with the names that change only if it is true. `printed` collects the
+    statements of parts.
     """
 
     named: NamedParts
