@@ -1,4 +1,4 @@
-"""Adafactor in the form of its authors, fairseq and Hugging Face; lr=None is their relative step.
+"""Adafactor in the form of its authors, fairseq and Hugging Face; lr=None means relative steps.
 
 torch's Adafactor is another rule: it adds no eps to squares, keeps no momentum, and decays by lr.
 """

@@ -1,6 +1,6 @@
 """ADOPT with clipping, as iShohei220/adopt has it.
 
-Their `clip_lambda` is a function of the step; here it is the power `step**clip_exp`. timm has
+The authors' `clip_lambda` is a function of the step; here it is `step**clip_exp`. timm has
 `clip_exp=0.333` and calls `decouple` `decoupled`.
 """
 

@@ -1,6 +1,6 @@
 """LAMB, as NVIDIA and timm have it, without their clipping of all gradients together.
 
-As there, parameters without weight decay take Adam's steps, unless `always_adapt`.
+As in both, parameters without weight decay take Adam's steps, unless `always_adapt`.
 """
 
 from optgen.spec import flag, hyper, minimum, norm, optimizer, sqrt, state, where

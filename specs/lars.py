@@ -1,6 +1,6 @@
 """LARS, as timm has it.
 
-As there, parameters without weight decay take SGD's steps, unless `always_adapt`.
+As in timm, parameters without weight decay take SGD's steps, unless `always_adapt`.
 """
 
 from optgen.spec import flag, fresh, hyper, minimum, norm, optimizer, require, state, where

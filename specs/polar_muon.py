@@ -16,6 +16,7 @@ from optgen.spec import (
 
 
 def polar(x, a, b, c):
+    """Return an odd polynomial of degree 5 of a matrix."""
     gram = x @ transpose(x)
     return a * x + (b * gram + c * gram @ gram) @ x
 

@@ -1,7 +1,8 @@
 """SOAP: Adam in the slowly changing eigenbasis of Shampoo's preconditioners.
 
-The first step only finds the bases. A parameter without rows and columns gets Adam, one step later
-too. A parameter with more than two axes is a batch of matrices, of any size.
+The first step only finds the bases. A parameter without rows and columns gets Adam, which
+begins in the second step, too. A parameter with more than two axes is a batch of matrices, of any
+size.
 """
 
 from optgen.spec import (

@@ -4,6 +4,7 @@ from optgen.spec import hyper, maximum, mean, optimizer, sqrt, state
 
 
 def debiased(beta, t):
+    """Return the decay in step t of a running mean that begins without bias."""
     return (beta**t - beta) / (beta**t - 1)
 
 

@@ -25,7 +25,10 @@ _SETTLE = 0.05  # seconds within which the other process surely runs, or has sto
 
 
 def quiet_and_busy(cell: Cell) -> Figures:
-    """Return milliseconds of a step, quiet and busy, of our class and of torch's fused form."""
+    """Return milliseconds of a step of our class and of torch's fused form.
+
+    "quiet" is the time without the other process, "busy" the time beside it.
+    """
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     figures: Figures = {}
     for title in (OURS, FUSED):

@@ -54,6 +54,8 @@ class Budget:
 
 @dataclass
 class _Samples:
+    """Times of a variant: milliseconds of cold and of repeated steps, and seconds spent on them."""
+
     cold: list[float] = field(default_factory=list)
     repeated: list[float] = field(default_factory=list)
     spent: float = 0.0

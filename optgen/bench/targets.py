@@ -1,4 +1,4 @@
-"""Define the targets of a step on a CPU. Cells have one thread, except of `busy` and `bits`."""
+"""Define the targets of a step on a CPU. The parts `busy` and `bits` take several threads."""
 
 from collections.abc import Iterator, Mapping
 

@@ -236,7 +236,9 @@ def bench(
         bool, typer.Option("--compile", help="Measure torch.compile too: ten seconds or more each.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Merge the results into this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw them; needs matplotlib.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the results into this file; needs matplotlib.")
+    ] = None,
 ) -> None:
     """Measure optimizers against torch.optim and the memory limit.
 

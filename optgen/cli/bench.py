@@ -95,7 +95,7 @@ def measure(suite: Suite, chosen: Sequence[Cell]) -> Results:
 
 
 def tables(measured: Results) -> Iterable[str]:
-    """Yield a table of the steps, then a line for every other cell."""
+    """Yield a table of the steps, then a line for each cell of another part."""
     if any(cell.part == "step" for cell in measured):
         yield columns(report.steps_table(measured))
     yield from (
@@ -123,7 +123,9 @@ def _load_class(path: str) -> str:
     """Load the class of a spec file for the benchmark, and return its name."""
     cls = load(spec_path(path))
     if cls.rule.gradient == "sparse_only":
-        raise typer.BadParameter(f"{path}: dense gradients are measured, and it takes sparse ones")
+        raise typer.BadParameter(
+            f"{path}: dense gradients are measured, and this class takes sparse ones"
+        )
     if cls.rule.needs_inputs:
         needed = ", ".join(state.given for state in cls.rule.inputs)
         raise typer.BadParameter(f"{path}: a step needs {needed}, and the benchmark has none")

@@ -109,7 +109,7 @@ def _differences(chosen: Targets) -> Iterator[emit.Change]:
 
 
 def _orphans(chosen: Targets) -> list[Path]:
-    """Return generated folders without a spec, among the given specs and in their folders."""
+    """Return the generated folders without a spec, in `chosen` or beside the specs in `chosen`."""
     if chosen.is_whole_folder or not chosen.out.is_dir():
         return []
     given = {path.stem for path in chosen.specs}

@@ -25,7 +25,7 @@ from optgen.spec.read_spec import read_spec
 
 
 def compile_specs(names: Iterable[str]) -> Iterator[str]:
-    """Build the C++ of specs into the cache, and yield a line for each that compiles.
+    """Build the C++ of specs into the cache, and yield a line for each algorithm that compiles.
 
     Raises:
         ToolchainError: there is no compiler, or it failed; the message says why.

@@ -50,10 +50,10 @@ def generated(name: str, lowering: str) -> str:
         message = f"{lowering!r} is not one of {', '.join(by_name)}"
         raise typer.BadParameter(message, param_hint="--lowering")
     chosen = by_name[lowering]
-    of_spec = _read(name)
-    candidates = (each for algorithm in of_spec for each in _with_functions(algorithm, chosen))
+    declared = _read(name)
+    candidates = (each for algorithm in declared for each in _with_functions(algorithm, chosen))
     algorithms = list(filter(chosen.applies, candidates))
-    for algorithm in of_spec:
+    for algorithm in declared:
         if not any(map(chosen.applies, _with_functions(algorithm, chosen))):
             raise typer.BadParameter(_why_no_file(algorithm, chosen))
     ruff = emit.find_ruff()
@@ -71,7 +71,7 @@ def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
     if reason := lowering.refusal(algorithm):
         rules = (each for each in LOWERINGS if each.content == "rule")
         others = " or ".join(each.name for each in rules if each.applies(algorithm))
-        return f"{name} has no {lowering.name}: {reason}; its steps take {others}"
+        return f"{name} has no {lowering.name}: {reason}; show {others} instead"
     if lowering.content == "optimizer":
         return f"{name} is a function, so it has no optimizer: use --lowering function"
     if lowering.content == "function":

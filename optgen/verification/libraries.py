@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from optgen.verification.case import MATRICES, Case
 from optgen.verification.packages import Package, construct, packaged
-from optgen.verification.references.moments import BOTH, DECAY, PLAIN
+from optgen.verification.references.moments import DECAY, LR_AND_DECAY, ONLY_LR
 
 _ADAFACTOR = "transformers.optimization:Adafactor"
 _GITHUB = "https://github.com/"
@@ -70,42 +70,42 @@ def _library(
 
 
 _ADAPTED = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
-_BETA2_99 = BOTH | {"betas": (0.9, 0.99)}
-_WITH_MOMENTUM = BOTH | {"momentum": 0.9}
+_BETA2_99 = LR_AND_DECAY | {"betas": (0.9, 0.99)}
+_WITH_MOMENTUM = LR_AND_DECAY | {"momentum": 0.9}
 _PYTORCH_OPTIMIZER = "pytorch-optimizer"
 _VECTORS_AND_MATRICES = ((5,), (4, 3), (2, 7))
 LIBRARIES: tuple[Package, ...] = (
-    _library("lion", "lion-pytorch", "lion_pytorch:Lion", BOTH),
-    _library("lion", "timm", "timm.optim:Lion", BOTH),
-    _library("lion", "torch-optimi", "optimi:Lion", BOTH, {"triton": False}),
-    _library("lion", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Lion", BOTH),
-    _library("signum", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SignSGD", BOTH),
-    _library("tiger", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Tiger", BOTH),
+    _library("lion", "lion-pytorch", "lion_pytorch:Lion", LR_AND_DECAY),
+    _library("lion", "timm", "timm.optim:Lion", LR_AND_DECAY),
+    _library("lion", "torch-optimi", "optimi:Lion", LR_AND_DECAY, {"triton": False}),
+    _library("lion", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Lion", LR_AND_DECAY),
+    _library("signum", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SignSGD", LR_AND_DECAY),
+    _library("tiger", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Tiger", LR_AND_DECAY),
     _library(
         "prodigy", "prodigyopt", "prodigyopt:Prodigy", _ADAPTED | {"use_bias_correction": True}
     ),
     _library("dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _ADAPTED | {"decouple": True}),
-    _library("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", BOTH),
+    _library("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", LR_AND_DECAY),
     _library(
         "schedule_free_adamw",
         "schedulefree",
         "schedulefree:AdamWScheduleFree",
-        BOTH | {"warmup_steps": 5},
+        LR_AND_DECAY | {"warmup_steps": 5},
         label="with a warmup",
     ),
-    _library("schedule_free_sgd", "schedulefree", "schedulefree:SGDScheduleFree", BOTH),
+    _library("schedule_free_sgd", "schedulefree", "schedulefree:SGDScheduleFree", LR_AND_DECAY),
     _library("schedule_free_radam", "schedulefree", "schedulefree:RAdamScheduleFree", _BETA2_99),
     _library("adafactor_hf", "transformers", _ADAFACTOR, {"weight_decay": DECAY}),
     _library(
         "adafactor_hf",
         "transformers",
         _ADAFACTOR,
-        BOTH | {"beta1": 0.9, "scale_parameter": False},
+        LR_AND_DECAY | {"beta1": 0.9, "scale_parameter": False},
         {"relative_step": False},
         label="with momentum",
     ),
-    _library("came", "came-pytorch", "came_pytorch:CAME", BOTH, shapes=MATRICES),
-    _library("came", _PYTORCH_OPTIMIZER, "pytorch_optimizer:CAME", BOTH, shapes=MATRICES),
+    _library("came", "came-pytorch", "came_pytorch:CAME", LR_AND_DECAY, shapes=MATRICES),
+    _library("came", _PYTORCH_OPTIMIZER, "pytorch_optimizer:CAME", LR_AND_DECAY, shapes=MATRICES),
     _library(
         "adabelief",
         "adabelief-pytorch",
@@ -118,21 +118,21 @@ LIBRARIES: tuple[Package, ...] = (
         "adabelief",
         "torch-optimizer",
         "torch_optimizer:AdaBelief",
-        PLAIN | {"rectify": False, "eps": 1e-8},
+        ONLY_LR | {"rectify": False, "eps": 1e-8},
         label="not rectified",
     ),
-    _library("yogi", "torch-optimizer", "torch_optimizer:Yogi", BOTH),
-    _library("adopt", "timm", "timm.optim:Adopt", BOTH, {"clip_exp": 0.25}),
+    _library("yogi", "torch-optimizer", "torch_optimizer:Yogi", LR_AND_DECAY),
+    _library("adopt", "timm", "timm.optim:Adopt", LR_AND_DECAY, {"clip_exp": 0.25}),
     _library(
         "adopt",
         "timm",
         "timm.optim:Adopt",
-        BOTH,
+        LR_AND_DECAY,
         {"clip_exp": 0.25, "decoupled": True},
         ours={"decouple": True},
         label="decoupled",
     ),
-    _library("lamb", "timm", "timm.optim:Lamb", BOTH, {"max_grad_norm": None}),
+    _library("lamb", "timm", "timm.optim:Lamb", LR_AND_DECAY, {"max_grad_norm": None}),
     _library("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
     _library("sgdw", "timm", "timm.optim:SGDW", _WITH_MOMENTUM | {"nesterov": True}),
     _library("sgdw", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SGDW", _WITH_MOMENTUM),
@@ -141,7 +141,7 @@ LIBRARIES: tuple[Package, ...] = (
         "mars",
         "timm",
         "timm.optim:Mars",
-        BOTH | {"betas": (0.95, 0.99), "betas_1d": (0.9, 0.95)},
+        LR_AND_DECAY | {"betas": (0.95, 0.99), "betas_1d": (0.9, 0.95)},
         ours={"weight_decay_1d": DECAY},
         shapes=_VECTORS_AND_MATRICES,
     ),
@@ -149,23 +149,23 @@ LIBRARIES: tuple[Package, ...] = (
         "ademamix",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:AdEMAMix",
-        BOTH | {"alpha": 5},
+        LR_AND_DECAY | {"alpha": 5},
         {"weight_decouple": True},
     ),
-    _library("grams", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Grams", BOTH),
-    _library("stable_adamw", "torch-optimi", "optimi:StableAdamW", BOTH, {"triton": False}),
+    _library("grams", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Grams", LR_AND_DECAY),
+    _library("stable_adamw", "torch-optimi", "optimi:StableAdamW", LR_AND_DECAY, {"triton": False}),
     _library(
         "stable_adamw",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:StableAdamW",
-        BOTH | {"eps": 1e-6},
+        LR_AND_DECAY | {"eps": 1e-6},
         {"kahan_sum": False},
     ),
     _library(
         "adam_mini",
         "adam-mini",
         "adam_mini:Adam_mini",
-        BOTH,
+        LR_AND_DECAY,
         {"verbose": False},
         make=_named,
         shapes=((4, 3), (2, 7)),  # its biases have no weight decay
@@ -208,12 +208,12 @@ LIBRARIES: tuple[Package, ...] = (
         bound=1e-2,
         why="both sides iterate in bfloat16",
     ),
-    _library("kahan_adamw", "torch", "torch.optim:AdamW", BOTH, {"foreach": False}),
+    _library("kahan_adamw", "torch", "torch.optim:AdamW", LR_AND_DECAY, {"foreach": False}),
     _library(
         "row_wise_adagrad",
         "torch",
         "torch.optim:Adagrad",
-        BOTH | {"lr_decay": 0.1, "initial_accumulator_value": 0.2},
+        LR_AND_DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.2},
         {"foreach": False},
         label="tables of one column",
         shapes=((6, 1), (3, 1)),

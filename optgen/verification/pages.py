@@ -14,7 +14,7 @@ TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by
 """The titles of lowerings. LBFGS has no lowerings, because it is written by hand."""
 HEADER = ("name", "compared with", "version", "steps", *TITLES.values(), "bound", "agrees")
 _DIFFERENCE = "difference"
-"""The column that only a table with columns of its own has."""
+"""Title of the column by which a page's own table is recognized; `HEADER` has no such column."""
 
 
 def start_mark(reference: str | None) -> str:
@@ -48,8 +48,8 @@ def table(rows: Sequence[Row]) -> str:
 def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
     """Return a page with the table of rows between its marks. An empty page gets marks, too.
 
-    A table with a column "difference" keeps its columns. Only its columns "compared with" and
-    "difference" are filled.
+    A table with a column "difference" is the page's own: it keeps its columns, and only the columns
+    "compared with" and "difference" are filled.
     """
     start = start_mark(reference)
     before, _, rest = (page or f"{start}\n{END}\n").partition(start)
@@ -59,7 +59,7 @@ def filled(page: str, rows: Sequence[Row], reference: str | None) -> str:
 
 
 def _with_own_columns(old: str, rows: Sequence[Row]) -> str:
-    """Return a table with columns of its own, after filling the columns of evidence."""
+    """Return a page's own table with its columns of evidence filled; other columns stay."""
     known = {f"`{row.name}`": _columns(row) for row in rows}
     lines = old.split("\n")
     titles = next(line for line in lines if f"| {_DIFFERENCE} |" in line).split(" | ")

@@ -32,7 +32,7 @@ class Reference(Protocol):
 
 
 class Packaged:
-    """A library's optimizer, with parameters of its own. It steps as ours does."""
+    """A library's optimizer, with parameters of its own. It steps as our optimizers do."""
 
     def __init__(self, optimizer: Optimizer, params: list[Tensor]) -> None:
         self.optimizer, self.params = optimizer, params

@@ -17,7 +17,7 @@ from optgen import compose, explain, modifiers, use_lowering
 from optgen.optim import AdamW, Muon
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import local_tensor
-from optgen.verification.references.eight_bits import held
+from optgen.verification.references.eight_bits import rounded_to_8_bits
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -142,7 +142,7 @@ def _resharded(rank: int, folder: str) -> list[Any]:
     checkpoint.load(loaded, checkpoint_id=folder, no_dist=True)
     state_dict.set_optimizer_state_dict(second, alone, loaded)
     state = alone.state[second.weight]["exp_avg"]
-    return [type(state) is QuantizedTensor, state.dequantize(), held(whole, BLOCK)]
+    return [type(state) is QuantizedTensor, state.dequantize(), rounded_to_8_bits(whole, BLOCK)]
 
 
 def test_a_checkpoint_reshards(tmp_path: Path) -> None:

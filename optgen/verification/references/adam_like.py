@@ -10,10 +10,10 @@ from torch import Tensor
 from optgen.verification.case import Case
 from optgen.verification.reference import State, by_parameter
 from optgen.verification.references.moments import (
-    BOTH,
     DECAY,
     LR,
-    PLAIN,
+    LR_AND_DECAY,
+    ONLY_LR,
     between,
     moments,
     rectified,
@@ -159,27 +159,27 @@ def adam_h(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 WARM = {"beta3_warmup": 20, "alpha_warmup": 20}
 CASES = (
-    Case("ademamix", by_parameter(ademamix), BOTH | WARM | {"alpha": 5}),
+    Case("ademamix", by_parameter(ademamix), LR_AND_DECAY | WARM | {"alpha": 5}),
     Case(
         "simplified_ademamix",
         by_parameter(simplified_ademamix),
-        BOTH | {"alpha": 3, "beta1_warmup": 20},
+        LR_AND_DECAY | {"alpha": 3, "beta1_warmup": 20},
     ),
-    Case("adopt", by_parameter(adopt), BOTH | {"decouple": True}),
-    Case("mars", by_parameter(mars), BOTH | {"weight_decay_1d": 0.2}),
-    Case("stable_adamw", by_parameter(stable_adamw), BOTH),
-    Case("adamc", by_parameter(adamc), BOTH | {"max_lr": 0.05}),
-    Case("adabelief", by_parameter(adabelief), BOTH | {"betas": (0.9, 0.99)}),
+    Case("adopt", by_parameter(adopt), LR_AND_DECAY | {"decouple": True}),
+    Case("mars", by_parameter(mars), LR_AND_DECAY | {"weight_decay_1d": 0.2}),
+    Case("stable_adamw", by_parameter(stable_adamw), LR_AND_DECAY),
+    Case("adamc", by_parameter(adamc), LR_AND_DECAY | {"max_lr": 0.05}),
+    Case("adabelief", by_parameter(adabelief), LR_AND_DECAY | {"betas": (0.9, 0.99)}),
     Case(
         "adabelief",
         by_parameter(plain_adabelief),
-        PLAIN | {"rectify": False, "eps": 1e-8},
+        ONLY_LR | {"rectify": False, "eps": 1e-8},
         label="not rectified",
     ),
-    Case("yogi", by_parameter(yogi), BOTH),
-    Case("grams", by_parameter(grams), BOTH),
-    Case("lamb", by_parameter(lamb), BOTH),
-    Case("kahan_adamw", by_parameter(kahan_adamw), BOTH),
-    Case("adam_mini", by_parameter(adam_mini), BOTH),
-    Case("adam_h", by_parameter(adam_h), PLAIN),
+    Case("yogi", by_parameter(yogi), LR_AND_DECAY),
+    Case("grams", by_parameter(grams), LR_AND_DECAY),
+    Case("lamb", by_parameter(lamb), LR_AND_DECAY),
+    Case("kahan_adamw", by_parameter(kahan_adamw), LR_AND_DECAY),
+    Case("adam_mini", by_parameter(adam_mini), LR_AND_DECAY),
+    Case("adam_h", by_parameter(adam_h), ONLY_LR),
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from optgen.verification.case import Case
 from optgen.verification.problem import Problem
 from optgen.verification.reference import State, by_parameter
-from optgen.verification.references.moments import BOTH, DECAY, LR, moments
+from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, moments
 
 
 def sophia(p: Tensor, g: Tensor, state: State) -> Tensor:
@@ -44,13 +44,13 @@ CASES = (
     Case(
         "sophia",
         by_parameter(sophia),
-        BOTH | {"betas": (0.9, 0.95), "rho": 0.05, "batch_size": 10},
+        LR_AND_DECAY | {"betas": (0.9, 0.95), "rho": 0.05, "batch_size": 10},
         inputs=hessian_in_every_third_step,
     ),
     Case(
         "adahessian",
         by_parameter(adahessian),
-        BOTH | {"betas": (0.9, 0.98), "hessian_power": 0.7},
+        LR_AND_DECAY | {"betas": (0.9, 0.98), "hessian_power": 0.7},
         inputs=hessian_in_every_step,
     ),
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optgen.verification.case import Case
 from optgen.verification.reference import State, by_parameter
-from optgen.verification.references.moments import BOTH, DECAY, LR, moments
+from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, moments
 
 
 def _tapered(k: float) -> float:
@@ -50,7 +50,7 @@ def nearest(share: Tensor, code_map: str) -> Tensor:
     return torch.where(low % 2 == 1, low, high)
 
 
-def held(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
+def rounded_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
     """Return values after rounding to 8 bits and back, with shares and scales in float32.
 
     The values must be finite, and far from float32's limits.
@@ -71,24 +71,24 @@ def adamw_8bit(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of AdamW whose moments are in 8 bits between two steps."""
     m, v = moments(g, state, (0.9, 0.999))
     for key in ("exp_avg", "exp_avg_sq"):
-        state[key] = kept(state[key])
+        state[key] = stored(state[key])
     return p - LR * (m / (v.sqrt() + 1e-8) + DECAY * p)
 
 
 def lion_8bit(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Lion whose momentum is in 8 bits between two steps."""
     old = state.get("exp_avg", torch.zeros_like(p))
-    state["exp_avg"] = kept(0.99 * old + 0.01 * g)
+    state["exp_avg"] = stored(0.99 * old + 0.01 * g)
     return p - LR * (torch.sign(0.9 * old + 0.1 * g) + DECAY * p)
 
 
-def kept(values: Tensor) -> Tensor:
+def stored(values: Tensor) -> Tensor:
     """Return a state after its storage: in 8 bits, or in float32 if it has under 4096 elements."""
-    return held(values) if values.numel() >= 4096 else values.float().to(values.dtype)
+    return rounded_to_8_bits(values) if values.numel() >= 4096 else values.float().to(values.dtype)
 
 
 LARGE = ((64, 80), (4, 3), (16, 257))
 CASES = (
-    Case("adamw_8bit", by_parameter(adamw_8bit), BOTH, shapes=LARGE),
-    Case("lion_8bit", by_parameter(lion_8bit), BOTH, shapes=LARGE),
+    Case("adamw_8bit", by_parameter(adamw_8bit), LR_AND_DECAY, shapes=LARGE),
+    Case("lion_8bit", by_parameter(lion_8bit), LR_AND_DECAY, shapes=LARGE),
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.verification.case import MATRICES, Case
 from optgen.verification.reference import State, by_parameter
-from optgen.verification.references.moments import BOTH, DECAY, LR
+from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY
 
 
 def adafactor(p: Tensor, g: Tensor, state: State) -> Tensor:
@@ -74,9 +74,11 @@ CASES = (
     Case(
         "adafactor_hf",
         by_parameter(adafactor_with_momentum),
-        BOTH | {"beta1": 0.9, "scale_parameter": False},
+        LR_AND_DECAY | {"beta1": 0.9, "scale_parameter": False},
         label="with momentum",
     ),
-    Case("came", by_parameter(came), BOTH, shapes=MATRICES),
-    Case("row_wise_adagrad", by_parameter(row_wise_adagrad), BOTH | DECAYING, shapes=MATRICES),
+    Case("came", by_parameter(came), LR_AND_DECAY, shapes=MATRICES),
+    Case(
+        "row_wise_adagrad", by_parameter(row_wise_adagrad), LR_AND_DECAY | DECAYING, shapes=MATRICES
+    ),
 )

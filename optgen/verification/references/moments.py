@@ -9,9 +9,9 @@ from torch import Tensor
 from optgen.verification.reference import State
 
 LR, DECAY = 0.01, 0.1
-PLAIN = {"lr": LR}
-BOTH = {**PLAIN, "weight_decay": DECAY}
-"""Options of most cases: both a learning rate and a weight decay."""
+ONLY_LR = {"lr": LR}
+LR_AND_DECAY = {**ONLY_LR, "weight_decay": DECAY}
+"""Options of most cases."""
 
 
 def moments(

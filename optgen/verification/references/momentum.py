@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.verification.case import Case
 from optgen.verification.reference import State, by_parameter
-from optgen.verification.references.moments import BOTH, DECAY, LR
+from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY
 
 
 def lion(p: Tensor, g: Tensor, state: State) -> Tensor:
@@ -55,10 +55,10 @@ def lars(p: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 CASES = (
-    Case("lion", by_parameter(lion), BOTH),
-    Case("signum", by_parameter(signum), BOTH),
-    Case("tiger", by_parameter(tiger), BOTH),
-    Case("sgdw", by_parameter(sgdw), BOTH | {"momentum": 0.9, "nesterov": True}),
-    Case("rmsprop_tf", by_parameter(rmsprop_tf), BOTH | {"momentum": 0.9}),
+    Case("lion", by_parameter(lion), LR_AND_DECAY),
+    Case("signum", by_parameter(signum), LR_AND_DECAY),
+    Case("tiger", by_parameter(tiger), LR_AND_DECAY),
+    Case("sgdw", by_parameter(sgdw), LR_AND_DECAY | {"momentum": 0.9, "nesterov": True}),
+    Case("rmsprop_tf", by_parameter(rmsprop_tf), LR_AND_DECAY | {"momentum": 0.9}),
     Case("lars", by_parameter(lars), {"weight_decay": DECAY, "momentum": 0.9}),
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optgen.verification.case import Case
 from optgen.verification.reference import State, by_parameter
-from optgen.verification.references.moments import BOTH, DECAY, LR, rectified
+from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, rectified
 
 
 def schedule_free_adamw(y: Tensor, g: Tensor, state: State) -> Tensor:
@@ -55,7 +55,13 @@ def schedule_free_radam(y: Tensor, g: Tensor, state: State) -> Tensor:
 
 
 CASES = (
-    Case("schedule_free_adamw", by_parameter(schedule_free_adamw), BOTH | {"warmup_steps": 5}),
-    Case("schedule_free_sgd", by_parameter(schedule_free_sgd), BOTH | {"warmup_steps": 5}),
-    Case("schedule_free_radam", by_parameter(schedule_free_radam), BOTH | {"betas": (0.9, 0.99)}),
+    Case(
+        "schedule_free_adamw", by_parameter(schedule_free_adamw), LR_AND_DECAY | {"warmup_steps": 5}
+    ),
+    Case("schedule_free_sgd", by_parameter(schedule_free_sgd), LR_AND_DECAY | {"warmup_steps": 5}),
+    Case(
+        "schedule_free_radam",
+        by_parameter(schedule_free_radam),
+        LR_AND_DECAY | {"betas": (0.9, 0.99)},
+    ),
 )
