@@ -31,7 +31,7 @@ def basis(x):
 
 
 def whitening(values, count, largest):
-    """Return the inverse roots of values, at most their count or `largest`, or 10 if that is more."""
+    """Return the inverse roots of values; 10 and the two last arguments bound them."""
     return minimum(1 / sqrt(values), maximum(10, minimum(count, largest)))
 
 
