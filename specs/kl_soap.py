@@ -31,7 +31,10 @@ def basis(x):
 
 
 def whitening(values, count, largest):
-    """Return the inverse roots of values; 10 and the two last arguments bound them."""
+    """Return the inverse roots of values.
+
+    They are at most `count` or `largest`, whichever is less, or 10 if that is more.
+    """
     return minimum(1 / sqrt(values), maximum(10, minimum(count, largest)))
 
 

@@ -1,4 +1,4 @@
-"""Define the targets of a step on a CPU. The parts `busy` and `bits` take several threads."""
+"""Define the targets of a step on a CPU. Only cells of `busy` and `bits` have several threads."""
 
 from collections.abc import Iterator, Mapping
 

@@ -56,7 +56,7 @@ def _in_words(expr: Expr) -> str:
 def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
     """Tell whether a condition is mostly false.
 
-    A flag that is off by default is, and `fresh`, and an `and` with one of these as an operand.
+    Such a condition is a flag that is off by default, a `fresh`, or an `and` with one of these.
     """
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):

@@ -12,7 +12,7 @@ from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
 NEED_WHOLE_TENSOR = frozenset((*REDUCTIONS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES))
-"""Ops that functions over lists and programs cannot call: such functions work elementwise."""
+"""Ops that functions over lists and programs cannot call: both work element by element."""
 
 
 def is_elementwise(node: ast.FunctionDef) -> bool:

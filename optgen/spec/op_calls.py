@@ -47,7 +47,7 @@ class OpCalls(Expressions):
         raise NotImplementedError
 
     def named(self, name: str, value: Expr) -> Ref:
-        """Assign a value to a new variable, and return the variable: `name`, or it with a number.
+        """Assign a value to a new variable, `name` or `name` with a number; return the variable.
 
         The statement is appended at the current point, so the value is computed once.
         """

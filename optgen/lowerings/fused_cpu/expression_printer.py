@@ -104,7 +104,7 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    With `tensors`, the values are of elements, in the compute type C; otherwise scalars, in double.
+    With `tensors`, it prints elements in the compute type C, and without it scalars in double.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the text of a condition that has a name, or None.
     """
@@ -147,8 +147,8 @@ class ExpressionPrinter:
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("and" | "or" as word, (a, b)):
-                # Elements get & and |, because vectors have no && and ||. Operands get parentheses,
-                # because compilers warn without them.
+                # Elements get & and |, which evaluate both sides, and so work for vectors, too.
+                # Operands get parentheses, because compilers warn without them.
                 sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
                 return f"{self._truth(a, _PREFIX)} {sign} {self._truth(b, _PREFIX)}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:

@@ -257,7 +257,7 @@ class LoopPrinter:
     def _is_settled(self, expr: Expr) -> bool:
         """Tell whether a condition is known at compile time, at least in part.
 
-        It is if it reads a flag that decides which streams exist.
+        Such a condition reads a flag that decides which streams exist.
         """
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)):

@@ -109,7 +109,10 @@ class PhaseSteps:
         return {n for p in phases if isinstance(p, Sweep | Finish) for n in _read(p.body)}
 
     def _sweep(self, sweep: Sweep) -> None:
-        """Add a loop over elements, which also computes the reductions' operands; then reduce."""
+        """Add a loop over elements, and the reductions of the sweep.
+
+        The loop also computes the operands of the reductions.
+        """
         sources: dict[Ref, str] = {}
 
         def with_operands(program: Program, outer: Mapping[Expr, str]) -> Iterator[Stmt]:

@@ -27,8 +27,8 @@ def constants(streams: Mapping[str, str]) -> list[str]:
 def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
     """Return a strip-mined loop that prefetches each strip before computing it.
 
-    The variable of a strip's first element is `begin`, because functions that draw random numbers
-    have a parameter `first`.
+    The index of a strip's first element is named `begin`, because functions that draw random
+    numbers have a parameter `first`.
     """
     prefetches = [f"prefetch({array} + i);" for array in arrays]
     strip_lines = [

@@ -98,7 +98,7 @@ def constant(name: str) -> str:
 class ExpressionPrinter:
     """Printer of expressions.
 
-    With `tensors`, the values are of elements, in the compute dtype; otherwise scalars, in float64.
+    With `tensors`, it prints elements in the compute dtype, and without it scalars in float64.
     `read` returns the text of an expression that the surrounding code provides, or None.
     `read_condition` returns the name of a condition that the scalar program has evaluated, or None.
     """

@@ -266,7 +266,7 @@ class _Printer:
         return f"yield {reduction.op}({text})"
 
     def _with_equal_sides(self, value: Expr) -> Expr:
-        """Return a value whose `where`s have two tensors as sides, if one is a reduced number."""
+        """Return a value in which a `where` with a reduced number on a side has tensors on both."""
         new_value = rebuild(value, self._with_equal_sides)
         match value:
             case Call("where", (condition, *arms)) if not self._is_device_value(condition) and any(

@@ -9,7 +9,7 @@ from optgen.lowerings.python.function import widened
 
 
 def widens_all(plan: Plan) -> bool:
-    """Tell whether all sweeps share widened tensors, because later ones read what others store."""
+    """Tell whether all sweeps share widened tensors: later ones read what earlier ones store."""
     return widens(plan.algorithm) and len(plan.sweeps) > 1
 
 

@@ -70,7 +70,7 @@ def _declares(declared: ast.expr | None, *names: str) -> bool:
 
 
 def _check_names(part: Part) -> None:
-    """Check that there is a docstring, and the names: of the modifier, inputs and variables."""
+    """Check the docstring, and the names of the modifier, of its inputs, and in its options."""
     allowed = INPUTS[part.changes]
     for argument in part.node.args.posonlyargs:
         if argument.arg not in allowed:
