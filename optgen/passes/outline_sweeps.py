@@ -199,7 +199,7 @@ class _Outliner:
         self.kinds.setdefault(Ref(name), kind)
 
     def _shared_function(self, function: Algorithm) -> Algorithm:
-        """Return an equal function that exists already, or else add this one."""
+        """Return the known function that equals this one; add this one if there is none."""
         for other in self.functions:
             if replace(function, name=other.name) == other:
                 return other

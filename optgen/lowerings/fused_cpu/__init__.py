@@ -144,7 +144,7 @@ def _codes(algorithm: Algorithm) -> list[str]:
 
 
 def _scatter_adds(algorithm: Algorithm) -> list[str]:
-    """Declare SCATTER_ADDS if each value of a sparse gradient can be added to its row by itself."""
+    """Declare SCATTER_ADDS if values of a sparse gradient need not be summed for each row first."""
     return ["static constexpr bool SCATTER_ADDS = true;"] if is_scatter_add(algorithm) else []
 
 

@@ -19,9 +19,10 @@ _KEEP = {*PROPERTIES, "fresh", "given", "require"}
 
 
 class UpdateForm:
-    """Rewriter of one rule: the name of its parameter, and the name of the update.
+    """Rewriter of one rule.
 
-    `moved` tells whether the update may differ from 0 at the current statement.
+    `param` is the name of the parameter, `update` that of the update. `unused` yields names for new
+    variables. `moved` tells whether the update may differ from 0 at the current statement.
     """
 
     def __init__(self, param: str, update: str, unused: Iterable[str]) -> None:
