@@ -118,7 +118,9 @@ def is_free(name: str, others: Iterable[str]) -> bool:
         names | RESERVED_IN_PYTHON
     ):
         return False
-    return not any(name in derived_names(other) or _derive_same(name, other) for other in names)
+    return not any(
+        name in derived_names(other) or _share_a_derived_name(name, other) for other in names
+    )
 
 
 def free_name(wanted: str, others: Iterable[str]) -> str:
@@ -128,6 +130,6 @@ def free_name(wanted: str, others: Iterable[str]) -> str:
     return next(name for name in numbered if is_free(name, taken))
 
 
-def _derive_same(name: str, other: str) -> bool:
+def _share_a_derived_name(name: str, other: str) -> bool:
     """Tell whether printers derive some name from both variables."""
     return not derived_names(name).isdisjoint(derived_names(other))

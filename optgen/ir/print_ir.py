@@ -66,7 +66,7 @@ def _text(expr: Expr) -> tuple[str, int]:
     """Return the text of an expression, and the precedence of its outermost operator."""
     match expr:
         case Const(value):
-            return repr(value), ATOM if not _negative(value) else PRECEDENCE["neg"]
+            return repr(value), ATOM if not _is_negative(value) else PRECEDENCE["neg"]
         case Ref(name, version):
             return (f"{name}.{version}" if version else name), ATOM
         case Linear(terms):
@@ -84,7 +84,7 @@ def _text(expr: Expr) -> tuple[str, int]:
             return f"{op}({', '.join(expr_text(a) for a in args)})", ATOM
 
 
-def _negative(value: object) -> bool:
+def _is_negative(value: object) -> bool:
     return isinstance(value, int | float) and value < 0
 
 

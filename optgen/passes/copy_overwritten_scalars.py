@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain, count
 
 from optgen.ir.binding_times import Kind
+from optgen.ir.copies import is_self_copy
 from optgen.ir.nodes import Assign, Program, Ref, Stmt, assigns, expressions, map_expressions
 from optgen.ir.plan import reads
 from optgen.passes.rewrite import replace_reads
@@ -39,7 +40,7 @@ def _overwritten(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> Iterator[Ref]:
     """Yield the scalars that a phase reads and a later statement overwrites, in reading order."""
-    writes = [a.target for a in assigns(scalars) if not _only_copies(a)]
+    writes = [a.target for a in assigns(scalars) if not is_self_copy(a)]
     writes += [a.target for p in programs for a in assigns(p) if not kinds[a.target].is_tensor]
     last = {ref: position for position, ref in enumerate(writes)}
     for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e)):
@@ -48,18 +49,13 @@ def _overwritten(
             yield ref
 
 
-def _only_copies(stmt: Assign) -> bool:
-    """Tell whether a statement copies a name to its next version."""
-    return isinstance(stmt.value, Ref) and stmt.value.name == stmt.target.name
-
-
 def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
     """Yield the scalar program with each copy after its original; conditions read the copies."""
     for stmt in scalars:
         if isinstance(stmt, Assign):
             yield stmt
             if stmt.target in copies:
-                yield Assign(copies[stmt.target], stmt.value if _only_copies(stmt) else stmt.target)
+                yield Assign(copies[stmt.target], stmt.value if is_self_copy(stmt) else stmt.target)
             continue
         yield replace(
             stmt,

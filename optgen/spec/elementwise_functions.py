@@ -97,6 +97,7 @@ def _check_calls(source: Source, node: ast.FunctionDef) -> None:
 
 
 def _whole_tensor_error(op: str) -> tuple[str, str]:
+    """Return the message and the hint for an op that needs a whole tensor."""
     message = f"`{op}` needs a whole tensor, but the rule is @elementwise"
     return (
         message,

@@ -51,7 +51,7 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
 
 
 def _known_not_none(value: Expr) -> str:
-    """Return the entry of `known_true` for a hyperparameter, or an item of one, that is not None."""
+    """Return the text in `known_true` for a hyperparameter, or an item of one, that is not None."""
     match value:
         case Ref(name):
             return f"{name} is given"

@@ -279,5 +279,6 @@ def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
 
 
 def _whole_parameter_error(op: str) -> tuple[str, str]:
+    """Return the message and the hint for an op that needs a whole parameter."""
     message = f"`{op}` needs a whole parameter, but a program works element by element"
     return message, "compute it in a step, and keep it in a state"

@@ -126,6 +126,7 @@ class Source:
 
 
 def _forbidden(character: str) -> tuple[str, str]:
+    """Return the message and the hint for a forbidden character."""
     hint = "leave it out: a spec holds letters, signs, spaces, tabs and newlines"
     return f"{described(character)} is not allowed in a spec", hint
 
