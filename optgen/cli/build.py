@@ -112,12 +112,12 @@ def _orphans(chosen: Targets) -> list[Path]:
     """Return the generated folders without a spec, in `chosen` or beside the specs in `chosen`."""
     if chosen.is_whole_folder or not chosen.out.is_dir():
         return []
-    given = {path.stem for path in chosen.specs}
+    requested = {path.stem for path in chosen.specs}
     spec_folders = {path.resolve().parent for path in chosen.specs}
     return [
         folder
         for folder in sorted(chosen.out.iterdir())
-        if folder.is_dir() and folder.name not in given
+        if folder.is_dir() and folder.name not in requested
         if not any((specs / f"{folder.name}.py").is_file() for specs in spec_folders)
         if any(True for _ in emit.leftovers(folder))
     ]

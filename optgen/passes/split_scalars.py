@@ -156,17 +156,17 @@ class Splitter:
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
         """Tell whether a name that the form reads is overwritten before the target's last use."""
         start = next(
-            i for i, (kind, ref) in enumerate(self.events) if kind != "read" and ref == target
+            i for i, (event, ref) in enumerate(self.events) if event != "read" and ref == target
         )
         same = self._copies_of(target)
-        uses = [i for i, (kind, ref) in enumerate(self.events) if kind == "read" and ref in same]
+        uses = [i for i, (event, ref) in enumerate(self.events) if event == "read" and ref in same]
         if not uses:
             return False
         names = {r.name for r in refs(form) if not self.kinds[r].is_scalar}
         names |= {name for r in refs(form) for name in self.copied_from.get(r, ())}
         names |= {self.unscaled[name] for name in names if name in self.unscaled}
         between = self.events[start + 1 : max(uses)]
-        return any(kind == "write" and ref.name in names for kind, ref in between)
+        return any(event == "write" and ref.name in names for event, ref in between)
 
     def _copies_of(self, target: Ref) -> set[Ref]:
         """Return a name's version, and the later versions that are copies of it on some path."""

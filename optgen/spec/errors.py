@@ -64,9 +64,9 @@ class InternalError(Exception):
     """
 
     def __init__(self, place: Place, cause: Exception) -> None:
-        what = " ".join(f"{type(cause).__name__}: {cause}".split())[:_LONGEST]
+        summary = " ".join(f"{type(cause).__name__}: {cause}".split())[:_LONGEST]
         message = "optgen failed here: a defect of optgen, not of the spec; please report it"
-        super().__init__(printable(f"{place}: {message} together with the spec ({what})"))
+        super().__init__(printable(f"{place}: {message} together with the spec ({summary})"))
         self.place = place
 
 

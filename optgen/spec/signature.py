@@ -228,8 +228,8 @@ class Signature:
         bounds = Bounds(**{k: options.pop(k) for k in _BOUNDS if k in options})
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
         self._check_error(node, options.get("error", ""), "", "index", "number")
-        kind: HyperType = "tuple" if isinstance(default, tuple) else "number"
-        return Hyper(name, kind, default, bounds, place=self.source.place(node), **options)
+        type_: HyperType = "tuple" if isinstance(default, tuple) else "number"
+        return Hyper(name, type_, default, bounds, place=self.source.place(node), **options)
 
     def _check_default(
         self, name: str, node: ast.Call, default: Any, bounds: Bounds, optional: bool

@@ -137,12 +137,12 @@ class PhasedRule:
         lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
-            kind = {"": "LOOP", "max_abs": "MAX"}.get(step.reduction, step.reduction.upper())
-            kind = "DRAW" if step.draws else kind
+            step_type = {"": "LOOP", "max_abs": "MAX"}.get(step.reduction, step.reduction.upper())
+            step_type = "DRAW" if step.draws else step_type
             reads = () if self._is_total(step) else step.reads
             writes = [n for n in step.writes if n in self._values_with_axes]
             row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
-            lines += indented(listed("{", [f"Step::{kind}", *row], "},", 8))
+            lines += indented(listed("{", [f"Step::{step_type}", *row], "},", 8))
         return [*lines, "};"]
 
     def _number(self, step: Step) -> int:

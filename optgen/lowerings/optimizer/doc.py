@@ -186,8 +186,8 @@ def _messages(algorithm: Algorithm) -> Iterator[str]:
 def _states(algorithm: Algorithm) -> Iterator[str]:
     symbols = Symbols(algorithm)
     if algorithm.step:
-        kind, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
-        yield from _item(f"step ({kind}): Number of steps that the parameter has taken{shape}.")
+        type_, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
+        yield from _item(f"step ({type_}): Number of steps that the parameter has taken{shape}.")
     for state in algorithm.kept_states():
         yield from _item(f"{state.key} (Tensor): {_state(state, symbols)}.")
 
@@ -204,11 +204,11 @@ def _inputs(algorithm: Algorithm) -> Iterator[str]:
 
 def _state(state: State, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't' if state.written else '')}`"]
-    kind = _SHAPES[state.shape]
+    shape = _SHAPES[state.shape]
     if state.dtype:
-        kind = kind.replace("like the parameter", "of the parameter's shape")
-        kind = f"{state.dtype}, {kind}"
-    parts.append(kind)
+        parts.append(state.dtype)
+        shape = shape.replace("like the parameter", "of the parameter's shape")
+    parts.append(shape)
     parts.append(_start(state))
     if state.when:
         negated = state.when.startswith("not ")

@@ -80,7 +80,7 @@ def shown(text: str, texts: Mapping[str, str]) -> str:
 
 
 Part = tuple[str, bool]
-"""Piece of a text, and whether it is an expression whose value is printed."""
+"""A part of a message, and whether it is an expression whose value is printed."""
 
 
 def _parts(text: str, values: Mapping[str, str]) -> Iterator[Part]:
@@ -92,7 +92,7 @@ def _parts(text: str, values: Mapping[str, str]) -> Iterator[Part]:
 
 
 def _pieces(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield groups of parts that fit one line; lines break only after a space."""
+    """Yield pieces: groups of parts that fit one line. A line ends only after a space."""
     piece: list[Part] = []
     word: list[Part] = []
     for part in parts:

@@ -67,15 +67,15 @@ def own_names(part: Part) -> set[str]:
 def free_names(part: Part) -> dict[str, ast.Name]:
     """Return the names that a part reads and does not define, each with one of its nodes."""
     defined = own_names(part) | {*DECLARATIONS, *CALLABLE}
-    found: dict[str, ast.Name] = {}
+    free: dict[str, ast.Name] = {}
     helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
     for function in (part.node, *helpers, *part.programs):
         known = defined | _bound(function)
         nodes = (node for stmt in function.body for node in ast.walk(stmt))
         for node in nodes:
             if isinstance(node, ast.Name) and node.id not in known:
-                found.setdefault(node.id, node)
-    return found
+                free.setdefault(node.id, node)
+    return free
 
 
 def all_names(part: Part) -> set[str]:
