@@ -17,9 +17,9 @@ from optgen.lowerings.python.function import (
     bucket_function,
     function_name,
     indented,
-    parted,
     python_file,
-    unpacked,
+    separated_blocks,
+    unpacking_target,
     widened,
 )
 from optgen.lowerings.python.phase_printer import phases
@@ -101,7 +101,7 @@ def _sharded(plan: Plan) -> Iterator[Function]:
         f"Update the shards of one bucket. {about}",
         list_names(plan.algorithm),
         (*arguments, "collectives: Collectives"),
-        parted([*body.opening, *scalars], body.lines),
+        separated_blocks([*body.opening, *scalars], body.lines),
         returns,
     )
 
@@ -121,7 +121,7 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     # A temporary that is overwritten exists twice for a moment, hence + 1.
     alive = len(set(new_tensors(program))) + 1
     alive_argument = f", alive={alive}" if alive > _DEFAULT_ALIVE else ""
-    lines = [f"{unpacked(names)} = chunk", *foreach_lines(program)]
+    lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(program)]
     rows = widened(plan, f"chunks({lists}{alive_argument})", (s.stored for s in sweep.streams))
     header = f"for chunk in {rows}:"
     reads = read_by(drawn).union(numbers_read(program))

@@ -24,9 +24,9 @@ from optgen.lowerings.python.function import (
     bucket_function,
     function_name,
     indented,
-    parted,
     python_file,
-    unpacked,
+    separated_blocks,
+    unpacking_target,
     widened,
 )
 from optgen.lowerings.python.phase_printer import matrix_call, phases
@@ -91,7 +91,7 @@ def _loop(plan: Plan) -> Body:
     plan, drawn = name_random(plan)
     (sweep,) = plan.sweeps
     all_names = [*(s.name for s in sweep.streams), *drawn]
-    names, lists = unpacked(all_names), ", ".join(map(plural, all_names))
+    names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
     program = select_instructions(plan, sweep)
     rows = widened(plan, f"slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(program), f"for {names} in {rows}:")
@@ -116,7 +116,7 @@ def _functional(plan: Plan, whole: bool) -> Function:
         if whole
         else statements(program, _PRINTER, _line)
     )
-    lines = parted(opening, body, [*write_lines(plan, WHOLE_TENSOR)])
+    lines = separated_blocks(opening, body, [*write_lines(plan, WHOLE_TENSOR)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),

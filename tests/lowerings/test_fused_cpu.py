@@ -14,7 +14,7 @@ from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, as
 from optgen.ir.ops import BY_ELEMENT, OPS
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_cpu.expression_printer import RESERVED, ExpressionPrinter, variable
-from optgen.lowerings.fused_cpu.line_layout import declared, folded, listed
+from optgen.lowerings.fused_cpu.line_layout import declarations, wrapped_list, wrapped_statement
 from optgen.passes.flatten_branches import BranchFlattener
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
@@ -236,16 +236,16 @@ def test_nested_branches_become_consecutive_branches() -> None:
 
 def test_long_lines_are_folded_where_they_bind_least() -> None:
     line = "x = " + " + ".join(f"(aaaaaaaa * {name})" for name in "abcdefgh") + ";"
-    lines = folded(line, 8)
+    lines = wrapped_statement(line, 8)
     assert len(lines) == 2
     assert all(len(line) <= 92 for line in lines)
     assert lines[1].startswith("    + (aaaaaaaa * ")
-    assert folded("x = " + "a" * 200 + ";", 0) == ["x = " + "a" * 200 + ";"]
+    assert wrapped_statement("x = " + "a" * 200 + ";", 0) == ["x = " + "a" * 200 + ";"]
 
     items = [f"item{number}" for number in range(30)]
-    call = listed("call(", items, ");", 4)
+    call = wrapped_list("call(", items, ");", 4)
     assert call[0] == "call("
     assert all(len(line) <= 96 for line in call)
     assert "".join(call).replace(" ", "") == f"call({','.join(items)});"
-    assert declared("double", items[:3], 4) == ["double item0, item1, item2;"]
-    assert all(line.startswith("double item") for line in declared("double", items, 4))
+    assert declarations("double", items[:3], 4) == ["double item0, item1, item2;"]
+    assert all(line.startswith("double item") for line in declarations("double", items, 4))

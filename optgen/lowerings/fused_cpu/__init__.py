@@ -19,7 +19,12 @@ from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
-from optgen.lowerings.fused_cpu.line_layout import comment, declared, laid_out, listed
+from optgen.lowerings.fused_cpu.line_layout import (
+    comment,
+    declarations,
+    indented_blocks,
+    wrapped_list,
+)
 from optgen.lowerings.fused_cpu.loop_ir import sweep_loop
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.phased_file import phased_context
@@ -62,17 +67,17 @@ def lower(algorithm: Algorithm) -> Context:
     symbols = {state.key: state.symbol for plan in planned for state in plan.fresh_states()}
     fresh = [symbols[state.key] for state in algorithm.states if state.key in symbols]
     streams = _streams(algorithm, planned)
-    names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
+    names = wrapped_list("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
         "streams": (1, [*names, *_read_only_mask(planned[0].algorithm)]),
         "scatter_adds": (1, _scatter_adds(algorithm)),
-        "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
-        "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
+        "cells": (1, wrapped_list("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
+        "hypers": (2, declarations("double", map(_member, planned[0].algorithm.hypers), 8)),
     }
     return {
         "algorithm": algorithm,
         "about": comment(algorithm.doc.strip().splitlines()[0]) if algorithm.doc else "",
-        **laid_out(blocks),
+        **indented_blocks(blocks),
         **(
             _one_sweep(planned[0], fresh)
             if len(planned) == 1 and is_one_sweep(planned[0])
@@ -140,7 +145,7 @@ def _codes(algorithm: Algorithm) -> list[str]:
         for s in states
     ]
     items = ["{0, DYNAMIC}", "{0, DYNAMIC}", *codes]
-    return listed("static constexpr BlockCodes CODES[STREAMS] = {", items, "};", 4)
+    return wrapped_list("static constexpr BlockCodes CODES[STREAMS] = {", items, "};", 4)
 
 
 def _scatter_adds(algorithm: Algorithm) -> list[str]:
@@ -164,12 +169,14 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     arguments = ["hypers", "scalars", "fresh", *first, "n", *arrays]
     call = dispatch_call("sweep", ["S"], printer.flags, arguments, "hypers", 8)
     blocks = {
-        "scalars": (2, declared("double", program.fields.values(), 8)),
+        "scalars": (2, declarations("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
         "codes": (1, _codes(plan.algorithm)),
         "parameters": (
             1,
-            listed("NOINLINE static void sweep(", _parameters(plan, sweep, printer), ") {", 4),
+            wrapped_list(
+                "NOINLINE static void sweep(", _parameters(plan, sweep, printer), ") {", 4
+            ),
         ),
         "loop": (2, printer.lines()),
         "call": (2, call),
@@ -180,7 +187,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
         "asks_sizes": str(program.asks_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
         "template": ", ".join(["class S", *(f"bool {flag}" for flag in printer.flags.values())]),
-        **laid_out(blocks),
+        **indented_blocks(blocks),
     }
 
 

@@ -25,12 +25,12 @@ def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
     return [f"{INDENT * depth}{line}" if line else line for line in lines]
 
 
-def laid_out(blocks: Mapping[str, tuple[int, Iterable[str]]]) -> dict[str, str]:
+def indented_blocks(blocks: Mapping[str, tuple[int, Iterable[str]]]) -> dict[str, str]:
     """Return blocks of lines as texts. Each block comes with its indentation depth."""
     return {name: "\n".join(indented(lines, depth)) for name, (depth, lines) in blocks.items()}
 
 
-def listed(before: str, items: Iterable[str], after: str, column: int) -> list[str]:
+def wrapped_list(before: str, items: Iterable[str], after: str, column: int) -> list[str]:
     """Return `before item, item, ... after` on one line if it fits, else wrapped."""
     items = list(items)
     line = f"{before}{', '.join(items)}{after}"
@@ -46,7 +46,7 @@ def listed(before: str, items: Iterable[str], after: str, column: int) -> list[s
     return [*lines, current]
 
 
-def declared(type: str, items: Iterable[str], column: int) -> list[str]:
+def declarations(type: str, items: Iterable[str], column: int) -> list[str]:
     """Return declarations `type item, item, ...;` on as few lines as fit at a column."""
     lines: list[str] = []
     for item in items:
@@ -57,7 +57,7 @@ def declared(type: str, items: Iterable[str], column: int) -> list[str]:
     return [f"{line};" for line in lines]
 
 
-def folded(line: str, column: int) -> list[str]:
+def wrapped_statement(line: str, column: int) -> list[str]:
     """Return a statement on one line if it fits at a column, else broken before operators."""
     if column + len(line) <= WIDTH:
         return [line]
@@ -66,7 +66,7 @@ def folded(line: str, column: int) -> list[str]:
         return [line]
     shallowest = min(depth for depth, _ in operators)
     end = max(position for depth, position in operators if depth == shallowest)
-    rest = folded(INDENT + line[end:].lstrip(), column)
+    rest = wrapped_statement(INDENT + line[end:].lstrip(), column)
     return [line[:end].rstrip(), *rest]
 
 

@@ -24,7 +24,7 @@ from optgen.lowerings.fused_cpu.expression_printer import (
     constant,
     variable,
 )
-from optgen.lowerings.fused_cpu.line_layout import WIDTH, folded, indented, listed
+from optgen.lowerings.fused_cpu.line_layout import WIDTH, indented, wrapped_list, wrapped_statement
 from optgen.lowerings.fused_cpu.loop_analysis import (
     by_reciprocals,
     has_long_latency,
@@ -115,9 +115,9 @@ class LoopPrinter:
             if name in read:
                 lines.append(f"const C {variable(name)} = C({text});")
         for declaration in self._keys.declarations():
-            lines += folded(declaration, _COLUMN - 4)
+            lines += wrapped_statement(declaration, _COLUMN - 4)
         for name, text in self._conditions.items():
-            lines += folded(f"const auto {name} = {text};", _COLUMN - 4)
+            lines += wrapped_statement(f"const auto {name} = {text};", _COLUMN - 4)
         return [*lines, *self._vector_constants()] if self.loop.by_vectors else lines
 
     def _vector_constants(self) -> list[str]:
@@ -136,7 +136,7 @@ class LoopPrinter:
         if not others:
             return [f"struct {{ {first}}} delayed;"]
         before = f"struct {{ {first}DelayedStore<S> "
-        return listed(before, others, "; } delayed;", _COLUMN - 4)
+        return wrapped_list(before, others, "; } delayed;", _COLUMN - 4)
 
     def _arrays_read(self) -> dict[str, str]:
         """Return the arrays that are read, each with the flag it depends on."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
-from optgen.lowerings.fused_cpu.line_layout import indented, listed
+from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
 from optgen.lowerings.lowering import Context
 from optgen.passes.plan import used_scalars
@@ -41,7 +41,7 @@ def phased_context(
         "rules": [rule.context() for part_rules in rules for rule in part_rules],
         "parts": {
             "" if number == 0 else f"_{number + 1}": "\n".join(
-                indented(listed("optgen::step<", _qualified(part_rules), _END_OF_CALL, 4))
+                indented(wrapped_list("optgen::step<", _qualified(part_rules), _END_OF_CALL, 4))
             )
             for number, part_rules in enumerate(rules)
             if part_rules

@@ -11,7 +11,13 @@ from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
-from optgen.lowerings.fused_cpu.line_layout import declared, folded, indented, laid_out, listed
+from optgen.lowerings.fused_cpu.line_layout import (
+    declarations,
+    indented,
+    indented_blocks,
+    wrapped_list,
+    wrapped_statement,
+)
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
@@ -68,8 +74,8 @@ class PhasedRule:
         """
         check_values(self.plan.algorithm, len(self._values_with_axes), len(self.body.steps))
         blocks = {
-            "scalars": (2, declared("double", self.program.fields.values(), 8)),
-            "numbers": (2, declared("double", map(variable, self.body.numbers), 8)),
+            "scalars": (2, declarations("double", self.program.fields.values(), 8)),
+            "numbers": (2, declarations("double", map(variable, self.body.numbers), 8)),
             "names": (1, self._values()),
             "axes": (1, self._axes()),
             "steps": (1, self._steps()),
@@ -89,7 +95,7 @@ class PhasedRule:
             "has_axes": self.has_axes,
             "inputs": ", ".join(self.program.parameters()),
             "functions": ["\n".join(indented(lines)) for lines in self._functions()],
-            **laid_out(blocks),
+            **indented_blocks(blocks),
         }
 
     @cached_property
@@ -107,11 +113,11 @@ class PhasedRule:
         """Declare the indices of the values that are not streams, behind those of the streams."""
         others = [constant(n) for n in self._values_with_axes if n not in self.streams]
         first, *rest = [*others, "VALUES"]
-        return listed("enum { ", [f"{first} = STREAMS", *rest], " };", 4)
+        return wrapped_list("enum { ", [f"{first} = STREAMS", *rest], " };", 4)
 
     def _axes(self) -> list[str]:
         names = [axes.name for axes in self._values_with_axes.values()]
-        return listed("static constexpr int AXES[] = {", names, "};", 4)
+        return wrapped_list("static constexpr int AXES[] = {", names, "};", 4)
 
     @property
     def has_axes(self) -> bool:
@@ -134,7 +140,7 @@ class PhasedRule:
     def _steps(self) -> list[str]:
         """Declare the steps: their indices, and the table of what they read and write."""
         named = [_step_name(step) for step in self.body.steps]
-        lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
+        lines = wrapped_list("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
             step_type = {"": "LOOP", "max_abs": "MAX"}.get(step.reduction, step.reduction.upper())
@@ -142,7 +148,7 @@ class PhasedRule:
             reads = () if self._is_total(step) else step.reads
             writes = [n for n in step.writes if n in self._values_with_axes]
             row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
-            lines += indented(listed("{", [f"Step::{step_type}", *row], "},", 8))
+            lines += indented(wrapped_list("{", [f"Step::{step_type}", *row], "},", 8))
         return [*lines, "};"]
 
     def _number(self, step: Step) -> int:
@@ -164,7 +170,7 @@ class PhasedRule:
         )
         return [
             *lines,
-            *listed("static constexpr const Pass* PASSES[] = {", names, "};", 4),
+            *wrapped_list("static constexpr const Pass* PASSES[] = {", names, "};", 4),
             f"static constexpr int PASS_COUNTS[] = {{{counts}}};",
             f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
             f"static constexpr int NUMBERS = {len(self.body.numbers)};",
@@ -179,7 +185,7 @@ class PhasedRule:
         pairs = [(numbers.index(s.symbol), s.symbol) for s in states if s.symbol in numbers]
         stored = [f"{{{number}, {constant(symbol)}}}" for number, symbol in pairs]
         head = "static constexpr StoredNumber STORED_NUMBERS[] = {"
-        return listed(head, stored, "};", 4) if stored else []
+        return wrapped_list(head, stored, "};", 4) if stored else []
 
     def _applies(self) -> list[str]:
         tests = [f"{'' if holds else '!'}{fact}(sizes)" for fact, holds in self.plan.facts.items()]
@@ -208,8 +214,8 @@ class PhasedRule:
         parameters = ["const Scalars& scalars", "i64 place", "i64 n", "C* to"]
         return [
             "template <class C>",
-            *listed(f"static void {step.name}(", parameters, ") {", 4),
-            *indented(folded(f"draw_numbers({key}, place, n, to);", _COLUMN)),
+            *wrapped_list(f"static void {step.name}(", parameters, ") {", 4),
+            *indented(wrapped_statement(f"draw_numbers({key}, place, n, to);", _COLUMN)),
             "}",
         ]
 
@@ -285,7 +291,7 @@ class PhasedRule:
         ]
         return [
             f"template <{', '.join(template_parameters)}>",
-            *listed(f"NOINLINE static void {step.name}(", printer.parameters(), ") {", 4),
+            *wrapped_list(f"NOINLINE static void {step.name}(", printer.parameters(), ") {", 4),
             *indented(printer.lines()),
             "}",
         ]
@@ -294,7 +300,7 @@ class PhasedRule:
         """Return a function that computes numbers of the whole tensor, in double."""
         types = {**_ARGUMENT_TYPES, "numbers": "Numbers&"}
         parameters = [f"{type_} {n}" for n, type_ in types.items() if n in self._inputs_read(step)]
-        head = listed(f"static void {step.name}(", parameters, ") {", 4)
+        head = wrapped_list(f"static void {step.name}(", parameters, ") {", 4)
         return [*head, *indented(self._arithmetic(step)), "}"]
 
     def _arithmetic(self, step: Step) -> list[str]:
@@ -333,7 +339,9 @@ class PhasedRule:
         for step in self._loops():
             if step.axes is Axes.NONE:
                 fields = ("named()" if n == "numbers" else n for n in self._inputs_read(step))
-                call = listed(f"return {step.name}(", (f"inputs.{n}" for n in fields), ");", 16)
+                call = wrapped_list(
+                    f"return {step.name}(", (f"inputs.{n}" for n in fields), ");", 16
+                )
                 lines += switch_case(_step_name(step), call)
         return lines
 
@@ -383,6 +391,6 @@ def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
             [_step_name(step) for step in each.finish],
             [constant(value) for value in each.stores],
         )
-        sets = [line for group in groups for line in listed("set(", group, "),", 16)]
+        sets = [line for group in groups for line in wrapped_list("set(", group, "),", 16)]
         lines += indented(["{", *indented(sets), "},"])
     return [*lines, "};"]

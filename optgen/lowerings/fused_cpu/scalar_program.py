@@ -8,7 +8,7 @@ from optgen.ir.nodes import Assign, Call, Expr, Ref, assigns, expressions, refs,
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
-from optgen.lowerings.fused_cpu.line_layout import declared, listed
+from optgen.lowerings.fused_cpu.line_layout import declarations, wrapped_list
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.passes.round_state import ROUNDED, round_state
 
@@ -44,7 +44,7 @@ class ScalarProgram:
             for symbol, cell in self._states.items()
             if symbol in self._last
         ]
-        results = listed("return {", self.fields.values(), "};", _COLUMN)
+        results = wrapped_list("return {", self.fields.values(), "};", _COLUMN)
         return [*self._loads(), *statements.lines(_COLUMN), *stores, *results]
 
     def parameters(self) -> list[str]:
@@ -83,7 +83,7 @@ class ScalarProgram:
         inputs = self._inputs()
         numbers = [n for n in inputs if n in self._hypers and self._hypers[n].type == "number"]
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
-        lines = declared("const double", aliases, _COLUMN)
+        lines = declarations("const double", aliases, _COLUMN)
         if "step" in inputs and self._plan.algorithm.step:
             lines.append("const double step = cells[STEP].value;")
         for symbol in (s for s in inputs if s in self._states):

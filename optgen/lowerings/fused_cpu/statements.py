@@ -19,7 +19,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.lowerings.fused_cpu.expression_printer import variable
-from optgen.lowerings.fused_cpu.line_layout import comment, folded, indented
+from optgen.lowerings.fused_cpu.line_layout import comment, indented, wrapped_statement
 
 
 @dataclass
@@ -62,7 +62,9 @@ class Statements:
                     lines += map(comment, stmt.quote)
                 name = stmt.target.name
                 declaration = "" if name in declared else self._declaration(name, times[name])
-                lines += folded(f"{declaration}{variable(name)} = {self.value(stmt)};", column)
+                lines += wrapped_statement(
+                    f"{declaration}{variable(name)} = {self.value(stmt)};", column
+                )
                 declared.add(name)
         return lines
 

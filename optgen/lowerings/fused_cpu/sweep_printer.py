@@ -9,7 +9,7 @@ from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
-from optgen.lowerings.fused_cpu.line_layout import indented, listed
+from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
@@ -113,7 +113,7 @@ class SweepPrinter(LoopPrinter):
             *self._begin(),
             *self._loop_lines(),
             *self._end(),
-            *listed("", step, ";", _COLUMN + 4),
+            *wrapped_list("", step, ";", _COLUMN + 4),
         ]
         return ["for (i64 row = 0; row < rows; ++row) {", *indented(inside), "}"]
 

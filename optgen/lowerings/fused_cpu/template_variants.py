@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from optgen.lowerings.fused_cpu.expression_printer import variable
-from optgen.lowerings.fused_cpu.line_layout import indented, listed
+from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 
 
 def dispatch_call(
@@ -31,10 +31,10 @@ def dispatch_call(
     values = product(("false", "true"), repeat=len(flags))
     variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
     if not flags:
-        return listed(f"return {variants[0]}(", arguments, ");", column)
+        return wrapped_list(f"return {variants[0]}(", arguments, ");", column)
     before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
-    after = listed(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
-    return [*listed(before, variants, "};", column), *after]
+    after = wrapped_list(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
+    return [*wrapped_list(before, variants, "};", column), *after]
 
 
 def switch_case(name: str, lines: list[str]) -> list[str]:

@@ -73,7 +73,7 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
         "Update the tensors of one bucket in place. They share all results of the scalar program.",
         list_names(plan.algorithm),
         arguments,
-        parted([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),
+        separated_blocks([*body.opening, *scalar_lines(plan, BUCKET, body.reads)], body.lines),
         "Update" if plan.algorithm.is_wide else "None",
     )
 
@@ -100,12 +100,12 @@ def indented(lines: Iterable[str], header: str) -> list[str]:
     return [header, *(f"    {line}" if line else line for line in lines)]
 
 
-def unpacked(names: Sequence[str]) -> str:
+def unpacking_target(names: Sequence[str]) -> str:
     """Return the target of a tuple unpacking, with parentheses for a single name."""
     return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
 
 
-def parted(*blocks: list[str]) -> tuple[str, ...]:
+def separated_blocks(*blocks: list[str]) -> tuple[str, ...]:
     """Return blocks of lines with an empty line between them."""
     lines = [line for block in blocks if block for line in (*block, "")]
     return tuple(lines[:-1])
