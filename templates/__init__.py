@@ -1,1 +1,1 @@
-"""The skeletons of generated files: structure only, no arithmetic."""
+"""Templates of generated files: they hold structure only, and no arithmetic."""

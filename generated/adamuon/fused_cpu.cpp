@@ -270,7 +270,7 @@ struct AdaMuonAfter : Rule {
 
 // Read by the runtime: the rule needs shapes.
 extern "C" const bool optgen_shapes = true;
-// Matrix ops between the parts of a step, and the streams that are no states.
+// Matrix ops between the parts of a step, and the streams of their operands and results.
 extern "C" const char* const optgen_calls = "o2 = orthogonalize(sign_matrix, ns_coefficients, ns_steps, 1e-07)";
 extern "C" const char* const optgen_locals = "sign_matrix o2";
 

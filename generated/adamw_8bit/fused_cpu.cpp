@@ -19,7 +19,7 @@ struct Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
 
-    // Elements of a block and the map, of streams that may hold codes of 8 bits.
+    // Per stream: the elements of a block of 8-bit codes (0 if it never has codes), and their map.
     static constexpr BlockCodes CODES[STREAMS] = {
         {0, DYNAMIC}, {0, DYNAMIC}, {256, DYNAMIC}, {256, DYNAMIC}};
 

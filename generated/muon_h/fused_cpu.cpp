@@ -333,7 +333,7 @@ struct MuonHAfter : Rule {
 
 // Read by the runtime: the rule needs shapes.
 extern "C" const bool optgen_shapes = true;
-// Matrix ops between the parts of a step, and the streams that are no states.
+// Matrix ops between the parts of a step, and the streams of their operands and results.
 extern "C" const char* const optgen_calls = "o = orthogonalize(u_matrix, ns_coefficients, ns_steps, 1)";
 extern "C" const char* const optgen_locals = "u_matrix o";
 

@@ -425,7 +425,7 @@ struct NorMuonAfter : Rule {
 
 // Read by the runtime: the rule needs shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
-// Matrix ops between the parts of a step, and the streams that are no states.
+// Matrix ops between the parts of a step, and the streams of their operands and results.
 extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, 1e-07)";
 extern "C" const char* const optgen_locals = "u o";
 

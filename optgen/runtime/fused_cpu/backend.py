@@ -108,7 +108,7 @@ class FusedCpuBackend:
         return cached_first_step.take(_kernel(optimizer), optimizer, batches) if batches else None
 
     def repeat(self, optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
-        """Return the cached step of batches that a step has updated; None if there can be none."""
+        """Return the cached step that repeats an update of batches; None if it must be gathered."""
         if any(batch.view_copies or batch.has_codes for batch in batches):
             return None
         kernel, stepped = _kernel(optimizer), whole_groups(optimizer, batches)
@@ -117,11 +117,11 @@ class FusedCpuBackend:
         if not any(batch.dispatch_key.sparse_grad for batch in batches):
             return CachedDenseStep.of(kernel, optimizer, stepped)
         update = sparse_gradients.kernel_function(kernel)
-        listed = optimizer.param_groups
+        groups = optimizer.param_groups
         all_sparse = all(batch.dispatch_key.sparse_grad for batch in batches)
-        if not update or not all_sparse or stepped != set(map(id, listed)):
+        if not update or not all_sparse or stepped != set(map(id, groups)):
             return None
-        return CachedSparseStep.of(kernel, update, listed)
+        return CachedSparseStep.of(kernel, update, groups)
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
         """Update the lists of a function; return a cached call, or None if tensors were copied."""

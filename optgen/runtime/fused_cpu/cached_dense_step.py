@@ -110,7 +110,7 @@ class CachedDenseStep:
 
     def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
         """Take the first step; `created` lists the new states that the rule calls `fresh` on."""
-        if not self._note_order(optimizer.param_groups, optimizer.state):
+        if not self._store_order(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
         entries = zip(map(id, optimizer.state.values()), self._order, strict=True)
@@ -142,7 +142,7 @@ class CachedDenseStep:
         request, state = self._request, optimizer.state
         request.state, request.threads = id(state), ctypes.addressof(current)
         taken = bool(self._run_step(self._buffers.address)) or (
-            self._note_order(groups, state) and bool(self._run_step(self._buffers.address))
+            self._store_order(groups, state) and bool(self._run_step(self._buffers.address))
         )
         if taken and self._cells:
             self._cells.store(groups)
@@ -192,20 +192,20 @@ class CachedDenseStep:
         self._constant[index] = all(map(is_constant, values.hypers))
         return True
 
-    def _note_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
-        """Note the parameters, and which parameter each entry of the optimizer's state belongs to.
+    def _store_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
+        """Store the parameters, and to which parameter each entry of the optimizer's state belongs.
 
         Return False if a parameter is listed twice, or if the number of parameters has changed.
         """
         params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
-        count, owners = len(params), array("q", map(id, state))
+        count, entries = len(params), array("q", map(id, state))
         if count != len(self._buffers.params) or len(set(params)) < count:
             return False
         self._buffers.params[:] = params
         self._order = array("q", range(count))
-        if owners.tobytes() != params.tobytes():
+        if entries.tobytes() != params.tobytes():
             index_by_id = dict(zip(params, self._order, strict=True))
-            self._order = array("q", [index_by_id.get(owner, -1) for owner in owners])
+            self._order = array("q", [index_by_id.get(entry, -1) for entry in entries])
         self._request.order = self._order.buffer_info()[0]
         self._request.entries = len(self._order)
         return True
@@ -241,7 +241,7 @@ class CachedDenseStep:
 
 
 def _dtype_bits(group: Group) -> int:
-    """Return a set bit for each dtype of a group's parameters, which later steps may have.
+    """Return a bit for each dtype of a group's parameters; later steps may have no other dtype.
 
     With a tensor learning rate, a parameter of another dtype may need another lowering.
     """

@@ -2,7 +2,7 @@
 
 To gather 2,000 parameters, Python reads each parameter and each state some ten times, which takes
 longer than creating the states. Here the C++ reader reads the parameters and gradients, and Python
-reads one parameter and gradient per dtype only.
+reads only one parameter and its gradient for each pair of their dtypes.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ from optgen.runtime.state.create import create_missing
 def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     """Return the groups' batches, without states; [] unless the kernel can take all of them.
 
-    The `members` of a batch are all parameters with a gradient. Its `params` and `grads` hold one
-    parameter and gradient per pair of dtypes. For bad tensors the list is empty, and
-    `gather_batches` raises the error later.
+    `takes` tells whether this lowering would step a batch. The `members` of a batch are all
+    parameters with a gradient. Its `params` and `grads` hold one parameter and gradient per pair of
+    dtypes. For invalid tensors the list is empty, and `gather_batches` raises the error later.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
-    if rule.quantized_states:  # the reader knows no codes
+    if rule.quantized_states:  # the reader cannot read them
         return []
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
         return []
@@ -41,9 +41,9 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     if not all(type(params) is list for params in lists):
         return []
     reader = tensor_reader.built_reader()  # a missing reader is built along with the kernel
-    codes = reader.read_dtypes(lists) if reader else []
-    pairs = zip(groups, codes, strict=False)
-    result = [_batch(optimizer, group, each) for group, each in pairs if any(each)]
+    dtype_codes = reader.read_dtypes(lists) if reader else []
+    pairs = zip(groups, dtype_codes, strict=False)  # no codes if the reader is missing or gave up
+    result = [_batch(optimizer, group, codes) for group, codes in pairs if any(codes)]
     return result if _all_are_taken(optimizer, result, takes) else []
 
 
@@ -61,7 +61,10 @@ def _all_are_taken(
 
 
 def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
-    """Return the batch of a group, without states, from its parameters' dtype codes."""
+    """Return the batch of a group, without states.
+
+    `dtype_codes` has an entry for each parameter of the group; 0 stands for no gradient.
+    """
     flat_partitions.check(optimizer, group, optimizer._context.original_params)
     params = group["params"]
     examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]

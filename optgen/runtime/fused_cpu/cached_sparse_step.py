@@ -59,11 +59,13 @@ class CachedSparseStep:
     @classmethod
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
         """Return the plan of a step that updates all these groups; None if it cannot be cached."""
-        present = any(state.is_present(group) for state in kernel.rule.states for group in groups)
-        if present or kernel.rule.step is not None or not kernel.rule.scatter_adds:
+        states = kernel.rule.states
+        has_states = any(state.is_present(group) for state in states for group in groups)
+        if has_states or kernel.rule.step is not None or not kernel.rule.scatter_adds:
             return None
         cached = cls(kernel, update, groups)
-        return cached if all(all(map(is_constant, v.hypers)) for v in cached._values) else None
+        hypers = chain.from_iterable(values.hypers for values in cached._values)
+        return cached if all(map(is_constant, hypers)) else None
 
     def run(self, optimizer: Optimized) -> bool:
         """Take a step; or change nothing and return False if it must gather its tensors."""
@@ -89,8 +91,8 @@ class CachedSparseStep:
             except KeyError:
                 return False
             last, size = self._values[index], len(values.params)
-            same = all(map(is_, values.options, last.options))
-            if not same or len(group) != getter.key_count or size != self._sizes[index]:
+            same_options = all(map(is_, values.options, last.options))
+            if not same_options or len(group) != getter.key_count or size != self._sizes[index]:
                 return False
             if not all(map(is_, values.hypers, last.hypers)):
                 if not self._can_step(group) or not all(map(is_constant, values.hypers)):
@@ -114,12 +116,12 @@ class CachedSparseStep:
         params: list[Tensor] = [param for group in groups for param in group["params"]]
         if len(set(map(id, params))) < len(params):
             return False
-        parts: list[Any] = []  # keeps the gradients' tensors alive until the call returns
+        gradients: list[Any] = []  # keeps their tensors alive until the call returns
         for index, param in enumerate(params):
             gradient = self._read_gradient(param)
             if gradient is None:
                 return False
-            parts.append(gradient)
+            gradients.append(gradient)
             self._fill_entries(index, param, *gradient)
         structs = (self._table.struct, self._gradients, threads.current())
         if self._update(*map(ctypes.addressof, structs)) >= 0:
@@ -143,8 +145,8 @@ class CachedSparseStep:
             return None
         indices, values = grad._indices(), grad._values()
         tensors = (param, indices, values)
-        plain = all(map(is_contiguous, tensors)) and not is_neg(values)
-        return (indices, values, code) if plain and self._kernel.dtype_bits >> code & 1 else None
+        readable = all(map(is_contiguous, tensors)) and not is_neg(values)
+        return (indices, values, code) if readable and self._kernel.dtype_bits >> code & 1 else None
 
     def _fill_entries(
         self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int
@@ -155,6 +157,6 @@ class CachedSparseStep:
         table.address[len(table.elements) + t] = values.data_ptr()
         table.elements[t] = values.numel()
         table.types[t] = code | in_stream(code, 1)
-        numbers = (indices.data_ptr(), indices.numel(), param.shape[0])
-        for column, number in zip(self._columns, numbers, strict=True):
-            column[t] = number
+        entries = (indices.data_ptr(), indices.numel(), param.shape[0])
+        for column, entry in zip(self._columns, entries, strict=True):
+            column[t] = entry

@@ -16,8 +16,8 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
-# Elements copied at once; a larger tensor is copied alone. From this size on, a second thread makes
-# copying faster.
+# Elements copied at once; a larger tensor is copied alone. This is the size from which a second
+# thread makes copying faster.
 _COPIED_ELEMENTS = 1 << 20
 
 
@@ -49,7 +49,7 @@ def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
 
 
 def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
-    """Return all batches in one chunk, for a call that other ranks take part in."""
+    """Return all batches in one chunk, for a step that suspends, which is a single kernel call."""
     return Chunk(batches, copies=any(_indices_to_copy(kernel, batch) for batch in batches))
 
 

@@ -21,7 +21,7 @@ from optgen.runtime.protocols import Group
 
 
 class GroupCells:
-    """The cells of a table that hold states of groups, in double."""
+    """Scalar cells of a table that hold states of groups, in float64."""
 
     def __init__(self, kernel: KernelSignature, table: Table, groups: Sequence[Group]) -> None:
         states = kernel.rule.group_states
@@ -41,7 +41,7 @@ class GroupCells:
 
     @staticmethod
     def fits(kernel: KernelSignature) -> bool:
-        """Tell whether the states of groups are the last cells of a kernel."""
+        """Tell whether the cells of states of groups are the last streams of a kernel."""
         keys = [state.key for state in kernel.rule.group_states]
         return list(kernel.keys[len(kernel.keys) - len(keys) :]) == keys
 

@@ -25,7 +25,7 @@ class GroupGetter(NamedTuple):
 
     key_count: int  # how many keys the group has; a key that is added may be an option
     items: Callable[[Group], tuple[Any, ...]]
-    options: int  # how many of the items are options; the parameters follow
+    option_count: int  # how many of the items are options; the parameters follow
     has_view: bool  # whether the group asks for a view
 
     @classmethod
@@ -40,12 +40,12 @@ class GroupGetter(NamedTuple):
         """Return a group's values; raise a `KeyError` if a key is gone, or a view came or went."""
         if (VIEW in group) is not self.has_view:
             raise KeyError(VIEW)
-        items, first = self.items(group), self.options
-        return GroupValues(items[:first], items[first], items[first + 1 :])
+        items, count = self.items(group), self.option_count
+        return GroupValues(items[:count], items[count], items[count + 1 :])
 
 
 def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
-    """Return a function that reads these keys from a group; always as a tuple."""
+    """Return a function that returns a group's values of these keys, as a tuple even if one."""
     first, *others = keys
     return itemgetter(first, *others) if others else lambda group: (group[first],)
 

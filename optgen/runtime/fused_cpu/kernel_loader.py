@@ -21,8 +21,8 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import Lowered
 
-# Kernels, or the reasons why there are none. The keys: whether steps suspend, and the bits of the
-# dtypes that the kernel was asked for.
+# By module: the kernels, or the reasons why there are none. The keys of the inner dictionary are:
+# whether steps suspend, and the bits of the dtypes that the kernel was asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
@@ -47,7 +47,7 @@ def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, suspends: bool = False
     for kernel in reversed(earlier):  # each knows the dtypes of all before it
         if not dtype_bits & ~kernel.dtype_bits:
             return kernel
-    for more_bits in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in earlier)):
+    for more_bits in (_dtype_bits_of_step(owner), *(kernel.dtype_bits for kernel in earlier)):
         dtype_bits |= more_bits
     key = suspends, dtype_bits
     if key not in loaded:
@@ -55,8 +55,8 @@ def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, suspends: bool = False
     return loaded[key]
 
 
-def _dtypes_of_step(owner: Lowered) -> int:
-    """Return the dtypes of all tensors of the current step, which one library is built for."""
+def _dtype_bits_of_step(owner: Lowered) -> int:
+    """Return the bits of the dtypes of the current step, so that one library serves all of it."""
     context = getattr(owner, "_context", None)
     batches = [batch for batch in context.batches.values() if not batch.parts] if context else []
     return dtype_variants.bits_of_batches(owner.rule, batches)

@@ -1,6 +1,6 @@
 """Build the kernels of a rule on whole matrices, one for each sweep between its matrix words.
 
-The generated module `outlined` has the step, which is eager code. It calls the sweeps.
+The step itself is eager code in the generated module `outlined`. It calls these kernels.
 """
 
 import importlib

@@ -66,40 +66,42 @@ def kernel_function(kernel: Kernel) -> Any | None:
 
 def can_take(batch: Batch) -> bool:
     """Tell whether the kernel can update the rows of this batch in place."""
-    name_rows = all(grad.sparse_dim() == 1 for grad in batch.grads)
-    return name_rows and all(map(is_row_major, chain(batch.params, *batch.states)))
+    have_row_indices = all(grad.sparse_dim() == 1 for grad in batch.grads)
+    return have_row_indices and all(map(is_row_major, chain(batch.params, *batch.states)))
 
 
 def prepare(
     kernel: Kernel, update: Any, optimizer: Lowered, batches: Sequence[Batch]
 ) -> Callable[[], None]:
-    """Prepare an update of the rows that the gradients of batches touch.
+    """Return a function that updates the rows that the gradients of batches touch.
 
-    The update raises an `IndexError`, before it writes anything, if an index names no row of its
-    parameter.
+    `update` is the compiled function of the kernel. The returned function raises an `IndexError`,
+    before it writes anything, if an index names no row of its parameter.
     """
     grads = [grad for batch in batches for grad in batch.grads]
     values = [[_contiguous(grad._values()) for grad in batch.grads] for batch in batches]
     indices = [grad._indices().contiguous() for grad in grads]
-    dense = [
+    # The table's gradients are the values of the sparse gradients.
+    with_values = [
         replace(batch, grads=real_local_views(column), _grad_dtypes=None)
         for batch, column in zip(batches, values, strict=True)
     ]
-    table, _ = fill_table(kernel, dense, scaled=False)
+    table, _ = fill_table(kernel, with_values, scaled=False)
     columns = {
         "indices": array("q", map(Tensor.data_ptr, indices)),
         "value_counts": array("q", map(Tensor.numel, indices)),
         "row_counts": array("q", [param.shape[0] for batch in batches for param in batch.params]),
     }
-    for index, column in enumerate(chain.from_iterable(values)):
-        table.elements[index] = column.numel() * (2 if column.is_complex() else 1)
+    # The kernel derives the size of a row from the number of elements of the values.
+    for index, tensor in enumerate(chain.from_iterable(values)):
+        table.elements[index] = tensor.numel() * (2 if tensor.is_complex() else 1)
     addresses = {name: column.buffer_info()[0] for name, column in columns.items()}
     gradients = SparseGradientsStruct(**addresses)
 
     def run() -> None:
         table.set_scale(optimizer)
         arguments = (table.struct, gradients, threads.current())
-        # The index of a gradient that names rows outside of its parameter, or -1:
+        # The number of a gradient with an index out of range, or -1:
         invalid = update(*map(ctypes.addressof, arguments))
         if invalid >= 0:
             named_rows, count = indices[invalid].tolist()[0], columns["row_counts"][invalid]

@@ -1,6 +1,7 @@
 // Streams of 8 bits: an int8 code for each element, and a float32 scale for each block of elements.
-// The scales stand behind the codes, at a multiple of 64 bytes. The format is that of
-// runtime/tensors/block_codes.py, to the bit.
+// The scales stand behind the codes, at a multiple of 64 bytes. A code stands for a share: an
+// element divided by its block's scale. The format is that of runtime/tensors/block_codes.py, to
+// the bit.
 #include "optgen/runtime/fused_cpu/include/dtypes.h"
 
 namespace optgen {
@@ -18,7 +19,7 @@ struct BlockCodes {
 // these bits, plus this number, are the bits of 128 times the root.
 constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (7 << 23);
 constexpr float SMALLEST_SCALE = 0x1p-100f, TOO_LARGE_SCALE = 0x1p126f;
-// Adding this number to a small one leaves the nearest integer, ties to even, in the low bits.
+// The sum of this number and a small number has the nearest integer, ties to even, in its low bits.
 constexpr float ROUNDER = 0x1.8p23f;
 
 // Returns the scale of the block that begins at an element.
@@ -29,6 +30,7 @@ inline float* scale_at(T* stream, i64 elements, i64 first, i64 block) {
     return reinterpret_cast<float*>(at) + first / block;
 }
 
+// Returns the share that a code stands for.
 template <CodeMap MAP>
 INLINE float decoded_share(int code) {
     if constexpr (MAP == LINEAR) return float(code) * (1 / 127.0f);

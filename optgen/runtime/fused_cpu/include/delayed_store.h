@@ -4,8 +4,8 @@
 namespace optgen {
 
 // Stores each value one iteration late. A store waits for its value, which may depend on a root or
-// a division, and occupies the instruction window meanwhile. If it comes late, the next elements can
-// start before it.
+// a division, and occupies the CPU's instruction window meanwhile. If the store comes an iteration
+// later, the CPU can start with the next elements before the store.
 template <class S>
 struct DelayedStore {
     Stream<S> address = {};

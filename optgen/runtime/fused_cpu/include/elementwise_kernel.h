@@ -31,9 +31,9 @@
 //
 // Order of sums. A loop adds up in lanes, and combines the lanes at the end of a row or tile. The
 // partial sums are in double. A number or matrix value has a partial sum for each block, a column
-// for each band, and a row for each chunk (see tensor_plan.h). When a pass ends, partial sums are
-// combined in the order of the blocks. No sum is atomic. So a sum has the same bits for any number
-// of threads.
+// value has one for each band, and a row value has one for each chunk (see tensor_plan.h). When a
+// pass ends, partial sums are combined in the order of the blocks. No sum is atomic. So a sum has
+// the same bits for any number of threads.
 //
 // Steps that suspend. On shards, a sum over a sharded axis is complete only when other ranks have
 // added theirs. A reduction over several parameters needs a number of each parameter. A tensor is a

@@ -45,11 +45,12 @@ INLINE bool has_subnormal(Vector x) {
     return found;
 }
 
-// In memory, so that loops with few registers left do not make it again for each store.
+// This mask lies in memory: loops with few registers left would otherwise compute it for each
+// store.
 alignas(VECTOR_BYTES) static const Codes ALL_BUT_SIGN = Codes{} + 0x7fff;
 
 // Converts a pair: the codes of `a`, then those of `b`. The instruction flushes subnormal numbers to
-// 0; returns whether there may be one.
+// 0. Returns whether it has flushed a number, which is unlikely.
 INLINE bool convert(VectorPair x, Codes& codes) {
     u32 mask, zeros;
     __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));

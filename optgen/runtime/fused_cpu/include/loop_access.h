@@ -60,7 +60,7 @@ INLINE C load_as(const T* from) {
 }
 
 // Loads a value that several elements share. EXPANDED: the array has a number for every element,
-// and the next ones are loaded. Otherwise the number at `index` goes to all lanes.
+// and the numbers from `next` on are loaded. Otherwise the number at `index` goes to all lanes.
 template <class S, class C, bool EXPANDED, class T>
 INLINE C broadcast(const T* from, i64 next, i64 index) {
     if constexpr (EXPANDED) return load_as<S, C>(from + next);

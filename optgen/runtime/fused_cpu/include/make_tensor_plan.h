@@ -55,14 +55,15 @@ inline GlobalShape global_shape(const Table& table, i64 t) {
 }
 
 // Chooses the tiling strategy of a tensor with row or column values: the same on all ranks.
+// `exact`: row and column states are stored in the compute dtype.
 template <class R>
 TensorPlan::Strategy choose_strategy(const GlobalShape& shape, bool exact) {
     const bool tall = shape.rows >= shape.columns;
     const bool many = shape.batch * (shape.rows + shape.columns)
         > (exact ? MANY_AXIS_VALUES : 2 * MANY_AXIS_VALUES);
-    const i64 largest = many && shape.batch > 1 ? MAX_WHOLE_MATRIX_OF_MANY : MAX_WHOLE_MATRIX;
+    const i64 max_whole = many && shape.batch > 1 ? MAX_WHOLE_MATRIX_OF_MANY : MAX_WHOLE_MATRIX;
     TensorPlan::Strategy strategy = TensorPlan::SPLIT;
-    if (shape.is_unsharded() && shape.size() && shape.size() <= largest)
+    if (shape.is_unsharded() && shape.size() && shape.size() <= max_whole)
         strategy = TensorPlan::WHOLE_MATRICES;
     else if (!many || !shape.size() || shape.sharded_axes & (tall ? 4 : 2)) // 4: columns, 2: rows
         return strategy;
@@ -113,9 +114,9 @@ inline void plan_bands_and_chunks(TensorPlan& plan, bool suspends, bool in_place
     const bool one_tile =
         in_place && plan.by_rows && plan.columns <= plan.tile_elements && !plan.exceeds_cache;
     if (one_tile) plan.tile_height = SUMMED_ROWS / plan.tile_height * plan.tile_height;
-    const i64 fitting =
+    const i64 max_bands =
         (suspends ? COLUMN_SUM_BYTES / 8 : COLUMN_SUM_BYTES) / (8 * max(1, plan.columns));
-    plan.bands = max(1, min(min(plan.size() / BAND_ELEMENTS, 64), min(fitting, plan.rows)));
+    plan.bands = max(1, min(min(plan.size() / BAND_ELEMENTS, 64), min(max_bands, plan.rows)));
     plan.chunks = max(1, (plan.columns + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS);
     plan.tile_width = plan.tile_elements;
     if (plan.has_whole_columns()) plan_whole_columns(plan, in_place);
@@ -152,9 +153,9 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
         plan.strategy = choose_strategy<R>(whole, exact);
         plan.complete_axes = COMPLETE_AXES[plan.strategy];
         plan.whole_matrices = plan.is_complete(MATRIX);
-        const bool wide = plan.columns >= WIDE_ROW && !plan.has_whole_columns();
+        const bool has_wide_rows = plan.columns >= WIDE_ROW && !plan.has_whole_columns();
         const i64 bytes = program.table.elements[t] * bytes_per_element(program, t);
-        plan.exceeds_cache = wide && plan.loop_dtype && bytes > CACHE_BYTES;
+        plan.exceeds_cache = has_wide_rows && plan.loop_dtype && bytes > CACHE_BYTES;
         constexpr bool split_once = reads_elements_once<R>(TensorPlan::SPLIT);
         constexpr bool columns_once = reads_elements_once<R>(TensorPlan::EXACT_COLUMNS);
         const bool once = plan.strategy == TensorPlan::SPLIT

@@ -44,7 +44,7 @@ INLINE void copy_elements(MixedStream to, MixedStream from, i64 n) {
     __builtin_memcpy(to.address, from.address, u64(n * itemsize(from.dtype)));
 }
 
-// Vectors of mixed streams hold elements in memory order, because those of float32 are.
+// Vectors of mixed streams hold elements in memory order, because vectors of float32 streams do.
 template <>
 constexpr bool DEINTERLEAVED<Mixed> = false;
 

@@ -1,8 +1,9 @@
 // Random numbers from counters: Threefry-2x32 with 13 rounds (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and combines words of 32 bits, so loops
-// with it vectorize on every CPU. A block has two words. Numbers of 24 bits take one each: an even
-// place, and the odd place after it. Numbers of 16 bits come from a cheaper function, which a block
-// keys: see RandomKey16.
+// with it vectorize on every CPU. The place of a random number is its element's index in row-major
+// order. A block has two words. A number of 24 bits takes one word: the first word belongs to an
+// even place, and the second word to the odd place after it. Numbers of 16 bits come from a cheaper
+// function, whose key is a block: see RandomKey16.
 #include "optgen/runtime/fused_cpu/include/delayed_store.h"
 #include "optgen/runtime/fused_cpu/include/lane_shuffles.h"
 #include "optgen/runtime/fused_cpu/include/storage_rounding.h"
@@ -42,9 +43,9 @@ INLINE void threefry(const RandomKey& key, U& x, U& y) {
 
 // Returns 0, 1, 2, ...
 INLINE VectorBits lane_numbers() {
-    VectorBits found;
-    for (int i = 0; i < VECTOR_LANES; ++i) found[i] = u32(i);
-    return found;
+    VectorBits numbers;
+    for (int i = 0; i < VECTOR_LANES; ++i) numbers[i] = u32(i);
+    return numbers;
 }
 
 // Returns numbers in [0, 1), multiples of 2**-24.
@@ -101,10 +102,10 @@ alignas(VECTOR_BYTES) static const VectorBits LANES_OF_VECTOR = VectorBits{} + V
 
 // Key of random numbers of 16 bits: the block of a stream's first counter. Two places share a word.
 struct RandomKey16 {
-    static constexpr u32 FAR = 0x9e3779b9; // what 2**32 pairs add to `first`
+    static constexpr u32 FAR = 0x9e3779b9; // added to `first` for every 2**32 pairs
 
     u32 first, second;
-    i64 next = -1; // the pair that `counters` begin with
+    i64 next = -1; // the pair of the first of `counters`
     VectorBits counters{}, firsts{};
 
     RandomKey16(double seed, double stream, double step, u32 call) {
@@ -120,15 +121,15 @@ struct RandomKey16 {
         return permuted(u32(pair) + first_at(pair), first_at(pair), second);
     }
 
-    // Returns the words of a vector of pairs, mostly those after the last ones: then their counters
-    // take one addition.
+    // Returns the words of a vector of pairs. If the pairs follow those of the last call, as they
+    // mostly do, their counters are computed by one addition.
     INLINE VectorBits words(i64 pair) {
         const bool is_near_range_end = u32(pair + VECTOR_LANES) < 2 * VECTOR_LANES;
         if (__builtin_expect((pair != next) | is_near_range_end, false)) move_to(pair);
-        const VectorBits found = permuted(counters, firsts, VectorBits{} + second);
+        const VectorBits words = permuted(counters, firsts, VectorBits{} + second);
         counters += opaque(LANES_OF_VECTOR);
         next = pair + VECTOR_LANES;
-        return found;
+        return words;
     }
 
     INLINE void move_to(i64 pair) {
@@ -149,7 +150,7 @@ struct RandomPair16 {
     }
 };
 
-// The same for a loop over bfloat16: a word has the numbers of an even place and of the next one.
+// The same for a loop over bfloat16: a word has the numbers of an even place and of the next place.
 struct RandomWords16 {
     VectorBits words;
 
@@ -165,8 +166,8 @@ INLINE float number_at(const RandomKey16& key, i64 place) {
     return float(place & 1 ? word >> 16 : word & 0xffff) * 0x1p-16f;
 }
 
-// Returns random numbers as random_numbers does, of 16 bits: for vectors as whole numbers, for
-// rounded_at_random_to.
+// Returns random numbers of 16 bits, for the elements that random_numbers takes. Vectors hold them
+// as integers, which rounded_at_random_to takes without conversion.
 template <class S>
 INLINE auto random_bits16(i64 place, RandomKey16& key) {
     if constexpr (LANES<ComputeType<S>> == 1) return ComputeType<S>(number_at(key, place));

@@ -6,6 +6,8 @@ namespace optgen {
 // Rule as sweeps see it at run time.
 template <class C>
 struct RuleDescriptor {
+    // Runs a loop over rows of n elements. The rows begin `pitch` elements apart; `at` has the
+    // address of each value.
     using Run = void (*)(
         const void* inputs, int step, i64 rows, i64 n, i64 pitch, const Pointer* at);
     using Draw = void (*)(const void* inputs, int step, i64 place, i64 n, C* to);

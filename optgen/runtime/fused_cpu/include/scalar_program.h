@@ -108,7 +108,8 @@ struct Program {
                 if (runs == capacity) results.grow(capacity *= 2);
                 results[runs++] = R::program(hypers(t), cells, table.fresh[t], tensor_sizes);
             }
-            // Only the last of a rule's parts between matrix ops stores: all need the old values.
+            // Every part of a rule between matrix ops needs the old values, so only the last part
+            // stores.
             for (int c = 0; c < CELLS; ++c)
                 if (R::LAST_PART && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));

@@ -20,12 +20,13 @@ constexpr bool SCATTER_ADDS<R, decltype(void(R::SCATTER_ADDS))> = R::SCATTER_ADD
 // Adds values to their rows one by one, in order. Values are neither sorted nor summed before.
 template <class R>
 struct ScatterAddKernel {
-    const ElementwiseKernel<R>* kernel; // null until indices are checked: its creation counts steps
+    const ElementwiseKernel<R>* kernel; // null until indices are checked: it advances step counts
     const Table& table;
     const SparseGradients& gradients;
     const Threads& threads;
 
-    // Tells whether values may be added one by one. 16-bit sums may not: each is rounded only once.
+    // Tells whether values may be added one by one. In 16 bits they may not, because the sum of a
+    // row must be rounded only once.
     bool keeps_precision() const {
         for (i64 t = 0; t < table.tensors; ++t) {
             const u32 dtype = dtype_of(table.dtypes[t], 0);

@@ -261,7 +261,7 @@ constexpr bool IS_BFLOAT16<bfloat16> = true;
 INLINE VectorPair decoded_pair(VectorBits pairs) {
     return {bit_cast<Vector>(pairs << 16), bit_cast<Vector>(pairs & 0xffff0000)};
 }
-// Returns the codes of numbers that bfloat16 has.
+// Returns the codes of numbers that bfloat16 represents exactly.
 INLINE VectorBits codes_of(VectorPair x) {
     return bit_cast<VectorBits>(x.a) >> 16 | (bit_cast<VectorBits>(x.b) & 0xffff0000);
 }

@@ -37,7 +37,7 @@ struct SparseKernel {
 
     u32 dtype(i64 t, int stream) const { return dtype_of(kernel.table.dtypes[t], stream); }
 
-    // Sums the gradient's values of a row: n elements of it, from element `at` on.
+    // Sums the gradient's values of a touched row: n elements of the row, from element `at` on.
     template <class C>
     void sum(i64 t, i64 row, i64 at, i64 n, C* to) const {
         const void* const values = kernel.address(1, t);
@@ -150,8 +150,8 @@ struct SparseKernel {
     }
 };
 
-// Takes one step of all tensors of a table with sparse gradients. Returns -1, or a tensor with an
-// index out of range; then nothing was changed.
+// Takes one step of all tensors of a table with sparse gradients, and returns -1. If an index is
+// out of range, changes nothing and returns the number of its tensor.
 template <class R>
 i64 step_sparse(const Table& table, const SparseGradients& gradients, const Threads& threads) {
     if constexpr (SCATTER_ADDS<R>) {

@@ -64,7 +64,7 @@ struct StepPlan {
     template <class... R>
     explicit StepPlan(const Table& table, const Program<R>&... programs)
         : plans(table.tensors + 1) {
-        i64 moved = 0;
+        i64 tensor_traffic = 0;
         for (i64 t = 0; t < table.tensors; ++t) {
             TensorPlan& plan = plans[count];
             if (count && are_alike(table, t, plans[count - 1].tensor)) {
@@ -75,11 +75,11 @@ struct StepPlan {
                 if (!(plan_tensor(programs, t, plan) || ...)) continue;
                 memory = max(memory, plan.methods->tensor_bytes(plan));
                 scratch = max(scratch, plan.methods->scratch_bytes(plan));
-                moved = 0;
+                tensor_traffic = 0;
                 for (u64 dtypes = table.dtypes[t]; dtypes; dtypes >>= 4)
-                    moved += table.elements[t] * itemsize(dtypes & 15);
+                    tensor_traffic += table.elements[t] * itemsize(dtypes & 15);
             }
-            traffic += moved;
+            traffic += tensor_traffic;
             ++count;
         }
         for (i64 i = 0; i < count; ++i) plans[i].step_exceeds_cache = traffic > CACHE_BYTES;

@@ -1,6 +1,7 @@
-// Rounding to the dtype that a parameter is stored in, which its machine epsilon tells. Loops over
-// 16-bit streams compute with vectors. Loops over float32 and double also serve 16-bit parameters,
-// whose elements come through buffers. Loops over streams of several dtypes compute with vectors too.
+// Rounding to the dtype that a parameter is stored in, given by its machine epsilon `eps`.
+// Loops over 16-bit streams compute with vectors. Loops over float32 and double also serve 16-bit
+// parameters, whose elements come through buffers. Loops over streams of several dtypes compute
+// with vectors too.
 #include "optgen/runtime/fused_cpu/include/simd.h"
 
 namespace optgen {
@@ -16,13 +17,14 @@ template <class S, class U, class F>
 INLINE F largest_not_above(F x) {
     const U code = S::template encoded<U>(x);
     const F nearest = S::template decoded<F>(code);
-    // One less for a positive number, one more for a negative one; 0 is never above x, but -0 is.
+    // The next smaller number: its code is one less for a positive number, and one more for a
+    // negative number. 0 is never above x, but -0 may be: its sign bit makes it count as negative.
     const F below = S::template decoded<F>(code + ((code >> 15 & 1) << 1) - 1);
     return nearest > x ? below : nearest;
 }
 
 // Cuts off the lower half of the bits of a float32. That moves a number towards zero, so a negative
-// one is first moved away from it.
+// number is first moved away from zero.
 template <class U, class F>
 INLINE F largest_bfloat16_not_above(F x) {
     const U bits = bit_cast<U>(x);
@@ -32,12 +34,12 @@ INLINE F largest_bfloat16_not_above(F x) {
 
 // Picks one of three values that are computed anyway. g++ does not vectorize a loop with a select
 // on a condition that is the same for all elements, but it vectorizes masks.
-inline float by_eps(float eps, float brain, float half, float single) {
-    const u32 is_brain = 0 - u32(eps == float(BFLOAT16_EPS));
-    const u32 is_half = 0 - u32(eps == float(FLOAT16_EPS));
+inline float by_eps(float eps, float in_bfloat16, float in_float16, float in_float32) {
+    const u32 is_bfloat16 = 0 - u32(eps == float(BFLOAT16_EPS));
+    const u32 is_float16 = 0 - u32(eps == float(FLOAT16_EPS));
     return bit_cast<float>(
-        (bit_cast<u32>(brain) & is_brain) | (bit_cast<u32>(half) & is_half)
-        | (bit_cast<u32>(single) & ~(is_brain | is_half)));
+        (bit_cast<u32>(in_bfloat16) & is_bfloat16) | (bit_cast<u32>(in_float16) & is_float16)
+        | (bit_cast<u32>(in_float32) & ~(is_bfloat16 | is_float16)));
 }
 
 inline float rounded_to(float x, float eps) {
@@ -87,25 +89,25 @@ INLINE F rounded_at_random_to(F x, F chance, F eps) {
     const F nearest = is_far ? far : near;
     return x < 0 ? -nearest : x == 0 ? x : nearest;
 }
-// The same to bfloat16, where `below` is 65535 minus a chance of 16 bits. The lower half of a
-// float32's bits is (|x| - near) / (far - near) in steps of 2**-16, so the sum of both carries where
-// the chance is below it.
-// x is a result of arithmetic: a NaN has a bit in the upper half.
+// Rounds to bfloat16 in the same way; `below` is 65535 minus a chance of 16 bits. The lower half of
+// a float32's bits is (|x| - near) / (far - near) in steps of 2**-16. The sum of this half and
+// `below` carries where the chance is smaller than the half. x is a result of arithmetic: a NaN has
+// a bit in the upper half.
 INLINE Vector bfloat16_at_random(Vector x, VectorBits below) {
     const VectorBits bits = bit_cast<VectorBits>(x);
     const VectorBits sum = (bits & 0x7fffffff) <= 0x7f7f0000 ? bits + below : bits;
     return bit_cast<Vector>(sum & 0xffff0000);
 }
 
-// Masks and limits of bfloat16 in memory. Loops with few registers left would make such constants
-// anew for each vector, which takes longer than a load.
+// Masks and limits of bfloat16 in memory. Loops with few registers left would compute such
+// constants for each vector, which takes longer than a load.
 struct Bfloat16Constants {
     VectorBits upper_half = VectorBits{} + 0xffff0000;
     Codes largest_doubled = Codes{} + 2 * 0x7f7f, one = Codes{} + 1;
 };
 alignas(VECTOR_BYTES) static const Bfloat16Constants BFLOAT16_CONSTANTS;
 
-// Returns an address of which the compiler does not know what it holds.
+// Hides the value of a constant from the compiler, which must then load it from memory.
 template <class T>
 INLINE const T& opaque(const T& constant) {
     const T* at = &constant;
@@ -113,18 +115,18 @@ INLINE const T& opaque(const T& constant) {
     return *at;
 }
 
-// The same for the pairs of a loop over bfloat16. The lower halves of `chances` are those of `a`, the
-// upper halves those of `b`. All lanes of 16 bits are compared at once.
+// Rounds the pairs of a loop over bfloat16 in the same way. The lower halves of `chances` belong to
+// `a`, the upper halves to `b`. All lanes of 16 bits are compared at once.
 INLINE VectorPair bfloat16_at_random(VectorPair x, VectorBits chances) {
-    const Bfloat16Constants& known = opaque(BFLOAT16_CONSTANTS);
+    const Bfloat16Constants& constants = opaque(BFLOAT16_CONSTANTS);
     const VectorBits a = bit_cast<VectorBits>(x.a), b = bit_cast<VectorBits>(x.b);
-    const Codes near = bit_cast<Codes>(a >> 16 | (b & known.upper_half));
-    const Codes rest = bit_cast<Codes>((a & ~known.upper_half) | b << 16);
-    const auto is_far = (rest > bit_cast<Codes>(chances)) & (near << 1 < known.largest_doubled);
-    return decoded_pair(bit_cast<VectorBits>(is_far ? near + known.one : near));
+    const Codes near = bit_cast<Codes>(a >> 16 | (b & constants.upper_half));
+    const Codes rest = bit_cast<Codes>((a & ~constants.upper_half) | b << 16);
+    const auto is_far = (rest > bit_cast<Codes>(chances)) & (near << 1 < constants.largest_doubled);
+    return decoded_pair(bit_cast<VectorBits>(is_far ? near + constants.one : near));
 }
 
-// Returns 65535 minus a chance of 16 bits; a chance outside of [0, 1) counts as the next one in it.
+// Returns 65535 minus a chance of 16 bits; a chance outside of [0, 1) counts as the nearest in it.
 INLINE VectorBits chance_below(Vector chance) {
     const Vector most = 0xffff - Vector{}; // for NaN, too
     const Vector number = vector_max(vector_min(chance * 0x1p16f, most), Vector{});
@@ -137,8 +139,8 @@ INLINE VectorPair rounded_at_random_to(VectorPair x, VectorPair chance, VectorPa
                 bfloat16_at_random(x.b, chance_below(chance.b))};
     const VectorPair size = abs(x);
     const VectorPair near = rounded_down_to(size, eps), far = rounded_up_to(size, eps);
-    const VectorPair way = chance * (far - near);
-    const MaskPair is_far = (way < size - near) & (far != VectorPair(__builtin_inff()));
+    const VectorPair limit = chance * (far - near);
+    const MaskPair is_far = (limit < size - near) & (far != VectorPair(__builtin_inff()));
     const VectorPair nearest = where<VectorPair>(is_far, far, near);
     return where<VectorPair>(x < 0, -nearest, where<VectorPair>(x == 0, x, nearest));
 }

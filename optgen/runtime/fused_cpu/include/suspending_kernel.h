@@ -16,7 +16,7 @@ struct SuspendingStep {
     HeapArray<i64> first; // [tensor]: its first block among all blocks of a sweep
     HeapArray<char> memory;
     HeapArray<double> numbers;
-    i64 capacity = 1, channels;
+    i64 capacity = 1, channels; // of `numbers`; the length of `Shards::counts`
     char* scratch;
     void (*end)(SuspendingStep*);
 
@@ -66,6 +66,7 @@ struct SuspendingStep {
         while (complete_wide());
     }
 
+    // Resumes and sweeps tensors until each is suspended, waiting or finished.
     void run_ready() {
         do {
             parallel_for(&SuspendingStep::resume, step_plan.count);
@@ -176,14 +177,14 @@ struct SuspendingStep {
         SuspendingStep& step;
         void (SuspendingStep::*work)(i64, char*);
         i64 count, next;
-        bool alone;
+        bool on_one_thread;
     };
 
-    void parallel_for(void (SuspendingStep::*each)(i64, char*), i64 count) {
+    void parallel_for(void (SuspendingStep::*work)(i64, char*), i64 count) {
         ParallelFor loop{
-            *this, each, count, 0,
+            *this, work, count, 0,
             threads.count == 1 || step_plan.traffic <= MIN_PARALLEL_BYTES};
-        if (loop.alone) enter(&loop);
+        if (loop.on_one_thread) enter(&loop);
         else threads.parallel(enter, &loop, unsigned(threads.count), 0);
     }
 
@@ -191,7 +192,7 @@ struct SuspendingStep {
         ParallelFor& loop = *static_cast<ParallelFor*>(at);
         SuspendingStep& step = loop.step;
         char* const thread_scratch =
-            step.scratch + (loop.alone ? 0 : step.threads.id()) * step.step_plan.scratch;
+            step.scratch + (loop.on_one_thread ? 0 : step.threads.id()) * step.step_plan.scratch;
         for (i64 i; (i = __atomic_fetch_add(&loop.next, 1, __ATOMIC_RELAXED)) < loop.count;)
             (step.*loop.work)(i, thread_scratch);
     }

@@ -13,10 +13,10 @@ struct TensorProgress {
     const ProgressMethods* methods;
     enum State { SWEEPING, READY, SUSPENDED, WAITING, FINISHED } state;
     int pass, step; // `step`: the next finish step
-    u64 incomplete; // bits: reductions that have only this rank's shard, or this tensor, so far
+    u64 incomplete; // bits: reductions of only this rank's shard, or only this tensor, so far
 };
 
-// Operations on a tensor of such a step, for any rule.
+// Operations on a tensor of a step that suspends, for any rule.
 struct ProgressMethods {
     void (*begin)(TensorProgress&);
     void (*combine)(TensorProgress&);

@@ -60,6 +60,7 @@ struct TensorPasses {
 
     bool has_axis_buffer(int v) const { return !plan.is_complete(R::AXES[v]); }
 
+    // Takes n numbers, and padding, from the memory at `at`; advances `at` to the next cache line.
     template <class T>
     static T* carve(char*& at, i64 n) {
         T* const carved = reinterpret_cast<T*>(at);

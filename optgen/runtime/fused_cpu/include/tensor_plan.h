@@ -10,8 +10,9 @@ constexpr i64 SHORT_ROW_TILE = 2048, LONG_ROW_TILE = 4096;
 // place, once in a pass. Its loop still runs over SHORT_ROW_TILE elements at a time: a longer sum in
 // the compute dtype would be less exact.
 constexpr i64 IN_PLACE_TILE = 1 << 13;
-// A tensor is swept in longer tiles, by strips, if it is larger than the caches, no stream goes
-// through a buffer, and rows have at least this many elements.
+// A tensor is swept in longer tiles of UNCACHED_TILE elements, in strips of STRIP elements, if it
+// is larger than the caches, no stream goes through a buffer, and rows have at least WIDE_ROW
+// elements.
 constexpr i64 WIDE_ROW = 2048;
 constexpr i64 CACHE_BYTES = 32 << 20, UNCACHED_TILE = 1 << 14, STRIP = 512;
 // Streams that are converted go through buffers that fill a cache, so their tiles and strips are

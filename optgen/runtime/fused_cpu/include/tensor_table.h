@@ -56,6 +56,7 @@ constexpr u32 DTYPE = sizeof(C) == 8 ? FLOAT64 : FLOAT32;
 // Below this much memory traffic, a second thread costs more than it saves.
 constexpr i64 MIN_PARALLEL_BYTES = 16 << 20;
 
+// Array on the heap. Without memory for it, the process ends.
 template <class T>
 struct HeapArray {
     T* data;

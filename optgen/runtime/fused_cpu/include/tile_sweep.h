@@ -26,8 +26,9 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         for (int n = 0; first && n < rule.numbers; ++n) tensor.partials[n] = 0;
     }
 
-    // Returns the streams of a pass with one loop that have another dtype than the compute dtype.
-    // Row sums that end within a strip have the same bits as without strips.
+    // Returns the streams to convert strip by strip: those of another dtype than the compute dtype.
+    // Only the speed may depend on `step_exceeds_cache`: a row that fits into a strip has the same
+    // sum with strips and without, and longer rows are always swept by strips.
     u64 find_converted() const {
         const bool is_worthwhile = plan.step_exceeds_cache || plan.columns > CONVERTED_TILE;
         if (!is_worthwhile || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns())
@@ -171,8 +172,8 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             }
     }
 
-    // Prefetches a share of the next tile's streams. Memory would be idle while this tile is
-    // computed.
+    // Prefetches a share of the next tile's streams. Otherwise memory would be idle while this tile
+    // is computed.
     INLINE void prefetch_next(const Tile& tile, int share) const {
         for (u64 streams = touched & ((1 << rule.streams) - 1); streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams), axes = rule.axes[v];
@@ -216,7 +217,8 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         rule.run(false, tensor.inputs, k, 1, n, at);
     }
 
-    // Runs a loop over n elements, a part at a time.
+    // Runs a loop over n elements, a part at a time, as a longer sum in the compute dtype would be
+    // less exact.
     void run_parts(int k, i64 n, const Pointer* at) const {
         Pointer pointers[MAX_VALUES];
         for (i64 first = 0; first < n; first += SHORT_ROW_TILE) {

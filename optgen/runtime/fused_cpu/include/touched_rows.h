@@ -15,12 +15,12 @@ inline SparseValue* radix_sorted(SparseValue* values, SparseValue* other, i64 n,
     i64 begin[1 << BITS];
     for (int shift = 0; (rows - 1) >> shift > 0; shift += BITS) {
         auto digit = [shift](const SparseValue& v) { return (v.row >> shift) & ((1 << BITS) - 1); };
-        for (i64& each : begin) each = 0;
+        for (i64& start : begin) start = 0;
         for (i64 i = 0; i < n; ++i) ++begin[digit(values[i])];
         i64 sum = 0;
-        for (i64& each : begin) {
-            const i64 count = each;
-            each = sum;
+        for (i64& start : begin) {
+            const i64 count = start;
+            start = sum;
             sum += count;
         }
         for (i64 i = 0; i < n; ++i) other[begin[digit(values[i])]++] = values[i];

@@ -1,4 +1,5 @@
-// Reduces one number of each of several tensors. The result has the same bits in any order of these.
+// Reduces one number of each of several tensors. The result has the same bits for any order of the
+// tensors.
 #include "optgen/runtime/fused_cpu/include/suspending_tensor.h"
 
 namespace optgen {
@@ -23,8 +24,8 @@ inline void heapsort(double* numbers, i64 count) {
     }
 }
 
-// Returns the sum or the largest of some numbers. The sum is that of the sorted numbers, one after
-// another, as in wide_reductions.py. Sorts the numbers.
+// Sorts numbers, and returns their sum or the largest. The sorted numbers are added one after
+// another, as in wide_reductions.py.
 inline double reduce_numbers(double* numbers, i64 count, bool largest) {
     for (i64 i = 0; i < count; ++i)
         if (numbers[i] != numbers[i]) return numbers[i];

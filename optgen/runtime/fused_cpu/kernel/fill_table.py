@@ -27,7 +27,7 @@ CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and its copy
 def fill_table(
     kernel: KernelSignature, batches: Sequence[Batch], scaled: bool, copies: bool = False
 ) -> tuple[Table, CopyPairs]:
-    """Return the table of these tensors, and the copies that must be written back.
+    """Return the table of these batches, and the copies that must be written back.
 
     With `copies`, a stream is copied if its memory order differs from its parameter's. A copied
     gradient is written back only if the kernel changes it: if gradients are `scaled`, or if the
@@ -48,7 +48,10 @@ def fill_table(
 
 
 def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs | None) -> None:
-    """Enter the tensors of one batch into the table, from row `first` on."""
+    """Enter the tensors of batch number `index` into the table, from row `first` on.
+
+    If `copied` is a list, copy the tensors that cannot be updated in place, and add them to it.
+    """
     kernel, count = table.kernel, len(batch.params)
     last = first + count
     columns = _columns(kernel, batch, copied)
@@ -66,8 +69,8 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
     if kernel.has_shapes:
         sizes = list(map(_size, batch.params))
         examples = dict(zip(sizes, batch.params, strict=True))
-        numbers = {size: _shape(param) for size, param in examples.items()}
-        shapes = chain.from_iterable(map(numbers.__getitem__, sizes))
+        entries = {size: _shape(param) for size, param in examples.items()}
+        shapes = chain.from_iterable(map(entries.__getitem__, sizes))
         table.shape[SHAPE * first : SHAPE * last] = array("q", list(shapes))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh if batch.any_fresh else ()):
@@ -91,9 +94,10 @@ def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) ->
 
 
 def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
-    """Return the dtype codes of all streams, from the memo if gradients have one dtype.
+    """Return the dtype codes of a batch, one integer for each parameter: see `in_stream`.
 
-    Between steps, only gradients may change their dtype.
+    They come from the memo if all gradients have one dtype, for which the memo has them. Between
+    steps, only gradients may change their dtype.
     """
     dtypes = list(map(_dtype, columns[1]))
     common = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None

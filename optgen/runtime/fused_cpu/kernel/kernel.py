@@ -16,7 +16,7 @@ from optgen.runtime.protocols import Lowered
 class Kernel(KernelSignature):
     """Compiled rule: its library, and the streams it takes in the order of the table.
 
-    A kernel takes tensors of the dtypes whose bit is set in `dtype_bits`, and single numbers of any
+    A kernel takes tensors of the dtypes whose bit is set in `dtype_bits`, and scalar states of any
     dtype. `sweeps` is the path of its sweep library, if it needs one.
     """
 
@@ -33,7 +33,7 @@ class Kernel(KernelSignature):
             "optgen_step",
             *(f"optgen_step_{segment}" for segment in range(2, len(self.calls) + 2)),
         ]
-        # A segment is what runs between two matrix ops; None stands for an empty one.
+        # A segment is the code between two matrix ops; None stands for an empty segment.
         self.segments = [self._function(name) if self._has(name) else None for name in names]
 
     def _function(self, name: str) -> Any:

@@ -17,8 +17,8 @@ _CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*?)\)(?: if ([\w ]+))?")
 class MatrixCall:
     """Call of a matrix op: `target = op(source, *arguments) if when`.
 
-    Arguments are keys of a group, or numbers. `when` is a shape predicate, "factored" or "not
-    factored", that selects parameters; "" selects all.
+    Arguments are keys of a group, or numbers. `when` is a predicate of a parameter's shape, such as
+    "factored" or "not factored". The op applies to the parameters that satisfy it; to all if "".
     """
 
     target: str

@@ -22,7 +22,7 @@ class KernelSignature:
         self.has_shapes = self._has("optgen_shapes")
         self.by_matrix = self._has("optgen_by_matrix")
         self.calls = parse_calls(self._text("optgen_calls"))
-        # The streams that are no states: operands and results of matrix ops.
+        # Streams of operands and results of matrix ops, which no state holds.
         self.locals = tuple(self._text("optgen_locals").split())
         self.streams = 2 + len(self.shaped_states) + len(self.locals)
         # The parameter and its gradient come first. They have no key in the state, nor do locals.
@@ -39,7 +39,7 @@ class KernelSignature:
         return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
 
     def needed_streams(self, group: Group, param: Tensor | None = None) -> int:
-        """Return the streams that parameters of a group must have, as four set bits each.
+        """Return the streams that parameters of a group must have: four set bits for each of them.
 
         With `param`, return the streams that parameters of its shape must have.
         """
@@ -49,10 +49,9 @@ class KernelSignature:
         }
         # "" stands for the parameter and its gradient; locals are left out.
         present |= {"", *self.scalar_keys}
-        local = range(2 + len(self.shaped_states), self.streams)
-        return sum(
-            in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
-        )
+        local_streams = range(2 + len(self.shaped_states), self.streams)
+        needed = (i for i, key in enumerate(self.keys) if key in present)
+        return sum(in_stream(15, i) for i in needed if i not in local_streams)
 
     def needed_by_shape(self, group: Group) -> tuple[int, int]:
         """Return `needed_streams` for vectors, and for parameters of more dimensions."""

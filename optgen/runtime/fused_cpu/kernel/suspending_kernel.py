@@ -43,7 +43,10 @@ _WIDE: tuple[tuple[Literal["group", "all"], bool], ...] = (
     ("all", False),
     ("all", True),
 )
-"""Kinds of reductions over parameters, in the order of rule_tables.h: scope, and if a maximum."""
+"""Kinds of reductions over parameters, in the order of rule_tables.h.
+
+Each is the scope of the parameters, and whether the reduction is a maximum.
+"""
 
 
 class Shards:
@@ -66,13 +69,13 @@ class Shards:
 
     def _row(self, seen: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
         """Return the fields of `Shard` of tensor_table.h for a parameter."""
-        axes = {axis: 1 << index_in_axes(axis.dim, seen.dim()) for axis in sharded_axes}
+        bit_of_axis = {axis: 1 << index_in_axes(axis.dim, seen.dim()) for axis in sharded_axes}
         sharded_bits = 0
-        for bit in axes.values():
+        for bit in bit_of_axis.values():
             sharded_bits |= bit
         rank_groups = []
-        for summed in range(1 << len(AXES)):  # the axes of a sum, as bits
-            groups = tuple(axis.group for axis in sharded_axes if axes[axis] & summed)
+        for summed_bits in range(1 << len(AXES)):  # every set of axes that a sum may go over
+            groups = tuple(axis.group for axis in sharded_axes if bit_of_axis[axis] & summed_bits)
             rank_group = (
                 self._rank_groups.setdefault(groups, len(self._rank_groups)) if groups else -1
             )
@@ -80,23 +83,23 @@ class Shards:
         return [seen.numel(), rows(seen), cols(seen), sharded_bits, *rank_groups]
 
     def incomplete(self) -> list[Partial] | WideReduction:
-        """Return the sums and maxima that a suspended step needs, as views of kernel memory.
+        """Return the reductions that a suspended step needs; their tensors view kernel memory.
 
         The step asks for a reduction over parameters only when no reduction over shards is left.
         """
         bounds = list(accumulate(self._counts, initial=0))
         memory = (c_double * bounds[-1]).from_address(self.struct.numbers)
         numbers = torch.frombuffer(memory, dtype=torch.float64)
-        parts = [numbers[first:end] for first, end in pairwise(bounds)]
-        requested = [each for each in zip(parts[-len(_WIDE) :], _WIDE, strict=True) if len(each[0])]
-        if requested:
-            ((part, (over, largest)),) = requested
-            return WideReduction(part, over, largest, part.copy_)
-        channels = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
+        views = [numbers[first:end] for first, end in pairwise(bounds)]
+        wide = [pair for pair in zip(views[-len(_WIDE) :], _WIDE, strict=True) if len(pair[0])]
+        if wide:
+            ((view, (over, largest)),) = wide
+            return WideReduction(view, over, largest, view.copy_)
+        kinds = ((groups, largest) for groups in self._rank_groups for largest in (False, True))
         return [
-            Partial(part, groups, largest)
-            for part, (groups, largest) in zip(parts, channels, strict=False)
-            if len(part)
+            Partial(view, groups, largest)
+            for view, (groups, largest) in zip(views, kinds, strict=False)
+            if len(view)
         ]
 
 
@@ -140,7 +143,7 @@ class SuspendingKernel(Kernel):
                 yield from self._run_step(shards)
 
     def _run_step(self, shards: Shards) -> Update:
-        """Resume the step of a segment until it ends; yield what must be completed."""
+        """Resume the step of a segment until it ends; yield the reductions that it waits for."""
         step = shards.struct.step
         try:
             while self._advance(step):
@@ -157,11 +160,11 @@ class SuspendingKernel(Kernel):
         collectives = [
             _collectives(table.batches[index], param_indices[0]) for index, param_indices in groups
         ]
-        shards = [
+        operands = [
             [table.columns[index][source][param_index] for param_index in param_indices]
             for index, param_indices in groups
         ]
-        gathered = yield [c.gather(each) for c, each in zip(collectives, shards, strict=True)]
+        gathered = yield [c.gather(each) for c, each in zip(collectives, operands, strict=True)]
         computed = [
             call(table.batches[index].group, matrices)
             for (index, _), matrices in zip(groups, gathered, strict=True)

@@ -1,4 +1,4 @@
-"""Allocate the table a C++ kernel reads: addresses, sizes and dtypes of all streams."""
+"""Allocate the table that a C++ kernel reads: addresses, sizes and dtypes of all streams."""
 
 import ctypes
 from array import array
@@ -17,7 +17,7 @@ from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
 
 SHAPE = 4
-"""The number of numbers that describe a parameter's shape: dimensions, matrices, rows, columns."""
+"""How many entries a parameter's shape has in a table: dimensions, matrices, rows, columns."""
 
 
 class _Table(ctypes.Structure):
@@ -76,9 +76,9 @@ class Table(TableArrays):
         start = stream * len(self.elements) + first
         self.address[start : start + len(column)] = array("q", list(map(data_ptr, column)))
         codes = {dtype: in_stream(code, stream) for dtype, code in DTYPE_CODES.items()}
-        absent = ~in_stream(15, stream) & 2**64 - 1
+        other_streams = ~in_stream(15, stream) & 2**64 - 1
         for index, tensor in enumerate(column, first):
-            self.types[index] = self.types[index] & absent | codes[tensor.dtype]
+            self.types[index] = self.types[index] & other_streams | codes[tensor.dtype]
 
     def set_results(self, stream: int, index: int, results: dict[int, Tensor], source: int) -> None:
         """Enter the results of a matrix op for some tensors of batch number `index`.

@@ -13,7 +13,7 @@ _SYMBOLS = {
     "team": "omp_get_num_threads",
     "barrier": "GOMP_barrier",
 }
-_children: list[int] = []  # empty unless this process was forked
+_forks: list[int] = []  # process ids of the forks that led to this process
 
 
 class Threads(ctypes.Structure):
@@ -25,11 +25,11 @@ class Threads(ctypes.Structure):
 def current() -> Threads:
     """Return the thread pool, with as many threads as torch uses.
 
-    A smaller team would make the pool end other threads. A forked child has none of the pool's
+    With fewer threads, the pool would end the others. A forked child has none of the pool's
     threads and would wait for them forever, so it uses one thread.
     """
     threads = _libgomp()
-    serial = _children or not threads.parallel
+    serial = _forks or not threads.parallel
     threads.count = 1 if serial else torch.get_num_threads()
     return threads
 
@@ -45,4 +45,4 @@ def _libgomp() -> Threads:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _children.append(os.getpid()))
+    os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))

@@ -1,4 +1,4 @@
-"""Note the sharding specs of a step's tensors: the C++ reader refuses tensors with other specs."""
+"""List the sharding specs of a step's tensors: the C++ reader refuses tensors with other specs."""
 
 from collections.abc import Sequence
 from itertools import chain

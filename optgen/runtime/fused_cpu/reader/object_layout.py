@@ -3,9 +3,9 @@
 torch has no C interface that leads from a Python tensor to its gradient. So some offsets are
 measured here: the 8-byte word of a Python tensor that holds the address of its implementation
 (TensorImpl), and the words of an implementation that hold its dispatch keys, its dtype and its
-sizes. To find a word, tensors are compared that differ in one known property. Two C++ symbols are
-used, and checked against `.grad` and `._version`. All else is torch's stable C interface
-(`aoti_torch_*`) and Python's.
+sizes. A word is found by a comparison of tensors that differ in one known property. Two C++ symbols
+are used, and checked against `.grad` and `._version`. All other functions belong to the stable C
+interfaces of torch (`aoti_torch_*`) and Python.
 
 The measurement reads memory at assumed places, and C++ symbols are not guaranteed. On a torch with
 another object layout it might crash the process.
@@ -93,10 +93,10 @@ def measure_layout() -> Layout:
         scalar_dtypes=dtype_bits,
     )
     _link(layout)
-    one = torch.empty(3, dtype=torch.float32)
-    other = torch.nn.Parameter(torch.empty(2, 2, dtype=torch.float64))
-    layout.implementation = _implementation(one, other)
-    _find_keys(layout, one, other)
+    tensor = torch.empty(3, dtype=torch.float32)
+    param = torch.nn.Parameter(torch.empty(2, 2, dtype=torch.float64))
+    layout.implementation = _implementation(tensor, param)
+    _find_keys(layout, tensor, param)
     _find_traits(layout)
     _find_count(layout)
     _find_shape(layout)
@@ -146,14 +146,15 @@ def _implementation_words(tensor: Tensor) -> list[int]:
     return _words(tensor._cdata, _WORDS)
 
 
-def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
+def _find_keys(layout: Layout, tensor: Tensor, param: Tensor) -> None:
     """Find the word of the dispatch keys.
 
     A negated view differs from its base in one key and so in one bit; two plain tensors have equal
     keys.
     """
-    plain = _common_words([one, other, *(torch.empty(2, dtype=dtype) for dtype in DTYPE_CODES)])
-    negated = _common_words([torch._neg_view(one), torch._neg_view(other.detach())])
+    samples = [tensor, param, *(torch.empty(2, dtype=dtype) for dtype in DTYPE_CODES)]
+    plain = _common_words(samples)
+    negated = _common_words([torch._neg_view(tensor), torch._neg_view(param.detach())])
     candidates = [
         i for i, word in plain.items() if word and (word ^ negated.get(i, word)).bit_count() == 1
     ]
@@ -173,7 +174,7 @@ def _common_words(tensors: list[Tensor]) -> dict[int, int]:
     return {i: min(values) for i, values in enumerate(_values_by_word(tensors)) if len(values) == 1}
 
 
-def _always(words: set[int]) -> tuple[int, int]:
+def _constant_bits(words: set[int]) -> tuple[int, int]:
     """Return the bits that are 1 in all these words, and the bits that are 0 in all."""
     return reduce(and_, words), reduce(and_, map(invert, words))
 
@@ -191,8 +192,8 @@ def _find_traits(layout: Layout) -> None:
     ]
     index = _only(candidates, "the dtype")
     tensors = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in DTYPE_CODES]
-    contiguous_1, contiguous_0 = _always(_values_by_word(tensors)[index])
-    transposed_1, transposed_0 = _always(_values_by_word([t.t() for t in tensors])[index])
+    contiguous_1, contiguous_0 = _constant_bits(_values_by_word(tensors)[index])
+    transposed_1, transposed_0 = _constant_bits(_values_by_word([t.t() for t in tensors])[index])
     # The bits that are equal in all contiguous tensors, and inverted in all transposed ones.
     different = contiguous_1 & transposed_0 | contiguous_0 & transposed_1
     layout.contiguity_mask = different & ~0xFFFF
@@ -252,7 +253,7 @@ def _check_symbols(layout: Layout) -> None:
 
 
 def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
-    """Find the slots of a DTensor that hold its local tensor and its spec, and note its class.
+    """Find the slots of a DTensor that hold its local tensor and its spec, and store its class.
 
     Find also the word of an implementation that holds the address of its Python object.
     """
@@ -263,7 +264,7 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
         for name, value in fields.items()
     }
     samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, fields["local"])]
-    candidates = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
+    candidates = [i for i in range(_WORDS) if all(words[i] == ident for ident, words in samples)]
     layout.object = 8 * _only(candidates, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]
     layout.dtensor_type = id(type(dtensor))

@@ -31,7 +31,7 @@ struct Layout {
     int (*address)(const void*, void**);
     int (*sizes)(const void*, const i64**);
     int (*strides)(const void*, const i64**);
-    int (*new_handle)(const void*, void**); // adds an owner of the same tensor
+    int (*new_handle)(const void*, void**); // adds a reference to the same tensor
     int (*delete_handle)(void*);
     i64 (*list_size)(Object);
     Object (*list_item)(Object, i64);
@@ -43,8 +43,8 @@ struct Layout {
 
 struct Tensor {
     void* address;
-    void* handle; // address of an at::Tensor: of a word that holds the implementation's address
-    int dtype;    // torch's code
+    void* handle; // address of an at::Tensor, whose only word is the implementation's address
+    int dtype;    // torch's number of the dtype
     bool contiguous;
     i64 elements;
 };

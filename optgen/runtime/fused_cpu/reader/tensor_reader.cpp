@@ -83,6 +83,7 @@ struct Reader : Streams {
         return true;
     }
 
+    // Returns the streams that a tensor must have, as in `Request::needed`.
     u64 needed(i64 t) const {
         const bool matrix = request.shape && request.shape[SHAPE * t + DIMENSIONS] > 1;
         return request.needed[2 * request.group[t] + matrix];
@@ -109,7 +110,7 @@ struct Reader : Streams {
         return -1;
     }
 
-    // Tensors found in the states of a block of parameters, at most 16 for each.
+    // Tensors found in the states of a block of parameters, at most 16 for each parameter.
     struct FoundStates {
         i64 count = 0;
         i64 tensor[16 * BLOCK];
@@ -117,11 +118,12 @@ struct Reader : Streams {
         Object object[16 * BLOCK];
     };
 
+    // Adds the states that a parameter needs to those found; does not read them yet.
     void find_states(Object state, i64 t, FoundStates& found) const {
         i64 position = 0;
         Object key, value;
         const u64 wanted = needed(t);
-        for (i64 seen = 0; seen < 16 && layout.dict_next(state, &position, &key, &value); ++seen) {
+        for (i64 i = 0; i < 16 && layout.dict_next(state, &position, &key, &value); ++i) {
             const i64 stream = stream_of(key);
             if (stream < 0 || !of_stream(wanted, stream)) continue;
             prefetch(value);
@@ -140,9 +142,9 @@ struct Reader : Streams {
         for (i64 i = 0; i < found.count; ++i)
             prefetch_storage(found.object[i] + layout.implementation);
         Tensor param, tensor;
-        for (i64 i = 0, known = -1; i < found.count; ++i) {
+        for (i64 i = 0, last_read = -1; i < found.count; ++i) {
             const i64 t = found.tensor[i], stream = found.stream[i];
-            if (t != known && !read(layout, request.handles[known = t], param))
+            if (t != last_read && !read(layout, request.handles[last_read = t], param))
                 return false;
             const u64 dtypes =
                 stream < request.streams ? layout.stream_dtypes : layout.scalar_dtypes;
@@ -187,15 +189,15 @@ struct Reader : Streams {
 
     // Calls `visit` with the handle of every tensor that was read.
     template <class Visit>
-    void each(Visit visit) const {
+    void for_each_handle(Visit visit) const {
         for (i64 stream = 0; stream < request.streams + request.scalars; ++stream)
             for (i64 t = 0; t < request.tensors; ++t)
                 if (of_stream(request.types[t], stream))
                     visit(request.handles[stream * request.tensors + t]);
     }
 
-    // Tells autograd that parameters change, as torch's own operations do, and gradients that become
-    // zero. A DTensor and its local shard both change.
+    // Tells autograd that parameters change, as torch's own operations do, and that gradients
+    // change if they become zero. A DTensor and its local shard both change.
     void bump_versions() const {
         for (i64 t = 0; t < request.tensors; ++t) {
             if (!request.types[t]) continue;
@@ -219,23 +221,24 @@ struct Reader : Streams {
     }
 
     // Runs the kernel. During a short kernel, other Python threads wait for the interpreter's lock.
-    // During a long kernel they run, and may replace or drop a tensor. So every tensor gets another
-    // owner for that time. If there is no memory for owners, the threads wait.
+    // During a long kernel they run, and may replace or drop a tensor. So the reader holds another
+    // reference to every tensor meanwhile. If there is no memory for the references, the threads
+    // wait.
     void call_kernel() const {
         i64 elements = 0;
         for (i64 t = 0; t < request.tensors; ++t)
             if (request.types[t]) elements += request.elements[t];
         if (elements <= SHORT_KERNEL) return request.kernel(request.table, request.threads);
-        bool owned = true;
-        each([&](void*& handle) {
-            void* owner = nullptr;
-            owned &= !layout.new_handle(handle, &owner);
-            handle = owner;
+        bool all_held = true;
+        for_each_handle([&](void*& handle) {
+            void* reference = nullptr;
+            all_held &= !layout.new_handle(handle, &reference);
+            handle = reference;
         });
-        void* const thread = owned ? layout.release_lock() : nullptr;
+        void* const thread = all_held ? layout.release_lock() : nullptr;
         request.kernel(request.table, request.threads);
-        if (owned) layout.take_lock(thread);
-        each([this](void*& handle) {
+        if (all_held) layout.take_lock(thread);
+        for_each_handle([this](void*& handle) {
             if (handle) layout.delete_handle(handle);
         });
     }
@@ -282,18 +285,18 @@ struct Reader : Streams {
         if (!request.zeroes_gradients) return true;
         i64 size = 64;
         while (size < 2 * request.tensors) size *= 2;
-        const void** const seen =
+        const void** const addresses =
             static_cast<const void**>(__builtin_calloc(u64(size), sizeof(void*)));
-        bool separate = seen;
+        bool separate = addresses;
         for (i64 t = 0; separate && t < request.tensors; ++t) {
             if (!request.types[t] || !request.elements[t]) continue;
             const void* const address = request.address[request.tensors + t];
             u64 place = reinterpret_cast<u64>(address) * 0x9E3779B97F4A7C15u >> 32;
-            while (seen[place &= u64(size) - 1] && seen[place] != address) ++place;
-            separate = !seen[place];
-            seen[place] = address;
+            while (addresses[place &= u64(size) - 1] && addresses[place] != address) ++place;
+            separate = !addresses[place];
+            addresses[place] = address;
         }
-        __builtin_free(seen);
+        __builtin_free(addresses);
         return separate;
     }
 
@@ -316,21 +319,21 @@ extern "C" {
 // Sizes of the structs, which must agree with ctypes.
 i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
 
-// Takes a step. Returns 1 if everything was read and the step was taken. Returns 0 if something is
-// not as expected; then nothing was changed, and Python must read the tensors itself. The caller
-// holds the interpreter's lock.
+// Takes a step. Returns 1 if the reader has read all tensors and taken the step. Returns 0 if the
+// reader cannot read a tensor, or must not; then nothing was changed, and Python must read the
+// tensors itself. The caller holds the interpreter's lock.
 int optgen_read_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.run();
 }
 
-// Reads parameters and gradients only, for an optimizer without states.
+// Reads parameters and gradients only, for a first step, whose states do not exist yet.
 int optgen_read_gradients(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.read_gradients();
 }
 
-// Takes a step for the lists of a function: `lists` has one for each stream.
+// Takes a step for a function: `lists` has a list of tensors for each stream.
 int optgen_read_lists_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.read_lists() && reader.take_step();

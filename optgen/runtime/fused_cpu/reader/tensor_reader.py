@@ -98,12 +98,12 @@ class Reader:
         self.run_step.argtypes = (c_void_p,)
         self.run_call = library.optgen_read_lists_and_step
         self.run_call.argtypes = (c_void_p,)
-        self._read = library.optgen_read_gradients
-        self._read.argtypes = (c_void_p,)
+        self._read_gradients = library.optgen_read_gradients
+        self._read_gradients.argtypes = (c_void_p,)
         self._layouts: dict[int, Layout] = {}  # by the dtypes that kernels know
 
     def add_dtensor(self, dtensor: Tensor) -> bool:
-        """Measure the layout of DTensors on this one; tell whether that was possible."""
+        """Measure the layout of DTensors on this DTensor; tell whether that was possible."""
         try:
             for layout in (self.layout, *self._layouts.values()):
                 if layout.dtensor_type != id(type(dtensor)):
@@ -113,7 +113,7 @@ class Reader:
         return True
 
     def read_dtypes(self, lists: list[list[Tensor]]) -> list[list[int]]:
-        """Return the dtype codes of each group's parameters and gradients, as in a table.
+        """Return for each group the dtype codes of its parameters and gradients, as in a table.
 
         The code of a parameter without a gradient is 0. If the reader cannot read some tensor,
         return an empty list.
@@ -129,7 +129,7 @@ class Reader:
             allowed=allowed.buffer_info()[0],
         )
         request.params[:] = array("q", map(id, chain.from_iterable(lists)))
-        if not self._read(request.address):
+        if not self._read_gradients(request.address):
             return []
         codes = iter(filled.types)
         return [list(islice(codes, len(params))) for params in lists]

@@ -50,9 +50,10 @@ struct Request {
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
 enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
 
-// Returns the bytes of one element, by torch's dtype code; 0 for an absent stream.
+// Returns the bytes of one element, by torch's number of its dtype; 0 for an absent stream.
 inline i64 itemsize(u64 dtype) { return dtype == 7 ? 8 : dtype == 6 ? 4 : dtype ? 2 : 0; }
 
+// Writes a row of the table's shapes.
 inline void put_shape(const Shape& shape, i64* to) {
     to[DIMENSIONS] = shape.dimensions;
     to[ROWS] = to[COLUMNS] = to[BATCH] = 1;
@@ -64,13 +65,13 @@ inline void put_shape(const Shape& shape, i64* to) {
 // The most axes of a view, as group_view.py has it.
 constexpr i64 VIEW_AXES = 32;
 
-// The shape in which the rule sees a parameter: its own, or that of its group's view.
+// The shape in which the rule sees a parameter: that of its group's view, if the group has one.
 struct SeenShape : Shape {
     bool fits = true; // whether the view has as many elements as the parameter
 
     SeenShape(const Layout& layout, const Tensor& param, const i64* view) : Shape(layout, param) {
         if (!view) return;
-        i64 known = 1, open = -1;
+        i64 known = 1, open = -1; // product of the known sizes; the axis whose size is -1
         dimensions = view[0];
         sizes = viewed;
         for (i64 d = 0; d < dimensions; ++d) {
@@ -88,7 +89,7 @@ private:
     i64 viewed[VIEW_AXES];
 };
 
-// Streams of a request.
+// Reads and writes single tensors of a request's streams.
 struct Streams {
     const Request& request;
     const Layout& layout;
@@ -121,7 +122,7 @@ struct Streams {
         return object && is_tensor(object) ? object : nullptr;
     }
 
-    // Returns the handle of a gradient, or of its local shard; null as above.
+    // Returns the handle of a gradient, or of its local shard. Returns null as `local_tensor` does.
     const void* local_gradient(const void* grad, i64 t) const {
         if (!request.specs || !request.specs[request.tensors + t]) return grad;
         const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
@@ -129,8 +130,8 @@ struct Streams {
         return memory ? memory + layout.implementation : nullptr;
     }
 
-    // Tells whether no step count is negative, by the sign in its last byte. If one is, the step is
-    // gathered in Python, which raises an error.
+    // Tells whether all step counts are 0 or positive, by the sign bit in their last byte. With a
+    // negative step count, Python gathers the step's tensors and raises an error.
     bool counts_are_valid() const {
         if (!request.counted) return true;
         for (i64 t = 0; t < request.tensors; ++t) {

@@ -38,23 +38,23 @@ bool is_dense(const Layout& layout, const Tensor& tensor) {
     return true;
 }
 
-// Tells whether two shapes are equal. With `without` = k > 0, the k-th axis from the end must have
-// size 1 in `a` instead.
-bool same_sizes(const Shape& a, const Shape& b, i64 without = 0) {
+// Tells whether two shapes are equal. If `reduced` is k > 0, `a` must have size 1 along the k-th
+// axis from the end, whatever the size of `b` there.
+bool same_sizes(const Shape& a, const Shape& b, i64 reduced = 0) {
     if (a.dimensions != b.dimensions) return false;
     for (i64 d = 0; d < a.dimensions; ++d)
-        if (a.sizes[d] != (d == b.dimensions - without ? 1 : b.sizes[d])) return false;
+        if (a.sizes[d] != (d == b.dimensions - reduced ? 1 : b.sizes[d])) return false;
     return true;
 }
 
 // Tells whether tensors of one shape have the same elements at the same offsets in memory.
 bool same_strides(const Layout& layout, const Tensor& a, const Tensor& b) {
-    const Shape x(layout, a), y(layout, b);
-    if (!same_sizes(x, y)) return false;
+    const Shape shape(layout, a);
+    if (!same_sizes(shape, Shape(layout, b))) return false;
     if (a.contiguous && b.contiguous) return true;
-    const i64 *const one = strides_of(layout, a), *const other = strides_of(layout, b);
-    for (i64 d = 0; d < x.dimensions; ++d)
-        if (one[d] != other[d] && x.sizes[d] != 1) return false;
+    const i64 *const a_strides = strides_of(layout, a), *const b_strides = strides_of(layout, b);
+    for (i64 d = 0; d < shape.dimensions; ++d)
+        if (a_strides[d] != b_strides[d] && shape.sizes[d] != 1) return false;
     return true;
 }
 

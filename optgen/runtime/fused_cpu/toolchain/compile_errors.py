@@ -39,11 +39,11 @@ def _log_paths(library: Path) -> list[Path]:
 
 
 def compile_error(
-    command: list[str], library: Path, log: str, log_path: Path | None, capable: bool
+    command: list[str], library: Path, log: str, log_path: Path | None, compiler_works: bool
 ) -> CompileError:
     """Return an error that says whether the compiler or optgen is at fault, and the way out.
 
-    `capable` tells whether the compiler can build a small program.
+    `compiler_works` tells whether the compiler can build a small program.
     """
     compiler, rule = shlex.join(command), library.name.split("-")[0]
     where = f" (log: {log_path})" if log_path else ""
@@ -52,7 +52,7 @@ def compile_error(
             f"{compiler} crashed on the source that optgen generated for `{rule}`, a defect of the "
             f"compiler: set CXX to another compiler or version{where}"
         )
-    elif capable:
+    elif compiler_works:
         first_line = (
             f"{compiler} builds other C++17 programs but not the source that optgen generated for "
             f"`{rule}`, a defect of optgen: report it with the log and the spec{where}"

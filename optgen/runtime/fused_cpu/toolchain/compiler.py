@@ -12,7 +12,7 @@ from optgen.runtime.fused_cpu.toolchain.compiler_process import CompileError as 
 from optgen.runtime.fused_cpu.toolchain.compiler_process import limit, run
 
 # -fno-math-errno is worth a factor of ten: a loop with a sqrt that sets errno does not vectorise.
-# The explicit vector width is for compilers that take the machine for an older one.
+# The explicit vector width is for compilers that mistake the processor for an older one.
 _LIBRARY = ("-std=c++17", "-shared", "-fPIC")
 _PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY)
 _NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
@@ -94,8 +94,8 @@ def _words(chosen: str) -> list[str]:
 def identity(command: list[str]) -> str:
     """Return a text that changes with the compiler.
 
-    The text comes from the file's status: to ask for a version would take a process. Each word of
-    the command may be the program that compiles, as in `ccache g++`.
+    The text comes from the status of the program's file: to ask for a version would take a process.
+    Each word of the command may be the program that compiles, as in `ccache g++`.
     """
     programs = [Path(path).resolve() for path in map(shutil.which, command) if path]
     statuses = ((path, path.stat()) for path in programs)
@@ -136,7 +136,7 @@ def build(command: list[str], source: Path, target: Path) -> None:
 
 
 def builds_anything(command: list[str], folder: Path) -> bool:
-    """Tell whether a compiler accepts a small program with the requirements of kernels."""
+    """Tell whether a compiler builds a small program with the requirements of kernels."""
     source = folder / "probe.cpp"
     source.write_text(_PROBE)
     try:

@@ -2,9 +2,9 @@
 
 Most models have tensors of one dtype, and a kernel takes about twice as long to build for all
 dtypes. So the first library is built for the dtypes of the first tensors. When tensors of other
-dtypes come, another library is built for all dtypes so far. Scalar states, such as a step count,
-may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is built for all
-dtypes.
+dtypes come, another library is built for these and the earlier dtypes. Scalar states, such as a
+step count, may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is
+built for all dtypes.
 """
 
 from array import array
@@ -28,7 +28,7 @@ _TYPES = "OPTGEN_TYPES"
 
 
 def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
-    """Return a bit for each of these dtypes that kernels know, and for the dtype of computation."""
+    """Return a bit for each of these dtypes that kernels know, and for the compute dtype."""
     return _with_compute_dtype(
         sum(1 << DTYPE_CODES[dtype] for dtype in set(dtypes) & set(DTYPE_CODES))
     )
@@ -59,7 +59,7 @@ def bits_of_table(packed_codes: "array[int]", streams: int) -> int:
 
 
 def _with_compute_dtype(dtype_bits: int) -> int:
-    """Add float32 if there are 16-bit dtypes, which are computed with in float32."""
+    """Add the bit of float32 if there are 16-bit dtypes: kernels compute with them in float32."""
     return dtype_bits | _SINGLE if dtype_bits & _HALVES else dtype_bits
 
 

@@ -24,8 +24,8 @@ _PAUSE = 0.005
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Let one process or thread at a time run the block for a path; others wait for a while."""
-    lock = _lock_of(path)
+    """Let one process or thread at a time run the `with` block of a path; others wait a while."""
+    lock = _lock_file(path)
     descriptor = _lock(lock)
     try:
         yield
@@ -38,7 +38,7 @@ def exclusive(path: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _lock_of(path: Path) -> Path:
+def _lock_file(path: Path) -> Path:
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"optgen-{name}.lock"
 
@@ -46,13 +46,13 @@ def _lock_of(path: Path) -> Path:
 def _lock(lock: Path) -> int | None:
     """Lock a file and return its descriptor; None if that is impossible, or takes too long.
 
-    Another user's lock file is not waited for: its holder need not be building a library.
+    Do not wait for another user's lock file: its holder may hold it for any other reason.
     """
     if os.name != "posix":
         return None
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError:  # read-only
+    except OSError:  # such as a read-only folder
         return None
     locked = False
     try:

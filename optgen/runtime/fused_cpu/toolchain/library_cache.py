@@ -101,8 +101,8 @@ def _build(command: list[str], source: str, path: Path) -> Path:
             compiler.build(command, text, library)
         except RefusedError as refused:
             log = compile_errors.save_log(path, refused.log, source)
-            capable = compiler.builds_anything(command, folder)
-            raise compile_errors.compile_error(command, path, refused.log, log, capable) from None
+            works = compiler.builds_anything(command, folder)
+            raise compile_errors.compile_error(command, path, refused.log, log, works) from None
         checksum.write_text(_sha256(library.read_bytes()))
         files.move(checksum, checksum_of(path))
         files.move(library, path)
