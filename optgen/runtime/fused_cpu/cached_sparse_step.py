@@ -113,6 +113,7 @@ class CachedSparseStep:
         return allowed and not any(state.is_present(group) for state in rule.states)
 
     def _run(self, groups: list[Group]) -> bool:
+        """Fill the table and update the rows; return False if the step must gather its tensors."""
         params: list[Tensor] = [param for group in groups for param in group["params"]]
         if len(set(map(id, params))) < len(params):
             return False

@@ -18,7 +18,7 @@ struct SweepFunctions {
     i64 (*scratch)(const RuleDescriptor<C>&, const TensorPlan&);
     void (*run)(
         const RuleDescriptor<C>&, const TensorContext<C>&, const Pass&, const Footprint&,
-        bool first, C* scratch, i64 block);
+        bool is_first_pass, C* scratch, i64 block);
 };
 
 // Functions by compute dtype; null for a dtype that is not compiled.

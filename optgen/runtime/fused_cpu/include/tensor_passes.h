@@ -202,19 +202,19 @@ struct TensorPasses {
 
     // Reduces rows or columns to one number of the tensor, or to one for each matrix.
     template <class To>
-    void reduce(const Step& step, To* matrices) const {
-        if (step.kind == Step::SUM) reduce<Sum>(step, matrices);
+    void reduce(const Step& step, To* matrix_values) const {
+        if (step.kind == Step::SUM) reduce<Sum>(step, matrix_values);
         if constexpr (has_max<R>())
-            if (step.kind == Step::MAX) reduce<Max>(step, matrices);
+            if (step.kind == Step::MAX) reduce<Max>(step, matrix_values);
     }
 
     template <class Op, class To>
-    void reduce(const Step& step, To* matrices) const {
+    void reduce(const Step& step, To* matrix_values) const {
         const int from = __builtin_ctzll(step.reads);
         const i64 n = plan.extent().count(R::AXES[from]);
         double& number = numbers[step.number];
         if (step.axes == NONE) number = Op::combine(number, reduce_all<Op>(axis_values[from], n));
-        else reduce_rows<Op>(axis_values[from], plan.batch, n / max(1, plan.batch), matrices);
+        else reduce_rows<Op>(axis_values[from], plan.batch, n / max(1, plan.batch), matrix_values);
     }
 };
 

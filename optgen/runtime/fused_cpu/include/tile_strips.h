@@ -46,6 +46,7 @@ struct StripMinedLoop {
         return static_cast<char*>(tensor.address(v)) + element * itemsize(tensor.dtype(v));
     }
 
+    // Prefetches later strips, and converts the strip's streams into their buffers.
     void before_strip(int k, i64 element, i64 n, const Pointer* pointers) const {
         for (u64 streams = rule.steps[k].reads & rule.element_streams;
              streams && tensor.plan.step_exceeds_cache; streams &= streams - 1) {
@@ -59,6 +60,7 @@ struct StripMinedLoop {
         }
     }
 
+    // Converts the buffers back, and stores them.
     void after_strip(i64 element, i64 n, const Pointer* pointers) const {
         for (u64 streams = converted & stored; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);

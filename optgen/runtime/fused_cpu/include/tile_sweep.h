@@ -18,12 +18,12 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     NOINLINE BlockSweep(
         const RuleDescriptor<C>& given_rule, const TensorContext<C>& given_tensor,
-        const Pass& given_pass, const Footprint& footprint, bool first, C* scratch)
+        const Pass& given_pass, const Footprint& footprint, bool is_first_pass, C* scratch)
         : Base{given_rule, given_tensor, given_tensor.plan, given_pass, scratch, footprint.written},
-          unscales(first && tensor.table.grad_scale), touched(footprint.touched),
+          unscales(is_first_pass && tensor.table.grad_scale), touched(footprint.touched),
           loops(footprint.loops),
           converted(footprint.loops_only && loops == 1 && !plan.loop_dtype ? find_converted() : 0) {
-        for (int n = 0; first && n < rule.numbers; ++n) tensor.partials[n] = 0;
+        for (int n = 0; is_first_pass && n < rule.numbers; ++n) tensor.partials[n] = 0;
     }
 
     // Returns the streams to convert strip by strip: those of another dtype than the compute dtype.

@@ -19,7 +19,7 @@ from optgen.runtime.tensors import layout
 from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.torch_private import data_ptr, numel
 
-_dtype, _size = attrgetter("dtype"), attrgetter("shape")
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and its copy
 
@@ -67,11 +67,11 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
         batch.memo["elements"] = array("q", list(map(numel, batch.params)))
     table.elements[first:last] = batch.memo["elements"]
     if kernel.has_shapes:
-        sizes = list(map(_size, batch.params))
-        examples = dict(zip(sizes, batch.params, strict=True))
-        entries = {size: _shape(param) for size, param in examples.items()}
-        shapes = chain.from_iterable(map(entries.__getitem__, sizes))
-        table.shape[SHAPE * first : SHAPE * last] = array("q", list(shapes))
+        shapes = list(map(_shape, batch.params))
+        examples = dict(zip(shapes, batch.params, strict=True))
+        entries = {shape: _shape_entries(param) for shape, param in examples.items()}
+        all_entries = chain.from_iterable(map(entries.__getitem__, shapes))
+        table.shape[SHAPE * first : SHAPE * last] = array("q", list(all_entries))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh if batch.any_fresh else ()):
         for row, fresh in enumerate(batch.fresh[key], first):
@@ -134,7 +134,7 @@ def _check_states(
             )
 
 
-def _shape(param: Tensor) -> tuple[int, int, int, int]:
+def _shape_entries(param: Tensor) -> tuple[int, int, int, int]:
     """Return the numbers of dimensions, matrices, rows and columns of a parameter."""
     return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
 

@@ -20,7 +20,9 @@ SHAPE = 4
 """How many entries a parameter's shape has in a table: dimensions, matrices, rows, columns."""
 
 
-class _Table(ctypes.Structure):
+class _TableStruct(ctypes.Structure):
+    """`Table` of tensor_table.h, field by field."""
+
     _fields_ = [
         ("tensors", c_int64),
         *(
@@ -62,7 +64,7 @@ class Table(TableArrays):
         self.batches: list[Batch] = []
         self.has_copies = False  # whether tensors were copied that cannot be updated in place
         self.columns: list[list[list[Tensor]]] = []  # [batch][stream], with copies of tensors
-        self.struct = _Table(
+        self.struct = _TableStruct(
             tensors,
             *(
                 memory.buffer_info()[0]

@@ -137,6 +137,7 @@ def _implementation(*tensors: Tensor) -> int:
 
 
 def _only(candidates: list[int], what: str) -> int:
+    """Return the only candidate; raise an error that names `what` if there is none or several."""
     if len(candidates) != 1:
         raise UnknownLayoutError(f"found {len(candidates)} places for {what} of a tensor, not one")
     return candidates[0]

@@ -46,7 +46,7 @@ struct Request {
     const void *table, *threads;
 };
 
-// Axes of a stream, and columns of a table's shapes.
+// Axes of a stream (LIKE: all of the parameter's), and columns of a table's shapes.
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
 enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
 

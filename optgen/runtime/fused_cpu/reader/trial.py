@@ -21,7 +21,7 @@ from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
 from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
 
-_SECONDS = 120.0  # a trial takes about five, of which torch's import is most
+_SECONDS = 120.0  # time limit; a trial takes about five seconds, most of them for torch's import
 _PASSED, _FAILED = b"passed\n", b"failed\n"
 
 

@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-_LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"
+_LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"  # seconds
 _LONGEST = 1e6  # seconds
 
 # Messages of compilers and of the system about files that cannot be written.

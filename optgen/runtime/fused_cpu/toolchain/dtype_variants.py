@@ -60,11 +60,11 @@ def bits_of_table(packed_codes: "array[int]", streams: int) -> int:
 
 def _with_compute_dtype(dtype_bits: int) -> int:
     """Add the bit of float32 if there are 16-bit dtypes: kernels compute with them in float32."""
-    return dtype_bits | _SINGLE if dtype_bits & _HALVES else dtype_bits
+    return dtype_bits | _FLOAT32 if dtype_bits & _SIXTEEN_BITS else dtype_bits
 
 
-_SINGLE = 1 << DTYPE_CODES[torch.float32]
-_HALVES = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
+_FLOAT32 = 1 << DTYPE_CODES[torch.float32]
+_SIXTEEN_BITS = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
 # Matrix ops return bfloat16 for operands of any dtype.
 _MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
 ALL = bits_of_dtypes(DTYPE_CODES)
@@ -83,18 +83,18 @@ def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Pa
     if _TYPES not in source:
         return library_cache.library(name, source), ALL
     path = find_built(name, source, dtype_bits, extra) or build(name, source, dtype_bits, extra)
-    return path, dtype_bits or _SINGLE
+    return path, dtype_bits or _FLOAT32
 
 
 def find_built(name: str, source: str, dtype_bits: int, extra: int) -> Path | None:
     """Return a library that is already built for at least these dtypes; None if there is none."""
-    texts = (_with_define(bits | extra, source) for bits in _supersets(dtype_bits or _SINGLE))
+    texts = (_with_define(bits | extra, source) for bits in _supersets(dtype_bits or _FLOAT32))
     return next(filter(None, (library_cache.find_built(name, text) for text in texts)), None)
 
 
 def build(name: str, source: str, dtype_bits: int, extra: int) -> Path:
     """Build a library for exactly these dtypes, unless another process has built it."""
-    return library_cache.library(name, _with_define((dtype_bits or _SINGLE) | extra, source))
+    return library_cache.library(name, _with_define((dtype_bits or _FLOAT32) | extra, source))
 
 
 def _with_define(dtype_bits: int, source: str) -> str:

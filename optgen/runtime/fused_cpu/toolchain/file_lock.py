@@ -18,8 +18,8 @@ from pathlib import Path
 if os.name == "posix":
     import fcntl
 
-_PATIENCE = 30.0  # seconds; a build takes about one
-_PAUSE = 0.005
+_PATIENCE = 30.0  # seconds; a build takes about one second
+_PAUSE = 0.005  # seconds
 
 
 @contextmanager

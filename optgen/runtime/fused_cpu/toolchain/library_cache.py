@@ -20,7 +20,7 @@ from optgen.runtime.fused_cpu.toolchain import compile_errors, compiler
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
 from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
 
-_ABANDONED = 24 * 3600.0  # seconds; a killed process left every build folder that is older
+_ABANDONED = 24 * 3600.0  # seconds; an older build folder was left by a killed process
 
 
 class NoCompilerError(RuntimeError):

@@ -12,8 +12,8 @@ struct Sweep {
 
     static void run(
         const RuleDescriptor<C>& rule, const TensorContext<C>& tensor, const Pass& pass,
-        const Footprint& footprint, bool first, C* scratch, i64 block) {
-        Block(rule, tensor, pass, footprint, first, scratch).run(block);
+        const Footprint& footprint, bool is_first_pass, C* scratch, i64 block) {
+        Block(rule, tensor, pass, footprint, is_first_pass, scratch).run(block);
     }
     static constexpr SweepFunctions<C> FUNCTIONS{Block::scratch, run};
 };
