@@ -74,7 +74,7 @@ def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
 
 
 def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:
-    """Take the step; return the cached step, or None if the step must gather its tensors."""
+    """Take a first step; return the cached step, or None if the step must gather its tensors."""
     try:
         cached = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
     except (TypeError, ValueError):

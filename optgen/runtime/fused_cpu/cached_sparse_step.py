@@ -28,7 +28,7 @@ from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import truth
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
-_PLAIN = {Tensor, torch.nn.Parameter}
+_PLAIN_CLASSES = {Tensor, torch.nn.Parameter}
 
 
 class CachedSparseStep:
@@ -136,7 +136,7 @@ class CachedSparseStep:
         Return None if the kernel cannot take the parameter or its gradient.
         """
         grad = param.grad
-        if grad is None or type(param) not in _PLAIN or type(grad) is not Tensor:
+        if grad is None or type(param) not in _PLAIN_CLASSES or type(grad) is not Tensor:
             return None
         dtype = param.dtype
         code = DTYPE_CODES.get(dtype, 0)

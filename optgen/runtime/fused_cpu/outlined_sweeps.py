@@ -22,6 +22,7 @@ def obstacle(owner: Lowered, batch: Batch) -> str:
         return f"a state of class {class_name}"
     if batch.dispatch_key.device != "cpu":
         return f"the tensors are on {batch.dispatch_key.device}"
+    # The step copies 16-bit tensors to float32, so sweeps get only float32 and float64.
     has_doubles = any(param.dtype == torch.float64 for param in batch.params)
     has_singles = any(param.dtype != torch.float64 for param in batch.params)
     dtypes = [torch.float64] * has_doubles + [torch.float32] * has_singles

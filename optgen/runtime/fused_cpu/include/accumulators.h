@@ -11,7 +11,7 @@ struct Accumulators {
     const TensorPlan& plan;
     const Pass& pass;
     C* const memory;
-    const u64 written;
+    const u64 written; // values that the pass writes, a bit each
     const i64 buffer_size = buffer_elements(plan);
     i64 band = 0, chunk = 0, left = 0, right = 0; // of the block; its columns are [left, right)
     i64 rows_summed = 0; // rows whose column sums are not yet added to doubles

@@ -68,7 +68,7 @@ class Shards:
         )
 
     def _row(self, seen: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
-        """Return the fields of `Shard` of tensor_table.h for a parameter."""
+        """Return the fields of `Shard` of tensor_table.h for a parameter, as its rule sees it."""
         bit_of_axis = {axis: 1 << index_in_axes(axis.dim, seen.dim()) for axis in sharded_axes}
         sharded_bits = 0
         for bit in bit_of_axis.values():
