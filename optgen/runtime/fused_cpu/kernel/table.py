@@ -17,7 +17,7 @@ from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
 
 SHAPE = 4
-"""How many entries a parameter's shape has in a table: dimensions, matrices, rows, columns."""
+"""Number of entries of a parameter's shape in a table: dimensions, matrices, rows, columns."""
 
 
 class _TableStruct(ctypes.Structure):
