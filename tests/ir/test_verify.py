@@ -115,7 +115,7 @@ def bad_plans() -> dict[str, Plan]:
         "tensor for a coefficient": with_last_value(linear(Term(M, (P,)))),
         "scalar among the factors": with_last_value(linear(Term(ONE, (LR,)))),
         "scalar among the divisors": with_last_value(linear(Term(ONE, (M,), (LR,)))),
-        "no linear form inside a word": with_last_value(
+        "bare expression inside a word": with_last_value(
             linear(Term(ONE, (Call("sqrt", (P,)), LR)))
         ),
         "old state after its store": with_last_value(linear(Term(ONE, (Ref("exp_avg"),)))),
