@@ -76,7 +76,7 @@ class SymbolicRun:
                 return self.values[name][index]
             case Call("**", (base, Ref("step"))):
                 return fraction(f"{self.value(base)} to the t", 0)
-            case Call("-", (Const(1), b)):  # SymPy sees that it is positive only as a quotient
+            case Call("-", (Const(1), b)):  # as one quotient, which SymPy knows to be positive
                 return sympy.cancel(1 - self.value(b))
             case Call(word, args):
                 return _OPERATORS[word](*map(self.value, args))
@@ -95,7 +95,7 @@ def number(name: str) -> sympy.Symbol:
 
 
 def fraction(name: str, index: int) -> Any:
-    """Return a number between 0 and 1 as x / (1 + x), so that SymPy sees its powers' range."""
+    """Return a number as x / (1 + x): SymPy then knows that its powers are between 0 and 1."""
     x = sympy.Symbol(f"{name}{index}", positive=True)
     return x / (1 + x)
 

@@ -31,7 +31,10 @@ def steps(rule: str) -> list[Op | Alias]:
 
 
 def lines(rule: str) -> list[str]:
-    """Return lines `target = function source operands`; `function_` changes the source."""
+    """Return lines `target = function source operands`, with `#` for a number.
+
+    `function_` changes its source in place, and has no target.
+    """
     return [
         f"{s.target} = {s.source}"
         if isinstance(s, Alias)
@@ -188,8 +191,8 @@ def test_a_value_that_is_needed_twice_is_computed_once() -> None:
     assert "condition = > operand #" in written
 
 
-def test_a_state_stays_whole_until_its_alias_is_read() -> None:
-    """The sum reads the state by its alias g, so the state may not be half changed before."""
+def test_a_state_keeps_its_value_until_its_alias_is_read() -> None:
+    """The sum's second term reads the old state by the alias g."""
     written = lines("g = m; m = beta * m + abs(g) * g; p = p - lr * m")
 
     assert "mul_ exp_avg #" not in written

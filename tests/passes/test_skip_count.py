@@ -35,13 +35,13 @@ UNKNOWN = {
     "the parameter changes anyway": (FINITE, COUNT, MEAN, OTHER, STEP, "p = p - lr * p"),
     "the state becomes another value": (FINITE, COUNT, "m = where(finite, g, g)", STEP, OTHER),
     "nothing counts": (FINITE, "s = where(finite, s, s)", MEAN, STEP, OTHER),
-    "it counts otherwise": (FINITE, "s = where(finite, s, s + 2)", MEAN, STEP, OTHER),
+    "it counts by two": (FINITE, "s = where(finite, s, s + 2)", MEAN, STEP, OTHER),
     "it counts taken steps": (FINITE, "s = where(finite, s + 1, s)", MEAN, STEP, OTHER),
     "two states count": (*LINES[:-1], "k = where(finite, k, k + 1)"),
     "large gradients are left out": ('finite = max_abs(g, over="all") < 10', *LINES[1:]),
-    "of the parameter": ('finite = 0 * max_abs(p, over="all") == 0', *LINES[1:]),
-    "of its own gradient": ("finite = 0 * max_abs(g) == 0", *LINES[1:]),
-    "of a sum": ('finite = 0 * sum(g, over="all") == 0', *LINES[1:]),
+    "it tests the parameter": ('finite = 0 * max_abs(p, over="all") == 0', *LINES[1:]),
+    "it tests one parameter's gradient": ("finite = 0 * max_abs(g) == 0", *LINES[1:]),
+    "it tests a sum, which may overflow": ('finite = 0 * sum(g, over="all") == 0', *LINES[1:]),
     "the gradient has changed": ("g = where(abs(g) < 10, g, 0)", *LINES),
     "the gradient has changed in a branch": ("if lr > 1:\n        g = 0 * m", *LINES),
     "the condition changes": (FINITE, COUNT, "finite = sum(m) > 0", *LINES[2:]),
@@ -55,7 +55,7 @@ def count_of(lines: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("lines", KNOWN.values(), ids=KNOWN)
-def test_a_rule_that_skips_such_steps_is_recognized(lines: tuple[str, ...]) -> None:
+def test_a_rule_that_skips_steps_is_recognized(lines: tuple[str, ...]) -> None:
     assert count_of(lines) == "left_out"
 
 
